@@ -14,7 +14,7 @@ KILLS ?= 500
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo picture demo-ray demo-spark java test quick seeds lint types mypy pyright format docs docs-check coverage bench fuzz soak chaos mutants matrix exhaustive clean distclean
+.PHONY: help demo picture demo-ray demo-spark java test quick seeds lint types mypy pyright format docs docs-check coverage bench fuzz long soak chaos mutants matrix exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo "                 BENCH=bench.macro.throughput: workers on Ray; BENCH=bench.macro.rescale: rescales beside stop-and-restart"
 	@echo "                 BENCH=bench.macro.pace: snapshots and rescales that pass a slow sink"
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
+	@echo "make long        the tests that make test leaves out: further cases of its slowest tests, and the demos on Ray and Spark"
 	@echo "make soak        $(SEEDS) random runs of the rescale model, and of whole jobs in the simulator (SEEDS=...)"
 	@echo "make chaos       kill workers and coordinators of a job on Ray, $(KILLS) times (KILLS=...), and check all it writes"
 	@echo "make mutants     search a run in which the oracle sees each wrong rescale protocol"
@@ -99,6 +100,9 @@ bench: $(VENV)/.dev
 
 fuzz: $(VENV)/.dev
 	@$(PY) -m tests.fuzz.codec --n $(N)
+
+long: $(VENV)/.dev
+	@$(PY) -m pytest --long --numprocesses $(PROCESSES)
 
 soak: $(VENV)/.dev
 	@$(PY) -m tests.simulation.soak model --first 0 --seeds $(SEEDS)

@@ -36,6 +36,24 @@ os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - as Ray reads it
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `make long`."""
+    parser.addoption("--long", action="store_true", help="run the tests of `make long`, and no others")
+
+
+def is_whole(config: pytest.Config) -> bool:
+    """Return whether no test was named on the command line: a run of named tests includes their long ones."""
+    if hasattr(config, "workerinput"):
+        return bool(config.workerinput["whole"])
+    return config.args_source is not pytest.Config.ArgsSource.ARGS
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Send each process of tests what it cannot see itself."""
+    node.workerinput["whole"] = is_whole(node.config)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse a checkout without links, of which a part would be left out; leave out what cannot run without Java."""
     if missing := [room for room in ("rescale", "workers") if not (ROOT / "malstrom_py" / room).is_dir()]:
@@ -59,6 +77,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     For that, names are the same in each process.
     """
+    from tests.groups import is_long
+
+    chosen = config.getoption("long")
+    if others := [item for item in items if is_long(item.nodeid) is not chosen] if chosen or is_whole(config) else []:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if is_long(item.nodeid) is chosen]
     if named := [item.nodeid for item in items if " at 0x" in item.nodeid]:
         raise pytest.UsageError(f"the name of a case has an address in it: give it ids=shown of tests.ids: {named[0]}")
     if hasattr(config, "workerinput"):

@@ -30,6 +30,67 @@ GROUPS: Final = {
 }
 """Group -> how the names of its tests begin."""
 
+LONG: Final = (
+    "tests/integration/ray/test_nodes_cut_off.py::test_a_job_continues_without_a_node_cut_off_before_the_first_snapshot[ray]",
+    "tests/integration/ray/test_nodes_cut_off.py::test_workers_start_elsewhere",
+    "tests/integration/ray/test_nodes_cut_off.py::test_a_raylet_that_stops_for_five_seconds_is_not_lost",
+    "tests/integration/ray/test_nodes_cut_off.py::test_a_worker_whose_function_holds_the_interpreter_lock_is_not_lost",
+    "tests/integration/ray/test_programs.py::test_a_detached_job_outlives_its_program",
+    "tests/integration/ray/test_programs.py::test_a_cluster_that_goes_away",
+    "tests/integration/ray/test_programs.py::test_classes_of_main_travel",
+    "tests/integration/ray/test_programs.py::test_a_job_ends_with_the_program_that_started_it[error]",
+    "tests/integration/ray/test_stops.py::test_s7_a_sigterm_before_the_job_has_been_started_stops_it_then",
+    "tests/integration/ray/test_stops.py::test_s7_a_stop_by_sigterm_may_take_longer",
+    "tests/integration/ray/test_deaths.py::test_s6_a_worker_is_killed_in_the_middle_of_a_rescale[4-0]",
+    "tests/integration/ray/test_recovery.py::test_s5_a_users_checkpointer",
+    "tests/integration/ray/test_recovery.py::test_s4_a_restarted_coordinator",
+    "tests/integration/ray/test_trouble.py::test_a_death_is_reported_while_a_leaver_takes_long",
+    "tests/integration/ray/test_trouble.py::test_stop_at_once[False]",
+    "tests/integration/ray/test_nodes.py::test_workers_are_placed_as_was_said",
+    "tests/integration/ray/test_sinks.py::test_functions_get_each_row_once",
+    "tests/integration/test_demo_ray.py",
+    "tests/integration/test_demo_spark.py",
+    "tests/integration/spark/test_trouble.py::test_a_spark_that_dies_while_a_source_is_pinned",
+    "tests/integration/control/test_snapshots.py::test_s7_a_job_that_was_stopped_goes_on_where_it_was[SIGTERM twice]",
+    "tests/integration/control/test_snapshots.py::test_s7_a_job_that_was_stopped_goes_on_where_it_was[default interval]",
+    "tests/integration/test_packaging.py::test_type_checkers_of_another_project_see_the_package[sdist",
+    "tests/integration/test_packaging.py::test_type_checkers_of_another_project_see_the_package[folder",
+    "tests/integration/test_enrich.py::test_ctrl_c_ends_a_run_with_calls_under_way[blocks]",
+    "tests/simulation/protocol_model/test_exhaustive.py::test_every_interleaving_ends_as_it_should[join 1 -> 2, two",
+    "tests/simulation/protocol_model/test_exhaustive.py::test_every_interleaving_ends_as_it_should[chain 1 -> 2, two parts",
+    *(
+        f"tests/unit/sinks/spark/{case}[{mode}]"
+        for case in (
+            "test_folders.py::test_wherever_the_machine_dies_in_a_commit_the_next_start_finishes_it_or_nothing_is_visible",
+            "test_folders.py::test_wherever_the_machine_dies_in_a_recovery_another_one_finishes_it",
+            "test_folders.py::test_whatever_step_of_a_commit_fails_nothing_is_visible_or_the_next_start_finishes_it",
+            "test_publication_log.py::test_wherever_the_machine_dies_in_a_recovery_the_next_start_goes_on",
+            "test_publication_log.py::test_whatever_step_of_the_last_commit_fails_it_is_done_again_by_the_next_start",
+        )
+        for mode in ("partitioned", "overwrite-partitioned", "error")
+    ),
+    *(
+        "tests/unit/sinks/spark/test_publication_log.py::"
+        f"test_wherever_the_machine_dies_in_a_commit_the_next_start_finishes_it[{case}]"
+        for case in (
+            *("s1-partitioned", "s1-overwrite", "s1-error", "s2-append", "s2-partitioned", "s2-error"),
+            *("s3-append", "s3-partitioned", "s3-overwrite"),
+        )
+    ),
+    *(
+        f"tests/unit/workers/engine/test_worker_backpressure.py::{case}]"
+        for case in (
+            "test_f2_memory_is_flat_however_much_there_is_to_read[even-0",
+            "test_f2_memory_is_flat_however_much_there_is_to_read[even-1",
+            "test_f2_memory_is_flat_however_much_there_is_to_read[90% on one key-0",
+            "test_f2_memory_is_flat_however_much_there_is_to_read[90% on one key-1",
+            "test_f2_a_slow_worker_without_rows_is_not_buried_under_epochs[0",
+            "test_f2_a_slow_worker_without_rows_is_not_buried_under_epochs[2",
+        )
+    ),
+)
+"""How the names of the tests of `make long` begin: further cases of what a shorter test shows, and the long demos."""
+
 FIRST: Final = (
     "ray",
     "spark",
@@ -50,6 +111,11 @@ def group_of(nodeid: str) -> str:
     """The group of a test: one of `GROUPS`, or its file."""
     file = nodeid.partition("::")[0]
     return next((group for group, begins in GROUPS.items() if nodeid.startswith(begins)), file)
+
+
+def is_long(nodeid: str) -> bool:
+    """Return whether a test belongs to `make long` only."""
+    return nodeid.startswith(LONG)
 
 
 def place_of(nodeid: str) -> int:

@@ -43,7 +43,9 @@ def test_a_test_that_is_not_run_to_its_end_fails_the_run(body: str, processes: s
 
 
 STARTS = {
-    "ray": re.compile(r"\b(ray_here|own_cluster|rays)\b|\bray\.init\(|examples\.flights\.on_ray\"|bench\.(macro\.\{|micro\.transport\")"),
+    "ray": re.compile(
+        r"\b(ray_here|own_cluster|rays)\b|\bray\.init\(|examples\.flights\.on_ray\"|bench\.(macro\.\{|micro\.transport\")"
+    ),
     "spark": re.compile(r"\blocal_spark\(|\.getOrCreate\(|examples\.spark_to_ray\"|bench\.macro\.spark\""),
 }
 """Group -> what is in a file whose tests start that engine, themselves or in another process."""
