@@ -31,10 +31,15 @@ GROUPS: Final = {
 """Group -> how the names of its tests begin."""
 
 LONG: Final = (
-    "tests/integration/ray/test_nodes_cut_off.py::test_a_job_continues_without_a_node_cut_off_before_the_first_snapshot[ray]",
-    "tests/integration/ray/test_nodes_cut_off.py::test_workers_start_elsewhere",
-    "tests/integration/ray/test_nodes_cut_off.py::test_a_raylet_that_stops_for_five_seconds_is_not_lost",
-    "tests/integration/ray/test_nodes_cut_off.py::test_a_worker_whose_function_holds_the_interpreter_lock_is_not_lost",
+    *(
+        f"tests/integration/ray/test_nodes_cut_off.py::{case}"
+        for case in (
+            "test_a_job_continues_without_a_node_cut_off_before_the_first_snapshot[ray]",
+            "test_workers_start_elsewhere",
+            "test_a_raylet_that_stops_for_five_seconds_is_not_lost",
+            "test_a_worker_whose_function_holds_the_interpreter_lock_is_not_lost",
+        )
+    ),
     "tests/integration/ray/test_programs.py::test_a_detached_job_outlives_its_program",
     "tests/integration/ray/test_programs.py::test_a_cluster_that_goes_away",
     "tests/integration/ray/test_programs.py::test_classes_of_main_travel",
@@ -51,13 +56,17 @@ LONG: Final = (
     "tests/integration/test_demo_ray.py",
     "tests/integration/test_demo_spark.py",
     "tests/integration/spark/test_trouble.py::test_a_spark_that_dies_while_a_source_is_pinned",
-    "tests/integration/control/test_snapshots.py::test_s7_a_job_that_was_stopped_goes_on_where_it_was[SIGTERM twice]",
-    "tests/integration/control/test_snapshots.py::test_s7_a_job_that_was_stopped_goes_on_where_it_was[default interval]",
+    *(
+        f"tests/integration/control/test_snapshots.py::test_s7_a_job_that_was_stopped_goes_on_where_it_was[{case}]"
+        for case in ("SIGTERM twice", "default interval")
+    ),
     "tests/integration/test_packaging.py::test_type_checkers_of_another_project_see_the_package[sdist",
     "tests/integration/test_packaging.py::test_type_checkers_of_another_project_see_the_package[folder",
     "tests/integration/test_enrich.py::test_ctrl_c_ends_a_run_with_calls_under_way[blocks]",
-    "tests/simulation/protocol_model/test_exhaustive.py::test_every_interleaving_ends_as_it_should[join 1 -> 2, two",
-    "tests/simulation/protocol_model/test_exhaustive.py::test_every_interleaving_ends_as_it_should[chain 1 -> 2, two parts",
+    *(
+        f"tests/simulation/protocol_model/test_exhaustive.py::test_every_interleaving_ends_as_it_should[{case}"
+        for case in ("join 1 -> 2, two", "chain 1 -> 2, two parts")
+    ),
     *(
         f"tests/unit/sinks/spark/{case}[{mode}]"
         for case in (
