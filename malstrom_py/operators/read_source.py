@@ -80,12 +80,13 @@ def check_parts(parts: Sequence[object], source: Source[Any], step: str) -> None
     for part in parts:
         if not isinstance(part, str):
             raise SourceError(
-                f"source {step!r} lists a part of type {type(part).__name__}: the name of a part is a str, such as a "
+                f"source {step!r} lists a part of type {type(part).__name__}: the name of a part must be a str, "
+                f"such as a "
                 f"path (in {describe_function(getattr(source, 'list_parts', source))})"
             )
     for part, times in Counter(parts).items():
         if times > 1:
-            raise SourceError(f"source {step!r} lists part {part!r} twice: parts go by their names")
+            raise SourceError(f"source {step!r} lists part {part!r} twice: each part needs its own name")
 
 
 _BACKOFF_MIN_S: Final = 0.001
@@ -492,7 +493,7 @@ class ReadSource(Operator):
         if self.context.on_error == "fail":
             raise SourceError(
                 f"source {self.context.step!r}, part {reader.part!r}: {error} "
-                f"Mend the input, or give the source on_error='skip' or on_error='dead-letter'."
+                f"Correct the input, or give the source on_error='skip' or on_error='dead-letter'."
             ) from error
         if self.context.on_error == "skip":
             self.counters.skipped += 1

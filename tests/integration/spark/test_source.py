@@ -295,7 +295,7 @@ def test_a_file_that_is_changed_while_the_job_runs_is_an_error(spark: Any, tmp_p
     (file,) = (tmp_path / "files").glob("*.parquet")
     file.write_bytes(file.read_bytes() + b"more")
     part = source.build_part(source.list_parts()[0], None)
-    with pytest.raises(SourceError, match="is not the file any more that was pinned when the job started"):
+    with pytest.raises(SourceError, match="is no longer the file that was pinned when the job started"):
         part.poll(1)
     source.unpin()
 

@@ -391,7 +391,7 @@ def test_the_result_of_a_batch_job_starts_a_stream(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["x", [1], {"a": 1}, {1}, b"x"])
 def test_a_sum_that_begins_with_what_is_no_number_is_refused_when_the_job_is_built(state: Any) -> None:
-    says = f"initial_state of key 'a' is of type {type(state).__name__}, and is to be the sum so far: a number"
+    says = f"initial_state of key 'a' is of type {type(state).__name__}, and must be the sum so far: a number"
     with pytest.raises(PlanError, match=says):
         keyed([("a", 1)], "texts").sum("sum", initial_state={"a": state})
     with pytest.raises(PlanError, match="has for total what is of type"):

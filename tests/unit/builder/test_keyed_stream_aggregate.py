@@ -25,7 +25,7 @@ def test_at_least_one_is_needed() -> None:
 
 @pytest.mark.parametrize("wrong", [agg.count, agg.Aggregation, sum, "price", None], ids=shown)
 def test_what_is_no_aggregate_is_told_by_its_name(wrong: Any) -> None:
-    with pytest.raises(PlanError, match=r"step 'figures': total is an aggregate, which agg\.count\(\) or"):
+    with pytest.raises(PlanError, match=r"step 'figures': total must be an aggregate, which agg\.count\(\) or"):
         sales().aggregate("figures", n=agg.count(), total=wrong)
 
 

@@ -236,9 +236,9 @@ def test_split_takes_a_function_and_stateless_op_a_logic() -> None:
 
 
 def test_a_union_is_of_streams_of_one_job() -> None:
-    with pytest.raises(PlanError, match="step 'both': a union is of streams of one job"):
+    with pytest.raises(PlanError, match="step 'both': a union takes streams of one job only"):
         numbers().union("both", numbers())
-    with pytest.raises(PlanError, match="step 'both': a union is of streams, got list"):
+    with pytest.raises(PlanError, match="step 'both': a union takes streams, got list"):
         numbers().union("both", [numbers()])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -280,7 +280,11 @@ def test_a_union_with_a_late_stream_is_as_late_as_that_and_gets_no_epochs_anew()
 @pytest.mark.parametrize("partitioner", [7, "index", [], {"a": 1}], ids=repr)
 def test_what_is_no_partitioner_is_refused(partitioner: Any) -> None:
     for build in (numbers().key_by, numbers().key_distribute):
-        with pytest.raises(PlanError, match=r"step 'k': partitioner is one of malstrom_py\.partitioners or a function"):
+        with pytest.raises(
+            PlanError,
+            match=r"step 'k': partitioner must be one of malstrom_py\.partitioners or "
+            "a function",
+        ):
             build("k", str, partitioner=partitioner)
 
 

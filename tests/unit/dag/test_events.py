@@ -115,7 +115,7 @@ def test_columns_are_split_without_making_rows() -> None:
 
 @pytest.mark.parametrize("call", [DagExecutor.process_events, DagExecutor.inject_events])
 def test_many_events_that_are_none_are_told(call: Callable[[DagExecutor, str, Any], None]) -> None:
-    with pytest.raises(DagError, match=r"node 'in': events are a list of .*, got int: write \[event\]"):
+    with pytest.raises(DagError, match=r"node 'in': events must be a list of .*, got int: write \[event\]"):
         call(line(None), "in", 5)
 
 

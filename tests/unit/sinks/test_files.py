@@ -121,7 +121,7 @@ def test_files_roll_over_at_their_size_and_are_numbered_as_written(format: Forma
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, True, None, "1"])
 def test_a_size_that_is_none_is_refused(size: Any) -> None:
-    with pytest.raises(PlanError, match="file_bytes_max is a number of bytes"):
+    with pytest.raises(PlanError, match="file_bytes_max must be a number of bytes"):
         Files("out", file_bytes_max=size)
 
 
@@ -323,5 +323,5 @@ def test_many_small_batches_are_collected_into_large_row_groups(tmp_path: Path) 
 
 def test_a_wrong_format_is_refused_at_once() -> None:
     wrong: Any = "xml"
-    with pytest.raises(PlanError, match="format is one of csv, json, parquet"):
+    with pytest.raises(PlanError, match="format must be one of csv, json, parquet"):
         Files("out", format=wrong)
