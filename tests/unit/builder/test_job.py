@@ -70,7 +70,7 @@ def test_a_source_class_is_told_to_be_made() -> None:
 
 @pytest.mark.parametrize("on_error", ["ignore", None, "FAIL", "dead_letter"])
 def test_a_policy_of_a_source_is_checked(on_error: Any) -> None:
-    with pytest.raises(PlanError, match="step 'in': on_error is 'fail', 'skip' or 'dead-letter'"):
+    with pytest.raises(PlanError, match="step 'in': on_error must be 'fail', 'skip' or 'dead-letter'"):
         mp.Job("a").source("in", sources.Memory([1]), on_error=on_error)
 
 

@@ -151,7 +151,9 @@ def test_a_logic_is_checked_at_the_call(logic: Any, why: str) -> None:
 @pytest.mark.parametrize("method", ["stateful_map", "stateful_op", "reduce", "sum", "min", "max", "mean"])
 def test_the_policy_of_a_step_is_checked(method: str) -> None:
     arguments = (max,) if method in ("stateful_map", "stateful_op", "reduce") else ()
-    with pytest.raises(PlanError, match="step 'totals': on_error is 'fail', 'skip' or 'dead-letter', got 'ignore'"):
+    with pytest.raises(
+        PlanError, match="step 'totals': on_error must be 'fail', 'skip' or 'dead-letter', got 'ignore'"
+    ):
         getattr(keyed(), method)("totals", *arguments, on_error="ignore")
 
 

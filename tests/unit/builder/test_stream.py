@@ -105,7 +105,7 @@ def test_the_name_of_a_step_is_checked_first(method: str, name: Any) -> None:
 @pytest.mark.parametrize("on_error", ["ignore", None])
 def test_the_policy_of_a_step_is_checked(method: str, on_error: Any) -> None:
     arguments = () if method == "flatten" else (str,)
-    with pytest.raises(PlanError, match="step 'it': on_error is 'fail', 'skip' or 'dead-letter', got"):
+    with pytest.raises(PlanError, match="step 'it': on_error must be 'fail', 'skip' or 'dead-letter', got"):
         getattr(numbers(), method)("it", *arguments, on_error=on_error)
 
 
@@ -300,7 +300,7 @@ class Parts:
 
 def test_the_name_of_a_partitioned_sink_leaves_room_for_that_of_its_exchange() -> None:
     stream, sink = numbers(), Parts()
-    with pytest.raises(PlanError, match="has at most 58 characters"):
+    with pytest.raises(PlanError, match="can have at most 58 characters"):
         stream.sink("x" * 59, sink)
     stream.sink("x" * 58, sink)
 

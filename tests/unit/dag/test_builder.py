@@ -292,8 +292,8 @@ def test_schemas_that_do_not_match_are_told_with_both_nodes_and_the_reason() -> 
 @pytest.mark.parametrize("schema", ["int", 7, [int], {"n": int}])
 def test_a_schema_that_is_none_is_refused(schema: Any) -> None:
     refused(line(), lambda b: b.source("a", schema), "node 'a': a schema must be a pyarrow.Schema or a type")
-    refused(line(), lambda b: b.operator("a", output_schema=schema), "node 'a': a schema is")
-    refused(line(), lambda b: b.sink_for("step", "a", schema), "node 'a': a schema is")
+    refused(line(), lambda b: b.operator("a", output_schema=schema), "node 'a': a schema must be")
+    refused(line(), lambda b: b.sink_for("step", "a", schema), "node 'a': a schema must be")
 
 
 def test_a_graph_of_ten_thousand_nodes_is_built() -> None:

@@ -76,7 +76,7 @@ def test_columns_stay_columns() -> None:
 
 def test_a_column_of_times_with_a_null_is_refused() -> None:
     batch = ColumnBatch(pa.RecordBatch.from_pydict({"n": [1, 2]}), time_column=pa.array([1, None]))
-    with pytest.raises(DagError, match="node 'n': a timestamp is an int"):
+    with pytest.raises(DagError, match="node 'n': a timestamp must be an int"):
         batches_of(batch, "n", "p")
 
 

@@ -152,7 +152,7 @@ def test_what_cannot_be_an_operator_is_refused(thing: Any, message: str) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"on_error": "ignore"}, "node 'a': on_error is 'fail', 'skip' or 'dead-letter', got 'ignore'"),
+        ({"on_error": "ignore"}, "node 'a': on_error must be 'fail', 'skip' or 'dead-letter', got 'ignore'"),
         (
             {"kind": "logic"},
             "node 'a': kind must be one of 'function', 'stateless', 'stateful', 'factory', got 'logic'",

@@ -177,7 +177,7 @@ def test_no_watermarks_yet_are_none() -> None:
     [
         ({"left": 5, "nowhere": 5}, "nowhere", "the graph has no such node"),
         ({"left": 5, "out": "5"}, "out", "must be an int in the stream's unit, got str"),
-        ({"left": 5, "out": MIN_EPOCH}, "out", "is an int64 above"),
+        ({"left": 5, "out": MIN_EPOCH}, "out", "must be an int64 above"),
     ],
 )
 def test_watermarks_that_cannot_be_restored_are_told_and_none_is(marks: Any, node: str, reason: str) -> None:

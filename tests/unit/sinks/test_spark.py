@@ -22,7 +22,7 @@ from tests.unit.sinks.writing import context, everything, visible
     [
         ({}, "one of path=, table= and foreach_snapshot="),
         ({"path": "a", "table": "b"}, "one of path=, table= and foreach_snapshot="),
-        ({"path": "a", "mode": "ignore"}, "mode is one of"),
+        ({"path": "a", "mode": "ignore"}, "mode must be one of"),
         ({"path": "a", "format": ""}, "format must be a str"),
         ({"table": 5}, "table must be a str"),
         ({"path": "s3://a/b"}, r"sinks\.Spark takes a local folder.*docs/not-yet\.md#files-in-object-stores"),
@@ -119,7 +119,7 @@ def test_what_is_appended_must_be_like_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"is partitioned by \[\], and partition_by is \['t'\]"):
         Spark(tmp_path, partition_by="t").recover(context("s4"), [])
     (tmp_path / "a.parquet").write_bytes(b"no parquet")
-    with pytest.raises(SinkError, match=r"a\.parquet is not a Parquet file"):
+    with pytest.raises(SinkError, match=r"a\.parquet is not a readable Parquet file"):
         Spark(tmp_path).recover(context("s4"), [])
 
 

@@ -56,7 +56,7 @@ def test_the_format_is_found_by_the_files_a_pattern_matches(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"format": "xml"}, "format is one of"),
+        ({"format": "xml"}, "format must be one of"),
         ({"null_values": "NA"}, "list of str"),
         ({"null_values": [5]}, "list of str"),
         ({"null_values": 5}, "list of str"),
@@ -133,7 +133,7 @@ def test_other_columns_are_told_with_the_file_and_their_names(tmp_path: Path) ->
 def test_a_position_of_another_format_is_refused(tmp_path: Path) -> None:
     path = file_with(tmp_path, "a.csv", "n\n1\n")
     part = Files(path, format="text").build_part(Part(str(path)), None)
-    with pytest.raises(SourceError, match="read as csv, its saved position is one in text"):
+    with pytest.raises(SourceError, match="would be read as csv, but its saved position is one in text"):
         Files(path).build_part(Part(str(path)), part.snapshot())
     part.close()
 
@@ -155,7 +155,7 @@ def test_a_file_that_became_shorter_is_told(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_opened_is_told_by_name(format: Any, tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "none")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for name, says in (("dangling", "no such file"), ("loop", "symbolic links")):
+    for name, says in (("dangling", "does not exist"), ("loop", "symbolic links")):
         with pytest.raises(SourceError, match=f"{name} cannot be read: .*{says}"):
             read_source(Files(tmp_path / name, format=format))
 
@@ -166,7 +166,7 @@ def test_a_file_that_vanished_after_it_was_listed_is_told(tmp_path: Path) -> Non
     (part,) = source.list_parts()
     path.unlink()
     built = source.build_part(part, None)
-    with pytest.raises(SourceError, match=r"a\.txt cannot be read: there is no such file"):
+    with pytest.raises(SourceError, match=r"a\.txt cannot be read: the file does not exist"):
         built.poll(1)
     built.close()
 

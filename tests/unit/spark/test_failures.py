@@ -54,7 +54,7 @@ def test_a_spark_that_is_gone_is_told_as_such_whatever_was_asked_for(error: Exce
 
 
 def test_of_what_a_call_by_grpc_says_its_details_are_told() -> None:
-    with pytest.raises(SparkError, match="away: failed to connect to all addresses"), spark_errors("stage rows"):
+    with pytest.raises(SparkError, match="lost: failed to connect to all addresses"), spark_errors("stage rows"):
         raise PySparkException(RPC)
 
 

@@ -219,7 +219,7 @@ def test_calls_that_never_come_back_are_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(calls, "_GRACE_S", 0.01 - 30.0)
     with enriching() as step:
         step.push(keyed("a"))
-        with pytest.raises(DeadlineError, match=r"'under-test': no call of Desk\.ask at .* has come back for 0\.01 s"):
+        with pytest.raises(DeadlineError, match=r"'under-test': no call of Desk\.ask at .* has returned for 0\.01 s"):
             step.settle()
 
 
@@ -285,10 +285,10 @@ def test_a_function_that_is_no_coroutine_function_is_refused(function: Any) -> N
         ({"timeout_s": True}, "timeout_s must be a number of seconds above 0"),
         ({"cache": 100}, r"cache must be an mp\.Cache"),
         ({"cache": timedelta(0)}, "ttl must be a timedelta above 0"),
-        ({"combine": known}, "combine is an ordinary function"),
+        ({"combine": known}, "combine must be an ordinary function"),
         ({"combine": 3}, "expected a function"),
         ({"by": 3}, "expected a function"),
-        ({"on_error": "retry"}, "on_error is"),
+        ({"on_error": "retry"}, "on_error must be"),
     ],
     ids=shown,
 )

@@ -75,5 +75,5 @@ def test_a_file_is_the_pinned_one_until_it_is_written_to(tmp_path: Path) -> None
         file.check(path.stat())
     path.write_text("123")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    with pytest.raises(SourceError, match="is not the file any more"):
+    with pytest.raises(SourceError, match="is no longer the file"):
         file.check(path.stat())

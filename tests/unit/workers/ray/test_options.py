@@ -38,7 +38,7 @@ def test_what_ray_counts() -> None:
         ({"runtime_env": ["pip"]}, "runtime_env must be a dict"),
         ({"runtime_env": {1: 2}}, "runtime_env must be a dict"),
         ({"runtime_env": {"working_dir": "/no/such/folder"}}, "/no/such/folder, and there is no such folder"),
-        ({"runtime_env": {"working_dir": "/no/such.zip"}}, "/no/such.zip, and there is no such file"),
+        ({"runtime_env": {"working_dir": "/no/such.zip"}}, "/no/such.zip, but no such file exists"),
         ({"runtime_env": {"py_modules": "shapes"}}, "py_modules in runtime_env must be a list of paths, got str"),
         ({"runtime_env": {"py_modules": ["/no/such"]}}, "py_modules in runtime_env names /no/such"),
     ],
