@@ -72,7 +72,7 @@ def test_what_is_no_runtime_env(env: str, reported: str, tmp_path: Path, monkeyp
     "text", ["disk", "disk=", "disk=much", "{", "[1]", "disk=-1", "disk=nan", "disk=inf", "=1", '{"disk": "1"}']
 )
 def test_what_are_no_resources(text: str) -> None:
-    with pytest.raises(WrongCommand, match="--resources is"):
+    with pytest.raises(WrongCommand, match=r"--resources (is|must be)"):
         ray_options(resources=[text])
 
 

@@ -74,7 +74,7 @@ def test_every_error_is_of_the_type_that_was_asked_for(error: Any) -> None:
     columns = RowColumns(error)
     with pytest.raises(error, match="column 'n' holds int64 that cannot be written as list"):
         columns.widened(pa.record_batch({"n": [1]}), pa.schema([("n", pa.list_(pa.int64()))]))
-    with pytest.raises(error, match="named by a NoneType"):
+    with pytest.raises(error, match="column's name is of type NoneType"):
         check_names(["a", None], error)
 
 
