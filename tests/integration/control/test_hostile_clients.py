@@ -47,13 +47,13 @@ from tests.integration.control.clients import PATIENCE_S, Gate, answer_of, conne
             "this is not the token of job 'endless'",
         ),
         (encode_request(ControlRequest("\udcff\u20ac", WaitCommand(None))), "this is not the token"),
-        (struct.pack(">I", 0), "a message of 0 bytes"),
-        (struct.pack(">I", REQUEST_BYTES_MAX + 1) + b"x", "a message of 4,097 bytes"),
-        (b"\xff" * 4, "a message of 4,294,967,295 bytes"),
+        (struct.pack(">I", 0), "a message has 0 bytes"),
+        (struct.pack(">I", REQUEST_BYTES_MAX + 1) + b"x", "a message has 4,097 bytes"),
+        (b"\xff" * 4, "a message has 4,294,967,295 bytes"),
         (struct.pack(">I", 3) + b"\xc1\xc1\xc1", "is not msgpack"),
         (struct.pack(">I", 4000) + b"\x91" * 4000, "is not msgpack"),
         (struct.pack(">I", 1) + b"\x80", "uses another version of this protocol"),
-        (b"GET / HTTP/1.1\r\n\r\n", "a message of 1,195,725,856 bytes"),
+        (b"GET / HTTP/1.1\r\n\r\n", "a message has 1,195,725,856 bytes"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -267,7 +267,7 @@ def framed(message: object) -> bytes:
 @pytest.mark.parametrize(
     ("said", "error", "text"),
     [
-        (b"\xff\xff\xff\xff", ControlError, "a message of 4,294,967,295 bytes"),
+        (b"\xff\xff\xff\xff", ControlError, "a message has 4,294,967,295 bytes"),
         (framed({"status": {}}), ControlError, "lacks a field"),
         (framed({"done": {}}), ControlError, "job 'odd' answered with Accepted"),
         (framed({"waiting": {}}), DeadlineError, r"did not answer within 0\.2 s"),

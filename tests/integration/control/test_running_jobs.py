@@ -149,7 +149,7 @@ def test_jobs_that_run_are_listed(folder: Path) -> None:
     ("arguments", "said"),
     [
         (["stop", "absent"], "error: no job 'absent' can be reached; no job is running here"),
-        (["status", "absent"], "error: there is no job 'absent'"),
+        (["status", "absent"], "error: no job 'absent' can be reached"),
         (["status", "two words"], "error: job name 'two words' is not legal"),
         (["rescale", "absent"], "Missing argument 'N'"),
         (["rescale", "absent", "0"], "Invalid value for 'N'"),
