@@ -119,7 +119,7 @@ def test_what_is_appended_must_be_like_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"is partitioned by \[\], and partition_by is \['t'\]"):
         Spark(tmp_path, partition_by="t").recover(context("s4"), [])
     (tmp_path / "a.parquet").write_bytes(b"no parquet")
-    with pytest.raises(SinkError, match=r"a\.parquet is not a Parquet file"):
+    with pytest.raises(SinkError, match=r"a\.parquet is not a readable Parquet file"):
         Spark(tmp_path).recover(context("s4"), [])
 
 
