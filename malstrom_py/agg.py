@@ -200,7 +200,7 @@ def custom(
     for name, function in (("init", init), ("add", add), ("merge", merge), ("finish", finish)):
         if not callable(function) or is_coroutine_function(function):
             got = "a coroutine function" if callable(function) else type(function).__name__
-            raise PlanError(f"agg.custom: {name} is a function, got {got}")
+            raise PlanError(f"agg.custom: {name} must be a function, got {got}")
     return Aggregation("custom", init, add, merge, finish)
 
 

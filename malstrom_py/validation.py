@@ -29,13 +29,12 @@ def check_name(name: object, what: str) -> str:
     """
     if not isinstance(name, str):
         raise PlanError(
-            f"the name of a {what} comes first and is a str, got {type(name).__name__}: "
-            f"write for instance .map('double', fn)"
+            f"the name of a {what} must be a str, got {type(name).__name__}: write for instance .map('double', fn)"
         )
     if not _LEGAL.fullmatch(name):
         raise PlanError(
             f"{what} name {name!r} is not legal: use 1 to 64 letters, digits, '_' or '-', "
-            f"for the name is an id in snapshots and file names"
+            f"because the name is an id in snapshots and file names"
         )
     return name
 
@@ -113,7 +112,7 @@ def short(thing: object) -> str:
 def sides_of(sides: object, step: str) -> tuple[str, ...]:
     """Return ``sides`` as names of side outputs, empty for None; raise `PlanError` for an illegal or repeated name."""
     if not isinstance(sides, list | tuple | None):
-        raise PlanError(f"step {step!r}: sides is a list of names, got {sides!r}")
+        raise PlanError(f"step {step!r}: sides must be a list of names, got {sides!r}")
     named = tuple(check_name(side, "side output") for side in sides or ())
     for side in named:
         if side in _OWN or named.count(side) > 1:
@@ -130,7 +129,9 @@ def kind_of_default(default: object, step: str, *, what: str = "default") -> typ
     if not callable(default) or is_coroutine_function(default):
         got = "a coroutine function" if callable(default) else type(default).__name__
         called = what.partition(" ")[0]
-        raise PlanError(f"step {step!r}: {what} is a function that makes a state, such as {called}=list, got {got}")
+        raise PlanError(
+            f"step {step!r}: {what} must be a function that makes a state, such as {called}=list, got {got}"
+        )
     where = "" if isinstance(default, type) else f" (in {describe_function(default)})"
     try:
         return default if isinstance(default, type) else type(default())

@@ -216,7 +216,7 @@ def per_worker(factory: Callable[[], T], close: Callable[[T], object] | None = N
             f"{'a coroutine function' if callable(factory) else type(factory).__name__}"
         )
     if close is not None and not callable(close):
-        raise PlanError(f"per_worker: close is a function that takes the resource, got {type(close).__name__}")
+        raise PlanError(f"per_worker: close must be a function that takes the resource, got {type(close).__name__}")
     return PerWorker(factory, close)
 
 

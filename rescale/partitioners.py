@@ -108,7 +108,7 @@ def partitioner_of(given: Partitioner | Callable[[Any], int] | None, step: str) 
     elif callable(given):
         return Own(given)
     raise PlanError(
-        f"step {step!r}: partitioner is partitioners.stable_hash, partitioners.index or a function key -> slot, "
+        f"step {step!r}: partitioner must be partitioners.stable_hash, partitioners.index or a function key -> slot, "
         f"got {f'the class {given.__name__}' if isinstance(given, type) else type(given).__name__}"
     )
 

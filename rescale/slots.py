@@ -229,7 +229,7 @@ def slots_of_arrow(keys: pa.Array[Any] | pa.ChunkedArray[Any], slots: int, *, st
 def check_slots(slots: object) -> None:
     """Raise `PlanError` unless ``slots`` is a legal number of slots."""
     if not isinstance(slots, int) or not 1 <= slots <= SLOTS_MAX:
-        raise PlanError(f"slots is a whole number from 1 to {SLOTS_MAX}, got {slots!r}")
+        raise PlanError(f"slots must be a whole number from 1 to {SLOTS_MAX}, got {slots!r}")
 
 
 class StableSlots:

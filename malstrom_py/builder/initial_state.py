@@ -99,7 +99,7 @@ def _pairs(given: Any, step: str) -> Iterator[tuple[Any, Any]]:
         return
     if not isinstance(given, Iterable) or isinstance(given, str | bytes):
         raise PlanError(
-            f"step {step!r}: initial_state is rows of (key, state), a dict, a DataFrame with the columns key and "
+            f"step {step!r}: initial_state must be rows of (key, state), a dict, a DataFrame with the columns key and "
             f"state, or a function that returns one of these, got {type(given).__name__}"
         )
     for number, row in enumerate(given):
@@ -180,13 +180,13 @@ def _same(state: Any) -> Any:
 
 def _count(state: Any) -> int:
     if type(state) is not int or state < 1:
-        raise ValueError(f"is of type {type(state).__name__}, and is to be the number of records: an int above 0")
+        raise ValueError(f"is of type {type(state).__name__}, and must be the number of records: an int above 0")
     return state
 
 
 def _mean(state: Any) -> tuple[int, Any]:
     if not isinstance(state, tuple | list) or len(state) != 2 or type(state[0]) is not int or state[0] < 1:
-        raise ValueError("is to be a pair: the number of records, an int above 0, and the sum of their values")
+        raise ValueError("must be a pair: the number of records, an int above 0, and the sum of their values")
     return state[0], _sum(state[1])
 
 
@@ -194,13 +194,13 @@ def _sum(state: Any) -> Any:
     try:
         _ = state + (state - state)  # numbers and timedeltas can; texts and lists can only be added
     except Exception:
-        raise ValueError(f"is of type {type(state).__name__}, and is to be the sum so far: a number") from None
+        raise ValueError(f"is of type {type(state).__name__}, and must be the sum so far: a number") from None
     return state
 
 
 def _seen(state: Any) -> set[Any]:
     if not isinstance(state, list | tuple | set | frozenset):
-        raise ValueError(f"is of type {type(state).__name__}, and is to be a list or set of the values seen")
+        raise ValueError(f"is of type {type(state).__name__}, and must be a list or set of the values seen")
     try:
         return set(state)
     except TypeError:
@@ -252,7 +252,7 @@ def _form_of(kind: str, step: str, options: Mapping[str, Any]) -> Form:
 def _aggregated(forms: Mapping[str, Form], state: Any) -> tuple[Any, ...]:
     """Return a key's states as a tuple, in the order of the aggregates' names."""
     if not isinstance(state, Mapping) or set(state) != set(forms):
-        raise ValueError(f"is to be a dict with a state for each aggregate: {', '.join(forms)}")
+        raise ValueError(f"must be a dict with a state for each aggregate: {', '.join(forms)}")
     made = []
     for label, form in forms.items():
         if state[label] is None:
@@ -260,5 +260,5 @@ def _aggregated(forms: Mapping[str, Form], state: Any) -> tuple[Any, ...]:
         try:
             made.append(form(state[label]))
         except ValueError as error:
-            raise ValueError(f"has for {label} what {error}") from None
+            raise ValueError(f"is wrong at {label}: it {error}") from None
     return tuple(made)

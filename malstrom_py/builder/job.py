@@ -47,7 +47,7 @@ class Job:
     def __init__(self, name: str, slots: int = 1024) -> None:
         self.name = check_name(name, "job")
         if not isinstance(slots, int) or isinstance(slots, bool) or not 1 <= slots <= 1 << 20:
-            raise PlanError(f"job {name!r}: slots is a whole number from 1 to {1 << 20}, got {slots!r}")
+            raise PlanError(f"job {name!r}: slots must be a whole number from 1 to {1 << 20}, got {slots!r}")
         self.slots = slots
         self._steps: dict[str, Step] = {}
         self._types = TypeTable()
@@ -77,7 +77,7 @@ class Job:
                 f"nor build(worker)"
             )
         if on_error not in get_args(OnError):
-            raise PlanError(f"step {name!r}: on_error is 'fail', 'skip' or 'dead-letter', got {on_error!r}")
+            raise PlanError(f"step {name!r}: on_error must be 'fail', 'skip' or 'dead-letter', got {on_error!r}")
         ports = (Port(), Port("dead_letters", epochs=False)) if on_error == "dead-letter" else (Port(),)
         factory = partial(ReadSource, source=source)
         former = former_name(renamed_from, name)
@@ -122,7 +122,7 @@ class Job:
         if step.name in self._steps:
             raise PlanError(
                 f"job {self.name!r} has a step {step.name!r} already ({self._steps[step.name].kind}): "
-                f"names are ids, so this {step.kind} needs another"
+                f"names are ids, so this {step.kind} needs another name"
             )
         self._steps[step.name] = step
         return StreamRef(step.name)

@@ -161,7 +161,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         """Map as `stateful_map`; drop a key's state when the frontier passes its last record + ``ttl`` (event time)."""
         self._needs_epochs(name, "ttl_map")
         if not isinstance(ttl, timedelta | int) or isinstance(ttl, bool):
-            raise PlanError(f"step {name!r}: ttl is a timedelta, or an int in the stream's unit, got {ttl!r}")
+            raise PlanError(f"step {name!r}: ttl must be a timedelta, or an int in the stream's unit, got {ttl!r}")
         span = to_span(ttl, self.traits.unit or "ms")
         if span <= 0:
             raise PlanError(f"step {name!r}: ttl must be positive, got {ttl!r}")
@@ -226,7 +226,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
             )
         size = None if size is None else at_least(1, size, name)
         if every is not None and (not isinstance(every, timedelta) or every <= timedelta(0)):
-            raise PlanError(f"step {name!r}: every is a timedelta above 0, got {every!r}")
+            raise PlanError(f"step {name!r}: every must be a timedelta above 0, got {every!r}")
         every_s = None if every is None else every.total_seconds()
         return self._then("collect", name, partial(CollectStep, size=size, every_s=every_s), None, upgrade=upgrade)
 
@@ -290,9 +290,11 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         asking = Asking(async_fn, concurrency, retries, retry_backoff_s, timeout_s).checked(name)
         kept = Cache(ttl=cache) if isinstance(cache, timedelta) else cache
         if kept is not None and not isinstance(kept, Cache):
-            raise PlanError(f"step {name!r}: cache is an mp.Cache(…), or a timedelta, got {type(cache).__name__}")
+            raise PlanError(f"step {name!r}: cache must be an mp.Cache(…), or a timedelta, got {type(cache).__name__}")
         if is_coroutine_function(combine):
-            raise PlanError(f"step {name!r}: combine is an ordinary function of value and info: let async_fn await")
+            raise PlanError(
+                f"step {name!r}: combine must be an ordinary function of value and info: await in async_fn instead"
+            )
         if combine is not None:
             function_of(combine, name)
         factory = partial(Enrich, asking=asking, by=number_of(by, name), cache=kept, combine=combine)
@@ -368,7 +370,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         for label, one in aggs.items():
             if not isinstance(one, Aggregation):
                 raise PlanError(
-                    f"step {name!r}: {label} is an aggregate, which agg.count() or agg.sum('price') return, "
+                    f"step {name!r}: {label} must be an aggregate, which agg.count() or agg.sum('price') return, "
                     f"got {type(one).__name__}"
                 )
             self._default(one.init, name, f"init of {label}")

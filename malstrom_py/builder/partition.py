@@ -24,7 +24,7 @@ def check_partitioner(partitioner: object, step: str) -> Any:
     """Return ``partitioner`` if it is None or may be a partitioner; raise `PlanError` naming ``step`` otherwise."""
     if partitioner is not None and not (callable(partitioner) or hasattr(partitioner, "bind")):
         raise PlanError(
-            f"step {step!r}: partitioner is one of malstrom_py.partitioners or a function key -> slot, "
+            f"step {step!r}: partitioner must be one of malstrom_py.partitioners or a function key -> slot, "
             f"got {type(partitioner).__name__}"
         )
     return partitioner

@@ -177,8 +177,8 @@ def _check_renamed(steps: Sequence[Step]) -> None:
             )
         if former in heirs:
             raise PlanError(
-                f"step {step.name!r}: renamed_from={former!r}, as step {heirs[former]!r} has it already, and only one "
-                f"of them can have its state"
+                f"step {step.name!r}: renamed_from={former!r} is given to step {heirs[former]!r} already, and only "
+                f"one of the two can have its state"
             )
         heirs[former] = step.name
 

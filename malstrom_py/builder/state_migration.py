@@ -69,8 +69,8 @@ def migration_of(migrate: object, step: str) -> Migration | None:
     name = getattr(function, "__qualname__", None)
     if not isinstance(name, str) or "<lambda>" in name:
         raise PlanError(
-            f"step {step!r}: migrate needs a unique name, by which snapshots note that it has been applied: "
-            f"make it a function with def, and give the next one another name"
+            f"step {step!r}: migrate needs a unique name, which snapshots record once it has been applied: "
+            f"define it with def, and give the next migration another name"
         )
     return Migration(f"{_file_of(function)}:{name}", function)
 

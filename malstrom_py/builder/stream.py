@@ -161,9 +161,9 @@ class StreamBuilder(Generic[K, V_co]):
         check_name(name, "step")
         for stream in streams:
             if not isinstance(stream, StreamBuilder):
-                raise PlanError(f"step {name!r}: a union is of streams, got {type(stream).__name__}")
+                raise PlanError(f"step {name!r}: a union takes streams, got {type(stream).__name__}")
         if any(stream.job is not self.job for stream in streams):
-            raise PlanError(f"step {name!r}: a union is of streams of one job")
+            raise PlanError(f"step {name!r}: a union takes streams of one job only")
         traits = union_traits(name, [self.traits, *(stream.traits for stream in streams)])
         ref = self._add("union", name, Union, None, traits=traits, also=tuple(stream.ref for stream in streams))
         return self._at(ref, 0, traits)
@@ -302,8 +302,9 @@ class StreamBuilder(Generic[K, V_co]):
         parts, keyed = f"{name}-parts", self.traits.keyed or self.traits.local
         if len(parts) > NAME_MAX:
             raise PlanError(
-                f"step {name!r}: the name of a partitioned sink has at most {NAME_MAX - len('-parts')} characters, for "
-                f"the step that distributes by part is called <name>-parts"
+                f"step {name!r}: the name of a partitioned sink can have at most {NAME_MAX - len('-parts')} "
+                f"characters, "
+                f"because the step that distributes by part is called <name>-parts"
             )
         traits = replace(self.traits, keyed=True, local=False, region=parts, partitioner=None)
         moved: Upgrade = {"renamed_from": None if former is None else f"{former}-parts"}
@@ -349,7 +350,7 @@ class StreamBuilder(Generic[K, V_co]):
         check_name(name, "step")
         upgrade = refuse_unknown(upgrade or {}, name)
         if on_error not in get_args(OnError):
-            raise PlanError(f"step {name!r}: on_error is 'fail', 'skip' or 'dead-letter', got {on_error!r}")
+            raise PlanError(f"step {name!r}: on_error must be 'fail', 'skip' or 'dead-letter', got {on_error!r}")
         if on_error == "dead-letter":
             ports = (*ports, Port("dead_letters", epochs=False))
         label = ("" if function is None else describe_function(function)) if detail is None else detail

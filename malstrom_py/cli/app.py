@@ -92,7 +92,9 @@ def ray_options(
         given["resources"] = {name: amount for text in resources for name, amount in _resources(text).items()}
         for name, amount in given["resources"].items():
             if not name or not is_amount(amount):
-                raise WrongCommand(f"--resources is NAME=N with numbers of at least 0, got {amount!r} for {name!r}")
+                raise WrongCommand(
+                    f"--resources must be NAME=N with numbers of at least 0, got {amount!r} for {name!r}"
+                )
     if detached:
         given["detached"] = True
     return given
@@ -169,7 +171,7 @@ def _resources(text: str) -> dict[str, float]:
         try:
             amounts[name.strip()] = float(amount)
         except ValueError:
-            raise WrongCommand(f"--resources is NAME=N, such as highmem=1, or JSON; got {text!r}") from None
+            raise WrongCommand(f"--resources must be NAME=N, such as highmem=1, or JSON; got {text!r}") from None
     return amounts
 
 
@@ -183,7 +185,7 @@ def _object(text: str, what: str) -> dict[str, Any]:
 
 def _as_object(read: object, what: str) -> dict[str, Any]:
     if not isinstance(read, dict):
-        raise WrongCommand(f"{what} is an object of names and values, got {type(read).__name__}")
+        raise WrongCommand(f"{what} must be an object of names and values, got {type(read).__name__}")
     return read
 
 

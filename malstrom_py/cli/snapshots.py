@@ -36,7 +36,7 @@ GRACE_S = 3600.0
 
 def _above_zero(seconds: float | None) -> float | None:
     if seconds is not None and not 0 < seconds < math.inf:
-        raise typer.BadParameter(f"it is a number of seconds above 0, got {seconds:g}")
+        raise typer.BadParameter(f"it must be a number of seconds above 0, got {seconds:g}")
     return seconds
 
 
@@ -209,7 +209,7 @@ def store_of(uri: str, options: Sequence[str] | None) -> Store:
     """Return the store that ``uri`` names; raise `WrongCommand` for an unknown kind or a wrong option."""
     pairs = [option.partition("=") for option in options or ()]
     if wrong := [name for name, equals, _ in pairs if not (name and equals)]:
-        raise WrongCommand(f"an option is NAME=VALUE, got {wrong[0]!r}")
+        raise WrongCommand(f"an option must be NAME=VALUE, got {wrong[0]!r}")
     try:
         return Snapshots(uri, options={name: value for name, _, value in pairs}).store()
     except PlanError as error:

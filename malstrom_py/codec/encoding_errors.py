@@ -34,7 +34,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         if not 0 < self.bytes_max < 1 << 32 or not 0 < self.items_max < 1 << 31:
-            raise ValueError("bytes_max is between 1 and 2**32 - 1, items_max between 1 and 2**31 - 1")
+            raise ValueError("bytes_max must be between 1 and 2**32 - 1, items_max between 1 and 2**31 - 1")
 
 
 _BUILTINS = (bool, int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset)

@@ -111,10 +111,10 @@ class _EnumType:
                 raise NotDecodable("a flag is not an int")
             flag = self._kind(part)
             if type(flag) is not self._kind:
-                raise NotDecodable(f"{self.name} has no such bits (any more)")
+                raise NotDecodable(f"{self.name} has no such bits: they may have been removed from the class")
             return flag
         if type(part) is not str or part not in self._kind.__members__:
-            raise NotDecodable(f"{self.name} has no member of that name (any more)")
+            raise NotDecodable(f"{self.name} has no member of that name: it may have been removed from the class")
         return self._kind.__members__[part]
 
 

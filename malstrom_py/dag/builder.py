@@ -29,7 +29,7 @@ def check_schema(schema: Any, node: str) -> Any:
     if schema is None or schema is Any or is_schema(schema) or isinstance(schema, type) or get_origin(schema):
         return schema
     raise PlanError(
-        f"node {node!r}: a schema is a pyarrow.Schema or a type such as int or dict[str, float], "
+        f"node {node!r}: a schema must be a pyarrow.Schema or a type such as int or dict[str, float], "
         f"got {type(schema).__name__}"
     )
 
@@ -252,7 +252,7 @@ class DagBuilder:
     def _check_new(self, name: str, kind: NodeType) -> None:
         if not isinstance(name, str):
             raise PlanError(
-                f"the name of a {kind} is a str, got {type(name).__name__}: it is the node's id in checkpoints"
+                f"the name of a {kind} must be a str, got {type(name).__name__}: it is the node's id in checkpoints"
             )
         check_name(name, "node")
         if name in self._nodes:
@@ -334,12 +334,12 @@ def _check_output_exists(edge: Edge, downstream: str, writer: _Draft) -> None:
 
 def _listed(outputs: Sequence[str] | None, node: str) -> Sequence[str]:
     if isinstance(outputs, str):
-        raise PlanError(f"node {node!r}: outputs is a list of names, write [{outputs!r}]")
+        raise PlanError(f"node {node!r}: outputs must be a list of names, write [{outputs!r}]")
     return outputs or ()
 
 
 def _check_output(node: str, output: object) -> str:
     """Return ``output`` if it is a legal name of an output; else raise `PlanError`."""
     if not isinstance(output, str):
-        raise PlanError(f"node {node!r}: the name of an output is a str, got {type(output).__name__}")
+        raise PlanError(f"node {node!r}: the name of an output must be a str, got {type(output).__name__}")
     return check_name(output, "side output")

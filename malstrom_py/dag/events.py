@@ -39,7 +39,7 @@ def batches_of_all(events: Iterable[Any] | Batch, node: str, part: str | None) -
     """Convert many events to batches: a `Batch`, or an iterable of values and messages."""
     if not isinstance(events, Iterable | Batch):
         raise DagError(
-            f"node {node!r}: events are a list of values or messages, or a Batch, got {type(events).__name__}: "
+            f"node {node!r}: events must be a list of values or messages, or a Batch, got {type(events).__name__}: "
             f"write [event] for a single one",
             node=node,
         )
@@ -53,9 +53,9 @@ def time_of(moment: Any, what: str, node: str = "") -> int:
     except TypeError:
         time = None
     if time is None:
-        raise DagError(f"{what} is an int in the stream's unit, got {type(moment).__name__}", node=node)
+        raise DagError(f"{what} must be an int in the stream's unit, got {type(moment).__name__}", node=node)
     if not MIN_EPOCH < time <= MAX_EPOCH:
-        raise DagError(f"{what} is an int64 above {MIN_EPOCH}, got {time}", node=node)
+        raise DagError(f"{what} must be an int64 above {MIN_EPOCH}, got {time}", node=node)
     return time
 
 

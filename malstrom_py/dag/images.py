@@ -86,7 +86,7 @@ def _sealed(body: bytes) -> bytes:
 
 def _opened(data: object, node: str) -> bytes:
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise restore_failed(node, f"a checkpoint is bytes, got {type(data).__name__}")
+        raise restore_failed(node, f"a checkpoint must be bytes, got {type(data).__name__}")
     raw = bytes(data)
     start = len(_MAGIC) + _DIGEST_BYTES
     if len(raw) < start or not raw.startswith(_MAGIC):

@@ -39,8 +39,8 @@ def check_step(factory: Any, node: DagNode, on_error: OnError) -> type[Operator]
         refuse_policy(on_error, node.name, made.__name__)
     if issubclass(made, GenerateEpochs) and node.own_outputs:
         raise PlanError(
-            f"node {node.name!r}: {made.__name__} sends to its main output and to 'late', so nothing would come out "
-            f"of {node.own_outputs[0]!r}: read 'late'"
+            f"node {node.name!r}: {made.__name__} sends to its main output and to 'late', so output "
+            f"{node.own_outputs[0]!r} would stay empty: read 'late'"
         )
     streams, sides = _streams(made, arguments), node.own_outputs
     if streams > len(sides) + 1:
@@ -119,14 +119,14 @@ def registration_of(
     """Check ``operator`` and return its registration for ``node``. `PlanError` if it is not an operator."""
     name = node.name
     if on_error not in get_args(OnError):
-        raise PlanError(f"node {name!r}: on_error is 'fail', 'skip' or 'dead-letter', got {on_error!r}")
+        raise PlanError(f"node {name!r}: on_error must be 'fail', 'skip' or 'dead-letter', got {on_error!r}")
     if kind is not None and kind not in get_args(Kind):
-        raise PlanError(f"node {name!r}: kind is one of {', '.join(map(repr, get_args(Kind)))}, got {kind!r}")
+        raise PlanError(f"node {name!r}: kind must be one of {', '.join(map(repr, get_args(Kind)))}, got {kind!r}")
     kind = kind or _kind_of(operator, name)
     if default is not None and kind != "stateful":
         raise PlanError(f"node {name!r}: default= is for logics with state, but this is a {kind}")
     if default is not None and not callable(default):
-        raise PlanError(f"node {name!r}: default is a function that makes a state, got {type(default).__name__}")
+        raise PlanError(f"node {name!r}: default must be a function that makes a state, got {type(default).__name__}")
     if not callable(operator) and kind in ("function", "factory"):
         raise PlanError(f"node {name!r}: a {kind} must be callable, but {type(operator).__name__} is not")
     step = check_step(operator, node, on_error) if kind == "factory" else None

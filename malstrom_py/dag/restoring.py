@@ -42,7 +42,7 @@ def restored(
 def watermarks_of(dag: Dag, watermarks: object) -> dict[int, int]:
     """Convert ``watermarks``, node -> time, to rank -> time, sorted. `RestoreFailed` names an illegal one."""
     if not isinstance(watermarks, Mapping):
-        raise restore_failed("", f"watermarks are a mapping of node -> time, got {type(watermarks).__name__}")
+        raise restore_failed("", f"watermarks must be a mapping of node -> time, got {type(watermarks).__name__}")
     times = {}
     for name, time in watermarks.items():
         if not isinstance(name, str) or name not in dag.ranks:

@@ -93,7 +93,7 @@ def idle_after_s(idle_after: timedelta | None, step: str) -> float | None:
     if idle_after is None:
         return None
     if not isinstance(idle_after, timedelta) or idle_after <= timedelta(0):
-        raise PlanError(f"step {step!r}: idle_after is a timedelta above 0, got {shown(idle_after)}")
+        raise PlanError(f"step {step!r}: idle_after must be a timedelta above 0, got {shown(idle_after)}")
     return idle_after.total_seconds()
 
 
@@ -103,7 +103,7 @@ def max_ahead_of(max_ahead: timedelta | int | None, unit: Unit, step: str) -> in
         return None
     if not isinstance(max_ahead, timedelta | int) or isinstance(max_ahead, bool):
         raise PlanError(
-            f"step {step!r}: max_ahead is a timedelta, or an int in the stream's unit, got {shown(max_ahead)}"
+            f"step {step!r}: max_ahead must be a timedelta, or an int in the stream's unit, got {shown(max_ahead)}"
         )
     span = to_span(max_ahead, unit)
     if span < 0:

@@ -69,7 +69,7 @@ class KindCheck:
         >>> kinds.check("day", [date(2013, 1, 1), None])
         >>> kinds.check("day", [datetime(2013, 1, 1)])
         Traceback (most recent call last):
-        malstrom_py.errors.SinkError: column 'day' holds date and datetime without a zone: make them alike in a map step
+        malstrom_py.errors.SinkError: column 'day' holds date and datetime without a zone: convert them ...
         """
         types = set(map(type, values))
         found: set[str] = set()
@@ -103,7 +103,9 @@ class KindCheck:
         if kinds == {"int", "float"} and not self._exact:
             kinds = {"float"}
         if len(kinds) > 1:
-            raise self._error(f"column {name!r} holds {' and '.join(sorted(kinds))}: make them alike in a map step")
+            raise self._error(
+                f"column {name!r} holds {' and '.join(sorted(kinds))}: convert them to one type in a map step"
+            )
         if kinds:
             self._known[name] = kinds.pop()
 
@@ -274,7 +276,7 @@ class RowColumns:
                 other = _listed(set(row.keys()).symmetric_difference(fields))
                 raise self._error(
                     f"rows have different fields ({other}): give every value the same ones, in a map step for "
-                    f"instance, with None where there is nothing"
+                    f"instance, with None for missing ones"
                 )
 
     def _no_rows(self) -> pa.RecordBatch:
@@ -289,13 +291,15 @@ class RowColumns:
         if self._schema is None:
             check_names(names, self._error)
             if not (all_names := [*leading, *names]):
-                raise self._error("the values have no fields, so no column can be written: give them some")
+                raise self._error(
+                    "the values have no fields, so no column can be written: return values with fields from a map step"
+                )
             return pa.schema([(name, pa.null()) for name in all_names])
         known = self._schema.names
         if extra := set(names).difference(known):
             raise self._error(
                 f"columns {_listed(extra)} are not among those of the first batch ({_listed(known)}): "
-                f"give every value the same fields, in a map step for instance, with None where there is nothing"
+                f"give every value the same fields, in a map step for instance, with None for missing ones"
             )
         return self._schema
 
@@ -326,7 +330,7 @@ class RowColumns:
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             kinds = _listed({type(value).__name__ for value in column if value is not None})
             before = "" if pa.types.is_null(known) else f" after {known}"
-            raise self._unfit(name, f"values of type {kinds}{before} that do not go into one column") from None
+            raise self._unfit(name, f"values of type {kinds}{before} that do not fit into one column") from None
 
     def _plain(self, name: str, column: pa.Array, known: pa.DataType) -> pa.Array:
         import pyarrow as pa
@@ -337,17 +341,17 @@ class RowColumns:
             return recast(array, wider_type(known, array.type))
         except pa.ArrowException:
             before = "" if pa.types.is_null(known) else f" after {known}"
-            raise self._unfit(name, f"{column.type}{before} that do not go into one column") from None
+            raise self._unfit(name, f"{column.type}{before} that do not fit into one column") from None
 
     def _unfit(self, name: str, what: str) -> MalstromError:
-        return self._error(f"column {name!r} holds {what}: make them alike in a map step")
+        return self._error(f"column {name!r} holds {what}: convert them to one type in a map step")
 
 
 def check_names(names: Iterable[object], error: Callable[[str], MalstromError]) -> None:
     """Raise the error unless every field name is a str: 1 and "1" would be one column."""
     for name in names:
         if not isinstance(name, str):
-            raise error(f"a column is named by a {type(name).__name__}: columns are named by str")
+            raise error(f"a column's name is of type {type(name).__name__}: names must be str")
 
 
 def _listed(names: Iterable[str]) -> str:

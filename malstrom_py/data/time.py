@@ -93,7 +93,7 @@ def _index(moment: object) -> int:
     # bool is an int in Python, but a mistake as a moment. __index__ admits numpy's integers.
     if isinstance(moment, bool) or not isinstance(moment, SupportsIndex):
         kind = type(moment).__name__
-        why = f"a timestamp is an int in the step's unit or an aware datetime, got {kind}"
+        why = f"a timestamp must be an int in the step's unit or an aware datetime, got {kind}"
         if isinstance(moment, str):
             why += ": parse it, with datetime.fromisoformat(text) for instance, which needs an offset such as Z in it"
         raise mark_safe(TypeError(why))

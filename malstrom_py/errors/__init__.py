@@ -6,9 +6,9 @@ MalstromError
 ├── SourceError          a source could not be listed, opened or read
 │   └── MalformedRecord  one record could not be read; the part continues after it
 ├── SinkError            a sink could not be opened, written or committed
-├── SparkError           Spark cannot be started or reached, or has gone away
+├── SparkError           Spark cannot be started or reached, or has ended
 ├── SnapshotError        a snapshot could not be written, read or found; names it and what to do
-│   └── FencedError      another start of this job has taken over: this one cannot commit any more
+│   └── FencedError      another start of this job has taken over: this one can no longer commit
 ├── CodecError           a key, value or state that cannot be encoded or hashed; names step and type
 ├── PeerError            another worker broke the rules of a channel, or is unreachable
 ├── DeadlineError        a wait exceeded its deadline; names the wait and the deadline
@@ -143,7 +143,7 @@ class SnapshotError(MalstromError):
 
 
 class FencedError(SnapshotError):
-    """Another start of the job has taken over: this one is fenced off and cannot commit any more (S3)."""
+    """Another start of the job has taken over: this one is fenced and can no longer commit (S3)."""
 
     lasting = True
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.errors import OperatorError, PlanError
-from malstrom_py.errors.text import describe_function
+from malstrom_py.errors.text import describe_function, list_fields
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy
 
@@ -227,7 +227,7 @@ class ColumnStep(Operator):
                         f"cast it in a map_batches step, or leave it out"
                     ) from error
             raise self.error(
-                f"these columns cannot be taken by a Polars expression: {columns.columns.schema}"
+                f"these columns cannot be taken by a Polars expression: {list_fields(columns.columns.schema.names)}"
             ) from error
 
     def error(self, why: str) -> OperatorError:

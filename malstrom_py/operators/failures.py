@@ -107,7 +107,7 @@ class ErrorPolicy:
         """Return ``error`` as the `OperatorError` that names this step.
 
         ``policy``: whether ``on_error`` applies, which needs a single record. ``remedy``: where it failed and what to
-        do, instead of the advice to mend ``function``. ``words``: the publishable text of ``error``, if known.
+        do, instead of the advice to correct ``function``. ``words``: the publishable text of ``error``, if known.
         """
         if _lacks_resource(error):
             step = self._context.step
@@ -119,7 +119,9 @@ class ErrorPolicy:
         # Any other text stays with the __cause__: it may contain a record's value, as that of int("…") does.
         words = _after(safe_detail(error, function=function) if words is None else words)
         if not remedy:
-            remedy = f" in {where}{words}. Mend the function" if where else f"{words}. Filter such values out before it"
+            remedy = (
+                f" in {where}{words}. Correct the function" if where else f"{words}. Filter such values out before it"
+            )
         other = ", or give the step on_error='skip' or on_error='dead-letter'" if policy else ""
         return OperatorError(
             f"step {self._context.step!r} failed{at_key}: {type(error).__name__}{remedy}{other}.",

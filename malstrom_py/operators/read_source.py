@@ -80,12 +80,13 @@ def check_parts(parts: Sequence[object], source: Source[Any], step: str) -> None
     for part in parts:
         if not isinstance(part, str):
             raise SourceError(
-                f"source {step!r} lists a part of type {type(part).__name__}: the name of a part is a str, such as a "
+                f"source {step!r} lists a part of type {type(part).__name__}: the name of a part must be a str, "
+                f"such as a "
                 f"path (in {describe_function(getattr(source, 'list_parts', source))})"
             )
     for part, times in Counter(parts).items():
         if times > 1:
-            raise SourceError(f"source {step!r} lists part {part!r} twice: parts go by their names")
+            raise SourceError(f"source {step!r} lists part {part!r} twice: each part needs its own name")
 
 
 _BACKOFF_MIN_S: Final = 0.001
@@ -492,7 +493,7 @@ class ReadSource(Operator):
         if self.context.on_error == "fail":
             raise SourceError(
                 f"source {self.context.step!r}, part {reader.part!r}: {error} "
-                f"Mend the input, or give the source on_error='skip' or on_error='dead-letter'."
+                f"Correct the input, or give the source on_error='skip' or on_error='dead-letter'."
             ) from error
         if self.context.on_error == "skip":
             self.counters.skipped += 1
@@ -553,6 +554,8 @@ def describe_position(position: Any) -> str:
 
     >>> describe_position(3), describe_position({"schema": b"...", "rows": 1200}), describe_position({"schema": b"..."})
     ('position 3', 'row 1,200', '')
+    >>> describe_position({"file": "a.parquet", "row_group": 2, "row": 7, "finished": False})
+    'row 7 of row group 2'
     """
     if isinstance(position, (int, float, str)):
         return f"position {shown(position)}"
@@ -560,8 +563,10 @@ def describe_position(position: Any) -> str:
         return ""
     if isinstance(rows := position.get("rows"), int):
         return f"row {rows:,}"
+    if isinstance(row := position.get("row"), int) and isinstance(group := position.get("row_group"), int):
+        return f"row {row:,} of row group {group}"  # of a file that Spark has staged or pinned
     if isinstance(current := position.get("current"), Mapping):  # of a folder that is followed
-        row = describe_position(current.get("position"))
-        return f"{row} of {shown(current.get('file'))}" if row else ""
+        upto = describe_position(current.get("position"))
+        return f"{upto} of {shown(current.get('file'))}" if upto else ""
     plain = all(isinstance(value, (int, float, str)) for value in position.values())
     return ", ".join(f"{name} {shown(value)}" for name, value in position.items()) if plain else ""

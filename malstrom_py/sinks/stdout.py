@@ -28,7 +28,7 @@ class Stdout:
 
     def __init__(self, *, format: Callable[[Any], str] = str) -> None:
         if not callable(format):
-            raise PlanError(f"sinks.Stdout: format is a function value -> str, got {type(format).__name__}")
+            raise PlanError(f"sinks.Stdout: format must be a function value -> str, got {type(format).__name__}")
         self._format = format
 
     def __repr__(self) -> str:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol, runtime_checkable
 
 from malstrom_py.errors import FencedError, SnapshotError
+from malstrom_py.errors.text import count_others
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot import log
 from malstrom_py.snapshot.ids import is_snapshot_id, next_snapshot_id
@@ -189,7 +190,8 @@ class StoreCheckpointer:
                     )
                 return claim
         raise SnapshotError(
-            f"job {self.job!r}: {_TRIES} times another start of the job came first in {place_of(self.store)}: find out "
+            f"job {self.job!r}: {_TRIES} times in a row another start of the job took over in "
+            f"{place_of(self.store)}: find out "
             f"what starts the job repeatedly"
         )
 
@@ -326,7 +328,9 @@ class StoreCheckpointer:
         files = self.files()
         missing = {artefact.path for artefact in manifest.artefacts}.difference(files)
         if missing:
-            raise SnapshotError(f"{what} is not committed: {min(missing)} is missing, and {len(missing) - 1} others")
+            raise SnapshotError(
+                f"{what} is not committed: {min(missing)} is missing, and {count_others(len(missing) - 1)}"
+            )
         numbers = log.sequences_in(files)
         if manifest.sequence in numbers:
             return  # `append` finds out whether this manifest or another entry has the number

@@ -75,17 +75,19 @@ class Snapshots:
     def _check(self) -> None:
         if self.interval_s is not None and not _is_number(self.interval_s):
             raise PlanError(
-                f"snapshots: interval_s is a number of seconds above zero, or None, got {self.interval_s!r}"
+                f"snapshots: interval_s must be a number of seconds above zero, or None, got {self.interval_s!r}"
             )
         if type(self.keep) is not int or self.keep < 1:
-            raise PlanError(f"snapshots: keep is a whole number of at least 1, got {self.keep!r}")
+            raise PlanError(f"snapshots: keep must be a whole number of at least 1, got {self.keep!r}")
         if type(self.chain_max) is not int or not 1 <= self.chain_max < CHAIN_MAX:
-            raise PlanError(f"snapshots: chain_max is a whole number from 1 to {CHAIN_MAX - 1}, got {self.chain_max!r}")
+            raise PlanError(
+                f"snapshots: chain_max must be a whole number from 1 to {CHAIN_MAX - 1}, got {self.chain_max!r}"
+            )
         if self._own is not None:
             self._check_own()
         elif not isinstance(self.store(), Store):
             raise PlanError(
-                f"snapshots: uri is a folder, the URL of an object store, or a Store, got {_shown(self.uri)}"
+                f"snapshots: uri must be a folder, the URL of an object store, or a Store, got {_shown(self.uri)}"
             )
 
     def _check_own(self) -> None:

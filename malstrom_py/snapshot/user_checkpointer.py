@@ -31,7 +31,8 @@ class CheckedCheckpointer:
         if isinstance(inner, type) or not isinstance(inner, Checkpointer):
             missing = [name for name in methods() if not callable(getattr(inner, name, None))]
             raise PlanError(
-                f"snapshots: checkpointer is an mp.Checkpointer, or a function that makes one from a job's name, got "
+                f"snapshots: checkpointer must be an mp.Checkpointer, or a function that makes one from a job's "
+                f"name, got "
                 f"{type(inner).__name__}, which lacks {', '.join(missing) or 'an instance'}"
             )
         self._inner = inner

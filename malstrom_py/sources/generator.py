@@ -96,5 +96,5 @@ class _GeneratorPart(Generic[V]):
     def _failure(self, what: str, error: Exception) -> SourceError:
         return SourceError(
             f"the generator function {describe_function(self._fn)} {what} in part {self._part} after "
-            f"{self._position} items: {safe_text(error)}. Mend the function."
+            f"{self._position} items: {safe_text(error)}. Correct the function."
         )

@@ -23,7 +23,7 @@ class Memory(Generic[V]):
 
     def __init__(self, items: Iterable[V], parts: int = 1) -> None:
         if not isinstance(parts, int) or isinstance(parts, bool) or parts < 1:
-            raise PlanError(f"sources.Memory: parts is a whole number of at least 1, got {parts!r}")
+            raise PlanError(f"sources.Memory: parts must be a whole number of at least 1, got {parts!r}")
         if not isinstance(items, Iterable):
             raise PlanError(f"sources.Memory takes an iterable of items, got {type(items).__name__}")
         everything = items if isinstance(items, list) else list(items)

@@ -38,7 +38,7 @@ def counts_of(output: JobOutput) -> list[dict[str, Any]]:
     ('in', 3, 0, None)
     """
     if output.result is None:
-        raise SourceError(f"job {output.job!r} has left no counts with its output: read what='output' instead")
+        raise SourceError(f"job {output.job!r} has stored no counts with its output: read what='output' instead")
     names = [column.split()[0] for column in COUNTS.replace("map<string, bigint>", "map").split(", ")]
     known = {"job": output.job, "snapshot": output.snapshot, "duration_s": output.result["duration_s"]}
     return [
@@ -80,7 +80,7 @@ class _OutputQuery:
             raise SourceError("give the folder that a sink with a path wrote to: load(path)")
         self.what = options.get("what", "output")
         if self.what not in ("output", "result"):
-            raise SourceError(f"option what is 'output' or 'result', not {self.what!r}")
+            raise SourceError(f"option what must be 'output' or 'result', not {self.what!r}")
         self._step = options.get("step")
         self._root, self.output = output_of(options["path"], options.get("job"))
 

@@ -68,7 +68,8 @@ def spark_errors(what: str, otherwise: type[MalstromError] = SparkError) -> Iter
         if failure is None:
             raise
         if failure.is_gone:
-            raise SparkError(f"{what}: Spark has gone away: {failure.message.rstrip('.')}. {_WHAT_TO_DO}") from error
+            lost = f"Spark has ended or the connection is lost: {failure.message.rstrip('.')}"
+            raise SparkError(f"{what}: {lost}. {_WHAT_TO_DO}") from error
         raise otherwise(f"{what}: {failure.message}") from error
 
 

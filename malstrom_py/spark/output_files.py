@@ -261,7 +261,7 @@ def _array(path: Path, name: str, rows: Sequence[Mapping[str, Any]], kind: pa.Da
         return pa.array(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SourceError(
-            f"{path}: the values of column {name!r} do not go into one column ({type(error).__name__})"
+            f"{path}: the values of column {name!r} do not fit into one column ({type(error).__name__})"
         ) from None
 
 
@@ -304,7 +304,9 @@ def output_of(path: str, job: str | None) -> tuple[Path, JobOutput]:
     if job is None:
         jobs = jobs_in(root)
         if not jobs:
-            raise SourceError(f"no job has left a record in {root}: give the folder that a sink with a path wrote to")
+            raise SourceError(
+                f"no job has written a record in {root}: give the folder that a sink with a path wrote to"
+            )
         if len(jobs) > 1:
             raise SourceError(f"several jobs have written to {root}: choose one with option job: {', '.join(jobs)}")
         job = jobs[0]

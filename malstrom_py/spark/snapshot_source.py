@@ -246,7 +246,7 @@ class SnapshotQuery:
             )
         self.read = options.get("read", "snapshots")
         if self.read not in ("snapshots", "positions", "state"):
-            raise SourceError(f"option read is 'snapshots', 'positions' or 'state', not {self.read!r}")
+            raise SourceError(f"option read must be 'snapshots', 'positions' or 'state', not {self.read!r}")
         uri = options.get("snapshots", options.get("path"))
         if uri is None:
             raise SourceError("no location of snapshots: give option('snapshots', uri), or load(uri)")
@@ -269,7 +269,7 @@ class SnapshotQuery:
         """Return the snapshot to read: the one that is named, else the newest."""
         if self._snapshot is not None:
             if not is_snapshot_id(self._snapshot):
-                raise SourceError(f"option snapshot is a snapshot's id, not {self._snapshot!r}")
+                raise SourceError(f"option snapshot must be a snapshot's id, not {self._snapshot!r}")
             return self._checkpointer.load_manifest(SnapshotId(self._snapshot))
         manifests = summary.manifests_of(self._checkpointer)
         if not manifests:

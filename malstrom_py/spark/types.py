@@ -156,9 +156,7 @@ def _type(kind: pa.DataType, path: str) -> Any:
         case _:
             form = spark_form(kind)
     if form is None:
-        raise SourceError(
-            f"column {path!r} is {kind} in Arrow, which Spark has no type for: make it another in the job"
-        )
+        raise SourceError(f"column {path!r} is {kind} in Arrow, for which Spark has no type: convert it in the job")
     if kind_of(form) is ColumnKind.DECIMAL:
         return types.DecimalType(form.precision, form.scale)
     return getattr(types, _SPARK_OF[str(form)])()

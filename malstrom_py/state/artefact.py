@@ -310,7 +310,7 @@ def slots_in(
         try:
             set(keys)
         except TypeError as error:
-            raise decode_error("a key in it is none, for it cannot be hashed", step=step) from error
+            raise decode_error("a key in it cannot be hashed", step=step) from error
         values, times = decoded_entries(codec, keys, list(found.values()), step=step)
         yield SlotImage(slot, keys, values, times)
 

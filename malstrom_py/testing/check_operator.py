@@ -125,7 +125,7 @@ def _held(oracle: Oracle | None, in_order: bool) -> list[Law]:
     if oracle is None:
         return []
     if not callable(oracle):
-        raise ValueError(f"oracle is a function from records to the expected output, got {type(oracle).__name__}")
+        raise ValueError(f"oracle must be a function from records to the expected output, got {type(oracle).__name__}")
     return [Law(ORACLE, PROMISE, Agreement(oracle, in_order))]
 
 

@@ -120,7 +120,7 @@ def _written(row: Any, *, keyed: bool, timed: bool) -> DataMessage[Any, Any]:
     if len(form) == 1:
         return DataMessage(None, row)
     if not isinstance(row, tuple) or len(row) != len(form):
-        raise ValueError(f"a row of this stream is a tuple ({', '.join(form)}) or a DataMessage, got {row!r}")
+        raise ValueError(f"a row of this stream must be a tuple ({', '.join(form)}) or a DataMessage, got {row!r}")
     named = dict(zip(form, row, strict=True))
     return DataMessage(named.get("key"), named["value"], named.get("timestamp"))
 

@@ -108,7 +108,7 @@ class Credit:
     def __post_init__(self) -> None:
         for name, amount in (("rows", self.rows), ("size", self.size)):
             if not isinstance(amount, int) or isinstance(amount, bool) or amount < 1:
-                raise PlanError(f"Credit: {name} is a whole number of at least 1, got {amount!r}")
+                raise PlanError(f"Credit: {name} must be a whole number of at least 1, got {amount!r}")
 
 
 Item = Batch | Epoch | InLine

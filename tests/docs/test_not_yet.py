@@ -121,7 +121,7 @@ def test_what_a_section_names_is_not_there(section: str) -> None:
     names = names_of(section)
     assert names, f"section {section!r} names nothing: end it with a line 'Not there: `name`, …'"
     built = [name for name in names if is_there(name)]
-    assert not built, f"{built} is there: take section {section!r} from {shown(PAGE)}, and mend what links to it"
+    assert not built, f"{built} is there: take section {section!r} from {shown(PAGE)}, and correct what links to it"
 
 
 @pytest.mark.parametrize(

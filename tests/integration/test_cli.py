@@ -246,12 +246,12 @@ def test_the_traceback_is_there_for_who_asks(folder: Path) -> None:
 def test_an_error_tells_what_is_ours_to_tell_and_what_stands_in_the_code(folder: Path) -> None:
     first = malstrom(folder, "run", "jobs:misread").stderr.splitlines()[0]
     assert re.fullmatch(
-        r"error: step 'delay' failed: KeyError in delay_of at \S+: the row has no field 'dep_delay'\. Mend .*", first
+        r"error: step 'delay' failed: KeyError in delay_of at \S+: the row has no field 'dep_delay'\. Correct .*", first
     )
     first = malstrom(folder, "run", "jobs:mistimed").stderr.splitlines()[0]
     assert (
-        "a timestamp is an int in the step's unit or an aware datetime, got str: parse it, with datetime.fromisoformat"
-        in first
+        "a timestamp must be an int in the step's unit or an aware datetime, got str: parse it, with "
+        "datetime.fromisoformat" in first
     )
 
 
@@ -391,10 +391,10 @@ def test_a_full_standard_output_is_told_in_one_line(folder: Path, arguments: lis
         (("--num-cpus", "2"), "error: --num-cpus is for jobs on Ray: add --runtime ray"),
         (
             ("--snapshots", "kept", "--interval", "0"),
-            "for '--interval': it is a number of seconds above 0, got 0",
+            "for '--interval': it must be a number of seconds above 0, got 0",
         ),
-        (("--snapshots", "kept", "--interval", "-1"), "it is a number of seconds above 0, got -1"),
-        (("--snapshots", "kept", "--interval", "inf"), "it is a number of seconds above 0, got inf"),
+        (("--snapshots", "kept", "--interval", "-1"), "it must be a number of seconds above 0, got -1"),
+        (("--snapshots", "kept", "--interval", "inf"), "it must be a number of seconds above 0, got inf"),
     ],
     ids=lambda options: "-".join(options) if isinstance(options, tuple) else "",
 )

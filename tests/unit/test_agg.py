@@ -287,5 +287,5 @@ def test_the_parts_of_an_own_aggregate_are_functions(missing: str) -> None:
 
     for wrong in (3, later):
         parts: dict[str, Any] = {"init": int, "add": max, "merge": max, "finish": int, missing: wrong}
-        with pytest.raises(PlanError, match=rf"agg\.custom: {missing} is a function"):
+        with pytest.raises(PlanError, match=rf"agg\.custom: {missing} must be a function"):
             agg.custom(**parts)

@@ -74,9 +74,9 @@ def test_a_function_that_nobody_would_await_is_refused(step: str, function: Any)
 def test_aggregates_and_states_are_not_awaited_either(function: Any) -> None:
     with pytest.raises(PlanError, match=r"agg\.sum: .* is a coroutine function, which is not awaited"):
         agg.sum(function)
-    with pytest.raises(PlanError, match=r"agg\.custom: add is a function, got a coroutine function"):
+    with pytest.raises(PlanError, match=r"agg\.custom: add must be a function, got a coroutine function"):
         agg.custom(int, function, max, int)
-    with pytest.raises(PlanError, match=r"step 's': default is a function that makes a state, .* got a coroutine"):
+    with pytest.raises(PlanError, match=r"step 's': default must be a function that makes a state, .* got a coroutine"):
         keyed().fold("s", max, default=function)
 
 

@@ -16,7 +16,7 @@ EVERY = [
     SourceError("no file"),
     MalformedRecord("line 3", record=b"x;y"),
     errors.SinkError("no space left"),
-    errors.SparkError("Spark has gone away"),
+    errors.SparkError("Spark has ended or the connection is lost"),
     errors.SnapshotError("the disk is full"),
     errors.FencedError("another start has taken over"),
     errors.CodecError("a key of type set", step="a", key=("k", 1), type_name="set"),

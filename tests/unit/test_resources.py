@@ -253,5 +253,5 @@ def test_a_factory_is_an_ordinary_function(factory: Any) -> None:
 
 
 def test_a_close_is_a_function() -> None:
-    with pytest.raises(PlanError, match="close is a function"):
+    with pytest.raises(PlanError, match="close must be a function"):
         per_worker(list, "close")  # type: ignore[arg-type]

@@ -124,7 +124,7 @@ def find(name: str) -> SocketJob:
     running = tuple(running_jobs())
     known = f"running here: {', '.join(running)}" if running else "no job is running here"
     raise JobNotFound(
-        f"there is no job {name!r} to be reached; {known} (looked in {', '.join(map(str, places()))})",
+        f"no job {name!r} can be reached; {known} (looked in {', '.join(map(str, places()))})",
         job=name,
         running=running,
     )

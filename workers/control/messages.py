@@ -148,11 +148,11 @@ def decode_request(payload: bytes) -> ControlRequest:
     token, name = message.get("token"), message.get("ask")
     kind = _ASKS.get(name) if isinstance(name, str) else None
     if not isinstance(token, str) or kind is None:
-        raise ControlError("a request has a token, and asks one of " + ", ".join(_ASKS))
+        raise ControlError("a request must have a token and one of the commands " + ", ".join(_ASKS))
     ask: Command = _made(kind, message.get("with"))
     timeout_s = ask.timeout_s
     if timeout_s is not None and not 0 <= timeout_s <= TIMEOUT_S_MAX:
-        raise ControlError(f"a timeout is from 0 to {TIMEOUT_S_MAX:g} s")
+        raise ControlError(f"a timeout must be from 0 to {TIMEOUT_S_MAX:g} s")
     return ControlRequest(token, ask)
 
 
@@ -180,14 +180,14 @@ def decode_answer(payload: bytes) -> Answer:
         if name in message:
             answer: Answer = _made(kind, message[name])
             return answer
-    raise ControlError("an answer is none of " + ", ".join(_ANSWERS))
+    raise ControlError("an answer is of an unknown kind; the kinds are " + ", ".join(_ANSWERS))
 
 
 def length_of(head: bytes, bytes_max: int) -> int:
     """Return the length in a frame's head if it is at most ``bytes_max``; else `ControlError`."""
     length = int.from_bytes(head, "big")
     if not 0 < length <= bytes_max:
-        raise ControlError(f"a message of {length:,} bytes, where 1 to {bytes_max:,} are allowed")
+        raise ControlError(f"a message has {length:,} bytes, and 1 to {bytes_max:,} are allowed")
     return length
 
 
@@ -203,14 +203,14 @@ def _unpacked(payload: bytes) -> dict[str, Any]:
     except Exception as error:  # msgpack raises many kinds
         raise ControlError(f"a message is not msgpack ({type(error).__name__})") from error
     if not isinstance(message, dict):
-        raise ControlError(f"a message is a map, got {type(message).__name__}")
+        raise ControlError(f"a message must be a map, got {type(message).__name__}")
     return message
 
 
 def _made(kind: type[T], given: object) -> T:
     """Build an instance of the dataclass ``kind``. Unknown fields, of a later version, are ignored."""
     if not isinstance(given, dict):
-        raise ControlError(f"{kind.__name__} comes as a map, got {type(given).__name__}")
+        raise ControlError(f"{kind.__name__} must be a map, got {type(given).__name__}")
     fields_of: Any = kind
     hints = _hints(fields_of)
     named = [field.name for field in fields(fields_of)]
@@ -263,7 +263,7 @@ def _describe_error(error: MalstromError) -> dict[str, object]:
 def _error(given: object) -> MalstromError:
     """Rebuild an error of ours, without its cause and without attributes that may hold user data."""
     if not isinstance(given, dict) or not isinstance(given.get("text"), str):
-        raise ControlError("an error comes as a map with a text")
+        raise ControlError("an error must be a map with a text")
     kind = getattr(errors, given["type"], None) if isinstance(given.get("type"), str) else None
     known = isinstance(kind, type) and issubclass(kind, MalstromError)
     error: MalstromError = kind(given["text"]) if known else ControlError(given["text"])  # type: ignore[misc]

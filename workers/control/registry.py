@@ -60,7 +60,7 @@ def check_directory(directory: Path) -> None:
     try:
         status = directory.lstat()
     except OSError as error:
-        raise ControlError(_unsafe(directory, f"cannot be looked at ({error.strerror})")) from error
+        raise ControlError(_unsafe(directory, f"cannot be read ({error.strerror})")) from error
     if not stat.S_ISDIR(status.st_mode):
         raise ControlError(_unsafe(directory, "is not a folder"))
     if status.st_uid != os.geteuid():

@@ -267,7 +267,7 @@ class ControlSocket:
         reader, writer = await asyncio.open_connection(sock=connection, limit=REQUEST_BYTES_MAX)
         try:
             if len(self._connections) > CONNECTIONS_MAX:
-                raise ControlError(f"{CONNECTIONS_MAX} others are connected already: try again later")
+                raise ControlError(f"{CONNECTIONS_MAX} clients are connected already: try again later")
             request = await self._request(reader)
             self._answering.add(task)
             await self._reply(request.ask, reader, writer)

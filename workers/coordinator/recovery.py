@@ -168,11 +168,11 @@ class SnapshotUse:
 def keeping_of(snapshots: object, *, resume: object, allow_dropped_state: object) -> SnapshotUse | None:
     """Return the checked arguments of a runtime; None for a job without snapshots. `PlanError` if one is wrong."""
     if not isinstance(resume, str) or not (resume in {LATEST, NONE} or is_snapshot_id(resume)):
-        raise PlanError(f'resume is "latest", "none" or the id of a snapshot, got {resume!r}')
+        raise PlanError(f'resume must be "latest", "none" or the id of a snapshot, got {resume!r}')
     if not isinstance(allow_dropped_state, bool):
-        raise PlanError(f"allow_dropped_state is True or False, got {allow_dropped_state!r}")
+        raise PlanError(f"allow_dropped_state must be True or False, got {allow_dropped_state!r}")
     if snapshots is not None and not isinstance(snapshots, Snapshots):
-        raise PlanError(f"snapshots is mp.Snapshots(uri), got {type(snapshots).__name__}")
+        raise PlanError(f"snapshots must be mp.Snapshots(uri), got {type(snapshots).__name__}")
     if snapshots is None and resume not in {LATEST, NONE}:
         raise PlanError(f"resume={resume!r} names a snapshot, but the job has no snapshots: give snapshots=")
     return None if snapshots is None else SnapshotUse(snapshots, resume, allow_dropped_state)

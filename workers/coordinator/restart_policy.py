@@ -33,12 +33,12 @@ class Restart:
 
     def __post_init__(self) -> None:
         if type(self.max_restarts) is not int or self.max_restarts < 0:
-            raise PlanError(f"restart: max_restarts is a whole number of at least 0, got {self.max_restarts!r}")
+            raise PlanError(f"restart: max_restarts must be a whole number of at least 0, got {self.max_restarts!r}")
         for name in ("window_s", "backoff_s", "backoff_max_s"):
             seconds = getattr(self, name)
             is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
             if not is_number or not isfinite(seconds) or seconds < 0:
-                raise PlanError(f"restart: {name} is a number of seconds of at least 0, got {seconds!r}")
+                raise PlanError(f"restart: {name} must be a number of seconds of at least 0, got {seconds!r}")
 
 
 NEVER = Restart(max_restarts=0)
@@ -52,7 +52,7 @@ def restart_of(restart: object, *, kept: bool) -> Restart:
     if restart == "never":
         return NEVER
     if not isinstance(restart, Restart):
-        raise PlanError(f'restart is "never" or mp.Restart(max_restarts=…), got {restart!r}')
+        raise PlanError(f'restart must be "never" or mp.Restart(max_restarts=…), got {restart!r}')
     if not kept and restart.max_restarts:
         raise PlanError(
             "restart needs a snapshot to resume from: give the runtime snapshots=mp.Snapshots(uri), or omit restart"

@@ -42,16 +42,16 @@ class Batching:
 
     def __post_init__(self) -> None:
         if not isinstance(self.rows_max, int) or isinstance(self.rows_max, bool) or self.rows_max < 1:
-            raise PlanError(f"Batching: rows_max is a whole number of at least 1, got {self.rows_max!r}")
+            raise PlanError(f"Batching: rows_max must be a whole number of at least 1, got {self.rows_max!r}")
         rows = self.columns_rows_max
         if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
-            raise PlanError(f"Batching: columns_rows_max is a whole number of at least 1, got {rows!r}")
+            raise PlanError(f"Batching: columns_rows_max must be a whole number of at least 1, got {rows!r}")
         if not isinstance(self.bytes_max, int) or isinstance(self.bytes_max, bool) or self.bytes_max < 1:
-            raise PlanError(f"Batching: bytes_max is a whole number of at least 1, got {self.bytes_max!r}")
+            raise PlanError(f"Batching: bytes_max must be a whole number of at least 1, got {self.bytes_max!r}")
         if not isinstance(self.linger_s, int | float) or not 0 <= self.linger_s <= 60:
-            raise PlanError(f"Batching: linger_s is a time from 0 to 60 seconds, got {self.linger_s!r}")
+            raise PlanError(f"Batching: linger_s must be a time from 0 to 60 seconds, got {self.linger_s!r}")
         if not isinstance(self.credit, Credit):
-            raise PlanError(f"Batching: credit is a Credit(rows=, size=), got {self.credit!r}")
+            raise PlanError(f"Batching: credit must be a Credit(rows=, size=), got {self.credit!r}")
 
 
 ROUND_S: Final = 0.06

@@ -223,7 +223,7 @@ def _initialise(ray: Any, address: str | None, env: Mapping[str, Any]) -> None:
         is_there = wanted in {"local", _AT_HAND} or is_reachable(wanted)
         if env and is_there and not isinstance(error, ConnectionError):
             ray.shutdown()
-            raise PlanError(f"Ray does not take this runtime_env: {summarize_error(error)}") from error
+            raise PlanError(f"Ray rejects this runtime_env: {summarize_error(error)}") from error
         raise ControlError(
             f"there is no Ray cluster {f'at {address}' if address else 'to be started here'} ({error}): start one with "
             f"ray start --head, or leave address out to run on this machine alone"

@@ -52,8 +52,8 @@ def start_coordinator(setup: JobSetup, *, detached: bool) -> Any:
         ) from None
     except RayError as error:
         raise PlanError(
-            f"the coordinator of job {setup.job!r} could not be started: {summarize_error(error, end=True)}. See that "
-            f"every node has malstrom-py with what its extra ray brings, and what runtime_env asks for"
+            f"the coordinator of job {setup.job!r} could not be started: {summarize_error(error, end=True)}. Check "
+            f"that every node has malstrom-py with its extra ray, and what runtime_env requires"
         ) from error
     except BaseException:
         ray.kill(actor, no_restart=True)
@@ -80,7 +80,7 @@ def _created(setup: JobSetup, *, detached: bool) -> Any:
             )
         except (ValueError, TypeError) as error:
             if "already taken" not in str(error):
-                raise PlanError(f"RayRuntime: Ray does not take these options: {error}") from error
+                raise PlanError(f"RayRuntime: Ray rejects these options: {error}") from error
             _make_way(setup.job, until_s)
 
 

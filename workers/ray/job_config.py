@@ -56,8 +56,8 @@ def unpack_plan(packed: bytes, job: str) -> Plan:
         ) from error
     except Exception as error:
         raise PlanError(
-            f"job {job!r} cannot be built on a worker ({type(error).__name__}: {error}): see that the cluster runs the "
-            f"same versions of Python and of the libraries as the program that starts the job"
+            f"job {job!r} cannot be built on a worker ({type(error).__name__}: {error}): check that the cluster runs "
+            f"the same versions of Python and of the libraries as the program that starts the job"
         ) from error
     return plan
 

@@ -87,7 +87,7 @@ class RayJob(RemoteJob):
                 job=self.name,
             ) from None
         except RayError as error:
-            raise ControlError(f"job {self.name!r} cannot be asked: {error}", job=self.name) from error
+            raise ControlError(f"job {self.name!r} cannot be queried: {error}", job=self.name) from error
 
     def _asked(self, ask: Command) -> Any:
         return self._actor.ask.remote(encode_request(ControlRequest("", ask))[LENGTH_BYTES:])

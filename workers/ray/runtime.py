@@ -52,19 +52,21 @@ def worker_options(
     """Check the options of a worker and return them. `PlanError` for an invalid one."""
     for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus)):
         if not is_amount(value):
-            raise PlanError(f"RayRuntime: {name} is a number of at least 0, got {value!r}")
+            raise PlanError(f"RayRuntime: {name} must be a number of at least 0, got {value!r}")
     if type(memory) is not int or memory < 0:
-        raise PlanError(f"RayRuntime: memory is a whole number of bytes per worker, such as 2 << 30, got {memory!r}")
+        raise PlanError(
+            f"RayRuntime: memory must be a whole number of bytes per worker, such as 2 << 30, got {memory!r}"
+        )
     named = resources if isinstance(resources, Mapping) else {} if resources is None else {"": None}
     if not all(isinstance(name, str) and name and is_amount(amount) for name, amount in named.items()):
         raise PlanError(f"RayRuntime: resources maps names to amounts, as for an actor of Ray, got {resources!r}")
     for name in _SIZES.keys() & named.keys():
         raise PlanError(
-            f"RayRuntime: resources are those that a cluster defines itself, not {name!r}: for that there is "
-            f"{_SIZES[name]}="
+            f"RayRuntime: resources takes only what a cluster defines itself, not {name!r}: give "
+            f"{_SIZES[name]}= instead"
         )
     if placement not in get_args(Placement):
-        raise PlanError(f"RayRuntime: placement is one of {', '.join(get_args(Placement))}, got {placement!r}")
+        raise PlanError(f"RayRuntime: placement must be one of {', '.join(get_args(Placement))}, got {placement!r}")
     for_program, for_actors = split_env(runtime_env)
     return WorkerOptions(
         num_cpus, dict(resources or {}), for_actors, num_gpus, memory, placement, for_program=for_program
@@ -80,13 +82,13 @@ def split_env(env: object) -> tuple[dict[str, Any], dict[str, Any] | None]:
     if env is None:
         return {}, None
     if not isinstance(env, Mapping) or not all(isinstance(name, str) for name in env):
-        raise PlanError(f"RayRuntime: runtime_env is a dict, as for an actor of Ray, got {type(env).__name__}")
+        raise PlanError(f"RayRuntime: runtime_env must be a dict, as for an actor of Ray, got {type(env).__name__}")
     for_program: dict[str, Any] = {}
     if _is_local(folder := env.get("working_dir")):
         for_program["working_dir"] = _found("working_dir", folder)
     modules = env.get("py_modules")
     if modules is not None and (isinstance(modules, str | Path) or not isinstance(modules, Sequence)):
-        raise PlanError(f"RayRuntime: py_modules in runtime_env is a list of paths, got {type(modules).__name__}")
+        raise PlanError(f"RayRuntime: py_modules in runtime_env must be a list of paths, got {type(modules).__name__}")
     if any(map(_is_local, modules or ())):
         for_program["py_modules"] = [_found("py_modules", module) for module in modules or ()]
     if for_program and "excludes" in env:
@@ -112,7 +114,7 @@ def _found(name: str, what: Any) -> Any:
     is_file = path.suffix in {".zip", ".jar"} or (name == "py_modules" and path.suffix in {".py", ".whl"})
     if not (path.is_file() if is_file else path.is_dir()):
         kind = "file" if is_file else "folder"
-        raise PlanError(f"RayRuntime: {name} in runtime_env names {path}, and there is no such {kind}")
+        raise PlanError(f"RayRuntime: {name} in runtime_env names {path}, but no such {kind} exists")
     return str(path)
 
 
@@ -172,7 +174,7 @@ class RayRuntime:
         _check(ports, streams, start_timeout_s)
         _check_flags(checks=checks, detached=detached, autoscaling=autoscaling)
         if batch is not None and not isinstance(batch, Batching):
-            raise PlanError(f"batch is how batches are cut, mp.Batching(rows_max=…), got {type(batch).__name__}")
+            raise PlanError(f"batch must be an mp.Batching(rows_max=…), got {type(batch).__name__}")
         self._workers = workers
         self._address = address
         self._options = worker_options(
@@ -346,17 +348,17 @@ def _everywhere(snapshots: Snapshots) -> Snapshots:
 def _check(ports: object, streams: object, start_timeout_s: object) -> None:
     """Raise `PlanError` for an invalid option."""
     if not is_amount(start_timeout_s):
-        raise PlanError(f"RayRuntime: start_timeout_s is a number of at least 0, got {start_timeout_s!r}")
+        raise PlanError(f"RayRuntime: start_timeout_s must be a number of at least 0, got {start_timeout_s!r}")
     if streams not in get_args(Streams):
-        raise PlanError(f"RayRuntime: streams is one of {', '.join(get_args(Streams))}, got {streams!r}")
+        raise PlanError(f"RayRuntime: streams must be one of {', '.join(get_args(Streams))}, got {streams!r}")
     if ports is not None and not _are_ports(ports):
-        raise PlanError(f"RayRuntime: ports is the first and the last port, such as (20000, 20099), got {ports!r}")
+        raise PlanError(f"RayRuntime: ports must be the first and the last port, such as (20000, 20099), got {ports!r}")
 
 
 def _check_flags(**flags: object) -> None:
     for name, flag in flags.items():
         if not isinstance(flag, bool):
-            raise PlanError(f"RayRuntime: {name} is True or False, got {flag!r}")
+            raise PlanError(f"RayRuntime: {name} must be True or False, got {flag!r}")
 
 
 def _are_ports(ports: object) -> bool:

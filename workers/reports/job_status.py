@@ -23,7 +23,7 @@ WORKERS_MAX: Final = 128
 def check_size(workers: object) -> None:
     """Raise `PlanError` if a job cannot have ``workers`` workers."""
     if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= WORKERS_MAX:
-        raise PlanError(f"workers is a whole number from 1 to {WORKERS_MAX}, got {workers!r}")
+        raise PlanError(f"workers must be a whole number from 1 to {WORKERS_MAX}, got {workers!r}")
 
 
 _OPERATIONS: Final[Mapping[str, str]] = {

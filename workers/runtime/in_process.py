@@ -71,7 +71,7 @@ class InProcess:
     ) -> None:
         check_size(workers)
         if batch is not None and not isinstance(batch, Batching):
-            raise PlanError(f"batch is how batches are cut, mp.Batching(rows_max=…), got {type(batch).__name__}")
+            raise PlanError(f"batch must be an mp.Batching(rows_max=…), got {type(batch).__name__}")
         if isinstance(clock, type):
             raise PlanError(f"pass an instance as clock, {clock.__name__}(…), not the class itself")
         if clock is not None and not all(callable(getattr(clock, name, None)) for name in _CLOCK):
@@ -253,10 +253,10 @@ def collect(
         also = ", and mp.run(job) a job" if isinstance(stream, Job) else ""
         raise PlanError(f"mp.collect takes a stream, such as a step returns{also}; got {type(stream).__name__}")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
-        raise PlanError(f"mp.collect: count is a whole number of at least 0, got {count!r}")
+        raise PlanError(f"mp.collect: count must be a whole number of at least 0, got {count!r}")
     is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
     if timeout_s is not None and not (is_number and timeout_s >= 0):
-        raise PlanError(f"mp.collect: timeout_s is a number of seconds of at least 0, got {timeout_s!r}")
+        raise PlanError(f"mp.collect: timeout_s must be a number of seconds of at least 0, got {timeout_s!r}")
     time = clock or SystemClock()
     sink = sinks.Memory()
     try:

@@ -130,7 +130,7 @@ class JobHandle:
         or makes another savepoint. JobEnded: the job has ended, before or during the call.
         """
         if not isinstance(uri, str) or not 0 < len(uri) <= URI_MAX or "\0" in uri:
-            raise PlanError(f"uri says where the savepoint is to be, in 1 to {URI_MAX:,} characters other than NUL")
+            raise PlanError(f"uri must be the place of the savepoint: 1 to {URI_MAX:,} characters without NUL")
         # The job may run elsewhere, and in another folder.
         return self._saved(uri if _SCHEME.match(uri) else str(Path(uri).expanduser().resolve()), timeout_s)
 
@@ -212,10 +212,10 @@ def _found(name: str, address: str | None) -> RunningJob:
 
 def _seconds(timeout_s: float) -> float:
     if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s >= 0:
-        raise PlanError(f"timeout_s is a number of seconds of at least 0, got {timeout_s!r}")
+        raise PlanError(f"timeout_s must be a number of seconds of at least 0, got {timeout_s!r}")
     return min(float(timeout_s), TIMEOUT_S_MAX)
 
 
 def _checked(flag: bool, what: str) -> None:
     if not isinstance(flag, bool):
-        raise PlanError(f"{what} is True or False, got {flag!r}")
+        raise PlanError(f"{what} must be True or False, got {flag!r}")

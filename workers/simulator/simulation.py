@@ -96,9 +96,9 @@ class Simulation:
         check_size(workers)
         for name, count in (("rescales", rescales), ("crashes", crashes)):
             if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
-                raise PlanError(f"Simulation: {name} is a whole number of at least 0, got {count!r}")
+                raise PlanError(f"Simulation: {name} must be a whole number of at least 0, got {count!r}")
         if not isinstance(seed, int) or isinstance(seed, bool):
-            raise PlanError(f"Simulation: seed is a whole number, got {seed!r}")
+            raise PlanError(f"Simulation: seed must be a whole number, got {seed!r}")
         self._workers = workers
         self._seed = seed
         self._rescales = rescales
@@ -110,8 +110,8 @@ class Simulation:
         self._keeping = keeping_of(snapshots or None, resume=resume, allow_dropped_state=allow_dropped_state)
         if self._keeping is not None and not self._keeping.snapshots.is_in_store:
             raise PlanError(
-                "Simulation: snapshots are kept in a store, mp.Snapshots(uri), for a crash may come between any two of "
-                "its operations; hold a checkpointer of your own against check_checkpointer"
+                "Simulation: snapshots must be kept in a store, mp.Snapshots(uri), because a crash may occur between "
+                "any two of its operations; test a checkpointer of your own with check_checkpointer"
             )
 
     def run(self, job: Job) -> SimulatedResult:

@@ -140,7 +140,7 @@ class Peers(Generic[C]):
     def lose(self, peer: int, now: float, how: str) -> None:
         """Record that the connection to ``peer`` has ended, and ``how``."""
         del self.connected[peer]
-        why = f"{peer_name(peer)} is gone, or cannot be reached from {peer_name(self._me)} any more: {how}. "
+        why = f"{peer_name(peer)} is gone, or cannot be reached from {peer_name(self._me)} any longer: {how}. "
         remedy = "Read its log for the reason. If it still runs, check the network."
         self.losses.add(peer, now, PeerError(why + remedy, peer=peer))
 

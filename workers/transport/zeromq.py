@@ -314,5 +314,5 @@ def _candidates(ports: tuple[int, int] | None) -> Sequence[int | str]:
         return ["*"]
     first, last = ports
     if not 1 <= first <= last <= 65_535:
-        raise PlanError(f"ports is (first, last) with 1 <= first <= last <= 65535, got {ports!r}")
+        raise PlanError(f"ports must be (first, last) with 1 <= first <= last <= 65535, got {ports!r}")
     return random.sample(range(first, last + 1), last - first + 1)

@@ -31,9 +31,9 @@ class Cache:
 
     def __post_init__(self) -> None:
         if self.ttl is not None and (not isinstance(self.ttl, timedelta) or self.ttl <= timedelta(0)):
-            raise PlanError(f"mp.Cache: ttl is a timedelta above 0, or None for ever, got {self.ttl!r}")
+            raise PlanError(f"mp.Cache: ttl must be a timedelta above 0, or None for no limit, got {self.ttl!r}")
         if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
-            raise PlanError(f"mp.Cache: size is a whole number of at least 1, got {self.size!r}")
+            raise PlanError(f"mp.Cache: size must be a whole number of at least 1, got {self.size!r}")
 
 
 class Answers:

@@ -45,7 +45,7 @@ class Asking:
         if not is_coroutine_function(function):
             raise PlanError(
                 f"step {step!r}: enrich takes a coroutine function, async def …, and {describe_function(function)} is "
-                f"none: use map for functions that await nothing"
+                f"not one: use map for functions that await nothing"
             )
         at_least(1, self.concurrency, step)
         at_least(0, self.retries, step)
@@ -56,7 +56,7 @@ class Asking:
             is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
             if not is_number or not isfinite(seconds) or seconds < least:
                 what = "above 0" if least else "of at least 0"
-                raise PlanError(f"step {step!r}: {name} is a number of seconds {what}, got {seconds!r}")
+                raise PlanError(f"step {step!r}: {name} must be a number of seconds {what}, got {seconds!r}")
         return self
 
     def pause_s(self, attempt: int) -> float:
@@ -174,9 +174,9 @@ class Calls:
         if self._under_way and _REAL.monotonic_s() - self._since_s > patience_s:
             where = describe_function(self._asking.function)
             raise DeadlineError(
-                f"step {self._step!r}: no call of {where} has come back for {patience_s:g} s, though each attempt ends "
+                f"step {self._step!r}: no call of {where} has returned for {patience_s:g} s, though each attempt ends "
                 f"after timeout_s: it blocks the event loop, or swallows its cancellation. Await what takes long, run "
-                f"what blocks with asyncio.to_thread, and let CancelledError pass.",
+                f"blocking calls with asyncio.to_thread, and let CancelledError pass.",
                 wait=f"calls of step {self._step!r}",
                 deadline_s=patience_s,
             )

@@ -326,7 +326,7 @@ class Enrich(Operator):
             if not left:
                 back = self._calls.wait()
                 if not back:
-                    raise InternalError(f"step {self.context.step!r} waits for a call that is not under way")
+                    raise InternalError(f"step {self.context.step!r} waits for a call that is not running")
                 self._come_back(back)
 
     def _keys(self) -> set[Any]:

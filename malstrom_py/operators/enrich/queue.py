@@ -93,7 +93,7 @@ def artefact_of(queue: Iterable[Held | Epoch], slots_of: SlotsOf, context: StepC
     rows: dict[bytes, tuple[Any, list[Any]]] = {}
     entries = list(queue)
     if any(isinstance(entry, Epoch) for entry in entries):
-        raise InternalError(f"step {context.step!r} was to be persisted while it holds epochs back")
+        raise InternalError(f"step {context.step!r} was persisted while it held back epochs")
     held = [entry for entry in entries if isinstance(entry, Held)]
     names = context.codec.encode_each_at_rest(
         [one.key for one in held], step=context.step, keys=[one.key for one in held]

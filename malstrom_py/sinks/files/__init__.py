@@ -108,9 +108,9 @@ class Files:
         file_bytes_max: int = 256 << 20,
     ) -> None:
         if format not in _ENCODERS:
-            raise PlanError(f"sinks.Files: format is one of {', '.join(_ENCODERS)}, got {format!r}")
+            raise PlanError(f"sinks.Files: format must be one of {', '.join(_ENCODERS)}, got {format!r}")
         if type(file_bytes_max) is not int or file_bytes_max < 1:
-            raise PlanError("sinks.Files: file_bytes_max is a number of bytes, at least 1")
+            raise PlanError("sinks.Files: file_bytes_max must be a number of bytes of at least 1")
         # JSON is written row by row: it gets batches small enough to be converted to rows.
         self.takes_columns = format != "json"
         self._root = local_path(uri, "sinks.Files")

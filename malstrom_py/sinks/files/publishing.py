@@ -46,7 +46,9 @@ def staged_files(root: Path, context: CommitContext, payloads: Sequence[bytes]) 
             named = json.loads(payload)
             folders.update(zip(named["files"], named["folders"], strict=True))
         except (ValueError, KeyError, TypeError):
-            raise SinkError(f"a pre-commit payload of step {context.step!r} is damaged: restore it") from None
+            raise SinkError(
+                f"a pre-commit payload of step {context.step!r} is damaged: resume from an older snapshot"
+            ) from None
     for name, folder in folders.items():
         match = STAGED.fullmatch(name) if isinstance(name, str) else None
         if match is None or match.groups() != (context.job, context.step) or not _is_beneath(folder):
@@ -124,9 +126,9 @@ def _is_to_move(root: Path, staged: StagedFile, name: str, done: Container[str])
     """Return whether ``staged`` is still to be moved; `SinkError` if the target exists too, or both are missing."""
     is_staged, is_there = os.path.lexists(staged.path), os.path.lexists(root / staged.folder / name)
     if is_staged and is_there:
-        raise SinkError(f"{name} is there already in {root}, though it was never committed: move it away, run again")
+        raise SinkError(f"{name} already exists in {root}, but was never committed: move it away and run the job again")
     if not is_staged and not is_there and _visible_path(staged, name) not in done:
-        raise SinkError(f"{staged.path} is lost before its commit: someone removed it. Run the job again")
+        raise SinkError(f"{staged.path} was removed before its commit. Run the job again")
     return is_staged
 
 

@@ -130,7 +130,7 @@ class Spark:
         if sum(one is not None for one in (path, table, foreach_snapshot)) != 1:
             raise PlanError("sinks.Spark takes one of path=, table= and foreach_snapshot=")
         if mode not in _MODES:
-            raise PlanError(f"sinks.Spark: mode is one of {', '.join(_MODES)}, got {mode!r}")
+            raise PlanError(f"sinks.Spark: mode must be one of {', '.join(_MODES)}, got {mode!r}")
         _check_text(table=table, format=format)
         by = checked_columns(partition_by, "sinks.Spark")
         written = _checked_options(options)
@@ -335,7 +335,7 @@ def _schema(intent: Intent) -> pa.Schema | None:
 def _check_text(**texts: object) -> None:
     for name, text in texts.items():
         if text is not None and (not isinstance(text, str) or not text):
-            raise PlanError(f"sinks.Spark: {name} is a str, got {text!r}")
+            raise PlanError(f"sinks.Spark: {name} must be a str, got {text!r}")
 
 
 def _checked_options(options: Mapping[str, object] | None) -> dict[str, str]:
@@ -348,7 +348,7 @@ def _checked_options(options: Mapping[str, object] | None) -> dict[str, str]:
 
 def _check_function(function: object, *, alone: bool) -> None:
     if not callable(function):
-        raise PlanError("sinks.Spark: foreach_snapshot is a function of a DataFrame and an id")
+        raise PlanError("sinks.Spark: foreach_snapshot must be a function of a DataFrame and an id")
     if not alone:
         raise PlanError(
             "sinks.Spark: foreach_snapshot excludes format, mode, partition_by and options: the function decides them"

@@ -95,12 +95,14 @@ def given_schema(schema: Any) -> pa.Schema:
 
     if not isinstance(schema, pa.Schema):
         if not type(schema).__module__.startswith("pyspark.") or type(schema).__name__ != "StructType":
-            raise PlanError(f"sinks.Spark: schema is a pyarrow.Schema or a StructType, got {type(schema).__name__}")
+            raise PlanError(
+                f"sinks.Spark: schema must be a pyarrow.Schema or a StructType, got {type(schema).__name__}"
+            )
         asked = arrow_schema(schema, error=PlanError)
     else:
         asked = schema
     if len(set(asked.names)) < len(asked) or not asked.names:
-        raise PlanError("sinks.Spark: schema names a column twice, or none at all")
+        raise PlanError("sinks.Spark: schema must name at least one column, and each column once")
     try:
         found = schema_for_spark(pa.schema([(field.name, plain_type(field.type)) for field in asked]))
     except SinkError as error:
@@ -126,7 +128,9 @@ def _check_names(names: Sequence[str], what: str) -> None:
     for name in names:
         other = known.setdefault(name.lower(), name)
         if other != name:
-            raise SinkError(f"the {what} {other!r} and {name!r} differ in case only, and Spark takes them for one")
+            raise SinkError(
+                f"the {what} {other!r} and {name!r} differ in case only, and Spark treats them as one: rename one"
+            )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -160,7 +164,7 @@ def schema_of_payloads(payloads: Sequence[bytes]) -> pa.Schema | None:
             if text is not None:
                 schemas.append(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True))))
         except (ValueError, TypeError, AttributeError, binascii.Error, pa.ArrowException, OSError):
-            raise SinkError("a pre-commit payload is damaged: restore it") from None
+            raise SinkError("a pre-commit payload is damaged: resume from an older snapshot") from None
     if not schemas:
         return None
     schema = schemas[0]

@@ -359,5 +359,5 @@ def _unknown_if_gone() -> Iterator[None]:
     except Exception as error:
         failure = describe_failure(error)
         if failure is not None and failure.is_gone:
-            raise OutcomeUnknown(f"Spark has gone away: {failure.message}") from error
+            raise OutcomeUnknown(f"Spark has ended or the connection is lost: {failure.message}") from error
         raise

@@ -258,7 +258,7 @@ class Files(Generic[V_co]):
         known = self._reading.options.format
         if state is not None and state["format"] != known:
             raise SourceError(
-                f"{part} is to be read as {known}, its saved position is one in {state['format']}: "
+                f"{part} would be read as {known}, but its saved position is one in {state['format']}: "
                 f"set format={state['format']!r}, or start the job without resuming."
             )
 
@@ -268,7 +268,7 @@ class Files(Generic[V_co]):
         if before != now and section not in self._reading.split(section.file):
             raise SourceError(
                 f"{part} is not a part of {section.file} as split now (by {now or 'no'} bytes): its saved position "
-                f"is one of split_bytes={before}. Give the former split_bytes and newlines_in_values, or start the "
+                f"was made with split_bytes={before}. Give the former split_bytes and newlines_in_values, or start the "
                 f"job without resuming."
             )
 

@@ -135,11 +135,13 @@ def check_types(types: object) -> dict[str, ColumnType]:
     if types is None:
         return {}
     if not isinstance(types, Mapping) or not all(isinstance(name, str) for name in types):
-        raise PlanError('sources.Files: types is a dict, column -> type, for instance types={"zip": "str"}')
+        raise PlanError('sources.Files: types must be a dict, column -> type, for instance types={"zip": "str"}')
     for name, kind in types.items():
         if kind not in tuple(COLUMN_TYPES):
             shown = repr(kind) if isinstance(kind, str) else f"a {type(kind).__name__}"
-            raise PlanError(f"sources.Files: the type of {name!r} is one of {', '.join(COLUMN_TYPES)}, got {shown}")
+            raise PlanError(
+                f"sources.Files: the type of {name!r} must be one of {', '.join(COLUMN_TYPES)}, got {shown}"
+            )
     return dict(types)
 
 
@@ -148,7 +150,7 @@ def with_types(part: str, schema: pa.Schema, types: Mapping[str, ColumnType]) ->
     import pyarrow as pa
 
     if missing := sorted(set(types).difference(schema.names)):
-        raise SourceError(f"{part} has no column {', '.join(map(repr, missing))}, as types= says: correct types=")
+        raise SourceError(f"{part} has no column {', '.join(map(repr, missing))}, which types= names: correct types=")
     return pa.schema(
         [(field.name, arrow_type(types[field.name]) if field.name in types else field.type) for field in schema]
     )

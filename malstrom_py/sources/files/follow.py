@@ -224,8 +224,8 @@ class FollowPart:
         except SourceError as error:
             if is_missing(error):
                 raise SourceError(
-                    f"{self._watched.path(name)} has been read in part, as the saved position says, and is no longer "
-                    f"there: put it back, or start the job without resuming."
+                    f"{self._watched.path(name)} was read in part, according to the saved position, and no longer "
+                    f"exists: restore it, or start the job without resuming."
                 ) from error
             raise
         self._name, self._opened, self._resume = name, opened, None
@@ -341,12 +341,13 @@ class KnownFiles:
                 return
             now = identity_of(path)
         except OSError as error:
-            raise SourceError(f"{file} cannot be compared with what was read of it: {error.strerror}") from error
+            raise SourceError(f"{file} cannot be checked for changes since it was read: {error.strerror}") from error
         if any([identity[0], identity[2]] != [now[0], now[2]] for identity in read):
             raise lasting(
                 SourceError(
-                    f"{file} was changed after an earlier run had read it ({read[0][0]} bytes then, {now[0]} now): a "
-                    f"file is read once. Put it back as it was, and what is new into a file of another name; or start "
+                    f"{file} was changed after an earlier run had read it ({read[0][0]} bytes then, {now[0]} "
+                    f"now): each "
+                    f"file is read once. Restore it and write new rows to another file, or start "
                     f'the job from the beginning with resume="none"'
                 )
             )

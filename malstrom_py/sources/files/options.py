@@ -160,17 +160,17 @@ def checked_options(
     """Return the user's options; raise `PlanError` for the first invalid one."""
     known: FileFormat | None = next((one for one in FORMATS if one == format), None)
     if format is not None and known is None:
-        raise PlanError(f"sources.Files: format is one of {', '.join(FORMATS)}, got {format!r}")
+        raise PlanError(f"sources.Files: format must be one of {', '.join(FORMATS)}, got {format!r}")
     if split_bytes is not None and (
         not isinstance(split_bytes, int) or isinstance(split_bytes, bool) or split_bytes < 1
     ):
         raise PlanError(
-            f"sources.Files: split_bytes is a whole number of bytes of at least 1, or None to split no file, "
+            f"sources.Files: split_bytes must be a whole number of bytes of at least 1, or None to split no file, "
             f"got {split_bytes!r}"
         )
     for name, flag in (("newlines_in_values", newlines_in_values), ("follow", follow), ("new_files", new_files)):
         if not isinstance(flag, bool):
-            raise PlanError(f"sources.Files: {name} is True or False, got {flag!r}")
+            raise PlanError(f"sources.Files: {name} must be True or False, got {flag!r}")
     if follow and new_files:
         raise PlanError("sources.Files: follow=True reads new files anyway: leave out new_files")
     nulls, kinds = _check_null_values(null_values), check_types(types)
@@ -183,5 +183,5 @@ def _check_null_values(null_values: object) -> list[str] | None:
         return None
     values = list(null_values) if isinstance(null_values, Iterable) and not isinstance(null_values, str) else [None]
     if not all(isinstance(value, str) for value in values):
-        raise PlanError('sources.Files: null_values is a list of str, for instance null_values=["NA"]')
+        raise PlanError('sources.Files: null_values must be a list of str, for instance null_values=["NA"]')
     return [str(value) for value in values]

@@ -186,8 +186,8 @@ class WholeGroups:
             return None
         if frame.height != self._rows[group]:
             raise SourceError(
-                f"{self._name}: row group {group} has {frame.height} rows and not the {self._rows[group]} of its "
-                f"footer. The file is damaged: replace it."
+                f"{self._name}: row group {group} has {frame.height} rows, but its footer says "
+                f"{self._rows[group]}. The file is damaged: replace it."
             )
         self._measure(frame)
         if group + 1 < self._stop and self._fits(group + 1):

@@ -113,7 +113,7 @@ def why_unreadable(error: BaseException) -> str:
     if isinstance(error, gzip.BadGzipFile | zlib.error) or getattr(error, "errno", None) is None:
         return "the compressed data is damaged, or the suffix names another compression. Replace the file"
     if isinstance(error, FileNotFoundError):
-        return "there is no such file (any more). Check the path and the working directory"
+        return "the file does not exist. Check the path and the working directory"
     if isinstance(error, PermissionError):
         return "it may not be read. Change its permissions, or run the job as a user who may"
     if isinstance(error, IsADirectoryError):

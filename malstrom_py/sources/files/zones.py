@@ -36,7 +36,7 @@ def check_timezone(timezone: object) -> str | None:
         return None
     if not isinstance(timezone, str):
         raise PlanError(
-            f'sources.Files: timezone is the name of a zone, such as "UTC" or "Europe/Berlin", got {timezone!r}'
+            f'sources.Files: timezone must be the name of a zone, such as "UTC" or "Europe/Berlin", got {timezone!r}'
         )
     import pyarrow as pa
 
@@ -85,7 +85,7 @@ def _holds_naive(name: str, kind: pa.DataType) -> bool:
     if found and not isinstance(kind, pa.StructType | pa.ListType | pa.LargeListType):
         raise SourceError(
             f"column {name!r} has times without a zone in a {kind}: timezone= is for those of columns, structs and "
-            f"lists; leave it out, and decide in a step"
+            f"lists; leave it out, and convert the times in a step"
         )
     return found
 
@@ -118,14 +118,14 @@ def _in_utc(column: pa.Array, name: str, timezone: str) -> pa.Array:
         moments = _assumed(column, timezone).cast(pa.timestamp(column.type.unit, "UTC"))
     except pa.ArrowInvalid as error:
         raise NoSuchTime(
-            f"column {name!r} has a time that {timezone} has twice, or not at all, for clocks change then: correct it, "
-            f"or leave timezone= out and decide in a step"
+            f"column {name!r} has a time that is ambiguous or does not exist in {timezone}, because clocks change "
+            f"then: correct it, or leave timezone= out and convert the times in a step"
         ) from error
     per_second = _PER_SECOND.get(column.type.unit)
     if per_second is not None and not is_within_datetime(moments, per_second):
         raise NoSuchTime(
             f"column {name!r} has a time that is not within the years 1 to 9999 in UTC: correct it, or leave timezone= "
-            f"out and decide in a step"
+            f"out and convert the times in a step"
         )
     return moments
 

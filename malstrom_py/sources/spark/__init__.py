@@ -205,7 +205,10 @@ class Spark:
         file, group = pin.find(part)
         start = position_at(file, group)
         if state is not None and (state["file"], state["row_group"]) != (file.path, group):
-            raise SourceError(f"{part} cannot resume at row group {state['row_group']} of {state['file']}")
+            raise SourceError(
+                f"{part} cannot resume at row group {state['row_group']} of {state['file']}: start the job from "
+                f"the beginning"
+            )
 
         def open_at(position: dict[str, Any]) -> PinnedPart:
             return open_pinned(pin, file, group, self._footers, position, self._keep)
@@ -229,7 +232,7 @@ class Spark:
     def _pinned(self) -> Pin:
         if self._pin is None:
             raise SourceError(
-                f"{self!r} is not pinned: a runtime pins it when a job starts; by hand it is .pin('name')"
+                f"{self!r} is not pinned: a runtime pins it when a job starts; to pin it yourself, call .pin('name')"
             )
         return self._pin
 

@@ -70,7 +70,7 @@ class PinnedFile:
         """Raise `SourceError` unless a file of this ``status`` is the pinned one."""
         if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
             raise SourceError(
-                f"{self.path} is not the file any more that was pinned when the job started: it was written to or "
+                f"{self.path} is no longer the file that was pinned when the job started: it was written to or "
                 f"replaced. Do not change files while a job reads them, or give staging= to read a copy"
             )
 

@@ -296,7 +296,8 @@ def _check_complete(counted: Any, rows: int, files: int, folder: PinFolder) -> N
     written = int(counted.get["rows"]) if rows else 0
     if not files or rows < written:
         raise SourceError(
-            f"Spark has staged {written or 'its'} rows in {folder.path}, and {rows} of them are here: Spark runs on "
+            f"Spark has staged {written or 'its'} rows in {folder.path}, but only {rows} of them are here: "
+            f"Spark runs on "
             f"other machines than this program. Give staging= a folder that all of them, and all workers, share"
         )
 

@@ -107,18 +107,20 @@ def checked(
     """Return the query; raise `PlanError` for the first invalid argument."""
     _check_one(df=df, table=table, sql=sql, path=path, format=format)
     if df is not None and not _is_of_spark(df, "DataFrame"):
-        raise PlanError(f"sources.Spark: df is a DataFrame of Spark, got {type(df).__module__}.{type(df).__name__}")
+        raise PlanError(
+            f"sources.Spark: df must be a DataFrame of Spark, got {type(df).__module__}.{type(df).__name__}"
+        )
     if session is not None and df is not None:
         raise PlanError("sources.Spark: a DataFrame has its session, so leave out session=")
     if session is not None and not _is_of_spark(session, "SparkSession"):
-        raise PlanError(f"sources.Spark: session is a SparkSession, got {type(session).__name__}")
+        raise PlanError(f"sources.Spark: session must be a SparkSession, got {type(session).__name__}")
     for name, text in (("table", table), ("sql", sql), ("format", format), ("since", since)):
         if text is not None and not (isinstance(text, str) and text.strip()):
-            raise PlanError(f"sources.Spark: {name} is a str that is not empty, got {text!r}")
+            raise PlanError(f"sources.Spark: {name} must be a str that is not empty, got {text!r}")
     if format is not None and not (df is table is sql is None):
         raise PlanError("sources.Spark: format is for path=, or for options= alone: leave it out")
     if not isinstance(keep_staging, bool):
-        raise PlanError(f"sources.Spark: keep_staging is True or False, got {keep_staging!r}")
+        raise PlanError(f"sources.Spark: keep_staging must be True or False, got {keep_staging!r}")
     by_workers = _is_of_arrow(filter)
     return SparkQuery(
         df=df,
@@ -153,7 +155,7 @@ def _paths(path: object) -> tuple[str, ...]:
     texts = [os.fspath(one) if isinstance(one, str | os.PathLike) else None for one in given]
     paths = [text for text in texts if isinstance(text, str) and text]
     if not paths or len(paths) < len(given):
-        raise PlanError(f"sources.Spark: path is a path or URI that Spark reads, or a list of them, got {path!r}")
+        raise PlanError(f"sources.Spark: path must be a path or URI that Spark reads, or a list of them, got {path!r}")
     # Spark's own working directory is where its JVM was started.
     return tuple(one if re.match(r"/|[A-Za-z][A-Za-z0-9+.-]*:", one) else str(Path.cwd() / one) for one in paths)
 
@@ -175,7 +177,7 @@ def _options(options: object, *, allowed: bool) -> Mapping[str, Any]:
     if options is None:
         return {}
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
-        raise PlanError(f"sources.Spark: options are those of Spark's reader, name -> value, got {options!r}")
+        raise PlanError(f"sources.Spark: options must be those of Spark's reader, name -> value, got {options!r}")
     if not allowed:
         raise PlanError("sources.Spark: options are for path=, table= or format=: leave them out")
     return dict(options)
@@ -187,7 +189,7 @@ def _columns(columns: object) -> tuple[str, ...] | None:
     names = list(columns) if isinstance(columns, Iterable) and not isinstance(columns, str) else [None]
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise PlanError(
-            f"sources.Spark: columns is a list of names, each once, for instance ['carrier'], got {columns!r}"
+            f"sources.Spark: columns must be a list of names, each once, for instance ['carrier'], got {columns!r}"
         )
     return tuple(str(name) for name in names)
 
@@ -196,7 +198,8 @@ def _filter(filter: object) -> Any:
     if filter is None or (isinstance(filter, str) and filter.strip()) or _is_of_spark(filter, "Column"):
         return filter
     raise PlanError(
-        f"sources.Spark: filter is SQL text or a Column, for Spark to evaluate, or an expression of pyarrow.compute, "
+        f"sources.Spark: filter must be SQL text or a Column, for Spark to evaluate, or an expression of "
+        f"pyarrow.compute, "
         f"for the workers; got {filter!r}"
     )
 

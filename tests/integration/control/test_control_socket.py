@@ -96,7 +96,7 @@ def test_the_end_is_told_to_all_who_wait(heard: threading.Semaphore) -> None:
     with pytest.raises(JobEnded, match="cannot be rescaled to 2: it has ended, or its process has") as raised:
         waiting[0].rescale(2)
     assert raised.value.how == ""
-    with pytest.raises(JobNotFound, match="there is no job 'gated' to be reached"):
+    with pytest.raises(JobNotFound, match="no job 'gated' can be reached"):
         mp.JobHandle.attach("gated")
 
 

@@ -116,7 +116,7 @@ def test_a_client_that_dies_while_it_waits_for_a_rescale_has_it_done(handle: mp.
 
 def test_too_many_clients_at_once_are_told_to_come_later(handle: mp.JobHandle, runtime: Path) -> None:
     crowd = [connected(runtime) for _ in range(control_socket.CONNECTIONS_MAX)]
-    with pytest.raises(ControlError, match="32 others are connected already: try again later"):
+    with pytest.raises(ControlError, match="32 clients are connected already: try again later"):
         SocketJob("endless", socket_path(runtime, "endless"), token_of(runtime)).status(timeout_s=1)
     for connection in crowd:
         connection.close()

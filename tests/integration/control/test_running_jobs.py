@@ -138,7 +138,7 @@ def test_jobs_that_run_are_listed(folder: Path) -> None:
         missing = malstrom(folder, "rescale", "endles", "4")
         assert (missing.returncode, missing.stdout) == (2, "")
         assert missing.stderr.startswith(
-            "error: there is no job 'endles' to be reached; running here: endless, other (looked in "
+            "error: no job 'endles' can be reached; running here: endless, other (looked in "
         )
         again = malstrom(folder, "run", "jobs:other")
         assert again.returncode == 1
@@ -148,7 +148,7 @@ def test_jobs_that_run_are_listed(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["stop", "absent"], "error: there is no job 'absent' to be reached; no job is running here"),
+        (["stop", "absent"], "error: no job 'absent' can be reached; no job is running here"),
         (["status", "absent"], "error: there is no job 'absent'"),
         (["status", "two words"], "error: job name 'two words' is not legal"),
         (["rescale", "absent"], "Missing argument 'N'"),

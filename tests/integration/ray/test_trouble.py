@@ -187,9 +187,9 @@ def test_stop_at_once(drain: bool, out: sinks.Memory, attendance: Attendance) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"runtime_env": {"pip": 3}}, "Ray does not take these options: .*pip"),
-        ({"runtime_env": {"working_dir": "/nonexistent"}}, "names /nonexistent, and there is no such folder"),
-        ({"runtime_env": "pip"}, "runtime_env is a dict"),
+        ({"runtime_env": {"pip": 3}}, "Ray rejects these options: .*pip"),
+        ({"runtime_env": {"working_dir": "/nonexistent"}}, "names /nonexistent, but no such folder exists"),
+        ({"runtime_env": "pip"}, "runtime_env must be a dict"),
         ({"resources": {"CPU": 1.0}}, "num_cpus"),
         ({"detached": "no"}, "True or False"),
     ],

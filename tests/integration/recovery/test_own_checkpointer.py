@@ -88,5 +88,5 @@ def test_what_it_raises_again_and_again_ends_the_job_and_names_the_method(tmp_pa
 
 
 def test_the_simulator_says_that_it_takes_stores_alone(tmp_path: Path) -> None:
-    with pytest.raises(mp.PlanError, match="Simulation: snapshots are kept in a store"):
+    with pytest.raises(mp.PlanError, match="Simulation: snapshots must be kept in a store"):
         mp.Simulation(snapshots=kept_in(tmp_path))

@@ -126,5 +126,5 @@ def test_a_job_that_has_written_nothing_is_read_by_a_schema(reads: Any, tmp_path
 
 
 def test_what_cannot_be_read_is_said_where_the_query_is_planned(reads: Any, tmp_path: Path) -> None:
-    with pytest.raises(AnalysisException, match="SourceError: no job has left a record in"):
+    with pytest.raises(AnalysisException, match="SourceError: no job has written a record in"):
         _ = reads.read.format("malstrom").load(str(tmp_path)).schema

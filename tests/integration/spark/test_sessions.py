@@ -167,12 +167,12 @@ def test_sessions_of_the_user_are_kept_and_own_ones_closed_and_a_wrong_or_dead_s
     assert lines[published:made] == ["made: 3", "the same: True", "left: None None True"]
     stopped, other, *killed = lines[made:]
     assert stopped.startswith(
-        "stopped: ask Spark for a sign of life: Spark has gone away: its session has been stopped"
+        "stopped: ask Spark for a sign of life: Spark has ended or the connection is lost: its session has been stopped"
     )
     assert other.startswith("other: Spark runs functions of Python in Python 3.99, this program is Python 3.")
     assert "set PYSPARK_PYTHON to " in other
     assert len(killed) == 2
-    assert all("Spark has gone away" in line for line in killed)
+    assert all("Spark has ended or the connection is lost" in line for line in killed)
 
 
 @pytest.mark.only_connect
@@ -181,7 +181,7 @@ def test_another_python_or_a_dead_server_is_refused(alone: dict[str, str]) -> No
     assert other.startswith("other: Spark runs functions of Python in Python 3.99, this program is Python 3.")
     assert "where its Connect server starts" in other
     assert len(killed) == 2
-    assert all("Spark has gone away" in line for line in killed)
+    assert all("Spark has ended or the connection is lost" in line for line in killed)
 
 
 REFUSED = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -295,7 +296,7 @@ def test_a_file_that_is_changed_while_the_job_runs_is_an_error(spark: Any, tmp_p
     (file,) = (tmp_path / "files").glob("*.parquet")
     file.write_bytes(file.read_bytes() + b"more")
     part = source.build_part(source.list_parts()[0], None)
-    with pytest.raises(SourceError, match="is not the file any more that was pinned when the job started"):
+    with pytest.raises(SourceError, match="is no longer the file that was pinned when the job started"):
         part.poll(1)
     source.unpin()
 
@@ -307,3 +308,15 @@ def test_the_session_is_left_as_it_was(spark: Any) -> None:
     assert [spark.conf.get(name) for name in names] == before
     assert spark.range(3).count() == 3
     assert sources.Spark is Spark
+
+
+def test_an_error_names_the_row_of_a_pinned_file_in_words(spark: Any, tmp_path: Path) -> None:
+    spark.range(3).selectExpr("2 - id AS n").coalesce(1).write.parquet(str(tmp_path / "files"))
+    for source in (Spark(path=tmp_path / "files"), Spark(spark.sql("SELECT explode(array(2, 1, 0)) AS n"))):
+        job = mp.Job("job")
+        job.source("in", source).map("ratio", lambda row: 1 / row["n"]).sink("out", sinks.Memory())
+        with pytest.raises(OperatorError) as caught:
+            mp.run(job)
+        text = "\n".join((str(caught.value), *getattr(caught.value, "__notes__", ())))
+        assert re.search(r"rows of part '.+' of source 'in', up to row \d of row group 0(\n|$)", text), text
+        assert not re.search(r"\bb['\"]|\{'|schema", text), text

@@ -110,5 +110,5 @@ def test_what_since_cannot_go_by_is_told(spark: Any, tmp_path: Path, columns: st
 
 
 def test_since_is_the_name_of_a_column() -> None:
-    with pytest.raises(PlanError, match="since is a str"):
+    with pytest.raises(PlanError, match="since must be a str"):
         sources.Spark(table="flights", since=3)  # type: ignore[arg-type]

@@ -107,7 +107,7 @@ def test_a_spark_that_dies_while_a_source_is_pinned_fails_the_job_and_leaves_not
 ) -> None:
     [told] = told_by(DYING, environ=dying | {"DIES_IN": "pin"}).splitlines()
     assert told.startswith("SparkError ")
-    assert "Spark has gone away" in told
+    assert "Spark has ended or the connection is lost" in told
     assert [path for path in (tmp_path / "dying" / "staging").rglob("*") if path.is_file()] == []
     assert not (tmp_path / "dying" / "out").exists()
 
@@ -118,7 +118,7 @@ def test_what_a_spark_that_dies_was_publishing_is_published_by_the_next_start(
 ) -> None:
     called, told = told_by(DYING, environ=dying | {"DIES_IN": "publish"}).splitlines()
     assert told.startswith("SinkError ")
-    assert "Spark has gone away" in told
+    assert "Spark has ended or the connection is lost" in told
     stored: list[tuple[str, list[int]]] = []
 
     def store(frame: Any, snapshot: str) -> None:

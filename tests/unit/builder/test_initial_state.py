@@ -169,7 +169,7 @@ def test_a_run_changes_nothing_of_what_was_given() -> None:
         ("mean", [("a", 4)], "a pair: the number of records"),
         ("distinct", [("a", 4)], "a list or set of the values seen"),
         ("aggregate", [("a", {"n": 4})], "a dict with a state for each aggregate: first, mean, n, total"),
-        ("aggregate", [("a", {"n": 4, "total": 1, "mean": 3, "first": 1})], "has for mean what is to be a pair"),
+        ("aggregate", [("a", {"n": 4, "total": 1, "mean": 3, "first": 1})], "is wrong at mean: it must be a pair"),
     ],
 )
 def test_what_is_wrong_is_a_plan_error_that_names_the_step(step: str, given: Any, said: str) -> None:
@@ -391,12 +391,12 @@ def test_the_result_of_a_batch_job_starts_a_stream(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["x", [1], {"a": 1}, {1}, b"x"])
 def test_a_sum_that_begins_with_what_is_no_number_is_refused_when_the_job_is_built(state: Any) -> None:
-    says = f"initial_state of key 'a' is of type {type(state).__name__}, and is to be the sum so far: a number"
+    says = f"initial_state of key 'a' is of type {type(state).__name__}, and must be the sum so far: a number"
     with pytest.raises(PlanError, match=says):
         keyed([("a", 1)], "texts").sum("sum", initial_state={"a": state})
-    with pytest.raises(PlanError, match="has for total what is of type"):
+    with pytest.raises(PlanError, match="is wrong at total: it is of type"):
         keyed([("a", 1)], "both").aggregate("all", total=mp.agg.sum(), initial_state={"a": {"total": state}})
-    with pytest.raises(PlanError, match="is to be the sum so far"):
+    with pytest.raises(PlanError, match="must be the sum so far"):
         keyed([("a", 1)], "mean").mean("mean", initial_state={"a": (1, state)})
 
 

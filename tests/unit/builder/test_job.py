@@ -25,7 +25,7 @@ def test_the_name_of_a_job_is_checked(name: Any) -> None:
 
 @pytest.mark.parametrize("slots", [0, -1, (1 << 20) + 1, 1.5, "8", None, True])
 def test_slots_are_a_whole_number_in_bounds(slots: Any) -> None:
-    with pytest.raises(PlanError, match="job 'a': slots is a whole number from 1 to 1048576"):
+    with pytest.raises(PlanError, match="job 'a': slots must be a whole number from 1 to 1048576"):
         mp.Job("a", slots=slots)
 
 
@@ -70,7 +70,7 @@ def test_a_source_class_is_told_to_be_made() -> None:
 
 @pytest.mark.parametrize("on_error", ["ignore", None, "FAIL", "dead_letter"])
 def test_a_policy_of_a_source_is_checked(on_error: Any) -> None:
-    with pytest.raises(PlanError, match="step 'in': on_error is 'fail', 'skip' or 'dead-letter'"):
+    with pytest.raises(PlanError, match="step 'in': on_error must be 'fail', 'skip' or 'dead-letter'"):
         mp.Job("a").source("in", sources.Memory([1]), on_error=on_error)
 
 

@@ -102,7 +102,9 @@ def test_what_is_no_function_is_refused_and_names_the_step(method: str, function
 
 @pytest.mark.parametrize("default", [0, [], "int"], ids=repr)
 def test_a_default_is_a_function_that_makes_a_state(default: Any) -> None:
-    with pytest.raises(PlanError, match="step 'totals': default is a function that makes a state, such as default=l"):
+    with pytest.raises(
+        PlanError, match="step 'totals': default must be a function that makes a state, such as default=l"
+    ):
         keyed().stateful_map("totals", lambda key, value, state: (value, state), default=default)
     with pytest.raises(PlanError, match="step 'totals'"):
         keyed().stateful_op("totals", lambda message, state, output: None, default=default)
@@ -149,7 +151,9 @@ def test_a_logic_is_checked_at_the_call(logic: Any, why: str) -> None:
 @pytest.mark.parametrize("method", ["stateful_map", "stateful_op", "reduce", "sum", "min", "max", "mean"])
 def test_the_policy_of_a_step_is_checked(method: str) -> None:
     arguments = (max,) if method in ("stateful_map", "stateful_op", "reduce") else ()
-    with pytest.raises(PlanError, match="step 'totals': on_error is 'fail', 'skip' or 'dead-letter', got 'ignore'"):
+    with pytest.raises(
+        PlanError, match="step 'totals': on_error must be 'fail', 'skip' or 'dead-letter', got 'ignore'"
+    ):
         getattr(keyed(), method)("totals", *arguments, on_error="ignore")
 
 
@@ -232,7 +236,7 @@ def test_a_ttl_is_positive(ttl: Any) -> None:
 
 @pytest.mark.parametrize("ttl", ["5s", 1.5, None, True], ids=repr)
 def test_a_ttl_is_a_span_of_time(ttl: Any) -> None:
-    with pytest.raises(PlanError, match="step 'it': ttl is a timedelta, or an int in the stream's unit, got"):
+    with pytest.raises(PlanError, match="step 'it': ttl must be a timedelta, or an int in the stream's unit, got"):
         on_time_and_late()[0].ttl_map("it", last, ttl=ttl)
 
 
@@ -253,7 +257,7 @@ def test_a_size_is_a_whole_number_of_at_least_one(size: Any) -> None:
 
 @pytest.mark.parametrize("every", [0, 3, 1.5, "3s", timedelta(0), timedelta(seconds=-1)], ids=repr)
 def test_every_is_a_span_of_time_above_zero(every: Any) -> None:
-    with pytest.raises(PlanError, match="step 'it': every is a timedelta above 0, got"):
+    with pytest.raises(PlanError, match="step 'it': every must be a timedelta above 0, got"):
         keyed().collect("it", every=every)
 
 

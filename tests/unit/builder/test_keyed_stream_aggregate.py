@@ -25,7 +25,7 @@ def test_at_least_one_is_needed() -> None:
 
 @pytest.mark.parametrize("wrong", [agg.count, agg.Aggregation, sum, "price", None], ids=shown)
 def test_what_is_no_aggregate_is_told_by_its_name(wrong: Any) -> None:
-    with pytest.raises(PlanError, match=r"step 'figures': total is an aggregate, which agg\.count\(\) or"):
+    with pytest.raises(PlanError, match=r"step 'figures': total must be an aggregate, which agg\.count\(\) or"):
         sales().aggregate("figures", n=agg.count(), total=wrong)
 
 
@@ -38,7 +38,7 @@ def test_an_init_that_raises_is_told_before_anything_runs() -> None:
 
 
 def test_on_error_is_checked_and_an_aggregate_may_be_called_name_or_self() -> None:
-    with pytest.raises(PlanError, match="on_error is"):
+    with pytest.raises(PlanError, match="on_error must be"):
         sales().aggregate("figures", n=agg.count(), on_error="ignore")
     values = mp.collect(sales().aggregate("figures", name=agg.count(), self=agg.last("price")))
     assert values[0] == {"name": 1, "self": 0}

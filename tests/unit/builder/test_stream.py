@@ -105,7 +105,7 @@ def test_the_name_of_a_step_is_checked_first(method: str, name: Any) -> None:
 @pytest.mark.parametrize("on_error", ["ignore", None])
 def test_the_policy_of_a_step_is_checked(method: str, on_error: Any) -> None:
     arguments = () if method == "flatten" else (str,)
-    with pytest.raises(PlanError, match="step 'it': on_error is 'fail', 'skip' or 'dead-letter', got"):
+    with pytest.raises(PlanError, match="step 'it': on_error must be 'fail', 'skip' or 'dead-letter', got"):
         getattr(numbers(), method)("it", *arguments, on_error=on_error)
 
 
@@ -236,9 +236,9 @@ def test_split_takes_a_function_and_stateless_op_a_logic() -> None:
 
 
 def test_a_union_is_of_streams_of_one_job() -> None:
-    with pytest.raises(PlanError, match="step 'both': a union is of streams of one job"):
+    with pytest.raises(PlanError, match="step 'both': a union takes streams of one job only"):
         numbers().union("both", numbers())
-    with pytest.raises(PlanError, match="step 'both': a union is of streams, got list"):
+    with pytest.raises(PlanError, match="step 'both': a union takes streams, got list"):
         numbers().union("both", [numbers()])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -280,7 +280,11 @@ def test_a_union_with_a_late_stream_is_as_late_as_that_and_gets_no_epochs_anew()
 @pytest.mark.parametrize("partitioner", [7, "index", [], {"a": 1}], ids=repr)
 def test_what_is_no_partitioner_is_refused(partitioner: Any) -> None:
     for build in (numbers().key_by, numbers().key_distribute):
-        with pytest.raises(PlanError, match=r"step 'k': partitioner is one of malstrom_py\.partitioners or a function"):
+        with pytest.raises(
+            PlanError,
+            match=r"step 'k': partitioner must be one of malstrom_py\.partitioners or "
+            "a function",
+        ):
             build("k", str, partitioner=partitioner)
 
 
@@ -296,7 +300,7 @@ class Parts:
 
 def test_the_name_of_a_partitioned_sink_leaves_room_for_that_of_its_exchange() -> None:
     stream, sink = numbers(), Parts()
-    with pytest.raises(PlanError, match="has at most 58 characters"):
+    with pytest.raises(PlanError, match="can have at most 58 characters"):
         stream.sink("x" * 59, sink)
     stream.sink("x" * 58, sink)
 

@@ -58,9 +58,9 @@ def test_what_generates_no_epochs_is_refused(generator: Any) -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"idle_after": 5}, "idle_after is a timedelta above 0, got 5"),
-        ({"idle_after": timedelta(0)}, r"idle_after is a timedelta above 0, got datetime\.timedelta\(0\)"),
-        ({"max_ahead": 1.5}, r"max_ahead is a timedelta, or an int in the stream's unit, got 1\.5"),
+        ({"idle_after": 5}, "idle_after must be a timedelta above 0, got 5"),
+        ({"idle_after": timedelta(0)}, r"idle_after must be a timedelta above 0, got datetime\.timedelta\(0\)"),
+        ({"max_ahead": 1.5}, r"max_ahead must be a timedelta, or an int in the stream's unit, got 1\.5"),
         ({"max_ahead": -1}, "max_ahead cannot be negative, got -1"),
     ],
 )

@@ -52,9 +52,9 @@ def test_side_outputs_stand_before_dead_letters() -> None:
 @pytest.mark.parametrize(
     ("sides", "why"),
     [
-        ("odd", "step 'it': sides is a list of names, got 'odd'"),
-        ({"odd"}, "step 'it': sides is a list of names"),
-        ([7], "the name of a side output comes first and is a str"),
+        ("odd", "step 'it': sides must be a list of names, got 'odd'"),
+        ({"odd"}, "step 'it': sides must be a list of names"),
+        ([7], "the name of a side output must be a str"),
         (["a b"], "side output name 'a b' is not legal"),
         (["odd", "odd"], "step 'it': side output 'odd' is given twice"),
         (["out"], "step 'it': side output 'out' is an output that every step may have"),

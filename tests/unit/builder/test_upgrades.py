@@ -121,7 +121,7 @@ def test_only_one_step_is_the_heir_of_another() -> None:
     stream = keyed()
     stream.count("one", renamed_from="was").sink("out", sinks.Memory())
     stream.count("two", renamed_from="was").sink("out-2", sinks.Memory())
-    with pytest.raises(PlanError, match="step 'two': renamed_from='was', as step 'one' has it already"):
+    with pytest.raises(PlanError, match="step 'two': renamed_from='was' is given to step 'one' already"):
         stream.job.plan()
 
 

@@ -209,8 +209,8 @@ def test_a_store_is_named_as_everywhere() -> None:
     for uri, options, said in (
         ("ftp://somewhere", None, "is neither a folder nor an object store"),
         ("/somewhere", ["region=here"], "options are for object stores"),
-        ("s3://bucket", ["region"], "an option is NAME=VALUE, got 'region'"),
-        ("s3://bucket", ["=here"], "an option is NAME=VALUE"),
+        ("s3://bucket", ["region"], "an option must be NAME=VALUE, got 'region'"),
+        ("s3://bucket", ["=here"], "an option must be NAME=VALUE"),
     ):
         with pytest.raises(WrongCommand, match=said):
             store_of(uri, options)
@@ -246,7 +246,7 @@ def test_what_run_says_of_snapshots_goes_to_the_runtime() -> None:
         (None, 5.0, None, "--interval needs --snapshots URI"),
         (None, None, "latest", "--resume needs --snapshots URI"),
         ("ftp://there", None, None, "is neither a folder nor an object store"),
-        ("/there", 0.0, None, "interval_s is a number of seconds above zero"),
+        ("/there", 0.0, None, "interval_s must be a number of seconds above zero"),
         ("/there", None, "yesterday", "'yesterday' is not an id of a snapshot"),
     ],
 )

@@ -56,5 +56,5 @@ def test_a_long_key_is_cut_in_the_message() -> None:
 
 @pytest.mark.parametrize("limit", [{"bytes_max": 0}, {"bytes_max": 1 << 32}, {"items_max": 0}, {"items_max": 1 << 31}])
 def test_impossible_limits_are_refused(limit: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="is between"):
+    with pytest.raises(ValueError, match="must be between"):
         Limits(**limit)

@@ -196,7 +196,9 @@ def test_a_side_output_that_is_no_id_is_refused(output: Any) -> None:
 def test_outputs_that_make_no_sense_are_refused() -> None:
     refused(line(), lambda b: b.operator("a", outputs=["x", "x"]), "'a': an output is listed twice")
     refused(line(), lambda b: b.operator("a", outputs=["out"]), "'a': an output is listed twice.*'out' is the main one")
-    refused(line(), lambda b: b.operator("a", outputs="late"), r"'a': outputs is a list of names, write \['late'\]")
+    refused(
+        line(), lambda b: b.operator("a", outputs="late"), r"'a': outputs must be a list of names, write \['late'\]"
+    )
     refused(line(), lambda b: b.connect("step:a", "out", output="b"), "'step:a' and output='b' are two outputs")
     assert line().connect("step:a", "out", output="a").build().nodes[1].outputs == ("a",)
 
@@ -289,9 +291,9 @@ def test_schemas_that_do_not_match_are_told_with_both_nodes_and_the_reason() -> 
 
 @pytest.mark.parametrize("schema", ["int", 7, [int], {"n": int}])
 def test_a_schema_that_is_none_is_refused(schema: Any) -> None:
-    refused(line(), lambda b: b.source("a", schema), "node 'a': a schema is a pyarrow.Schema or a type")
-    refused(line(), lambda b: b.operator("a", output_schema=schema), "node 'a': a schema is")
-    refused(line(), lambda b: b.sink_for("step", "a", schema), "node 'a': a schema is")
+    refused(line(), lambda b: b.source("a", schema), "node 'a': a schema must be a pyarrow.Schema or a type")
+    refused(line(), lambda b: b.operator("a", output_schema=schema), "node 'a': a schema must be")
+    refused(line(), lambda b: b.sink_for("step", "a", schema), "node 'a': a schema must be")
 
 
 def test_a_graph_of_ten_thousand_nodes_is_built() -> None:
@@ -307,7 +309,7 @@ def test_a_graph_of_ten_thousand_nodes_is_built() -> None:
 
 def test_a_name_that_is_no_str_is_told_as_one_of_a_node() -> None:
     for call in (DagBuilder.source, DagBuilder.operator):
-        with pytest.raises(PlanError, match=r"the name of a (source|operator) is a str, got int") as caught:
+        with pytest.raises(PlanError, match=r"the name of a (source|operator) must be a str, got int") as caught:
             call(DagBuilder(), 5)  # type: ignore[arg-type]
         assert ".map" not in str(caught.value)
 

@@ -393,5 +393,5 @@ def fill_from(message: DataMessage[Any, Any], key_state: Basket0, output: Output
 
 @pytest.mark.parametrize("watermarks", [None, 5, [("in", 5)], {5: 5}])
 def test_watermarks_that_are_none_cannot_be_restored(watermarks: Any) -> None:
-    with pytest.raises(RestoreFailed, match=r"watermarks are a mapping|the graph has no such node"):
+    with pytest.raises(RestoreFailed, match=r"watermarks must be a mapping|the graph has no such node"):
         line(None).restore_watermarks(watermarks)

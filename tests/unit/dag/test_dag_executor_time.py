@@ -75,7 +75,7 @@ def test_watermarks_of_a_join_are_the_running_minimum(marks: list[tuple[str, int
 def test_a_watermark_that_is_no_time_is_refused(time: Any) -> None:
     executor = line(None)
     for call in (partial(executor.process_watermark, "in"), executor.fire_timers):
-        with pytest.raises(DagError, match="is an int"):
+        with pytest.raises(DagError, match="must be an int"):
             call(time)
     executor.process_watermark("in", np.int64(7))  # type: ignore[arg-type]  # it has __index__
     assert executor.watermark("out") == 7

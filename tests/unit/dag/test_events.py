@@ -76,7 +76,7 @@ def test_columns_stay_columns() -> None:
 
 def test_a_column_of_times_with_a_null_is_refused() -> None:
     batch = ColumnBatch(pa.RecordBatch.from_pydict({"n": [1, 2]}), time_column=pa.array([1, None]))
-    with pytest.raises(DagError, match="node 'n': a timestamp is an int"):
+    with pytest.raises(DagError, match="node 'n': a timestamp must be an int"):
         batches_of(batch, "n", "p")
 
 
@@ -115,7 +115,7 @@ def test_columns_are_split_without_making_rows() -> None:
 
 @pytest.mark.parametrize("call", [DagExecutor.process_events, DagExecutor.inject_events])
 def test_many_events_that_are_none_are_told(call: Callable[[DagExecutor, str, Any], None]) -> None:
-    with pytest.raises(DagError, match=r"node 'in': events are a list of .*, got int: write \[event\]"):
+    with pytest.raises(DagError, match=r"node 'in': events must be a list of .*, got int: write \[event\]"):
         call(line(None), "in", 5)
 
 

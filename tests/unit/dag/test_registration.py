@@ -152,14 +152,17 @@ def test_what_cannot_be_an_operator_is_refused(thing: Any, message: str) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"on_error": "ignore"}, "node 'a': on_error is 'fail', 'skip' or 'dead-letter', got 'ignore'"),
-        ({"kind": "logic"}, "node 'a': kind is one of 'function', 'stateless', 'stateful', 'factory', got 'logic'"),
+        ({"on_error": "ignore"}, "node 'a': on_error must be 'fail', 'skip' or 'dead-letter', got 'ignore'"),
+        (
+            {"kind": "logic"},
+            "node 'a': kind must be one of 'function', 'stateless', 'stateful', 'factory', got 'logic'",
+        ),
         ({"default": list}, "node 'a': default= is for logics with state, but this is a function"),
         (
             {"on_error": "skip", "thing": Keyed()},
             "step 'a': on_batch takes whole batches, so on_error='skip' cannot identify",
         ),
-        ({"default": 0, "kind": "stateful"}, "node 'a': default is a function that makes a state, got int"),
+        ({"default": 0, "kind": "stateful"}, "node 'a': default must be a function that makes a state, got int"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:

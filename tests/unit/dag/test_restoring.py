@@ -122,7 +122,7 @@ def test_one_damaged_node_of_a_barrier_is_named() -> None:
     executor = used()
     images = executor.process_checkpoint_barrier(AbsBarrier("x", CapturingPersistenceBackend()))
     refused(executor, {**images, "b": images["b"][:-1]}, "b", "node 'b' cannot be restored: the checkpoint is damaged")
-    refused(executor, {**images, "b": "text"}, "b", "node 'b' cannot be restored: a checkpoint is bytes, got str")
+    refused(executor, {**images, "b": "text"}, "b", "node 'b' cannot be restored: a checkpoint must be bytes, got str")
     refused(executor, {**images, "b": images["a"]}, "b", "node 'b' cannot be restored: it read 'in' and now reads 'a'")
     refused(executor, {**images, "b": executor.checkpoint()}, "b", "made by another version")
     refused(executor, {name: images[name] for name in images if name != "b"}, "b", "has no such node")
@@ -176,8 +176,8 @@ def test_no_watermarks_yet_are_none() -> None:
     ("marks", "node", "reason"),
     [
         ({"left": 5, "nowhere": 5}, "nowhere", "the graph has no such node"),
-        ({"left": 5, "out": "5"}, "out", "is an int in the stream's unit, got str"),
-        ({"left": 5, "out": MIN_EPOCH}, "out", "is an int64 above"),
+        ({"left": 5, "out": "5"}, "out", "must be an int in the stream's unit, got str"),
+        ({"left": 5, "out": MIN_EPOCH}, "out", "must be an int64 above"),
     ],
 )
 def test_watermarks_that_cannot_be_restored_are_told_and_none_is(marks: Any, node: str, reason: str) -> None:

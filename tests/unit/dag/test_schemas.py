@@ -113,7 +113,7 @@ def test_what_is_a_schema_is_taken(schema: Any) -> None:
 
 @pytest.mark.parametrize("schema", ["int", 1, [int], (int, str), len, pa.int64(), pa.field("n", pa.int64())])
 def test_what_is_none_is_refused_with_its_type_but_not_its_value(schema: Any) -> None:
-    with pytest.raises(PlanError, match=f"node 'a': a schema is .*, got {type(schema).__name__}"):
+    with pytest.raises(PlanError, match=f"node 'a': a schema must be .*, got {type(schema).__name__}"):
         check_schema(schema, "a")
 
 

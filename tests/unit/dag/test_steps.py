@@ -82,7 +82,7 @@ def test_the_late_of_generate_epochs_is_its_own_and_need_not_be_read() -> None:
 
 def test_a_record_without_a_timestamp_at_generate_epochs_is_told() -> None:
     executor = line(partial(GenerateEpochs, generator=limit_out_of_orderness(0), unit="ms"))
-    with pytest.raises(OperatorError, match="step 'a' was sent records without timestamps"):
+    with pytest.raises(OperatorError, match="step 'a' received records without timestamps"):
         executor.process_event("in", 1)
 
 

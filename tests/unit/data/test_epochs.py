@@ -144,7 +144,7 @@ def test_idle_after_is_a_time_above_nothing() -> None:
 
 @pytest.mark.parametrize("idle_after", [timedelta(0), timedelta(seconds=-1), 5, 0.5, "5s", True], ids=repr)
 def test_t2_what_is_no_time_above_nothing_is_refused_as_idle_after(idle_after: Any) -> None:
-    with pytest.raises(PlanError, match="step 'epochs': idle_after is a timedelta above 0, got "):
+    with pytest.raises(PlanError, match="step 'epochs': idle_after must be a timedelta above 0, got "):
         idle_after_s(idle_after, "epochs")
 
 
@@ -165,7 +165,7 @@ def test_max_ahead_is_in_the_streams_unit(max_ahead: Any, unit: Unit, expected: 
 @pytest.mark.parametrize("max_ahead", [0.5, "5s", True, object()], ids=lambda value: type(value).__name__)
 def test_t4_what_is_no_length_of_time_is_refused_as_max_ahead(max_ahead: Any) -> None:
     with pytest.raises(
-        PlanError, match="step 'epochs': max_ahead is a timedelta, or an int in the stream's unit, got "
+        PlanError, match="step 'epochs': max_ahead must be a timedelta, or an int in the stream's unit, got "
     ):
         max_ahead_of(max_ahead, "ms", "epochs")
 

@@ -65,7 +65,7 @@ def test_every_error_is_of_the_type_that_was_asked_for(error: Any) -> None:
         ([[{"n": 1}], [{"n": "a"}]], "column 'n' holds int and str"),
         ([[{"n": 1}], [{"n": 2**64}]], "column 'n' holds values of type 'int' after int64"),
         ([[{"n": "a"}], [{"n": b"a"}]], "column 'n' holds bytes and str"),
-        ([[{1: 2}]], "named by a int"),
+        ([[{1: 2}]], "column's name is of type int"),
         ([[{}]], "no fields"),
     ):
         with pytest.raises(error, match=match) as raised:
@@ -74,7 +74,7 @@ def test_every_error_is_of_the_type_that_was_asked_for(error: Any) -> None:
     columns = RowColumns(error)
     with pytest.raises(error, match="column 'n' holds int64 that cannot be written as list"):
         columns.widened(pa.record_batch({"n": [1]}), pa.schema([("n", pa.list_(pa.int64()))]))
-    with pytest.raises(error, match="named by a NoneType"):
+    with pytest.raises(error, match="column's name is of type NoneType"):
         check_names(["a", None], error)
 
 

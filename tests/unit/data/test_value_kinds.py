@@ -43,7 +43,7 @@ def check_all(batches: list[list[Any]]) -> None:
 )
 def test_two_kinds_are_refused_in_one_column_and_taken_in_two(one: Any, other: Any) -> None:
     for batches in ([[one, other]], [[one], [other]], [[None], [one], [None, other]]):
-        with pytest.raises(PlanError, match=r"column 'n' holds .* and .*: make them alike"):
+        with pytest.raises(PlanError, match=r"column 'n' holds .* and .*: convert them to one type"):
             check_all(batches)
     kinds = KindCheck(PlanError)
     kinds.check("n", [one])

@@ -256,40 +256,43 @@ def failure(step: Callable[[Any], Any], rows: list[Any]) -> mp.OperatorError:
     [
         (
             lambda s: s.assign_timestamps("at", lambda row: row["carrier"]),
-            "a timestamp is an int in the step's unit or an aware datetime, got str: parse it, with",
+            "a timestamp must be an int in the step's unit or an aware datetime, got str: parse it, with",
         ),
         (
             lambda s: s.assign_timestamps("at", "carrier"),
-            "in column 'carrier': a timestamp is an int in the step's unit or an aware datetime, got str: parse it",
+            "in column 'carrier': a timestamp must be an int in the step's unit or an aware datetime, got str",
         ),
         (
             lambda s: s.key_by("k", lambda row: 1).stateful_map("m", lambda key, value, state: None),
-            "must return (output, state), got None. Mend the function",
+            "must return (output, state), got None. Correct the function",
         ),
         (
             lambda s: s.key_by("k", lambda row: 1).stateful_map("m", lambda key, value, state: (1, 2, 3)),
-            "must return (output, state), got a tuple of 3. Mend the function",
+            "must return (output, state), got a tuple of 3. Correct the function",
         ),
         (
             lambda s: s.key_by("k", lambda row: 1).stateful_map("m", lambda key, value: (1, 2)),
-            "takes 2 positional arguments but 3 were given. Mend the function",
+            "takes 2 positional arguments but 3 were given. Correct the function",
         ),
         (
             lambda s: s.key_by("k", lambda row: 1).stateful_flat_map("m", lambda key, value, state: None),
-            "must return (outputs, state), got None. Mend the function",
+            "must return (outputs, state), got None. Correct the function",
         ),
         (
             lambda s: s.key_by("k", lambda row: 1).stateful_flat_map("m", lambda key, value, state: (None, 1)),
-            "must return (outputs, state), outputs something to iterate over, got None. Mend the function",
+            "must return (outputs, state), outputs something to iterate over, got None. Correct the function",
         ),
-        (lambda s: s.flat_map("f", lambda row: None), "must return something to iterate over, got None. Mend"),
-        (lambda s: s.split("s", 2, lambda row: None)[0], "must return the numbers of streams, got None. Mend"),
-        (lambda s: s.split("s", 2, lambda row: [2])[0], "streams are numbered from 0 to 1, got another number. Mend"),
+        (lambda s: s.flat_map("f", lambda row: None), "must return something to iterate over, got None. Correct"),
+        (lambda s: s.split("s", 2, lambda row: None)[0], "must return the numbers of streams, got None. Correct"),
+        (
+            lambda s: s.split("s", 2, lambda row: [2])[0],
+            "streams are numbered from 0 to 1, got another number. Correct",
+        ),
         (
             lambda s: s.split("s", 2, lambda row: [row["carrier"]])[0],
-            "streams are numbered from 0 to 1, got something that is not an int. Mend",
+            "streams are numbered from 0 to 1, got something that is not an int. Correct",
         ),
-        (lambda s: s.map("m", lambda row: row["dep_delay"]), "the row has no field 'dep_delay'. Mend the function"),
+        (lambda s: s.map("m", lambda row: row["dep_delay"]), "the row has no field 'dep_delay'. Correct the function"),
         (lambda s: s.map("m", lambda row: {}[row["carrier"]]), "test_text.py"),
     ],
 )
@@ -310,7 +313,7 @@ def test_a_naive_time_says_what_to_do() -> None:
 def test_rows_of_columns_tell_the_fields_that_they_have(tmp_path: Any) -> None:
     (tmp_path / "flights.csv").write_text("carrier,delay\nUA,2\n")
     flights = mp.Job("docs").source("in", sources.Files(tmp_path / "flights.csv"))
-    with pytest.raises(mp.OperatorError, match=r"the row has no field 'dep_delay', only 'carrier', 'delay'\. Mend"):
+    with pytest.raises(mp.OperatorError, match=r"the row has no field 'dep_delay', only 'carrier', 'delay'\. Correct"):
         mp.collect(flights.map("m", lambda row: row["dep_delay"]))
 
 

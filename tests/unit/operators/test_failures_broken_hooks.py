@@ -121,7 +121,7 @@ class OddSource:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ([[1]], "'in' lists a part of type list: .* is a str.*OddSource.list_parts"),
+        ([[1]], "'in' lists a part of type list: .* must be a str.*OddSource.list_parts"),
         ([1], "'in' lists a part of type int"),
         (None, "'in' could not list its parts: TypeError"),
     ],

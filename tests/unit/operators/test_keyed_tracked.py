@@ -329,7 +329,7 @@ def test_s1_enrich_holds_epochs_until_they_leave_and_persists_none() -> None:
         assert not step.operator.holds_epochs
         step.push(Epoch(5))
         assert step.operator.holds_epochs
-        with pytest.raises(InternalError, match="holds epochs back"):
+        with pytest.raises(InternalError, match="held back epochs"):
             one.barrier()
         step.desk.answer("a")
         step.settle()

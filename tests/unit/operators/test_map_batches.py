@@ -89,7 +89,9 @@ MIXED: dict[str, list[Any]] = {
 def test_what_only_widening_could_hold_is_refused_wherever_batches_are_cut(name: str) -> None:
     rows = [{"n": value} for value in MIXED[name]]
     for batches in ([Batch(rows)], [Batch([row]) for row in rows], [Batch(rows[::-1])]):
-        with pytest.raises(OperatorError, match=r"'under-test': column 'n.*' holds .*make them alike in a map step"):
+        with pytest.raises(
+            OperatorError, match=r"'under-test': column 'n.*' holds .*convert them to one type in a map step"
+        ):
             mapped(lambda batch: batch).push(*batches)
 
 

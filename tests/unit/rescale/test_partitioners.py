@@ -124,5 +124,5 @@ def test_a_partitioner_can_be_sent_and_compared() -> None:
 
 @pytest.mark.parametrize("given", [5, "index", StableHash])
 def test_anything_else_is_no_partitioner(given: Any) -> None:
-    with pytest.raises(PlanError, match=r"^step 'lane': partitioner is partitioners.stable_hash, "):
+    with pytest.raises(PlanError, match=r"^step 'lane': partitioner must be partitioners.stable_hash, "):
         partitioner_of(given, "lane")

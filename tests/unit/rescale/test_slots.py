@@ -113,5 +113,5 @@ def test_f4_an_illegal_key_is_refused_naming_the_step(call: str) -> None:
 @pytest.mark.parametrize("slots", [0, -1, 1.0, "8", None, SLOTS_MAX + 1])
 def test_an_illegal_number_of_slots_is_refused(slots: Any) -> None:
     for call in (lambda: slot_of("a", slots), lambda: slots_of(["a"], slots), lambda: StableSlots(slots)):
-        with pytest.raises(PlanError, match="slots is a whole number from 1 to"):
+        with pytest.raises(PlanError, match="slots must be a whole number from 1 to"):
             call()

@@ -22,9 +22,9 @@ from tests.unit.sinks.writing import context, everything, visible
     [
         ({}, "one of path=, table= and foreach_snapshot="),
         ({"path": "a", "table": "b"}, "one of path=, table= and foreach_snapshot="),
-        ({"path": "a", "mode": "ignore"}, "mode is one of"),
-        ({"path": "a", "format": ""}, "format is a str"),
-        ({"table": 5}, "table is a str"),
+        ({"path": "a", "mode": "ignore"}, "mode must be one of"),
+        ({"path": "a", "format": ""}, "format must be a str"),
+        ({"table": 5}, "table must be a str"),
         ({"path": "s3://a/b"}, r"sinks\.Spark takes a local folder.*docs/not-yet\.md#files-in-object-stores"),
         ({"path": "a", "options": {"compression": "gzip"}}, "options are for Spark's writer"),
         ({"path": "a", "format": "csv", "options": {1: 2}}, "options maps names"),
@@ -34,8 +34,8 @@ from tests.unit.sinks.writing import context, everything, visible
             {"path": "a", "partition_by": "x", "schema": pa.schema([("n", pa.int64())])},
             "lacks the partition columns 'x'",
         ),
-        ({"path": "a", "schema": "n long"}, "schema is a pyarrow.Schema or a StructType"),
-        ({"foreach_snapshot": 5}, "is a function of a DataFrame and an id"),
+        ({"path": "a", "schema": "n long"}, "schema must be a pyarrow.Schema or a StructType"),
+        ({"foreach_snapshot": 5}, "must be a function of a DataFrame and an id"),
         ({"foreach_snapshot": print, "mode": "overwrite"}, "the function decides"),
     ],
 )

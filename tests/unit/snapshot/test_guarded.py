@@ -186,7 +186,9 @@ def test_an_instance_a_function_and_a_class_are_taken() -> None:
 
 @pytest.mark.parametrize("given", ["/data", 3, object()], ids=["path", "number", "object"])
 def test_what_is_no_checkpointer_is_told_at_once(given: Any) -> None:
-    with pytest.raises(PlanError, match=r"checkpointer is an mp\.Checkpointer, or a function .*, which lacks claim, "):
+    with pytest.raises(
+        PlanError, match=r"checkpointer must be an mp\.Checkpointer, or a function .*, which lacks claim, "
+    ):
         Snapshots(checkpointer=given)
 
 

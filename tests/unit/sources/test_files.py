@@ -56,22 +56,22 @@ def test_the_format_is_found_by_the_files_a_pattern_matches(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"format": "xml"}, "format is one of"),
+        ({"format": "xml"}, "format must be one of"),
         ({"null_values": "NA"}, "list of str"),
         ({"null_values": [5]}, "list of str"),
         ({"null_values": 5}, "list of str"),
-        ({"types": "str"}, "types is a dict"),
-        ({"types": {5: "str"}}, "types is a dict"),
-        ({"types": {"n": "integer"}}, "the type of 'n' is one of bool, date, .*got 'integer'"),
-        ({"types": {"n": int}}, "the type of 'n' is one of .*got a type"),
+        ({"types": "str"}, "types must be a dict"),
+        ({"types": {5: "str"}}, "types must be a dict"),
+        ({"types": {"n": "integer"}}, "the type of 'n' must be one of bool, date, .*got 'integer'"),
+        ({"types": {"n": int}}, "the type of 'n' must be one of .*got a type"),
         ({"types": {"n": "str"}, "format": "json"}, "types is for csv"),
         ({"null_values": ["NA"], "format": "json"}, "for csv"),
         ({"newlines_in_values": False, "format": "text"}, "newlines_in_values is for csv"),
-        ({"newlines_in_values": "no"}, "newlines_in_values is True or False, got 'no'"),
-        ({"follow": 1}, "follow is True or False, got 1"),
-        ({"split_bytes": 0}, "split_bytes is a whole number of bytes of at least 1, or None.*got 0"),
-        ({"split_bytes": True}, "split_bytes is a whole number"),
-        ({"split_bytes": 1e6}, "split_bytes is a whole number"),
+        ({"newlines_in_values": "no"}, "newlines_in_values must be True or False, got 'no'"),
+        ({"follow": 1}, "follow must be True or False, got 1"),
+        ({"split_bytes": 0}, "split_bytes must be a whole number of bytes of at least 1, or None.*got 0"),
+        ({"split_bytes": True}, "split_bytes must be a whole number"),
+        ({"split_bytes": 1e6}, "split_bytes must be a whole number"),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(arguments: dict[str, Any], says: str) -> None:
@@ -133,7 +133,7 @@ def test_other_columns_are_told_with_the_file_and_their_names(tmp_path: Path) ->
 def test_a_position_of_another_format_is_refused(tmp_path: Path) -> None:
     path = file_with(tmp_path, "a.csv", "n\n1\n")
     part = Files(path, format="text").build_part(Part(str(path)), None)
-    with pytest.raises(SourceError, match="read as csv, its saved position is one in text"):
+    with pytest.raises(SourceError, match="would be read as csv, but its saved position is one in text"):
         Files(path).build_part(Part(str(path)), part.snapshot())
     part.close()
 
@@ -155,7 +155,7 @@ def test_a_file_that_became_shorter_is_told(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_opened_is_told_by_name(format: Any, tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "none")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for name, says in (("dangling", "no such file"), ("loop", "symbolic links")):
+    for name, says in (("dangling", "does not exist"), ("loop", "symbolic links")):
         with pytest.raises(SourceError, match=f"{name} cannot be read: .*{says}"):
             read_source(Files(tmp_path / name, format=format))
 
@@ -166,7 +166,7 @@ def test_a_file_that_vanished_after_it_was_listed_is_told(tmp_path: Path) -> Non
     (part,) = source.list_parts()
     path.unlink()
     built = source.build_part(part, None)
-    with pytest.raises(SourceError, match=r"a\.txt cannot be read: there is no such file"):
+    with pytest.raises(SourceError, match=r"a\.txt cannot be read: the file does not exist"):
         built.poll(1)
     built.close()
 

@@ -180,7 +180,7 @@ def test_a_file_that_was_being_read_and_has_gone_is_told_on_resume(tmp_path: Pat
     assert now(part) == ["two"]
     part.close()
     resumed = followed(Files(tmp_path / "*.txt", follow=True), state)
-    with pytest.raises(SourceError, match=r"a\.txt has been read in part.*no longer there: put it back"):
+    with pytest.raises(SourceError, match=r"a\.txt was read in part.*no longer exists: restore it"):
         resumed.poll(1)
     assert resumed.snapshot() == state
     resumed.close()

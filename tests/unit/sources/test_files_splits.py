@@ -274,7 +274,7 @@ def test_a_position_is_refused_where_the_file_is_split_otherwise_now(tmp_path: P
         source = Files(path, split_bytes=before)
         part = source.build_part(source.list_parts()[index], None)
         poll_once(part, 1)
-        with pytest.raises(SourceError, match=f"as split now .by {now or 'no'} bytes.*of split_bytes={before}"):
+        with pytest.raises(SourceError, match=f"as split now .by {now or 'no'} bytes.*with split_bytes={before}"):
             Files(path, split_bytes=now).build_part(source.list_parts()[index], part.snapshot())
         part.close()
     # Another split size is accepted if it cuts this file at the same places.

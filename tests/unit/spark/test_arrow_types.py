@@ -59,5 +59,5 @@ def test_what_spark_has_not_becomes_larger_or_text(kind: pa.DataType, spark: str
 
 @pytest.mark.parametrize("kind", [pa.decimal256(60, 3), pa.month_day_nano_interval(), pa.sparse_union([])], ids=str)
 def test_what_spark_cannot_have_is_refused_with_the_name_of_the_column(kind: pa.DataType) -> None:
-    with pytest.raises(SourceError, match=r"column 'c\.d' is .* which Spark has no type for"):
+    with pytest.raises(SourceError, match=r"column 'c\.d' is .* for which Spark has no type"):
         spark_schema(pa.schema([("c", pa.struct([("d", kind)]))]))

@@ -29,5 +29,5 @@ def test_every_count_of_a_run_is_a_column(tmp_path: Path) -> None:
 
 
 def test_a_record_without_counts_says_so() -> None:
-    with pytest.raises(SourceError, match="job 'docs' has left no counts with its output"):
+    with pytest.raises(SourceError, match="job 'docs' has stored no counts with its output"):
         counts_of(JobOutput("docs", "s1", None, {}))

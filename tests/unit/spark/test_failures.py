@@ -44,14 +44,17 @@ def test_what_spark_refuses_is_told_in_one_line_with_what_was_to_be_done(kind: t
     ids=lambda error: type(error).__name__,
 )
 def test_a_spark_that_is_gone_is_told_as_such_whatever_was_asked_for(error: Exception) -> None:
-    with pytest.raises(SparkError, match="stage rows: Spark has gone away: ") as caught, spark_errors("stage rows"):
+    with (
+        pytest.raises(SparkError, match="stage rows: Spark has ended or the connection is lost: ") as caught,
+        spark_errors("stage rows"),
+    ):
         raise error
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is error
 
 
 def test_of_what_a_call_by_grpc_says_its_details_are_told() -> None:
-    with pytest.raises(SparkError, match="away: failed to connect to all addresses"), spark_errors("stage rows"):
+    with pytest.raises(SparkError, match="lost: failed to connect to all addresses"), spark_errors("stage rows"):
         raise PySparkException(RPC)
 
 

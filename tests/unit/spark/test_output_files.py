@@ -98,7 +98,7 @@ def test_one_of_several_jobs_and_steps_is_chosen(tmp_path: Path) -> None:
 
 
 def test_without_a_record_there_is_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no job has left a record in"):
+    with pytest.raises(SourceError, match="no job has written a record in"):
         opened(tmp_path)
     write(tmp_path, [])
     assert opened(tmp_path).splits() == []
@@ -136,7 +136,7 @@ def test_lines_of_json_may_differ_in_fields_and_hold_moments_as_text(tmp_path: P
     given = pa.schema([("at", pa.timestamp("us", "UTC")), ("n", pa.float32()), ("more", pa.struct([("x", pa.int8())]))])
     assert read(files, given) == [{"at": noon, "n": 1.0, "more": None}, {"at": None, "n": 2.5, "more": {"x": 1}}]
     write(tmp_path, [{"n": 1}, {"n": "secret"}], format="json")
-    with pytest.raises(SourceError, match="'n' do not go into one column") as caught:
+    with pytest.raises(SourceError, match="'n' do not fit into one column") as caught:
         opened(tmp_path).schema()
     assert "secret" not in str(caught.value)
 

@@ -219,7 +219,7 @@ def test_calls_that_never_come_back_are_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(calls, "_GRACE_S", 0.01 - 30.0)
     with enriching() as step:
         step.push(keyed("a"))
-        with pytest.raises(DeadlineError, match=r"'under-test': no call of Desk\.ask at .* has come back for 0\.01 s"):
+        with pytest.raises(DeadlineError, match=r"'under-test': no call of Desk\.ask at .* has returned for 0\.01 s"):
             step.settle()
 
 
@@ -278,17 +278,17 @@ def test_a_function_that_is_no_coroutine_function_is_refused(function: Any) -> N
         ({"concurrency": 0}, "whole number of at least 1"),
         ({"concurrency": 1.5}, "whole number of at least 1"),
         ({"retries": -1}, "whole number of at least 0"),
-        ({"retry_backoff_s": -0.1}, "retry_backoff_s is a number of seconds of at least 0"),
-        ({"timeout_s": 0}, "timeout_s is a number of seconds above 0"),
-        ({"timeout_s": float("inf")}, "timeout_s is a number of seconds above 0"),
-        ({"timeout_s": None}, "timeout_s is a number of seconds above 0"),
-        ({"timeout_s": True}, "timeout_s is a number of seconds above 0"),
-        ({"cache": 100}, r"cache is an mp\.Cache"),
-        ({"cache": timedelta(0)}, "ttl is a timedelta above 0"),
-        ({"combine": known}, "combine is an ordinary function"),
+        ({"retry_backoff_s": -0.1}, "retry_backoff_s must be a number of seconds of at least 0"),
+        ({"timeout_s": 0}, "timeout_s must be a number of seconds above 0"),
+        ({"timeout_s": float("inf")}, "timeout_s must be a number of seconds above 0"),
+        ({"timeout_s": None}, "timeout_s must be a number of seconds above 0"),
+        ({"timeout_s": True}, "timeout_s must be a number of seconds above 0"),
+        ({"cache": 100}, r"cache must be an mp\.Cache"),
+        ({"cache": timedelta(0)}, "ttl must be a timedelta above 0"),
+        ({"combine": known}, "combine must be an ordinary function"),
         ({"combine": 3}, "expected a function"),
         ({"by": 3}, "expected a function"),
-        ({"on_error": "retry"}, "on_error is"),
+        ({"on_error": "retry"}, "on_error must be"),
     ],
     ids=shown,
 )

@@ -130,12 +130,12 @@ def test_a_file_that_is_gone_or_in_the_way_stops_the_commit_before_anything_move
     in_the_way = tmp_path / "a=2" / "b=x" / "out-s1-00002.json"
     in_the_way.parent.mkdir(parents=True)
     in_the_way.touch()
-    with pytest.raises(SinkError, match=r"out-s1-00002\.json is there already"):
+    with pytest.raises(SinkError, match=r"out-s1-00002\.json already exists"):
         sink(tmp_path).commit(context(), [payload])
     assert visible(tmp_path) == [in_the_way.relative_to(tmp_path)]
     in_the_way.unlink()
     staged_files(tmp_path, context(), [payload])[3].path.unlink()
-    with pytest.raises(SinkError, match="is lost before its commit"):
+    with pytest.raises(SinkError, match="was removed before its commit"):
         sink(tmp_path).commit(context(), [payload])
     assert visible(tmp_path) == []
 

@@ -68,11 +68,11 @@ def test_a_file_that_is_gone_or_in_the_way_stops_the_commit_before_anything_move
     sink = Files(tmp_path, format="json")
     in_the_way = tmp_path / "out-s1-00001.json"
     in_the_way.touch()
-    with pytest.raises(SinkError, match="is there already"):
+    with pytest.raises(SinkError, match="already exists"):
         sink.commit(context(), payloads)
     in_the_way.unlink()
     staged[1].unlink()
-    with pytest.raises(SinkError, match="is lost before its commit"):
+    with pytest.raises(SinkError, match="was removed before its commit"):
         sink.commit(context(), payloads)
     assert visible(tmp_path) == []
 

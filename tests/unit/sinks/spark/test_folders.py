@@ -285,7 +285,7 @@ def test_a_publication_that_cannot_be_finished_is_told_until_it_is_given_up(
     for staged in tmp_path.rglob("*.parquet"):
         staged.unlink()
     for _ in range(2):
-        with pytest.raises(SinkError, match=r"cannot be finished: .* is lost before its commit") as raised:
+        with pytest.raises(SinkError, match=r"cannot be finished: .* was removed before its commit") as raised:
             Spark(tmp_path / "out").recover(context("s2"), [])
         assert str(intended) in str(raised.value)
     intended.write_text("?")

@@ -116,7 +116,7 @@ def test_a_schema_is_given_by_arrow_or_by_spark() -> None:
     for wrong in (StringType(), {"n": "long"}, StructType().add("v", VariantType()), pa.schema([])):
         with pytest.raises(PlanError):
             given_schema(wrong)
-    with pytest.raises(PlanError, match="names a column twice"):
+    with pytest.raises(PlanError, match="each column once"):
         given_schema(pa.schema([("a", pa.int64()), ("a", pa.int64())]))
     with pytest.raises(PlanError, match="column 't' holds"):
         given_schema(schema(t=pa.time64("us")))

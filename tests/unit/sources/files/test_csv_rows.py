@@ -264,7 +264,7 @@ def test_a_malformed_record_of_a_given_type_says_so(tmp_path: Path) -> None:
 
 
 def test_a_type_for_a_column_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"a\.csv has no column 'm', as types= says"):
+    with pytest.raises(SourceError, match=r"a\.csv has no column 'm', which types= names"):
         rows(tmp_path, "n\n1\n", types={"m": "str"})
 
 

@@ -81,7 +81,7 @@ def test_cut_off_and_damaged_data_are_told_apart(suffix: str, tmp_path: Path) ->
 def test_why_a_file_cannot_be_opened(tmp_path: Path) -> None:
     loop = tmp_path / "loop.txt"
     loop.symlink_to(loop)
-    for path, expected in ((tmp_path / "none.txt", "no such file"), (tmp_path, "folder"), (loop, "symbolic links")):
+    for path, expected in ((tmp_path / "none.txt", "does not exist"), (tmp_path, "folder"), (loop, "symbolic links")):
         with pytest.raises(OSError) as raised:  # noqa: PT011
             ByteStream(path)
         assert expected in why_unreadable(raised.value)

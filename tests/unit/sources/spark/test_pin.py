@@ -71,9 +71,9 @@ def test_a_file_is_the_pinned_one_until_it_is_written_to(tmp_path: Path) -> None
     file = PinnedFile(str(path), status.st_size, status.st_mtime_ns, (0,), {})
     file.check(path.stat())
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    with pytest.raises(SourceError, match="is not the file any more that was pinned when the job started"):
+    with pytest.raises(SourceError, match="is no longer the file that was pinned when the job started"):
         file.check(path.stat())
     path.write_text("123")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    with pytest.raises(SourceError, match="is not the file any more"):
+    with pytest.raises(SourceError, match="is no longer the file"):
         file.check(path.stat())

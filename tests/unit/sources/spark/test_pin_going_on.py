@@ -98,7 +98,7 @@ def test_a_file_of_the_users_own_that_was_changed_is_an_error(tmp_path: Path) ->
     again.pin("job", record)
     again.unpin()
     parquet(path, {"n": [1, 2, 3]})
-    with pytest.raises(SourceError, match="is not the file any more that was pinned"):
+    with pytest.raises(SourceError, match="is no longer the file that was pinned"):
         again.pin("job", record)
 
 

@@ -177,7 +177,7 @@ def test_a_file_that_was_written_to_replaced_or_removed_is_an_error(tmp_path: Pa
     with pytest.raises(SourceError, match=r"a\.parquet was pinned when the job started, and is not there"):
         read_source(source)
     numbers(tmp_path)
-    with pytest.raises(SourceError, match=r"a\.parquet is not the file any more that was pinned"):
+    with pytest.raises(SourceError, match=r"a\.parquet is no longer the file that was pinned"):
         read_source(source)
 
 

@@ -214,7 +214,7 @@ def test_the_oracle_may_be_named_among_the_laws() -> None:
 
 
 def test_what_is_no_oracle_is_refused() -> None:
-    with pytest.raises(ValueError, match="oracle is a function from records"):
+    with pytest.raises(ValueError, match="oracle must be a function from records"):
         check_operator(lambda s: s.count("n"), oracle=[1])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="returns no stream"):
         check_operator(lambda s: s.sink("end", mp.sinks.Memory()), laws=[], oracle=lambda rows: [])

@@ -205,17 +205,17 @@ def test_a_request_is_checked_field_by_field(asked: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("message", "said"),
     [
-        ([], "a message is a map"),
+        ([], "a message must be a map"),
         ({"protocol": 2}, "another version"),
-        ({"protocol": PROTOCOL}, "has a token"),
+        ({"protocol": PROTOCOL}, "must have a token"),
         (
             {"protocol": PROTOCOL, "token": "t", "ask": "run"},
-            "asks one of status, rescale, snapshot, stop, wait",
+            "one of the commands status, rescale, snapshot, stop, wait",
         ),
-        ({"protocol": PROTOCOL, "token": "t", "ask": "wait"}, "comes as a map"),
+        ({"protocol": PROTOCOL, "token": "t", "ask": "wait"}, "must be a map"),
         ({"protocol": PROTOCOL, "token": "t", "ask": "wait", "with": {}}, "lacks a field"),
-        ({"protocol": PROTOCOL, "token": "t", "ask": "wait", "with": {"timeout_s": -1}}, "a timeout is from 0"),
-        ({"protocol": PROTOCOL, "token": "t", "ask": "wait", "with": {"timeout_s": 1e9}}, "a timeout is from 0"),
+        ({"protocol": PROTOCOL, "token": "t", "ask": "wait", "with": {"timeout_s": -1}}, "a timeout must be from 0"),
+        ({"protocol": PROTOCOL, "token": "t", "ask": "wait", "with": {"timeout_s": 1e9}}, "a timeout must be from 0"),
         ({"protocol": PROTOCOL, "token": "t", "ask": "wait", "with": {"timeout_s": True}}, "of the wrong type"),
         ({"protocol": PROTOCOL, "token": "t", "ask": "wait", "with": {"timeout_s": math.inf}}, "of the wrong type"),
     ],
@@ -234,7 +234,7 @@ def test_what_a_later_version_adds_is_left() -> None:
 
 @pytest.mark.parametrize("payload", [b"\x91" * 100_000, b"\xdf\xff\xff\xff\xff", b"\xc7\xff\x05" + b"x" * 255, b"\xc1"])
 def test_bombs_do_not_go_off(payload: bytes) -> None:
-    with pytest.raises(ControlError, match=r"is not msgpack|is a map"):
+    with pytest.raises(ControlError, match=r"is not msgpack|must be a map"):
         decode_request(payload)
 
 

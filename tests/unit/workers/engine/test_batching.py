@@ -51,9 +51,9 @@ def test_rows_max_cuts_what_a_source_gives_and_changes_no_result(rows_max: int) 
 
 @pytest.mark.parametrize("amount", [0, -1, 1.5, "a", True])
 def test_a_credit_is_a_whole_number(amount: Any) -> None:
-    with pytest.raises(PlanError, match="Credit: rows is a whole number"):
+    with pytest.raises(PlanError, match="Credit: rows must be a whole number"):
         mp.Credit(rows=amount)
-    with pytest.raises(PlanError, match="Credit: size is a whole number"):
+    with pytest.raises(PlanError, match="Credit: size must be a whole number"):
         mp.Credit(size=amount)
-    with pytest.raises(PlanError, match=r"credit is a Credit\(rows=, size=\)"):
+    with pytest.raises(PlanError, match=r"credit must be a Credit\(rows=, size=\)"):
         Batching(credit=amount)

@@ -17,4 +17,4 @@ def test_a_number_of_workers_goes(workers: int) -> None:
 def test_anything_else_is_refused_and_shown(workers: object) -> None:
     with pytest.raises(PlanError) as caught:
         check_size(workers)
-    assert str(caught.value) == f"workers is a whole number from 1 to {WORKERS_MAX}, got {workers!r}"
+    assert str(caught.value) == f"workers must be a whole number from 1 to {WORKERS_MAX}, got {workers!r}"

@@ -55,7 +55,7 @@ def test_a_rescale_need_not_be_waited_for_but_what_cannot_be_is_told() -> None:
     job, out = endless()
     handle = start(job)
     assert handle.rescale(4, wait=False, timeout_s=PATIENCE_S) is None
-    with pytest.raises(PlanError, match="workers is a whole number from 1 to 128"):
+    with pytest.raises(PlanError, match="workers must be a whole number from 1 to 128"):
         handle.rescale(0, wait=False)
     assert handle.rescale(4, timeout_s=PATIENCE_S).members == (0, 1, 2, 3)
     handle.stop(timeout_s=PATIENCE_S)

@@ -46,9 +46,9 @@ def test_a_job_without_snapshots_makes_none_and_goes_on() -> None:
 @pytest.mark.parametrize("uri", ["", "x" * 2001, "x\0", 7, None, Path("there")], ids=repr)
 def test_where_a_savepoint_is_to_be_is_checked(uri: Any) -> None:
     job = Elsewhere(Accepted())
-    with pytest.raises(PlanError, match="uri says where"):
+    with pytest.raises(PlanError, match="uri must be the place"):
         mp.JobHandle(job).savepoint(uri)
-    with pytest.raises(PlanError, match="timeout_s is a number"):
+    with pytest.raises(PlanError, match="timeout_s must be a number"):
         mp.JobHandle(job).snapshot(timeout_s=-1)
     assert job.asked == []
 

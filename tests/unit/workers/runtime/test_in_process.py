@@ -252,7 +252,7 @@ def test_collect_of_a_failing_stream_raises() -> None:
 
 @pytest.mark.parametrize("workers", [0, -1, 1025, 1.0, "2", None, True], ids=repr)
 def test_the_number_of_workers_is_checked_before_the_job_is(workers: Any) -> None:
-    with pytest.raises(PlanError, match="workers is a whole number from 1 to 128, got"):
+    with pytest.raises(PlanError, match="workers must be a whole number from 1 to 128, got"):
         mp.run(mp.Job("empty"), workers)
-    with pytest.raises(PlanError, match="workers is a whole number from 1 to 128, got"):
+    with pytest.raises(PlanError, match="workers must be a whole number from 1 to 128, got"):
         mp.InProcess(workers)

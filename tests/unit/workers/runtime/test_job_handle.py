@@ -208,10 +208,10 @@ def test_a_name_is_taken_while_its_job_runs_and_free_when_it_has_been_waited_for
 def test_timeouts_are_checked(timeout_s: Any) -> None:
     handle = start(idle_free())
     for call in (handle.status, handle.stop, lambda **given: handle.rescale(2, **given)):
-        with pytest.raises(PlanError, match="timeout_s is a number of seconds"):
+        with pytest.raises(PlanError, match="timeout_s must be a number of seconds"):
             call(timeout_s=timeout_s)
     if timeout_s is not None:
-        with pytest.raises(PlanError, match="timeout_s is a number of seconds"):
+        with pytest.raises(PlanError, match="timeout_s must be a number of seconds"):
             handle.wait(timeout_s=timeout_s)
     assert handle.wait(timeout_s=math.inf).written == 1
 
@@ -219,7 +219,7 @@ def test_timeouts_are_checked(timeout_s: Any) -> None:
 def test_flags_are_checked() -> None:
     handle = start(idle_free())
     for call in (lambda: handle.stop(drain="no"), lambda: handle.stop(wait=1), lambda: handle.rescale(2, wait="no")):  # type: ignore[arg-type, call-overload]
-        with pytest.raises(PlanError, match="is True or False"):
+        with pytest.raises(PlanError, match="must be True or False"):
             call()
     handle.wait(timeout_s=PATIENCE_S)
 

@@ -56,7 +56,9 @@ def test_a_lost_peer_is_named_with_how_and_not_connected_again_before_it_is_disc
     peers.lose(1, 0.0, "nothing answers")
     peers.send(1, [Connected(0)])
     assert lost.contents == []
-    with pytest.raises(PeerError, match="worker 1 is gone, or cannot be reached from worker 0 any more: nothing answe"):
+    with pytest.raises(
+        PeerError, match="worker 1 is gone, or cannot be reached from worker 0 any longer: nothing answe"
+    ):
         peers.losses.check(10.0, quiet=True)
     with pytest.raises(InternalError):
         peers.connect(1, Sent)
