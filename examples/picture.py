@@ -172,7 +172,7 @@ class Recorded:
         return [self.recorder.buckets.get(number, Bucket()) for number in range(round(self.end_s / BUCKET_S))]
 
 
-WIDTH, LEFT, RIGHT, TOP, PANEL, GAP = 860, 74, 24, 58, 120, 44
+WIDTH, LEFT, RIGHT, TOP, PANEL, GAP = 860, 74, 24, 58, 84, 42
 
 
 def draw(recorded: Recorded) -> str:
