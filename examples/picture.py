@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final
@@ -26,7 +27,7 @@ KEYS: Final = 1_200
 PARTS: Final = 8
 ROWS_PER_S: Final = 60_000
 PLAN: Final = ((3.0, 4), (6.5, 2))
-"""At this second go to so many workers."""
+"""The rescales: the second at which one starts, and the new number of workers."""
 END_S: Final = 10.0
 WARM_UP_S: Final = 1.0
 BUCKET_S: Final = 0.1
@@ -37,7 +38,7 @@ Row = tuple[int, float]
 
 @dataclass(frozen=True)
 class Steady:
-    """Gives ``rows_per_s`` rows, each when it is due, from ``start_s`` to ``end_s`` of the monotonic clock."""
+    """Gives ``rows_per_s`` rows from ``start_s`` to ``end_s`` of the monotonic clock, each when it is due."""
 
     start_s: float
     end_s: float
@@ -172,7 +173,7 @@ class Recorded:
         return [self.recorder.buckets.get(number, Bucket()) for number in range(round(self.end_s / BUCKET_S))]
 
 
-WIDTH, LEFT, RIGHT, TOP, PANEL, GAP = 860, 74, 24, 58, 120, 44
+WIDTH, LEFT, RIGHT, TOP, PANEL, GAP = 860, 74, 24, 58, 84, 42
 
 
 def draw(recorded: Recorded) -> str:
@@ -180,7 +181,8 @@ def draw(recorded: Recorded) -> str:
     buckets = recorded.buckets
     workers = sorted({worker for bucket in buckets for worker in bucket.rows})
     rates = [[bucket.rows[worker] / BUCKET_S for bucket in buckets] for worker in workers]
-    owned = [Counter(bucket.owners.values()) for bucket in buckets]
+    owners = accumulate((bucket.owners for bucket in buckets), lambda before, new: before | new)
+    owned = [Counter(bucket.values()) for bucket in owners]
     keys = [[float(of[worker]) for of in owned] for worker in workers]
     delays = [bucket.longest_s * 1_000 for bucket in buckets]
     read = f"{recorded.result.read:,} rows read, {recorded.result.written:,} written"

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import malstrom_py as mp
 from examples.flights.data import one_file, package_data
-from examples.flights.on_ray import CPUS, STARTS, WORKERS, rescaled, start_ray, went_as_planned
+from examples.flights.on_ray import CPUS, STARTS, start_ray
 from examples.flights.pace import Paced
 from examples.flights.report import make_console
+from examples.flights.rescales import WORKERS, run_and_rescale, went_as_planned
 from examples.flights.view import View
 from malstrom_py import sinks, sources
 from malstrom_py.errors import pip_install
@@ -88,7 +89,9 @@ def demo(spark: SparkSession, folder: Path, seconds: float) -> bool:
         console.print(f"They are read in {seconds:.0f} s.\n")
         source = Paced(sources.Spark(flights, staging=folder / "staging"), rows / PARTS / seconds)
         view = View()
-        result = rescaled(mp.RayRuntime(WORKERS, num_cpus=CPUS).start(job(source, "planes")), view, console, rows)
+        result = run_and_rescale(
+            mp.RayRuntime(WORKERS, num_cpus=CPUS).start(job(source, "planes")), view, console, rows
+        )
     finally:
         ray.shutdown()
     console.print(f"{result}\n")

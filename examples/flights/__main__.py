@@ -1,4 +1,7 @@
-"""The demo: ``make demo``, or ``python -m examples.flights``. The exit code is 0 only if every check holds."""
+"""The demo: ``make demo``, or ``python -m examples.flights``.
+
+A job goes from two workers to four and back while it reads the flights. The exit code is 0 only if every check holds.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +25,27 @@ from examples.flights.report import (
     print_lateness,
     print_statistics,
 )
+from examples.flights.rescales import WORKERS, run_and_rescale, went_as_planned
+from examples.flights.view import View
 
 KEYS = {"carriers": "carrier", "planes": "tailnum"}
 TIGHT = timedelta(hours=2)
 
 
 def demo(out: Path) -> bool:
-    """Run both jobs, print what they found, and say whether every check holds."""
+    """Run both jobs, print their results, and return whether every check holds."""
     console = make_console()
     files = monthly_files(out / "input")
     results = out / "results"
     shutil.rmtree(results, ignore_errors=True)
 
     job = delays_job(files, results)
-    delays = mp.run(job)
+    view = View()
+    delays = run_and_rescale(mp.InProcess(WORKERS).start(job, control=False), view, console, FLIGHTS)
     console.print(f"{delays}\n")
     tight = mp.run(lateness_job(files, results / "late", bound=TIGHT))
     console.print(f"{tight}\n")
+    console.print(view.moves(), "")
 
     names = airline_names()
     running = {branch: pl.read_parquet(results / branch / "*.parquet") for branch in KEYS}
@@ -56,7 +63,8 @@ def demo(out: Path) -> bool:
     found = {branch: differences(final[branch], by_polars(files, key)) for branch, key in KEYS.items()}
     for branch, differing in found.items():
         print_comparison(console, branch, final[branch].height, differing)
-    return delays.read == FLIGHTS and all(one.holds for one in accounts) and not any(found.values())
+    is_planned = went_as_planned(console, view)
+    return is_planned and delays.read == FLIGHTS and all(one.holds for one in accounts) and not any(found.values())
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import shutil
 import zipfile
 from importlib.util import find_spec
@@ -33,16 +32,10 @@ def monthly_files(folder: Path) -> str:
 
 def cut_by_month(folder: Path) -> None:
     """Write one file per month, each with the header."""
-    with zipfile.ZipFile(package_data() / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
-        rows = csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
-        header = next(rows)
-        month_at = header.index("month")
-        months: dict[str, list[list[str]]] = {}
-        for row in rows:
-            months.setdefault(row[month_at], []).append(row)
-    for month, flights in months.items():
-        with (folder / f"flights-2013-{int(month):02}.csv").open("w", encoding="utf-8", newline="") as file_of_month:
-            csv.writer(file_of_month, lineterminator="\n").writerows([header, *flights])
+    with zipfile.ZipFile(package_data() / "flights.csv.zip") as archive:
+        flights = pl.read_csv(archive.read("flights.csv"), infer_schema=False)
+    for (month,), rows in flights.partition_by("month", as_dict=True).items():
+        rows.write_csv(folder / f"flights-2013-{int(month):02}.csv")
 
 
 def one_file(file: Path) -> str:

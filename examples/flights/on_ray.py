@@ -11,14 +11,11 @@ import logging
 import os
 import shutil
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from rich.live import Live
 
 import malstrom_py as mp
 from examples.flights.__main__ import KEYS
@@ -26,24 +23,18 @@ from examples.flights.check import account, by_polars, differences, last_rows
 from examples.flights.data import FLIGHTS, airline_names, monthly_files
 from examples.flights.jobs import delays_job
 from examples.flights.report import make_console, print_accounts, print_comparison, print_statistics
-from examples.flights.view import Rescale, View
+from examples.flights.rescales import WORKERS, run_and_rescale, went_as_planned
+from examples.flights.view import View
 from malstrom_py.errors import pip_install
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from rich.console import Console
 
 MONTHS = 12
-WORKERS = 2
-PLAN = ((0.1, 4), (0.5, 2))
-"""Once so much of the input has been read, go to so many workers."""
 CPUS = 0.25
-"""What a worker asks of Ray: there is room for all of them on one core. It may use more."""
+"""The CPUs that a worker reserves on Ray, so that all of them fit on one core. It may use more."""
 STARTS = 6
-"""Reading takes at least so many times as long as Ray took to start: where processes start slowly, rescales do too."""
-LOOK_S = 0.25
-ENDED = {"finished", "failed", "stopped"}
+"""Reading takes at least this many times as long as starting Ray: if processes start slowly, rescales are slow too."""
 
 
 def demo(out: Path, seconds: float) -> bool:
@@ -58,11 +49,11 @@ def demo(out: Path, seconds: float) -> bool:
         seconds = max(seconds, STARTS * started_s)
         job = delays_job(files, results, rows_per_s=FLIGHTS / MONTHS / seconds)
         console.print(
-            f"{FLIGHTS:,} flights of {MONTHS} files, read at the pace of {FLIGHTS / seconds:,.0f} a second so that "
-            f"there is something to see ({seconds:.0f} s).\n"
+            f"{FLIGHTS:,} flights of {MONTHS} files, {FLIGHTS / seconds:,.0f} a second, so that the rescales can be "
+            f"watched ({seconds:.0f} s).\n"
         )
         view = View()
-        result = rescaled(mp.RayRuntime(WORKERS, num_cpus=CPUS).start(job), view, console, FLIGHTS)
+        result = run_and_rescale(mp.RayRuntime(WORKERS, num_cpus=CPUS).start(job), view, console, FLIGHTS)
     finally:
         ray.shutdown()
     console.print(f"{result}\n")
@@ -71,38 +62,16 @@ def demo(out: Path, seconds: float) -> bool:
 
 
 def start_ray() -> tuple[Any, float]:
-    """A Ray of this program's own, and how many seconds it took; what its processes log stays in its files, for the
-    screen is taken.
-    """
+    """Start a new Ray and return it with the seconds that took. Its processes log to files only, not to the screen."""
     try:
         import ray
     except ImportError:
         raise SystemExit(f"The demo on Ray needs Ray: {pip_install('demo', 'ray')}") from None
-    # Else its workers give way to all else on this machine.
+    # By default, Ray's workers have a lower priority than other processes.
     os.environ.setdefault("RAY_worker_niceness", "0")
     began_s = monotonic()
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     return ray, monotonic() - began_s
-
-
-def rescaled(handle: mp.JobHandle, view: View, console: Console, rows: int) -> mp.RunResult:
-    """See a job that reads ``rows`` to its end, with a rescale wherever `PLAN` has one."""
-    live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext()
-    asked: Future[mp.RescaleReport] | None = None
-    with live as screen, ThreadPoolExecutor(1) as asking:
-        while (status := handle.status()).state not in ENDED:
-            view.saw(status)
-            if asked is not None and asked.done():
-                asked = None
-            if asked is None and len(view.rescales) < len(PLAN):
-                share, size = PLAN[len(view.rescales)]
-                if status.counts.read >= share * rows:
-                    asked = asking.submit(handle.rescale, size)
-                    view.rescales.append(Rescale(status.counts.duration_s, status.workers, size, asked))
-            if screen is not None:
-                screen.update(view.drawn(status), refresh=True)
-            sleep(LOOK_S)
-    return handle.wait()
 
 
 def checked(console: Console, job: mp.Job, result: mp.RunResult, view: View, files: str, results: Path) -> bool:
@@ -119,21 +88,11 @@ def checked(console: Console, job: mp.Job, result: mp.RunResult, view: View, fil
     return went_as_planned(console, view) and is_right
 
 
-def went_as_planned(console: Console, view: View) -> bool:
-    """Whether the rescales of `PLAN` were done, and rows were read before, between and after them. Print it if not."""
-    planned = [size for _, size in PLAN]
-    done = [len(rescale.report.members) for rescale in view.rescales if rescale.report is not None]
-    if done == planned and view.sizes == [WORKERS, *planned]:
-        return True
-    console.print("[red]NOT RESCALED[/] as planned, for the input was at its end before: give it more --seconds")
-    return False
-
-
 def main() -> None:
     """Read the arguments, run, and exit."""
     parser = argparse.ArgumentParser(prog="python -m examples.flights.on_ray", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo-out"), help="folder for input and results")
-    parser.add_argument("--seconds", type=float, default=25.0, help="how long reading the input takes at least")
+    parser.add_argument("--seconds", type=float, default=25.0, help="least time for reading the input")
     arguments = parser.parse_args()
     sys.exit(0 if demo(arguments.out.resolve(), arguments.seconds) else 1)
 

@@ -58,7 +58,7 @@ def running_means(running: pl.DataFrame, names: dict[str, str]) -> Iterator[str]
     biggest = running.group_by("key").agg(pl.col("flights").max()).top_k(CARRIERS, by="flights")
     lines = {key: thinned(running.filter(pl.col("key") == key).sort("flights")) for key in biggest["key"]}
     panel = panel_of(LEFT_PANEL, list(lines.values()), "flights", FLIGHTS_MIN)
-    yield from axes(panel, "The mean departure delay of a carrier, in minutes", "flights of the carrier so far")
+    yield from axes(panel, "Mean departure delay of a carrier, minutes", "flights of the carrier so far")
     ends = []
     for (key, line), colour in zip(lines.items(), svg.COLOURS, strict=False):
         points = [panel.at(flights, mean) for flights, mean in line.select("flights", "mean").iter_rows()]
@@ -98,7 +98,7 @@ def means_of_planes(planes: pl.DataFrame) -> Iterator[str]:
     mean = float(planes.select((pl.col("mean") * pl.col("departed")).sum() / pl.col("departed").sum()).item())
     often = planes.filter(pl.col("departed") >= DEPARTURES_MIN)
     panel = panel_of(RIGHT_PANEL, [often], "departed", DEPARTURES_MIN)
-    title = f"The mean departure delay of {often.height:,} planes, in minutes"
+    title = f"Mean departure delay of {often.height:,} planes, minutes"
     yield from axes(panel, title, f"departures of the plane, {DEPARTURES_MIN} at least")
     for departed, delay in often.select("departed", "mean").iter_rows():
         yield svg.dot(panel.at(departed, delay), colour=svg.COLOURS[0])

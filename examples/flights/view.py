@@ -1,4 +1,4 @@
-"""What the demo on Ray shows while its job runs: the workers, the rates of the steps, the rescales and their moves."""
+"""Draws a running job: the workers, the rates of the steps, the rescales and their moves."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 BARS = " ▁▂▃▄▅▆▇█"
 RATES_SHOWN = 60
 RATE_S = 2.0
-"""Rates are over the last so many seconds, so that they can be read."""
+"""Each rate is the mean of this many seconds."""
 
 
 @dataclass(slots=True)
 class Rescale:
-    """One rescale of the demo, ``asked`` for at ``at_s`` of the run."""
+    """One rescale, requested at ``at_s`` of the run."""
 
     at_s: float
     before: int
     after: int
-    asked: Future[mp.RescaleReport]
+    future: Future[mp.RescaleReport]
 
     @property
     def report(self) -> mp.RescaleReport | None:
-        """What it did; None while it is under way, or where the job had ended before. Raises what it failed of."""
-        if not self.asked.done() or isinstance(self.asked.exception(), mp.JobEnded):
+        """Return its report; None while it runs, and if the job ended first. Raises the error of a failed rescale."""
+        if not self.future.done() or isinstance(self.future.exception(), mp.JobEnded):
             return None
-        return self.asked.result()
+        return self.future.result()
 
     def row(self, status: mp.JobStatus | None) -> list[str]:
-        """Return its line; ``status`` has the progress of a rescale that runs."""
+        """Return its line of the table; ``status`` has the progress of a rescale that runs."""
         start = [f"{self.before} -> {self.after}", f"{self.at_s:.1f} s"]
         if self.report is not None:
             report = self.report
@@ -56,26 +56,26 @@ class Rescale:
 
 
 class View:
-    """Drawn of one status after the other."""
+    """Collects the statuses of a job and draws them."""
 
     def __init__(self) -> None:
         self.rescales: list[Rescale] = []
         self.sizes: list[int] = []
-        """How many workers there were, one after the other, while rows were read."""
+        """The numbers of workers that have read rows, in order."""
         self._before: mp.JobStatus | None = None
         self._past: deque[tuple[float, int, dict[str, int]]] = deque()
         self._rates: deque[tuple[float, float]] = deque(maxlen=RATES_SHOWN)
 
-    def saw(self, status: mp.JobStatus) -> None:
-        """Take note of ``status``: rows that came since the one before, with as many workers, were read by so many."""
+    def observe(self, status: mp.JobStatus) -> None:
+        """Record the number of workers if rows were read since the last status, and the number is the same as then."""
         before, self._before = self._before, status
         if before is None or before.workers != status.workers or before.counts.read == status.counts.read:
             return
         if self.sizes[-1:] != [status.workers]:
             self.sizes.append(status.workers)
 
-    def drawn(self, status: mp.JobStatus) -> Group:
-        """All of it, for ``status``."""
+    def draw(self, status: mp.JobStatus) -> Group:
+        """Return the whole drawing for ``status``."""
         now_s, steps = status.counts.duration_s, status.counts.steps
         rows = {name: step.rows_in for name, step in steps.items()}
         while len(self._past) > 1 and now_s - self._past[0][0] > RATE_S:
@@ -96,14 +96,14 @@ class View:
         )
 
     def moves(self, status: mp.JobStatus | None = None) -> Table:
-        """The rescales so far."""
+        """Return the table of the rescales so far."""
         columns = ["workers", "at", "took", "moves", "slots", "files", "keys with state", "state"]
         return table("Rescales while it runs", columns, [rescale.row(status) for rescale in self.rescales])
 
     def _bars(self) -> Text:
         top = max((rate for _, rate in self._rates), default=0.0) or 1.0
         bars = "".join(BARS[round(rate / top * (len(BARS) - 1))] for _, rate in self._rates)
-        return Text(f"flights read per second, at most {top:,.0f}\n{bars}")
+        return Text(f"rows per second, at most {top:,.0f}\n{bars}")
 
 
 def _keys(keys: int | None) -> str:

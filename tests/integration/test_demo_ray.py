@@ -76,21 +76,21 @@ def test_the_view_has_workers_rates_and_how_far_a_rescale_has_come() -> None:
             "flights", "rescaling", 4, "moving", mp.RunResult("flights", steps, at_s), None, 0.0, moving
         )
 
-    asked = Future[mp.RescaleReport]()
-    view.rescales.append(Rescale(0.5, 2, 4, asked))
-    console.print(view.drawn(status(1.0, 1_000)))
-    console.print(view.drawn(status(2.0, 3_000, Moving(2, slots=16, of_slots=512, keys=1_600, bytes=2_000_000))))
+    future = Future[mp.RescaleReport]()
+    view.rescales.append(Rescale(0.5, 2, 4, future))
+    console.print(view.draw(status(1.0, 1_000)))
+    console.print(view.draw(status(2.0, 3_000, Moving(2, slots=16, of_slots=512, keys=1_600, bytes=2_000_000))))
     drawn = console.export_text(clear=True)
     assert "rescaling ■ ■ ■ ■ 4 workers, 2.0 s" in drawn
     assert re.search(r"flights +3,000 +2,000 ", drawn)
     assert re.search(r"2 -> 4 +0\.5 s +moving +2 +16 of 512 +1,600 +2,000 kB", drawn)
 
-    asked.set_result(mp.RescaleReport((0, 1, 2, 3), 4, 3, 512, 6, 1.5, keys=4_000, bytes=5_000))
+    future.set_result(mp.RescaleReport((0, 1, 2, 3), 4, 3, 512, 6, 1.5, keys=4_000, bytes=5_000))
     console.print(view.moves())
     assert re.search(r"2 -> 4 +0\.5 s +1\.50 s +3 +512 +6 +4,000 +5 kB", console.export_text())
 
 
 def test_a_rescale_that_the_end_of_the_job_overtook_has_no_report() -> None:
-    asked = Future[mp.RescaleReport]()
-    asked.set_exception(mp.JobEnded("job 'flights' cannot be rescaled to 2: it has finished", job="flights"))
-    assert Rescale(0.5, 4, 2, asked).report is None
+    future = Future[mp.RescaleReport]()
+    future.set_exception(mp.JobEnded("job 'flights' cannot be rescaled to 2: it has finished", job="flights"))
+    assert Rescale(0.5, 4, 2, future).report is None

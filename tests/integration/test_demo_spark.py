@@ -107,15 +107,15 @@ def test_a_paced_source_is_pinned_as_what_it_paces_is() -> None:
 def test_a_number_of_workers_counts_once_rows_were_read_by_it() -> None:
     view = View()
 
-    def saw(workers: int, read: int) -> list[int]:
+    def sizes_after(workers: int, read: int) -> list[int]:
         counts = RunResult("flights", {"in": StepCounts("source", read, {})}, 1.0)
-        view.saw(JobStatus("flights", "running", workers, "", counts, None, 0.0, None))
+        view.observe(JobStatus("flights", "running", workers, "", counts, None, 0.0, None))
         return view.sizes
 
-    assert saw(2, 10) == []
-    assert saw(2, 20) == saw(2, 20) == [2]
-    assert saw(4, 30) == [2], "who read these is not known"
-    assert saw(4, 30) == [2]
-    assert saw(4, 40) == [2, 4]
-    assert saw(2, 50) == [2, 4]
-    assert saw(2, 60) == [2, 4, 2]
+    assert sizes_after(2, 10) == []
+    assert sizes_after(2, 20) == sizes_after(2, 20) == [2]
+    assert sizes_after(4, 30) == [2], "who read these is not known"
+    assert sizes_after(4, 30) == [2]
+    assert sizes_after(4, 40) == [2, 4]
+    assert sizes_after(2, 50) == [2, 4]
+    assert sizes_after(2, 60) == [2, 4, 2]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.groups import GROUPS, group_of, place_of
+from tests.groups import GROUPS, LONG, group_of, place_of
 from tests.tree import ROOT, modules
 
 UNIT = ROOT / "tests" / "unit"
@@ -68,3 +68,9 @@ def test_the_groups_come_first_and_what_is_short_comes_last() -> None:
     ]
     ordered = sorted((f"{path}::test_it" for path in [*paths, "tests/integration/ray/test_d.py"]), key=place_of)
     assert [group_of(nodeid) for nodeid in ordered] == ["ray", "spark", paths[1], paths[0], paths[3]]
+
+
+@pytest.mark.parametrize("begin", LONG)
+def test_each_long_test_exists(begin: str) -> None:
+    file, _, name = begin.partition("::")
+    assert f"def {name.partition('[')[0]}" in (ROOT / file).read_text()
