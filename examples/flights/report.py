@@ -59,7 +59,7 @@ def print_lateness(console: Console, late: dict[timedelta, int], read: int) -> N
 
 def print_accounts(console: Console, accounts: list[Account]) -> None:
     """Where every flight went, per branch."""
-    columns = ["branch", "read", "used", "filtered", "late", "skipped", "dead letters", "read = sum"]
+    columns = ["branch", "read", "used", "filtered", "late", "skipped", "dead\nletters", "adds up"]
     rows = [
         [
             account.branch,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -27,13 +28,14 @@ def done(out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
 
 
-def test_the_demo_ends_well_and_says_what_it_found(done: subprocess.CompletedProcess[str]) -> None:
+def test_the_demo_rescales_and_prints_what_it_found(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "336,776 read" in done.stdout
     assert done.stdout.count("\nEQUAL to Polars") == 2
     assert "Out of order by at most 24 h: 0 of 336,776 flights late (0%)" in done.stdout
     assert "Out of order by at most 2 h: 230,196 of 336,776 flights late (68%)" in done.stdout
     assert "UA United Air Lines Inc." in done.stdout
+    assert re.findall(r"^ (\d -> \d) ", done.stdout, flags=re.MULTILINE) == ["2 -> 4", "4 -> 2"]
     assert done.stderr == ""
 
 
