@@ -14,7 +14,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import MalstromError, OperatorError, SinkError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.worker_context import WorkerId, WorkerInfo
-from tests.unit.workers.journal import Journal, JournalSink
+from tests.unit.workers.harness import Journal, JournalSink
 
 CONTEXT = CommitContext("job", "out", SnapshotId("s1"), 1)
 

@@ -8,7 +8,7 @@ import malstrom_py as mp
 from malstrom_py import sources
 from malstrom_py.errors import SinkError
 from malstrom_py.testing import VirtualClock
-from tests.unit.workers.journal import Journal, JournalSink, PlainSink
+from tests.unit.workers.harness import Journal, JournalSink, PlainSink
 
 
 def run_into(*sinks: JournalSink | PlainSink) -> mp.RunResult:

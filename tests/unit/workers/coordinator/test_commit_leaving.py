@@ -19,8 +19,7 @@ from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files import Files
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits, pre_committed
-from tests.unit.workers.journal import Journal, PlainSink
-from tests.unit.workers.rescaling import Ledger, Running
+from tests.unit.workers.harness import Journal, Ledger, PlainSink, Running
 
 
 def writers(worker: int, **ledgers: Ledger | PlainSink) -> list[WriteSink]:

@@ -10,7 +10,7 @@ from malstrom_py.data.messages import Epoch, Interrogate, SuspendMarker
 from malstrom_py.errors import InternalError
 from malstrom_py.rescale.channels.channel import Barrier, ChannelId, Grant, Suspend
 from malstrom_py.testing import strategies
-from tests.unit.workers.feeding import CHANNELS, Region
+from tests.unit.workers.engine.region import CHANNELS, Region
 
 
 def test_data_and_epochs_are_taken_in_order_from_all_channels() -> None:

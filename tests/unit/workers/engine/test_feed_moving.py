@@ -22,7 +22,7 @@ from malstrom_py.rescale.moves.protocol import (
     ShippedIn,
     StateChunk,
 )
-from tests.unit.workers.feeding import (
+from tests.unit.workers.engine.region import (
     BEFORE_GAIN,
     CHANNELS,
     CODEC,

@@ -13,7 +13,7 @@ from malstrom_py.rescale.channels.channel import ChannelId, Credit
 from malstrom_py.rescale.moves.protocol import OpenSlots, StateChunk
 from malstrom_py.rescale.moves.receiving_machine import ReceivingPhase
 from malstrom_py.testing import strategies
-from tests.unit.workers.feeding import (
+from tests.unit.workers.engine.region import (
     BEFORE_GAIN,
     BIG,
     CHANNELS,

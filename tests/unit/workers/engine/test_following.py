@@ -19,7 +19,7 @@ from malstrom_py.testing import VirtualClock
 from malstrom_py.testing.single_step import RemoteWorker
 from malstrom_py.workers.engine.graph_builder import Membership
 from malstrom_py.workers.engine.worker import Worker
-from tests.unit.workers.scheduled import Scheduled, Script, Watch
+from tests.unit.workers.harness import Scheduled, Script, Watch
 
 BOUND = 4
 IDLE_AFTER_S = 5

@@ -14,7 +14,7 @@ import malstrom_py as mp
 from malstrom_py import sinks
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.testing import VirtualClock
-from tests.unit.workers.scheduled import Reading, Scheduled, Script, Watch
+from tests.unit.workers.harness import Reading, Scheduled, Script, Watch
 
 BOUND = 4
 Stream = mp.StreamBuilder[Any, Any]

@@ -11,7 +11,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.rescale.channels.channel import Credit
-from tests.unit.workers.rescaling import Running
+from tests.unit.workers.harness import Running
 
 
 def endless(parts: int = 1) -> sources.Generator[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from random import Random
 from typing import Any
@@ -13,14 +13,114 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import Acquire, Collect, Epoch, Interrogate
+from malstrom_py.data.messages import Acquire, AnyOf, Collect, Epoch, Interrogate, StateMessage, every_key
 from malstrom_py.errors import InternalError
-from malstrom_py.operators.base import StepContext
+from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.rescale.moves.protocol import StateChunk
 from malstrom_py.rescale.moves.receiving_machine import Ship
+from malstrom_py.testing.single_step import Recorder
+from malstrom_py.workers.engine import state_transfer as shipping
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
 from malstrom_py.workers.engine.state_transfer import KeyedSteps, StateTransfer
-from tests.unit.workers.shipped import SLOTS, Heard, Holding, Kept, Region, keys_in, slots_of
+
+SLOTS = 8
+
+
+def slots_of(keys: Sequence[Any]) -> list[int]:
+    """Integers by their value, everything else in slot 0."""
+    return [key % SLOTS if isinstance(key, int) else 0 for key in keys]
+
+
+class Kept(StatefulOperator):
+    """Keeps the values of each key, and sends them on."""
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        for key, value in zip(batch.keys or [], batch.values, strict=True):
+            self.state.values[key] = [*self.state.values.get(key, []), value]
+        out.send(batch)
+
+
+class Holding(Operator):
+    """Holds every record until control messages come: those of the keys that leave, or all (what `Enrich` does)."""
+
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context)
+        self.held: list[tuple[Any, Any]] = []
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        self.held += zip(batch.keys or [], batch.values, strict=True)
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        if isinstance(message, Interrogate):
+            message.keys.update(key for key, _ in self.held)
+        elif isinstance(message, Collect | Acquire):
+            keys = {key for key, _ in self.held} if isinstance(message, Acquire) else message.keys
+            leaving = [pair for pair in self.held if pair[0] in keys]
+            self.held = [pair for pair in self.held if pair[0] not in keys]
+            if leaving:
+                out.send(Batch([value for _, value in leaving], keys=[key for key, _ in leaving]))
+                out.forward(Epoch(7))
+        out.forward(message)
+
+
+class Heard(Operator):
+    """Passes everything on and writes down every message that acts on state."""
+
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context)
+        self.heard: list[StateMessage] = []
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        out.send(batch)
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        self.heard.append(message)
+        out.forward(message)
+
+
+class Region:
+    """A chain of steps with keys, and a recorder after them."""
+
+    def __init__(self, *kinds: Callable[[StepContext], Operator], worker: int = 0, **options: Any) -> None:
+        self.operators = [kind(StepContext("test", f"step-{rank}", keyed=True)) for rank, kind in enumerate(kinds)]
+        self.recorder = Recorder(StepContext("test", "recorder"))
+        specs = [
+            NodeSpec(operator.context.step, operator, ((rank - 1, 0),) if rank else ())
+            for rank, operator in enumerate([*self.operators, self.recorder])
+        ]
+        self.executor = Executor(specs)
+        keyed = [KeyedSteps(range(len(kinds)), slots_of, ("in",))]
+        self.shipping = StateTransfer("R", worker, self.executor, keyed, **options)
+
+    def push(self, keys: Sequence[Any], values: Iterable[Any]) -> Region:
+        if keys:
+            self.executor.push(0, Batch(list(values), keys=list(keys)))
+            self.executor.run()
+        return self
+
+    def ship(self, owners: Mapping[int, int], version: int = 1) -> list[tuple[int, StateChunk]]:
+        """Send the slots to their new ``owners``: each parcel, and whose it is."""
+        self.shipping.start(Ship(version, tuple(sorted(owners.items()))))
+        parcels = []
+        while self.shipping.under_way:
+            parcels.append(self.shipping.next())
+        return parcels
+
+    def values(self, rank: int = 0) -> dict[Any, Any]:
+        operator = self.operators[rank]
+        assert isinstance(operator, StatefulOperator)
+        return operator.state.values
+
+    def came_out(self) -> list[Any]:
+        return [value for message in self.recorder.take() if isinstance(message, Batch) for value in message.values]
+
+
+def keys_in(parcel: StateChunk) -> set[Any]:
+    """The keys of a parcel, as its receiver finds them."""
+    receiver = Region(Kept)
+    receiver.shipping.install(parcel)
+    return set(receiver.values())
 
 
 def blob(number: int) -> bytes:
@@ -208,3 +308,121 @@ def test_r4_nothing_is_lost_and_nothing_comes_twice_however_it_is_cut(
         assert {key: values for place in places for key, values in place.items()} == before
     assert not any(slot in owners for slot in slots_of(list(giver.values())))
     assert [owner for owner, _ in groupby(owner for owner, _ in Region(Kept).ship(owners))] == sorted(takers)
+
+
+def seen(region: Region, keys: Sequence[Any], values: Iterable[Any]) -> None:
+    """Records arrive on an exchange during a rescale."""
+    values = list(values)
+    region.shipping.saw("in", Batch(values, keys=list(keys)))
+    region.push(keys, values)
+
+
+def asked(region: Region) -> list[Interrogate]:
+    heard = [operator.heard for operator in region.operators if isinstance(operator, Heard)]
+    return [message for message in heard[0] if isinstance(message, Interrogate)]
+
+
+def test_r4_keys_that_come_and_go_between_the_order_and_the_cut_are_as_they_are_at_the_cut() -> None:
+    region = Region(Kept).push([1, 9, 2, 17], "abcd")
+    region.shipping.prepare()
+    assert (region.shipping.watching, region.shipping.indexing) == (True, True)
+    seen(region, [25, 1, 10], "efg")
+    region.shipping.index()
+    assert not region.shipping.indexing
+    seen(region, [33, 25], "hi")
+    del region.values()[9]
+    region.values()[17] = None
+    ((_, parcel),) = region.ship({1: 1})
+    assert keys_in(parcel) == {1, 25, 33}
+    assert {key for key, value in region.values().items() if value is not None} == {2, 10}
+    assert region.shipping.keys_moved == 3
+
+
+def test_r4_the_moves_of_a_rescale_ask_for_all_keys_once_and_then_for_those_that_may_leave() -> None:
+    region = Region(Kept, Heard).push(range(40), ["x"] * 40)
+    region.shipping.prepare()
+    first = region.ship({1: 1})
+    region.shipping.prepare()
+    seen(region, [42], "y")
+    second = region.ship({2: 1, 3: 1}, version=2)
+    assert [keys_in(parcel) for _, parcel in first + second] == [
+        set(range(1, 40, 8)),
+        {*range(2, 40, 8), *range(3, 40, 8), 42},
+    ]
+    everything, *others = asked(region)
+    assert everything.predicate is every_key
+    assert [sorted(other.predicate.keys) for other in others if isinstance(other.predicate, AnyOf)] == [
+        [*range(1, 40, 8)],
+        [*range(2, 40, 8), 42],
+        [*range(3, 40, 8)],
+    ]
+    region.shipping.forget()
+    assert not region.shipping.watching
+    region.push([4], "z").ship({4: 1}, version=3)
+    assert asked(region)[-1].predicate is every_key
+
+
+def test_r4_keys_are_put_into_the_index_in_portions_and_the_rest_when_it_is_needed() -> None:
+    portions: list[int] = []
+
+    def counted(keys: Sequence[Any]) -> list[int]:
+        portions.append(len(keys))
+        return slots_of(keys)
+
+    region = Region(Kept, keys_indexed=10).push(range(32), ["x"] * 32)
+    region.shipping._keyed = [KeyedSteps([0], counted, ("in",))]
+    region.shipping.prepare()
+    region.shipping.index()
+    seen(region, [5, 100], "yz")
+    parcels = region.ship({5: 1, 4: 1})
+    assert portions == [10, 1, 10, 10, 2]
+    assert [keys_in(parcel) for _, parcel in parcels] == [{4, 12, 20, 28, 5, 13, 21, 29, 100}]
+
+
+def test_r4_a_slot_that_came_and_leaves_again_in_one_rescale_has_the_keys_that_came() -> None:
+    giver, region = Region(Kept, worker=1).push([1, 9], "ab"), Region(Kept).push([2], "c")
+    region.shipping.prepare()
+    region.ship({2: 1})
+    ((_, parcel),) = giver.ship({1: 0})
+    region.shipping.install(parcel)
+    ((_, back),) = region.ship({1: 1}, version=2)
+    assert keys_in(back) == {1, 9}
+
+
+def test_an_index_that_keys_without_state_have_made_large_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "_INDEX_SPARE", 10)
+    region = Region(Kept, Heard).push([1, 2], "ab")
+    region.shipping.prepare()
+    region.shipping.saw("in", Batch(["x"] * 12, keys=list(range(100, 112))))
+    region.shipping.prepare()
+    assert len(asked(region)) == 1
+    region.shipping.saw("in", Batch(["x"] * 12, keys=list(range(200, 212))))
+    region.shipping.prepare()
+    assert len(asked(region)) == 2
+    assert [keys_in(parcel) for _, parcel in region.ship({1: 1})] == [{1}]
+
+
+@given(st.data())
+def test_r4_an_index_brought_up_to_date_finds_what_asking_for_all_would(data: st.DataObject) -> None:
+    keys = st.lists(st.integers(0, 40), max_size=20)
+    first = data.draw(keys)
+    region = Region(Kept, keys_first=3, keys_indexed=data.draw(st.integers(1, 9))).push(first, map(str, first))
+    region.shipping.prepare()
+    left = set(range(SLOTS))
+    version = 0
+    while left:
+        for _ in range(data.draw(st.integers(0, 3))):
+            region.shipping.index()
+            come = [key for key in data.draw(keys) if key % SLOTS in left]
+            seen(region, come, map(str, come))
+            for gone in data.draw(keys):
+                region.values().pop(gone, None)
+        slots = set(data.draw(st.lists(st.sampled_from(sorted(left)), min_size=1)))
+        expected = {key for key in region.values() if key % SLOTS in slots}
+        version += 1
+        parcels = region.ship(dict.fromkeys(slots, 1), version=version)
+        assert set().union(*(keys_in(parcel) for _, parcel in parcels)) == expected
+        assert sorted(slot for _, parcel in parcels for slot in parcel.slots) == sorted(slots)
+        left -= slots
+        region.shipping.prepare()
+    assert region.values() == {}

@@ -13,7 +13,7 @@ from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership
 from malstrom_py.workers.engine.worker import Worker
 from tests.unit.operators.scripted import Scripted
-from tests.unit.workers.journal import Journal, JournalSink, PlainSink
+from tests.unit.workers.harness import Journal, JournalSink, PlainSink
 
 
 def worker_of(*sources: Scripted, journal: Journal | None = None, failing: str = "") -> tuple[Worker, VirtualClock]:

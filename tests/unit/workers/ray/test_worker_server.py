@@ -19,8 +19,7 @@ from malstrom_py.workers.engine.graph_builder import Membership, build_sinks
 from malstrom_py.workers.ray.worker_server import ORDERS, WorkerServer
 from malstrom_py.workers.reports.error_transfer import unpack_error
 from malstrom_py.workers.transport.messages import COORDINATOR, WorkerCounts, WorkerStatus
-from tests.unit.workers.rescaling import Ledger
-from tests.unit.workers.streams import Streams
+from tests.unit.workers.harness import Ledger, Streams
 
 TABLE = tuple(slot % 2 for slot in range(1024))
 

@@ -15,7 +15,7 @@ from malstrom_py.errors import (
     OperatorError,
     PlanError,
 )
-from tests.unit.workers.started_jobs import PATIENCE_S, Gate, endless, idle, is_complete, start
+from tests.unit.workers.harness import PATIENCE_S, Gate, endless, idle, is_complete, start
 
 
 def test_a_command_wakes_a_job_that_sleeps() -> None:

@@ -15,7 +15,7 @@ from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.workers.control.messages import Accepted, Answer, Command, SnapshotCommand, SnapshotMade, StopCommand
 from malstrom_py.workers.control.remote_job import RemoteJob
-from tests.unit.workers.started_jobs import PATIENCE_S, endless, idle, is_complete, start
+from tests.unit.workers.harness import PATIENCE_S, endless, idle, is_complete, start
 
 
 class Elsewhere(RemoteJob):

@@ -14,7 +14,7 @@ from malstrom_py.data.messages import Epoch
 from malstrom_py.errors import OperatorError, PlanError, SourceError
 from malstrom_py.testing import VirtualClock
 from tests.unit.operators.scripted import Scripted
-from tests.unit.workers.journal import Journal, JournalSink
+from tests.unit.workers.harness import Journal, JournalSink
 
 IntOutput = mp.Output[int, int]
 

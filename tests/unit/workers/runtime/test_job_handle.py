@@ -23,8 +23,17 @@ from malstrom_py.errors import (
     SinkError,
 )
 from tests.unit.operators.scripted import Scripted
-from tests.unit.workers.journal import Journal, JournalSink
-from tests.unit.workers.started_jobs import PATIENCE_S, Gate, endless, idle, idle_free, is_complete, start
+from tests.unit.workers.harness import (
+    PATIENCE_S,
+    Gate,
+    Journal,
+    JournalSink,
+    endless,
+    idle,
+    idle_free,
+    is_complete,
+    start,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.coordinator.coordinator import MOVE_DEADLINE_S
 from malstrom_py.workers.runtime.local_workers import LocalWorkers
 from malstrom_py.workers.transport.messages import Content, Message
-from tests.unit.workers.rescaling import Running, two_stages
+from tests.unit.workers.harness import Running, two_stages
 
 
 class Trickle:

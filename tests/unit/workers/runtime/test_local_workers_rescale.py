@@ -13,7 +13,7 @@ from malstrom_py import sinks, sources
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.rescale.channels.channel import Credit
 from malstrom_py.workers.reports.job_status import WORKERS_MAX
-from tests.unit.workers.rescaling import Ledger, Running, check_two_stages, rows, two_stages
+from tests.unit.workers.harness import Ledger, Running, check_two_stages, rows, two_stages
 from tests.unit.workers.runtime.test_local_workers import STEPS, readings, timed_job
 
 

@@ -23,8 +23,7 @@ from tests.unit.workers.engine.test_following_schedules import (
     parts_of,
     two_judges,
 )
-from tests.unit.workers.rescaling import Running
-from tests.unit.workers.scheduled import Reading, Scheduled, Watch
+from tests.unit.workers.harness import Reading, Running, Scheduled, Watch
 
 REQUESTS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 4)), min_size=1, max_size=5)
 """(steps before it, size)"""

@@ -15,7 +15,7 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.data.batch import Batch
 from malstrom_py.testing import VirtualClock
-from tests.unit.workers.rescaling import Running, rows
+from tests.unit.workers.harness import Running, rows
 
 
 class Parts:

@@ -13,7 +13,7 @@ from malstrom_py.clock import VirtualClock
 from malstrom_py.errors import JobEnded
 from malstrom_py.snapshot.store import MemoryStore
 from tests.unit.operators.scripted import Scripted
-from tests.unit.workers.started_jobs import PATIENCE_S, idle
+from tests.unit.workers.harness import PATIENCE_S, idle
 
 LONG_S = 1_000.0
 
