@@ -243,11 +243,11 @@ def test_s3_a_start_that_another_one_has_overtaken_is_fenced_off(tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"resume": "yesterday"}, "resume is"),
-        ({"snapshots": "/data"}, r"snapshots is mp.Snapshots\(uri\)"),
-        ({"restart": "always"}, 'restart is "never"'),
+        ({"resume": "yesterday"}, "resume must be"),
+        ({"snapshots": "/data"}, r"snapshots must be mp.Snapshots\(uri\)"),
+        ({"restart": "always"}, 'restart must be "never"'),
         ({"restart": mp.Restart()}, "restart needs a snapshot"),
-        ({"allow_dropped_state": 1}, "allow_dropped_state is"),
+        ({"allow_dropped_state": 1}, "allow_dropped_state must be"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], says: str) -> None:

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.transport.ends import CallsKind, Kind, ZeroMQKind
+from tests.integration.transport.ends import CallsKind, Hosts, Kind, ZeroMQKind
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Hosts:
+    """Return the actors of a module."""
+    return Hosts()
 
 
 @pytest.fixture(params=["zeromq", "calls"])
@@ -16,7 +22,7 @@ def kind(request: pytest.FixtureRequest) -> Iterator[Kind]:
         made = ZeroMQKind()
     else:
         request.getfixturevalue("ray_here")
-        made = CallsKind()
+        made = CallsKind(request.getfixturevalue("hosts"))
     yield made
     made.close()
 

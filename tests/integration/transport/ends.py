@@ -109,7 +109,7 @@ def made_zeromq(me: int, incarnation: int, secret: JobSecret) -> Transport:
 
 
 def closed(transport: Transport) -> None:
-    transport.close(linger_s=5.0)
+    transport.close(linger_s=0.2)
 
 
 def serve(pipe: Connection, me: int, incarnation: int, secret: JobSecret) -> None:
@@ -137,14 +137,38 @@ def unwrapped(told: tuple[Any, Exception | None]) -> Any:
     return value
 
 
+class Hosts:
+    """Actors in which ends live one after the other, since to start one takes longer than most tests."""
+
+    def __init__(self) -> None:
+        self._free: list[Any] = []
+
+    def open(self, me: int, incarnation: int, secret: JobSecret) -> Any:
+        """Return an actor with a new end."""
+        import ray
+
+        host = self._free.pop() if self._free else actor_class().remote()
+        ray.get(host.open.remote(me, incarnation, secret), timeout=PATIENCE_S)
+        return host
+
+    def close(self, host: Any) -> None:
+        """Close the end of an actor, which is free for another one unless it was killed."""
+        import ray
+
+        with suppress(ray.exceptions.RayActorError):
+            unwrapped(ray.get(host.run.remote(closed, ()), timeout=PATIENCE_S))
+            self._free.append(host)
+
+
 class ActorEnd:
     """An end over calls, in an actor."""
 
-    def __init__(self, me: int, incarnation: int, secret: JobSecret) -> None:
+    def __init__(self, hosts: Hosts, me: int, incarnation: int, secret: JobSecret) -> None:
         import ray
 
         self._ray = ray
-        self.address = actor_class().remote(me, incarnation, secret)
+        self._hosts = hosts
+        self.address = hosts.open(me, incarnation, secret)
 
     def start(self, act: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
         call = self.address.run.remote(act, arguments)
@@ -157,7 +181,7 @@ class ActorEnd:
         self.start(suicide)
 
     def close(self) -> None:
-        self._ray.kill(self.address)
+        self._hosts.close(self.address)
 
 
 def suicide(transport: Transport) -> None:
@@ -177,7 +201,7 @@ def actor_class() -> Any:
 
     @remote(num_cpus=0, max_restarts=0, concurrency_groups={"deliver": 1})
     class Worker:
-        def __init__(self, me: int, incarnation: int, secret: JobSecret) -> None:
+        def open(self, me: int, incarnation: int, secret: JobSecret) -> None:
             handle = ray.get_runtime_context().current_actor
             self.transport = RayCallTransport(me, incarnation=incarnation, secret=secret, handle=handle)
 
@@ -211,12 +235,13 @@ class ZeroMQKind:
 class CallsKind:
     """Makes ends over calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
         self.secret = JobSecret.new()
         self._ends: list[ActorEnd] = []
 
     def end(self, me: int, *, incarnation: int = 1, secret: JobSecret | None = None, own_process: bool = False) -> End:
-        made = ActorEnd(me, incarnation, secret or self.secret)
+        made = ActorEnd(self._hosts, me, incarnation, secret or self.secret)
         self._ends.append(made)
         return made
 

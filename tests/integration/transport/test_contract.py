@@ -161,7 +161,7 @@ def test_a_killed_peer_is_reported_after_its_last_words(kind: Kind) -> None:
     victim.kill()
     contents, peer, told = watcher.run(acts.receive_until_lost)
     assert (contents, peer) == ([Switched(1, 0)], 0)
-    assert "worker 0 is gone, or cannot be reached from worker 1 any more" in told
+    assert "worker 0 is gone, or cannot be reached from worker 1 any longer" in told
     # Messages to it are dropped, and the loss is reported until the peer is disconnected.
     watcher.run(acts.send, 0, [Leave()])
     assert watcher.run(acts.lost_again) == 0

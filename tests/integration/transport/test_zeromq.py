@@ -69,13 +69,13 @@ def test_the_port_of_a_range_that_is_free_is_taken_and_freed_again() -> None:
 
 
 @pytest.mark.parametrize("ports", [(0, 10), (10, 9), (1, 65_536)])
-def test_a_range_that_is_none_is_refused(ports: tuple[int, int]) -> None:
-    with pytest.raises(PlanError, match="ports is \\(first, last\\) with 1 <= first <= last <= 65535"):
+def test_a_wrong_range_of_ports_is_refused(ports: tuple[int, int]) -> None:
+    with pytest.raises(PlanError, match="ports must be \\(first, last\\) with 1 <= first <= last <= 65535"):
         transport(ports=ports)
 
 
 @pytest.mark.parametrize("host", ["", "*", "0.0.0.0", "::"])
-def test_all_addresses_of_a_machine_are_no_host(host: str) -> None:
+def test_a_host_that_means_all_addresses_is_refused(host: str) -> None:
     with pytest.raises(PlanError, match="means all addresses of a machine"):
         transport(host=host)
 
