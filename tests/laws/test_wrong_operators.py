@@ -8,11 +8,19 @@ from typing import Any
 import pytest
 
 from malstrom_py.testing import LAWS, LawError, check_operator
+from malstrom_py.testing.check_operator import _Search
 from tests.laws.wrong_changes import CHANGES
 from tests.laws.wrong_movers import MOVERS
 from tests.laws.wrong_operators import WRONG
 
 ALL = [*WRONG, *MOVERS, *CHANGES]
+
+
+@pytest.fixture(autouse=True)
+def first_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """End each search at its first failure: the smallest one is the subject of `tests/unit/testing`."""
+    search = _Search._test
+    monkeypatch.setattr(_Search, "_test", lambda self, holds, *, shrink: search(self, holds, shrink=False))
 
 
 @pytest.mark.parametrize(

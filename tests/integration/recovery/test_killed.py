@@ -12,7 +12,7 @@ from time import sleep
 from tests.integration.recovery.jobs import check_written
 from tests.integration.recovery.program import ROWS
 
-KILLS = 8
+KILLS = 4
 FINISH_S = 120.0
 
 
@@ -27,7 +27,7 @@ def start(folder: Path, workers: int) -> subprocess.Popen[str]:
     return program
 
 
-def test_s6_eight_kills_at_any_moment_leave_every_record_once(tmp_path: Path) -> None:
+def test_s6_kills_at_any_moment_leave_every_record_once(tmp_path: Path) -> None:
     seed = random.randrange(1 << 30)
     rng = random.Random(seed)
     print(f"seed {seed}")

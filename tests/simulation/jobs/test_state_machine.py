@@ -19,7 +19,7 @@ from tests.simulation.jobs.verdicts import Violation
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "0"))
 SETTINGS = settings(
-    max_examples=EXAMPLES or 30,
+    max_examples=EXAMPLES or 15,
     derandomize=not EXAMPLES,
     stateful_step_count=50,
     deadline=None,

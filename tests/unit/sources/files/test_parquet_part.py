@@ -215,7 +215,7 @@ def test_times_of_old_files_are_the_same_by_rows_and_by_columns(tmp_path: Path) 
 
 
 def test_the_first_batch_is_small_where_texts_may_be_far_larger_than_the_file(tmp_path: Path) -> None:
-    path = parquet(tmp_path, "a.parquet", {"t": ["x" * 100_000] * 30_000})
+    path = parquet(tmp_path, "a.parquet", {"t": ["x" * 100_000] * 3_000})
     assert path.stat().st_size < 50_000
     first, second = by_columns(path, [1 << 17, 1 << 17])
     assert len(first) == 1024

@@ -162,7 +162,7 @@ def test_the_input_on_which_an_oracle_raises_is_shrunk() -> None:
         return [n + 1 for n in range(len(rows))]
 
     with pytest.raises(KeyError, match="no such rule") as caught:
-        check_operator(lambda s: s.count("n"), oracle=seldom, max_examples=200)
+        check_operator(lambda s: s.count("n"), oracle=seldom, max_examples=100)
     said = "\n".join(caught.value.__notes__)
     assert said.count("the oracle, or its result, raised") == 1
     (_, first, second, end) = said.splitlines()[1:]
