@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py.cli.app import load_job
 from malstrom_py.cli.output import UserCodeFailed, WrongCommand
+from tests.integration.commands import malstrom
 from tests.tree import ROOT
 
 JOBS = """
@@ -142,19 +141,6 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "wrong_syntax.py").write_text("job = (\n")
     (tmp_path / "illegal.py").write_text("import malstrom_py as mp\n\njob = mp.Job('two words')\n")
     return tmp_path
-
-
-def malstrom(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    return subprocess.run(
-        [sys.executable, "-m", "malstrom_py.cli", *arguments],
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
 
 
 def test_run_prints_the_output_of_the_job_and_beside_it_the_counts(folder: Path) -> None:
@@ -374,12 +360,7 @@ def test_code_that_ends_the_program_is_an_error_and_not_a_job_done(folder: Path)
     "arguments", [["explain", "jobs"], ["explain", "jobs", "--mermaid"], ["doctor"], ["--version"]]
 )
 def test_a_full_standard_output_is_told_in_one_line(folder: Path, arguments: list[str]) -> None:
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, "-m", "malstrom_py.cli", *arguments]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            command, cwd=folder, env=environ, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
-        )
+    done = malstrom(folder, *arguments, stdout="/dev/full")
     assert done.returncode == 1
     assert done.stderr == "error: standard output cannot be written: No space left on device\n"
 

@@ -19,7 +19,7 @@ import malstrom_py as mp
 from malstrom_py.errors import DeadlineError, JobEnded
 from malstrom_py.workers.control import client as control_client
 from malstrom_py.workers.control.client import running_jobs
-from tests.tree import ROOT
+from tests.integration.commands import environment, malstrom
 
 JOBS = """
 from itertools import count
@@ -45,17 +45,6 @@ DEADLINE_S = 60
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "jobs.py").write_text(JOBS)
     return tmp_path
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-
-
-def malstrom(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "malstrom_py.cli", *arguments]
-    return subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=DEADLINE_S
-    )
 
 
 @contextmanager

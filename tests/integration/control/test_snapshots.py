@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import malstrom_py as mp
-from tests.tree import ROOT
+from tests.integration.commands import environment, malstrom
 
 PATIENCE_S = 60.0
 
@@ -65,22 +64,6 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "malstrom_py.cli", *arguments]
 
 
-def environ() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-
-
-def malstrom(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments),
-        cwd=folder,
-        env=environ(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-
-
 class Running:
     """A job in a separate process, which is killed at the end of the test if it still runs."""
 
@@ -89,7 +72,7 @@ class Running:
         self.process = subprocess.Popen(
             command("run", f"jobs:{job}", "--snapshots", "snapshots", *interval_of, "-w", "2", *arguments),
             cwd=folder,
-            env=environ(),
+            env=environment(),
             stderr=subprocess.PIPE,
             text=True,
         )
