@@ -35,7 +35,7 @@ def test_tests_of_spark_are_left_out_and_the_last_line_says_so(
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
-    assert done.stdout.splitlines()[-1] == f"Left out: the tests that start Spark (1). {SAID}."
+    assert done.stdout.splitlines()[-1] == f"Left out: the tests that start Spark (2). {SAID}."
 
 
 def test_the_whole_check_refuses_to_begin(environ: dict[str, str]) -> None:
