@@ -271,9 +271,11 @@ def test_an_example_says_how_it_is_run(module: Any) -> None:
     assert isinstance(module.job(), mp.Job)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("kept", [False, True], ids=["not kept", "kept"])
-@pytest.mark.parametrize("checks", [False, True], ids=["plain", "checked"])
+@pytest.mark.parametrize(
+    ("checks", "kept", "workers"),
+    [(False, False, 2), (True, False, 1), (False, True, 1), (True, True, 2)],
+    ids=["plain", "checked", "kept", "checked and kept"],
+)
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_an_example_runs_in_test_mode_and_with_snapshots_as_it_runs_without(
     module: Any, checks: bool, kept: bool, workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]

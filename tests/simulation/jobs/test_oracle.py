@@ -12,7 +12,7 @@ from tests.simulation.jobs.jobs import SHAPES
 from tests.simulation.jobs.runs import in_process, run
 from tests.simulation.jobs.verdicts import Violation
 
-ROUNDS = 2
+ROUNDS = 1
 """How often each damage is done to each shape."""
 
 CASES_MAX = 80

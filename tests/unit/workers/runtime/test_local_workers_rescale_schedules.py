@@ -30,7 +30,7 @@ REQUESTS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 4)), min_size=1
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_p2_no_record_is_ever_below_a_frontier_whoever_comes_and_goes(shape: Any, data: st.DataObject) -> None:
     idles = data.draw(st.lists(st.sampled_from([None, 2, 9]), min_size=8, max_size=8), "idle_after, by generator")
@@ -106,7 +106,7 @@ class Windows(mp.KeyedLogic[int, Reading, tuple[int, tuple[int, ...]], dict[int,
         return state or None
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     parts=parts_of("p", least=1),
     workers=st.integers(1, 4),
