@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 from tests.tree import ROOT, modules, tree_of
 
 LINES_MAX = 600
@@ -38,33 +36,35 @@ def only_modules(node: ast.ImportFrom) -> bool:
     return {f"{node.module}.{alias.name}" for alias in node.names} <= set(modules())
 
 
-@pytest.mark.parametrize("file", EVERYTHING, ids=shown)
-def test_a_module_opens_with_its_job(file: Path) -> None:
-    assert ast.get_docstring(tree_of(file)), f"{shown(file)} does not say what it is for"
+def test_every_module_opens_with_its_job() -> None:
+    assert [shown(file) for file in EVERYTHING if not ast.get_docstring(tree_of(file))] == []
 
 
-@pytest.mark.parametrize("file", EVERYTHING, ids=shown)
-def test_modules_and_functions_stay_small(file: Path) -> None:
-    lines = len(file.read_text().splitlines())
-    assert lines <= LINES_MAX, f"{shown(file)} has {lines} lines"
-    functions = [n for n in ast.walk(tree_of(file)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-    long = {f"{f.name} (line {f.lineno})": body_lines(f) for f in functions if body_lines(f) > FUNCTION_LINES_MAX}
-    assert not long, f"too long in {shown(file)}: {long}"
+def test_modules_and_functions_stay_small() -> None:
+    large = {shown(file): lines for file in EVERYTHING if (lines := len(file.read_text().splitlines())) > LINES_MAX}
+    assert large == {}
+    long = {
+        f"{node.name} in {shown(file)}:{node.lineno}": lines
+        for file in EVERYTHING
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (lines := body_lines(node)) > FUNCTION_LINES_MAX
+    }
+    assert long == {}
 
 
-@pytest.mark.parametrize("file", EVERYTHING, ids=shown)
-def test_a_module_is_named_for_what_it_does(file: Path) -> None:
-    assert not VAGUE_NAMES & {part.strip("_") for part in file.relative_to(ROOT).with_suffix("").parts}
+def test_modules_are_named_for_what_they_do() -> None:
+    parts = {file: file.relative_to(ROOT).with_suffix("").parts for file in EVERYTHING}
+    assert [shown(file) for file, names in parts.items() if VAGUE_NAMES & {name.strip("_") for name in names}] == []
 
 
-@pytest.mark.parametrize(("module", "file"), SOURCES, ids=[module for module, _ in SOURCES])
-def test_nothing_below_the_public_face_imports_it(module: str, file: Path) -> None:
-    if module.startswith(ABOVE_THE_FACE):
-        return
+def test_nothing_below_the_public_face_imports_it() -> None:
+    """A module imports the one that defines what it needs."""
     imports = [
-        node.lineno
+        f"{shown(file)}:{node.lineno}"
+        for module, file in SOURCES
+        if not module.startswith(ABOVE_THE_FACE)
         for node in ast.walk(tree_of(file))
         if (isinstance(node, ast.Import) and any(alias.name == "malstrom_py" for alias in node.names))
         or (isinstance(node, ast.ImportFrom) and node.module == "malstrom_py" and not only_modules(node))
     ]
-    assert not imports, f"{shown(file)} imports the public face in lines {imports}; import the module that defines it"
+    assert imports == []
