@@ -8,7 +8,7 @@ N      ?= 1000000
 SEEDS  ?= 3000
 SECONDS ?= 600
 SIZES  ?= 8
-PROCESSES ?= 2
+PROCESSES ?= 3
 KILLS ?= 500
 
 # Without bytecode on disk, each process compiles all modules again: half of the time of a short command.
