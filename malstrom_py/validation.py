@@ -29,7 +29,8 @@ def check_name(name: object, what: str) -> str:
     """
     if not isinstance(name, str):
         raise PlanError(
-            f"the name of a {what} must be a str, got {type(name).__name__}: write for instance .map('double', fn)"
+            f"the name of a {what} must be a str, got {type(name).__name__}: write for instance "
+            + ("mp.Job('orders')" if what == "job" else ".map('double', fn)")
         )
     if not _LEGAL.fullmatch(name):
         raise PlanError(

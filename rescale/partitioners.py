@@ -170,9 +170,14 @@ class _OwnSlots:
 
     def _find(self, key: Any) -> tuple[int, int]:
         try:
-            slot = operator.index(self._function(key))
+            returned = self._function(key)
         except Exception as error:
             raise self._error(f"failed: {safe_text(error)}", key) from error
+        try:
+            slot = operator.index(returned)
+        except TypeError as error:
+            what = f"returned {type(returned).__name__} for a key, but a slot is an int from 0 to {self._slots - 1}"
+            raise self._error(what, key) from error
         if not 0 <= slot < self._slots:
             raise self._error(f"returned {slot} for a key, but slots go from 0 to {self._slots - 1}", key)
         return slot, getsizeof(key)

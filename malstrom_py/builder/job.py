@@ -97,7 +97,7 @@ class Job:
         """Return the stream of records that ``step`` failed on; the step must have ``on_error="dead-letter"``."""
         found = self._steps.get(check_name(step, "step"))
         if found is None:
-            raise PlanError(f"job {self.name!r} has no step {step!r}; it has {', '.join(self._steps) or 'none'}")
+            raise PlanError(f"job {self.name!r} has no step {step!r}; its steps: {', '.join(self._steps) or 'none'}")
         port = found.dead_letter_port
         if port is None:
             raise PlanError(f"step {step!r} has no dead letters: give it on_error='dead-letter'")
@@ -121,8 +121,8 @@ class Job:
         """Add a step (for builders); `PlanError` if its name is taken."""
         if step.name in self._steps:
             raise PlanError(
-                f"job {self.name!r} has a step {step.name!r} already ({self._steps[step.name].kind}): "
-                f"names are ids, so this {step.kind} needs another name"
+                f"job {self.name!r} already has a step {step.name!r} ({self._steps[step.name].kind}): "
+                f"give this {step.kind} another name"
             )
         self._steps[step.name] = step
         return StreamRef(step.name)

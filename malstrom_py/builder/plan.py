@@ -127,12 +127,12 @@ def epochs_traits(name: str, traits: Traits) -> Traits:
     if traits.region != SOURCE_REGION:
         raise PlanError(
             f"step {name!r}: generate_epochs is after key_by {traits.region!r}, but lateness belongs "
-            f"to the source's parts (T1): put it between the source and the first key_by"
+            f"to the source's parts: put it between the source and the first key_by"
         )
     if traits.unit is None:
         raise PlanError(f"step {name!r}: the stream has no timestamps: put assign_timestamps before it")
     if traits.split:
-        raise PlanError(f"step {name!r}: generate_epochs is upstream already; lateness is decided once (T1)")
+        raise PlanError(f"step {name!r}: generate_epochs is upstream already; lateness is decided once")
     return replace(traits, epochs=True, split=True)
 
 

@@ -324,7 +324,7 @@ class StreamBuilder(Generic[K, V_co]):
                 if self.traits.local:
                     raise PlanError(
                         f"step {name!r}: {attribute} keeps state per key, but key_local does not bring all records "
-                        f"of a key to one worker (R11): use .key_by('…', fn) instead of it"
+                        f"of a key to one worker: use .key_by('…', fn) instead of it"
                     )
                 raise PlanError(
                     f"step {name!r}: {attribute} keeps state per key, but stream {self.ref.step!r} has no keys: "

@@ -147,7 +147,7 @@ def _env(text: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise WrongCommand(
             f'--runtime-env is JSON, such as {{"working_dir": "."}}, or a JSON or YAML file; {file} cannot be read: '
-            f"{error}"
+            f"{error.strerror if isinstance(error, OSError) else error}"
         ) from None
     if file.suffix not in {".yaml", ".yml"}:
         return _object(content, f"--runtime-env {file}")

@@ -38,7 +38,7 @@ def dump(value: Any) -> bytes:
         try:
             return _by_cloudpickle(value)
         except Exception as error:
-            why = f"neither pickle nor cloudpickle can encode it ({type(error).__name__}). Send its parts instead"
+            why = f"it cannot be pickled ({type(error).__name__}). Send its fields instead of the object"
             raise NotEncodable(type(value), why) from error
 
 

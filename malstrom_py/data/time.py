@@ -18,8 +18,8 @@ PER_SECOND: Final[dict[str, int]] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns":
 """Units per second."""
 
 NAIVE: Final = (
-    "a naive datetime is not a moment in time: make it aware, e.g. .replace(tzinfo=timezone.utc); of a file that is "
-    'read, sources.Files(..., timezone="UTC") does'
+    "the datetime has no time zone: add one, for instance with .replace(tzinfo=timezone.utc), or read the file with "
+    'sources.Files(..., timezone="UTC")'
 )
 """The error text for a datetime without a zone."""
 
@@ -47,7 +47,7 @@ def to_time(moment: object, unit: Unit) -> int:
             raise mark_safe(TypeError(NAIVE))
         time = _scale((moment - _EPOCH) // _MICROSECOND, unit)
     elif moment is None:
-        raise mark_safe(TypeError("the timestamp is None: filter such records out first, or set on_error="))
+        raise mark_safe(TypeError("the timestamp is None"))
     else:
         time = _index(moment)
     # MIN_EPOCH and MAX_EPOCH mean "no epoch yet" and "the end", so no record may have them.

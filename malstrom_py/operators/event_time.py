@@ -270,14 +270,14 @@ class GenerateEpochs(Operator):
         if batch.part is None:
             raise OperatorError(
                 f"step {self.context.step!r} received records that come from no part of a source, so their lateness "
-                f"cannot be decided (T1): let steps before it send in on_data only, not in on_epoch",
+                f"cannot be decided: let steps before it send in on_data only, not in on_epoch",
                 step=self.context.step,
             )
         part = self._parts.get(batch.part)
         if batch.time_column is None and batch.timestamps is None:
             raise OperatorError(
-                f"step {self.context.step!r} received records without timestamps, from which it derives event time "
-                f"(T1): give each record one before this step",
+                f"step {self.context.step!r} received records without timestamps, from which it derives event time: "
+                f"give each record one before this step",
                 step=self.context.step,
             )
         if part is None:

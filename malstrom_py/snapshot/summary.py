@@ -43,9 +43,8 @@ def find_job(store: Store, job: str | None) -> str:
         raise SnapshotError(f"{place_of(store)} has the snapshots of several jobs: name one of {', '.join(jobs)}")
     if job is None or job not in jobs:
         whose = "" if job is None else f" of job {job!r}"
-        raise SnapshotError(
-            f"{place_of(store)} has no snapshot{whose}; it has snapshots of {', '.join(jobs) or 'no job'}"
-        )
+        there = f"snapshots of {', '.join(jobs)}" if jobs else "no snapshots"
+        raise SnapshotError(f"{place_of(store)} has no snapshot{whose}; it has {there}")
     return job
 
 

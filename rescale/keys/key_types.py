@@ -234,7 +234,10 @@ def _check(value: Any, outer: type, step: str, depth: int) -> None:
     if kind in ("float", "numpy float", "decimal"):
         if Decimal.is_nan(value) if kind == "decimal" else value != value:
             raise _refusal(
-                type(value), outer, step, "and NaN, which equals nothing: use None, or filter NaN out before"
+                type(value),
+                outer,
+                step,
+                "and NaN, which equals nothing, not even itself: return None, or filter NaN out first",
             )
     elif kind in ("tuple", "dataclass"):
         if depth == 0:

@@ -73,11 +73,11 @@ def _unpicklable(plan: Plan, error: Exception) -> PlanError:
         except Exception as own:
             found = captured(step) or own
             return PlanError(
-                f"step {step.name!r} ({step.kind}{f', {step.detail}' if step.detail else ''}) cannot be taken to other "
-                f"processes: {found}. Make what it holds on to inside the function, or once per worker with "
+                f"step {step.name!r} ({step.kind}{f', {step.detail}' if step.detail else ''}) cannot be sent to the "
+                f"workers: {found}. Create what it uses inside the function, or once per worker with "
                 f"mp.per_worker(factory)"
             )
-    return PlanError(f"job {plan.job!r} cannot be taken to other processes: {error}")
+    return PlanError(f"job {plan.job!r} cannot be sent to the workers: {error}")
 
 
 Streams = Literal["direct", "ray"]

@@ -75,7 +75,7 @@ class InProcess:
         if isinstance(clock, type):
             raise PlanError(f"pass an instance as clock, {clock.__name__}(…), not the class itself")
         if clock is not None and not all(callable(getattr(clock, name, None)) for name in _CLOCK):
-            raise PlanError(f"clock has the methods {', '.join(_CLOCK)}, and {type(clock).__name__} lacks some of them")
+            raise PlanError(f"clock must have the methods {', '.join(_CLOCK)}, got {type(clock).__name__}")
         self._workers = workers
         self._batching = batch or Batching()
         self._clock = clock or SystemClock()

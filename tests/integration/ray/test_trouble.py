@@ -49,7 +49,7 @@ def test_the_error_names_the_step_whose_function_cannot_be_pickled(out: sinks.Me
             return n
 
     job.source("in", sources.Memory([1])).map("guarded", guarded).sink("out", out)
-    with pytest.raises(PlanError, match=r"step 'guarded' .* cannot be taken to other processes: .*lock.*per_worker"):
+    with pytest.raises(PlanError, match=r"step 'guarded' .* cannot be sent to the workers: .*lock.*per_worker"):
         RUNTIME.run(job)
 
 

@@ -78,7 +78,7 @@ def test_nothing_there_is_nothing_wrong_unless_a_job_is_named(tmp_path: Path) ->
     assert (done.exit_code, done.stdout) == (0, "there are no snapshots here\n")
     done = malstrom("list", tmp_path, "orders")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "has no snapshot of job 'orders'; it has snapshots of no job" in done.stderr
+    assert "has no snapshot of job 'orders'; it has no snapshots" in done.stderr
 
 
 @pytest.mark.parametrize("options", [(), ("orders",), ("--json",)], ids=repr)

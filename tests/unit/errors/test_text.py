@@ -306,7 +306,7 @@ def test_a_naive_time_says_what_to_do() -> None:
     from datetime import datetime
 
     error = failure(lambda s: s.assign_timestamps("at", "t"), [{"t": datetime(2024, 1, 1)}])  # noqa: DTZ001
-    assert "a naive datetime is not a moment in time: make it aware, e.g. .replace(tzinfo=timezone.utc)" in str(error)
+    assert "the datetime has no time zone: add one, for instance with .replace(tzinfo=timezone.utc)" in str(error)
     assert 'sources.Files(..., timezone="UTC")' in str(error)
 
 

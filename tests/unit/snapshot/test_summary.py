@@ -37,7 +37,7 @@ def test_a_job_is_found_by_its_log(start: Start) -> None:
     assert summary.find_job(store, None) == JOB
     with pytest.raises(SnapshotError, match="has no snapshot of job 'notes'; it has snapshots of orders"):
         summary.find_job(store, "notes")
-    with pytest.raises(SnapshotError, match="has no snapshot; it has snapshots of no job"):
+    with pytest.raises(SnapshotError, match="has no snapshot; it has no snapshots"):
         summary.find_job(MemoryStore(), None)
 
 

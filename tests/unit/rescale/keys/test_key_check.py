@@ -193,7 +193,7 @@ def test_f4_any_other_key_is_refused_naming_step_and_type(key: Any, culprit: str
         (Loud("a"), "has an == other than that of str: turn it into a plain str"),
         (Odd.ONE, "other than that of Enum"),
         (object(), "take a str, a number or a tuple that identifies it"),
-        (float("nan"), "use None, or filter NaN out before"),
+        (float("nan"), "return None, or filter NaN out first"),
         (nested(DEPTH_MAX + 1), "take a flat tuple"),
         (type("Box", (), {"__hash__": None})(), "take something immutable"),
     ],
