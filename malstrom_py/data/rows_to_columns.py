@@ -265,7 +265,8 @@ class RowColumns:
         if self._schema is None and (missing := set(names).difference(*rows)):
             there = len(set().union(*rows))  # counted only: the keys of a dict may be data
             raise self._error(
-                f"an expression names columns that do not exist: {_listed(missing)}; the rows have {there} other columns"
+                f"an expression names columns that do not exist: {_listed(missing)}; "
+                f"the rows have {there} other columns"
             )
         return [{name: row.get(name) for name in names} for row in rows]
 
