@@ -91,7 +91,9 @@ def stop(
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return without waiting for the end.")] = False,
     address: AddressOption = None,
 ) -> None:
-    """Stop a running job; a job with snapshots writes a last one, from which it can resume.
+    """Stop a running job.
+
+    A job with snapshots writes a last one, from which it can resume.
 
     A job without snapshots finishes: its sources stop, rows in flight are processed, and its sinks commit. The command
     waits for a savepoint in progress, except with --no-wait. After the timeout the exit code is 1, and the stop

@@ -113,7 +113,10 @@ def show(
     option: OptionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a snapshot: its steps with the size of their state, its sources with their positions."""
+    """Show the steps and sources of a snapshot.
+
+    Steps have the size of their state, sources their positions.
+    """
     with reporting_errors(traceback=False):
         checkpointer = _the_checkpointer(uri, option, job)
         manifest = _the_manifest(checkpointer, snapshot)
@@ -162,7 +165,9 @@ def prune(
     keep: Annotated[int, typer.Option("--keep", min=1, help="How many of the newest snapshots to keep.")] = 3,
     option: OptionOption = None,
 ) -> None:
-    """Remove all but the newest complete snapshots, and files that belong to no snapshot.
+    """Remove old snapshots.
+
+    The newest complete ones stay; files that belong to no snapshot are removed too.
 
     Savepoints stay, and so do files that a remaining snapshot needs. The job may run at the same time.
     """

@@ -233,12 +233,8 @@ def _check(value: Any, outer: type, step: str, depth: int) -> None:
         raise _refusal(type(value), outer, step, why_refused(type(value)))
     if kind in ("float", "numpy float", "decimal"):
         if Decimal.is_nan(value) if kind == "decimal" else value != value:
-            raise _refusal(
-                type(value),
-                outer,
-                step,
-                "and NaN, which equals nothing, not even itself: return None, or filter NaN out first",
-            )
+            why = "and NaN, which equals nothing, not even itself: return None, or filter NaN out first"
+            raise _refusal(type(value), outer, step, why)
     elif kind in ("tuple", "dataclass"):
         if depth == 0:
             raise _refusal(type(value), outer, step, f"nested more than {DEPTH_MAX} deep: take a flat tuple")
