@@ -48,11 +48,11 @@ def test_the_name_of_a_source_is_checked(name: Any) -> None:
 def test_a_name_is_taken_once_in_a_job_whatever_the_kind() -> None:
     job = mp.Job("a")
     stream = numbers(job, "same")
-    with pytest.raises(PlanError, match=r"job 'a' has a step 'same' already \(source\).*this source needs another"):
+    with pytest.raises(PlanError, match=r"job 'a' already has a step 'same' \(source\).*give this source another"):
         numbers(job, "same")
-    with pytest.raises(PlanError, match=r"'same' already \(source\).*this map needs another"):
+    with pytest.raises(PlanError, match=r"'same' \(source\).*give this map another"):
         stream.map("same", lambda n: n)
-    with pytest.raises(PlanError, match=r"this sink needs another"):
+    with pytest.raises(PlanError, match=r"give this sink another"):
         stream.sink("same", sinks.Memory())
     assert numbers(mp.Job("b"), "same").ref.step == "same"
 
@@ -85,10 +85,10 @@ def test_a_refused_step_leaves_the_job_as_it_was() -> None:
 
 def test_dead_letters_of_a_step_that_is_not_there_names_those_that_are() -> None:
     job = mp.Job("a")
-    with pytest.raises(PlanError, match="job 'a' has no step 'inverse'; it has none"):
+    with pytest.raises(PlanError, match="job 'a' has no step 'inverse'; its steps: none"):
         job.dead_letters("inverse")
     numbers(job).map("double", lambda n: n)
-    with pytest.raises(PlanError, match="job 'a' has no step 'inverse'; it has numbers, double"):
+    with pytest.raises(PlanError, match="job 'a' has no step 'inverse'; its steps: numbers, double"):
         job.dead_letters("inverse")
 
 

@@ -59,16 +59,14 @@ def test_a_stateful_step_on_an_unkeyed_stream_names_step_and_remedy(method: str)
 @pytest.mark.parametrize("between", [lambda s: s, lambda s: s.map("m", str), lambda s: s.union("u", s)])
 def test_r11_a_stateful_step_behind_key_local_is_refused_with_the_remedy(method: str, between: Any) -> None:
     local = between(numbers().key_local("local", lambda n: n % 2))
-    with pytest.raises(
-        PlanError, match=rf"step 'totals': {method} keeps state per key, but key_local .*\(R11\).*\.key_by"
-    ):
+    with pytest.raises(PlanError, match=rf"step 'totals': {method} keeps state per key, but key_local .*\.key_by"):
         getattr(local, method)("totals", lambda *_: 1)
 
 
 @pytest.mark.parametrize("method", STATEFUL)
 def test_r11_key_local_behind_key_by_takes_the_keys_that_were_distributed_away(method: str) -> None:
     local = numbers().key_by("key", str).key_local("local", lambda n: n % 2)
-    with pytest.raises(PlanError, match=r"\(R11\)"):
+    with pytest.raises(PlanError, match="key_local"):
         getattr(local, method)("totals")
 
 
