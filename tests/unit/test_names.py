@@ -23,5 +23,7 @@ def test_an_illegal_name_is_refused_with_what_would_be_legal(name: str) -> None:
 
 @pytest.mark.parametrize("name", [None, 7, b"bytes", len])
 def test_what_is_no_str_is_refused_with_how_it_is_written(name: Any) -> None:
-    with pytest.raises(PlanError, match=r"the name of a job must be a str, got .*\.map\('double', fn\)"):
+    with pytest.raises(PlanError, match=r"the name of a job must be a str, got .*mp\.Job\('orders'\)"):
         check_name(name, "job")
+    with pytest.raises(PlanError, match=r"the name of a step must be a str, got .*\.map\('double', fn\)"):
+        check_name(name, "step")

@@ -301,5 +301,5 @@ def test_only_keyed_streams_have_it() -> None:
     plain: Any = mp.Job("j").source("in", sources.Memory(["a"]))
     with pytest.raises(PlanError, match="has no keys"):
         plain.enrich("e", known)
-    with pytest.raises(PlanError, match="R11"):
+    with pytest.raises(PlanError, match="key_local does not bring all records"):
         plain.key_local("key", str).enrich("e", known)
