@@ -174,32 +174,49 @@ def call_each(
 
     ``blame`` is the user's function where ``function`` only wraps it, None where there is none.
     """
-    failed, results = call_rows(function, batch, failures, out, loop=loop, blame=blame)
-    return (batch.drop(failed) if failed else batch), results
+    results: list[Any] = []
+    rows = iter(batch.values)
+    try:
+        loop(function, rows, results)
+    except Exception as error:
+        failed = _call_rest(error, function, rows, batch, failures, out, loop, blame, results)
+        return batch.drop(failed), results
+    return batch, results
 
 
 def call_rows(
+    function: Callable[[Any], Any], batch: Batch, failures: ErrorPolicy, out: Outlet
+) -> tuple[list[int], list[Any]]:
+    """Call ``function`` once on each value of ``batch``: the indices of the rows it raised on, and the results."""
+    results: list[Any] = []
+    rows = iter(batch.values)
+    try:
+        results_of(function, rows, results)
+    except Exception as error:
+        return _call_rest(error, function, rows, batch, failures, out, results_of, OWN, results), results
+    return [], results
+
+
+def _call_rest(
+    error: Exception | None,
     function: Callable[[Any], Any],
+    rows: Iterator[Any],
     batch: Batch,
     failures: ErrorPolicy,
     out: Outlet,
-    *,
-    loop: Loop = results_of,
-    blame: object = OWN,
-) -> tuple[list[int], list[Any]]:
-    """Call ``function`` once on each value of ``batch``: the indices of the rows it raised on, and the results.
-
-    The loop resumes after a row that raised, so that no row is called twice; a clean batch costs only the loop.
-    """
-    results: list[Any] = []
+    loop: Loop,
+    blame: object,
+    results: list[Any],
+) -> list[int]:
+    """Resume after the row that raised ``error``, so that no row is called twice; return the indices that raised."""
     failed: list[int] = []
-    rows = iter(batch.values)
-    while True:
+    while error is not None:
+        index = len(batch) - operator.length_hint(rows) - 1  # the iterator of a list knows how many rows are left
+        failures.record(error, function if blame is OWN else blame, batch, index, out)
+        failed.append(index)
         try:
             loop(function, rows, results)
-            break
-        except Exception as error:
-            index = len(batch) - operator.length_hint(rows) - 1  # the iterator of a list knows how many rows are left
-            failures.record(error, function if blame is OWN else blame, batch, index, out)
-            failed.append(index)
-    return failed, results
+            error = None
+        except Exception as another:
+            error = another
+    return failed
