@@ -175,7 +175,7 @@ class _OwnSlots:
             raise self._error(f"failed: {safe_text(error)}", key) from error
         try:
             slot = operator.index(returned)
-        except TypeError as error:
+        except Exception as error:  # of a value without __index__, or raised by it
             what = f"returned {type(returned).__name__} for a key, but a slot is an int from 0 to {self._slots - 1}"
             raise self._error(what, key) from error
         if not 0 <= slot < self._slots:

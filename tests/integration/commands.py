@@ -27,16 +27,14 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
 
 
-def malstrom(
-    folder: Path, *arguments: str, stdout: str = "", environ: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def malstrom(folder: Path, *arguments: str, stdout: str = "") -> subprocess.CompletedProcess[str]:
     """Run a command in a folder. What it prints goes into a file, ``stdout`` if that is given, and is returned."""
     with tempfile.TemporaryDirectory() as files:
         out, err = stdout or f"{files}/out", f"{files}/err"
         order = {
             "arguments": arguments,
             "folder": str(folder),
-            "environ": environ or environment(),
+            "environ": environment(),
             "files": [os.devnull, out, err],
         }
         code = _Origin.one().run(json.dumps(order))

@@ -1,30 +1,15 @@
-"""Clients of control sockets that speak for themselves, and what the jobs they speak to are made of."""
+"""Clients that speak the protocol of control sockets themselves."""
 
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from malstrom_py.workers.control.messages import decode_answer
 from malstrom_py.workers.control.registry import socket_path, token_path
-
-PATIENCE_S = 60.0
-
-
-class Gate:
-    """A function of a job that waits until it is let through."""
-
-    def __init__(self) -> None:
-        self.entered = threading.Event()
-        self.opened = threading.Event()
-
-    def __call__(self, value: int) -> int:
-        self.entered.set()
-        assert self.opened.wait(PATIENCE_S)
-        return value
+from tests.unit.workers.harness import PATIENCE_S
 
 
 def connected(folder: Path, job: str = "endless") -> socket.socket:

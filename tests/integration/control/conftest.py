@@ -16,7 +16,7 @@ from malstrom_py.workers.control import messages as control_messages
 from malstrom_py.workers.control import server as control_socket
 from malstrom_py.workers.control.messages import Answer
 from malstrom_py.workers.control.registry import server_directory
-from tests.integration.control.clients import PATIENCE_S
+from tests.unit.workers.harness import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from malstrom_py.errors import (
     PlanError,
 )
 from malstrom_py.workers.control.client import running_jobs
-from tests.integration.control.clients import PATIENCE_S, Gate
+from tests.unit.workers.harness import PATIENCE_S, Gate
 
 
 def test_an_attached_handle_does_what_the_own_one_does(handle: mp.JobHandle, out: sinks.Memory) -> None:

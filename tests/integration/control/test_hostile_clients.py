@@ -36,7 +36,8 @@ from malstrom_py.workers.control.messages import (
     encode_request,
 )
 from malstrom_py.workers.control.registry import NameClaim, socket_path
-from tests.integration.control.clients import PATIENCE_S, Gate, answer_of, connected, token_of, until
+from tests.integration.control.clients import answer_of, connected, token_of, until
+from tests.unit.workers.harness import PATIENCE_S, Gate
 
 
 @pytest.mark.parametrize(

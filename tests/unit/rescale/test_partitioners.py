@@ -94,10 +94,17 @@ def test_a_slot_out_of_range_is_an_error_that_names_the_function(slot: int) -> N
     assert (raised.value.step, raised.value.key) == ("lane", "a")
 
 
-@pytest.mark.parametrize("wrong", [lambda key: None, lambda key: 1.0, lambda key: key.missing])
+class NoIndex:
+    """A value whose conversion to an int fails."""
+
+    def __index__(self) -> int:
+        raise ValueError("no index")
+
+
+@pytest.mark.parametrize("wrong", [lambda key: None, lambda key: 1.0, lambda key: NoIndex(), lambda key: key.missing])
 def test_a_function_that_fails_or_returns_no_integer_is_an_error_with_its_cause(wrong: Any) -> None:
     with pytest.raises(
-        OperatorError, match=r"failed|returned (NoneType|float) for a key, but a slot is an int"
+        OperatorError, match=r"failed|returned (NoneType|float|NoIndex) for a key, but a slot is an int"
     ) as raised:
         Own(wrong).bind(16).slot_of("a")
     assert raised.value.__cause__ is not None
