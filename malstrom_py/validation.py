@@ -46,9 +46,12 @@ def refuse_class(thing: object, step: str) -> None:
         raise PlanError(f"step {step!r}: pass an instance, {thing.__name__}(…), not the class itself")
 
 
-def function_of(function: object, step: str) -> Any:
-    """Return ``function`` if it is callable and not asynchronous, else raise `PlanError` naming ``step``."""
-    function = callable_of(function, step)
+def function_of(function: object, step: str, wanted: str = "a function") -> Any:
+    """Return ``function`` if it is callable and not asynchronous, else raise `PlanError` naming ``step``.
+
+    ``wanted``: what the step takes.
+    """
+    function = callable_of(function, step, wanted)
     if is_coroutine_function(function) or _is_of_kind(function, inspect.isasyncgenfunction):
         raise PlanError(
             f"step {step!r}: {describe_function(function)} is an asynchronous function, async def …, which is not "
@@ -57,11 +60,11 @@ def function_of(function: object, step: str) -> Any:
     return function
 
 
-def callable_of(function: object, step: str) -> Any:
+def callable_of(function: object, step: str, wanted: str = "a function") -> Any:
     """Return ``function`` if it is callable, else raise `PlanError` naming ``step``."""
     check_name(step, "step")  # before a message uses it: name and function may have been swapped
     if not callable(function):
-        raise PlanError(f"step {step!r}: expected a function, got {type(function).__name__}")
+        raise PlanError(f"step {step!r}: expected {wanted}, got {type(function).__name__}")
     return function
 
 
@@ -88,11 +91,15 @@ def refuse_policy(on_error: str, step: str, what: str) -> None:
         )
 
 
-def at_least(smallest: int, number: int, step: str) -> int:
-    """Return ``number`` if it is an int of at least ``smallest``, else raise `PlanError` naming ``step``."""
+def at_least(smallest: int, number: int, step: str, argument: str) -> int:
+    """Return ``number`` if it is an int of at least ``smallest``, else raise `PlanError` naming ``step``.
+
+    >>> at_least(1, 3, "top", "n")
+    3
+    """
     check_name(step, "step")
     if not isinstance(number, int) or isinstance(number, bool) or number < smallest:
-        raise PlanError(f"step {step!r}: expected a whole number of at least {smallest}, got {number!r}")
+        raise PlanError(f"step {step!r}: {argument} must be a whole number of at least {smallest}, got {shown(number)}")
     return number
 
 
@@ -100,7 +107,7 @@ def field_getter(field: Callable[[Any], Any] | str, step: str) -> Callable[[Any]
     """Return a function of a value: ``field`` itself, or the lookup of the column that it names."""
     if isinstance(field, str):
         return itemgetter(field)
-    checked: Callable[[Any], Any] = function_of(field, step)
+    checked: Callable[[Any], Any] = function_of(field, step, "a function or the name of a column")
     return checked
 
 

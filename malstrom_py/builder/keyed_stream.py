@@ -224,7 +224,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
             raise PlanError(
                 f"step {name!r}: collect needs size= or every=: without either it emits nothing until the end"
             )
-        size = None if size is None else at_least(1, size, name)
+        size = None if size is None else at_least(1, size, name, "size")
         if every is not None and (not isinstance(every, timedelta) or every <= timedelta(0)):
             raise PlanError(f"step {name!r}: every must be a timedelta above 0, got {every!r}")
         every_s = None if every is None else every.total_seconds()
@@ -383,7 +383,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         self, name: str, n: int, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
     ) -> KeyedStreamBuilder[K, list[V_co]]:
         """Emit per record the list of its key's ``n`` largest values so far, largest first."""
-        factory = partial(TopN, n=at_least(1, n, name), by=number_of(by, name))
+        factory = partial(TopN, n=at_least(1, n, name, "n"), by=number_of(by, name))
         return self._then("top_n", name, factory, by, on_error=on_error, upgrade=upgrade)
 
     def distinct(

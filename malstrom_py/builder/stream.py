@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, get_args, overload
 
 from malstrom_py.builder.initial_state import initial_state_of
 from malstrom_py.builder.partition import PartitionerLike, check_partitioner
@@ -62,6 +62,9 @@ KEYED_METHODS = frozenset(
 )
 
 
+_PREDICATE: Final = "a function, or a Polars expression such as pl.col('price') > 1"
+
+
 class StreamBuilder(Generic[K, V_co]):
     """A stream of values of type ``V``. ``K`` is the type of its keys, None for a stream without keys."""
 
@@ -85,7 +88,7 @@ class StreamBuilder(Generic[K, V_co]):
             return self._same(
                 "filter", name, partial(FilterColumns, predicate=expression), None, detail=short(predicate)
             )
-        function = partial(Filter, predicate=function_of(predicate, name))
+        function = partial(Filter, predicate=function_of(predicate, name, _PREDICATE))
         return self._same("filter", name, function, predicate, on_error=on_error)
 
     def filter_map(
@@ -145,14 +148,14 @@ class StreamBuilder(Generic[K, V_co]):
         self, name: str, n: int, fn: Callable[[V_co], Iterable[int]], *, on_error: OnError = "fail"
     ) -> tuple[Self, ...]:
         """Return ``n`` streams: each record goes to those whose numbers ``fn(value)`` returns, one, several or none."""
-        factory = partial(Split, n=at_least(1, n, name), fn=function_of(fn, name))
+        factory = partial(Split, n=at_least(1, n, name, "n"), fn=function_of(fn, name))
         ports = tuple(Port(str(number)) for number in range(n))
         ref = self._add("split", name, factory, fn, ports=ports, on_error=on_error)
         return tuple(self._at(ref, number) for number in range(n))
 
     def cloned(self, name: str, n: int) -> tuple[Self, ...]:
         """Return ``n`` streams with all records each."""
-        ports = tuple(Port(str(number)) for number in range(at_least(1, n, name)))
+        ports = tuple(Port(str(number)) for number in range(at_least(1, n, name, "n")))
         ref = self._add("cloned", name, partial(Cloned, n=n), None, ports=ports)
         return tuple(self._at(ref, number) for number in range(n))
 

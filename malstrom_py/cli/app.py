@@ -414,11 +414,14 @@ def _as_job(found: object, where: str) -> mp.Job:
     made: object = found
     if callable(found):
         made = _call(found, where)
+        if inspect.iscoroutine(made):
+            made.close()
+            raise WrongCommand(f"{where} is an asynchronous function: name an ordinary one that returns a job")
     if isinstance(made, mp.Job):
         return made
     verb = "returns" if callable(found) else "is"
     raise WrongCommand(
-        f"{where} {verb} {_kind(made)}, not a job: name a malstrom_py.Job, or a function without arguments that "
+        f"{where} {verb} {_kind(made)} instead of a job: name a malstrom_py.Job, or a function without arguments that "
         f"returns one"
     )
 
@@ -466,12 +469,15 @@ def _no_such_name(module: ModuleType, target: str, name: str) -> str:
     jobs = [key for key, value in public.items() if isinstance(value, mp.Job)]
     makers = [key for key, value in public.items() if getattr(value, "__module__", None) == module.__name__]
     near = difflib.get_close_matches(name, [*jobs, *makers], n=1)
-    hint = f"did you mean {target}:{near[0]}?" if near else f"its jobs: {', '.join(jobs) or 'none'}"
-    return f"{target} has no {name!r}; {hint}"
+    if near:
+        hint = f"did you mean {target}:{near[0]}?"
+    else:
+        hint = f"run for instance {target}:{jobs[0]}" if jobs else "there is no job in it"
+    return f"{target} has no {name!r}: {hint}"
 
 
 def _kind(value: object) -> str:
-    return "None" if value is None else f"of type {type(value).__name__}"
+    return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
 def main() -> None:

@@ -81,9 +81,9 @@ def stop(
         bool | None,
         typer.Option(
             "--drain/--no-drain",
-            help="--drain finishes the job as if its sources had ended: its sinks commit. --no-drain stops it, with "
-            "snapshots after a last one; sinks discard uncommitted rows. Default: --no-drain for a job with "
-            "snapshots, else --drain.",
+            help="--drain finishes the job as if its sources had ended: its sinks commit. --no-drain stops "
+            "immediately; a job with snapshots first writes a last one. Sinks discard uncommitted rows. "
+            "Default: --no-drain for a job with snapshots, else --drain.",
             show_default=False,
         ),
     ] = None,

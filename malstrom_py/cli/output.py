@@ -19,8 +19,7 @@ import typer
 
 import malstrom_py as mp
 from malstrom_py.errors import shown
-from malstrom_py.errors.text import describe_error, errno_text
-from malstrom_py.workers.reports.error_transfer import users_frame
+from malstrom_py.errors.text import describe_error, errno_text, users_frame
 
 FAILED: Final = 1
 WRONG_COMMAND: Final = 2
@@ -71,7 +70,7 @@ def reporting_errors(traceback: bool, *, has_option: bool = False) -> Iterator[N
     except Exception as error:
         if traceback:
             tracebacks.print_exception(error.__cause__ if isinstance(error, UserCodeFailed) else error)
-        hint = [TRACEBACK_HINT] if has_option and not traceback and not isinstance(error, NotPrinted) else []
+        hint = [TRACEBACK_HINT] if has_option and not traceback and _has_more(error) else []
         print_error("error", *_story(error, traceback), *hint)
         raise typer.Exit(FAILED) from None
 
@@ -157,6 +156,13 @@ def _story(error: Exception, traceback: bool) -> list[str]:
     elif (place := users_place(error)) is not None:
         lines.append(f"at {place}")
     return lines + list(getattr(error, "__notes__", ()))
+
+
+def _has_more(error: Exception) -> bool:
+    """Whether a traceback shows more than `_story`."""
+    if isinstance(error, NotPrinted):
+        return False
+    return not isinstance(error, mp.MalstromError) or error.__cause__ is not None or users_frame(error) is not None
 
 
 def _cause(error: BaseException) -> str:

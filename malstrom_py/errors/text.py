@@ -20,15 +20,15 @@ import re
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from traceback import walk_tb
+from traceback import FrameSummary, extract_tb, walk_tb
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Final
 
 from malstrom_py import errors
-from malstrom_py.errors import CodecError, MalstromError, has_safe_text
+from malstrom_py.errors import CodecError, MalstromError, has_safe_text, mark_safe
 
 # In a source tree the rooms `workers` and `rescale` are links to folders outside the package's own.
 _PACKAGE: Final = Path(errors.__file__).parent.parent
@@ -38,6 +38,7 @@ PACKAGE_FOLDERS: Final = tuple(
 """The prefixes of the paths of this package's files."""
 
 _STDLIB: Final = f"{sysconfig.get_path('stdlib')}{os.sep}"
+_LIBRARIES: Final = ("<frozen ", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
 NO_FIELD: Final = "the row has no field"
 
@@ -57,6 +58,7 @@ _OF_TYPES: Final = re.compile(
     rf"|'[<>=!]+' not supported between instances of {_TYPE} and {_TYPE}"
     rf"|{_TYPE} object (?:is not (?:iterable|subscriptable|callable|an iterator)|does not support item assignment)"
     r"|cannot unpack non-iterable (\w+) object"
+    rf"|unhashable type: {_TYPE}"
     r"|can only concatenate (\w+) \(not \"([\w.]+)\"\) to (\w+)"
 )
 """The interpreter's messages on types. The names of types are groups, to be looked up."""
@@ -180,7 +182,8 @@ def _of_call_or_types(error: TypeError, raised: _Raised, function: object) -> st
     if raised.operation.startswith(("RAISE", "RERAISE")):
         return ""
     is_call = raised.operation.startswith(("CALL", "PRECALL"))
-    return _of_arguments(str(error), raised, function) if is_call else _of_types(str(error))
+    text = str(error)
+    return (is_call and _of_arguments(text, raised, function)) or _of_types(text)
 
 
 def _of_types(text: str) -> str:
@@ -358,10 +361,66 @@ def safe_text(error: Exception) -> str:
     """
     if isinstance(error, MalstromError) and raised_by_malstrom(error, alone=not isinstance(error, CodecError)):
         return describe_error(error)
-    return type(error).__name__ + _after(errno_text(error) or safe_detail(error))
+    return type(error).__name__ + after(errno_text(error) or safe_detail(error))
 
 
-def _after(words: str) -> str:
+def text_with_place(error: Exception) -> str:
+    """Describe an error that a user's code may have raised: its `safe_text`, with the function and the line.
+
+    The place is the innermost one outside this package, Python and the installed packages; without one, the text alone
+    is returned.
+
+    >>> text_with_place(ValueError("secret"))
+    'ValueError'
+    """
+    kind, colon, words = safe_text(error).partition(": ")
+    if words and isinstance(error, MalstromError):
+        return f"{kind}{colon}{words}"  # it is complete
+    frame = users_frame(error)
+    place = "" if frame is None else f" in {frame.name} at {frame.filename}:{frame.lineno}"
+    remedy = ". Correct it" if place and not isinstance(error, OSError) else ""
+    return f"{kind}{place}{colon}{words}{remedy}"
+
+
+def users_frame(error: BaseException) -> FrameSummary | None:
+    """Return the innermost line of the user's code that was running when ``error`` was raised; None if none was."""
+    for frame in reversed(extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(PACKAGE_FOLDERS + _LIBRARIES):
+            return frame
+    return None
+
+
+def missing_methods(thing: object, made_by: object, methods: Sequence[str]) -> str:
+    """Describe a result of the user's function ``made_by`` that has not all of ``methods``; "" if it has them.
+
+    >>> missing_methods([], len, ["append", "poll(rows_max)"])
+    'len returned list: return an object with the methods append() and poll(rows_max)'
+    """
+    if all(callable(getattr(thing, method.partition("(")[0], None)) for method in methods):
+        return ""
+    calls = [method if "(" in method else f"{method}()" for method in methods]
+    named = f"{', '.join(calls[:-1])} and {calls[-1]}"
+    return f"{describe_function(made_by)} returned {type(thing).__name__}: return an object with the methods {named}"
+
+
+def refuse_no_items(items: object, wanted: str) -> None:
+    """Raise TypeError if ``items``, a function's result, is not iterable; it names what is ``wanted`` instead.
+
+    >>> refuse_no_items([1, 2], "a list")
+    """
+    try:
+        iter(items)  # type: ignore[call-overload]  # it may not be iterable
+    except TypeError as error:
+        got = "None" if items is None else type(items).__name__
+        raise mark_safe(TypeError(f"must return {wanted}, got {got}")) from error
+
+
+def after(words: str) -> str:
+    """Return ``words`` after a colon, "" for "".
+
+    >>> after("No space left"), after("")
+    (': No space left', '')
+    """
     return f": {words}" if words else ""
 
 

@@ -10,7 +10,7 @@ import dis
 import sys
 from typing import Any, Final
 
-_WINDOWS: Final = "there are no windows yet; timestamps, epochs and the timers of .stateful_op(…) close them"
+_WINDOWS: Final = "there are no windows yet; write one with the timers of .stateful_op(…), which fire in event time"
 _SESSIONS: Final = "there are no windows yet; a logic of .stateful_op(…) with timers makes sessions"
 _JOINS: Final = "there are no joins yet; .union(…) before .key_by(…), and .stateful_flat_map(…), match two streams"
 _FINALS: Final = "take a running step, and a logic of .stateful_op(…) that sends the last value of each key at the end"

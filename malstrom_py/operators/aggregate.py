@@ -326,6 +326,8 @@ class Fold(Figure):
     [2, 1, 5]
     """
 
+    advice = "Name a column or a function with by=, or filter such values out before it"
+
     def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any], default: Callable[[], Any]) -> None:
         super().__init__(context, function=fn)
         self.aggregation = Aggregation("fold", default, fn, _unmergeable, unchanged)
@@ -383,6 +385,8 @@ class Distinct(KeyedOperator):
     ['ant', 'ape']
     """
 
+    advice = "Name a column or a function with by=, or filter such values out before it"
+
     def __init__(self, context: StepContext, *, by: Callable[[Any], Any] | None) -> None:
         super().__init__(context, function=by, by=by)
 
@@ -417,6 +421,8 @@ class TopN(KeyedOperator):
     >>> mp.collect(numbers.top_n("top", 2))
     [[4], [9, 4], [9, 5]]
     """
+
+    advice = "Name a column or a function with by=, or filter such values out before it"
 
     def __init__(self, context: StepContext, *, n: int, by: Callable[[Any], Any] | None) -> None:
         super().__init__(context, function=by)

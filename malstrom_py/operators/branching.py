@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import mark_safe
+from malstrom_py.errors.text import refuse_no_items
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy, call_each, verdicts_of
 from malstrom_py.operators.forgotten_return import watch_returns
-from malstrom_py.operators.stateless import refuse_no_items
 
 YES: Final = 0
 NO: Final = 1

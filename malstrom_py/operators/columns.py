@@ -92,7 +92,8 @@ class Expressions:
             failed = (
                 f"an expression failed with {type(error).__name__} on columns {self._typed(frame)}{self._hint(frame)}"
             )
-            raise self._error(failed) from error
+            advice = "Correct the expression, or cast a column; the cause has the text of Polars"
+            raise self._error(f"{failed}. {advice}") from error
 
     def _hint(self, frame: pl.DataFrame) -> str:
         """Advise to cast a column made of rows that has had no value so far, so that its type is unknown."""

@@ -15,7 +15,7 @@ from malstrom_py.errors import OperatorError, shown
 from malstrom_py.errors.text import (
     NO_FIELD,
     PER_WORKER,
-    _after,
+    after,
     column_of,
     count_others,
     describe_error,
@@ -47,7 +47,9 @@ def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
     if found:
         return f" in column {name!r}{words}. Filter such values out before it"
     if fields is None:
-        return f": {of} has no columns to look up by name. Pass a function, such as lambda value: value.{name}"
+        builtin = type(value).__module__ == "builtins"
+        instead = "or map the values to dicts" if builtin else f"such as lambda value: value.{name}"
+        return f": {of} has no columns to look up by name. Pass a function, {instead}"
     return f": {of} has no column {name!r}, only {fields}. Name one that it has"
 
 
@@ -62,8 +64,9 @@ def _words_on(error: Exception, batch: Batch, index: int, function: object) -> s
 class ErrorPolicy:
     """The ``on_error`` policy of one step."""
 
-    def __init__(self, context: StepContext) -> None:
+    def __init__(self, context: StepContext, *, advice: str = "Filter such values out before it") -> None:
         self._context = context
+        self._advice = advice
 
     def record(self, error: Exception, function: object, batch: Batch, index: int, out: Outlet) -> None:
         """Apply the policy to row ``index`` of ``batch``, for which ``function`` raised ``error``."""
@@ -78,7 +81,7 @@ class ErrorPolicy:
         if context.on_error == "fail" or _lacks_resource(error):
             named = None if _lacks_resource(error) else column_of(function)
             words = _words_on(error, batch, index, function)
-            remedy = "" if named is None else _of_column(named, batch, index, _after(words))
+            remedy = "" if named is None else _of_column(named, batch, index, after(words))
             raise self.error(error, function, key=key, remedy=remedy, words=words) from error
         if context.on_error == "skip":
             context.counters.skipped += 1
@@ -117,11 +120,9 @@ class ErrorPolicy:
         where = "" if function is None else describe_function(function)
         at_key = "" if key is None else f" for key {shown(key)}"
         # Any other text stays with the __cause__: it may contain a record's value, as that of int("…") does.
-        words = _after(safe_detail(error, function=function) if words is None else words)
+        words = after(safe_detail(error, function=function) if words is None else words)
         if not remedy:
-            remedy = (
-                f" in {where}{words}. Correct the function" if where else f"{words}. Filter such values out before it"
-            )
+            remedy = f" in {where}{words}. Correct the function" if where else f"{words}. {self._advice}"
         other = ", or give the step on_error='skip' or on_error='dead-letter'" if policy else ""
         return OperatorError(
             f"step {self._context.step!r} failed{at_key}: {type(error).__name__}{remedy}{other}.",

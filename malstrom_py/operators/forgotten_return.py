@@ -342,7 +342,7 @@ class ReturnWatch:
     def _end(self) -> None:
         """Warn when the worker closes before `CALLS` calls."""
         if 0 < self._left < CALLS and never_returns(self._function):
-            self._warn("each record that it was given, so")
+            self._warn("every record, so")
         self._left = 0
 
     def _warn(self, records: str) -> None:
@@ -350,7 +350,7 @@ class ReturnWatch:
         if step not in warned:
             warned.add(step)
             _LOG.warning(
-                "job %s: step %r (%s): %s has given None for %s %s. Where that is not meant, return the result",
+                "job %s: step %r (%s): %s returned None for %s %s. If that is not intended, return the result",
                 *(self._context.job, step, self._kind, describe_function(self._function), records),
                 self._lost,
             )

@@ -14,6 +14,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.columns_to_rows import python_values
 from malstrom_py.data.messages import PartMessage
 from malstrom_py.errors import CodecError
+from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy, call_each
 from malstrom_py.operators.forgotten_return import watch_returns
@@ -82,9 +83,14 @@ def legal_keys(
     """Return the rows of ``batch`` with legal ``keys`` (F4), and these keys; the others are handled by ``on_error``."""
     try:
         context.check_keys(keys)
-    except CodecError:
+    except CodecError as error:
         if context.on_error == "fail":
-            raise
+            raise CodecError(
+                f"{str(error).rstrip('.')} (in {describe_function(function)}), or give the step on_error='skip' or "
+                f"on_error='dead-letter'.",
+                step=error.step,
+                type_name=error.type_name,
+            ) from None
     else:
         return batch, keys
     legal: list[bool] = []

@@ -54,10 +54,13 @@ def distinct(keys: list[Any], step: str) -> set[Any]:
 class StatefulOperator(Operator):
     """A step with ``state``: values and timers of the keys that this worker owns. Handles all control messages."""
 
+    advice = "Filter such values out before it"
+    """What to do about a value that this step cannot process."""
+
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         self.state = KeyedState(context.step, context.codec)
-        self.failures = ErrorPolicy(context)
+        self.failures = ErrorPolicy(context, advice=self.advice)
 
     def track(self, slots_of: Callable[[Sequence[Any]], Sequence[int]]) -> None:
         self.state.track(slots_of)

@@ -9,7 +9,7 @@ gets the snapshot's positions when it lists its parts.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from sys import getsizeof
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -28,7 +28,7 @@ from malstrom_py.data.messages import (
     StateMessage,
 )
 from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, SourceError, lasting, shown
-from malstrom_py.errors.text import describe_function, safe_text
+from malstrom_py.errors.text import describe_function, missing_methods, text_with_place
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.batch_sizing import BatchSize
 from malstrom_py.operators.failures import ErrorPolicy
@@ -162,14 +162,21 @@ def size_of(value: Any) -> int:
     return getsizeof(value, 64) + sum(getsizeof(item, 64) for item in items)
 
 
-def batch_of(polled: Any, part: str) -> Batch:
-    """Return the result of a poll as a batch: columns stay columns."""
+def batch_of(polled: Any, part: str, poll: object) -> Batch:
+    """Return the result of ``poll`` as a batch: columns stay columns."""
     if isinstance(polled, ColumnBatch):
         polled.part, polled.named = part, True
         return polled
     if hasattr(polled, "schema"):  # an Arrow RecordBatch, recognized without importing Arrow
         return ColumnBatch(polled, part=part, named=True)
-    return Batch(polled if isinstance(polled, list) else list(polled), part=part)
+    if isinstance(polled, list):
+        return Batch(polled, part=part)
+    if isinstance(polled, str | bytes | Mapping) or not isinstance(polled, Iterable):
+        raise SourceError(
+            f"{describe_function(poll)} returned {type(polled).__name__}: return a list of records, or None if there "
+            f"are none at the moment"
+        )
+    return Batch(list(polled), part=part)
 
 
 def row_bytes(batch: Batch) -> int:
@@ -182,6 +189,8 @@ def row_bytes(batch: Batch) -> int:
 _COLUMN_BYTES: Final = 16
 _OPEN_MAX: Final = 256
 _ROUTED_MAX: Final = 16_384
+_METHODS: Final = ("poll(rows_max)", "is_finished", "close", "snapshot")
+"""The methods of a part. The last one is not called on a part of a `StatelessSource`."""
 
 
 class RestoredPart(NamedTuple):
@@ -322,7 +331,8 @@ class ReadSource(Operator):
         except Exception:  # an earlier error is being reported
             position = None
         upto = describe_position(position)
-        return f"part {reader.part!r} of source {self.context.step!r}{upto and f', up to {upto}'}"
+        ended = upto and f", which ended at {upto}"
+        return f"a batch of part {reader.part!r} of source {self.context.step!r}{ended}"
 
     def rewind(self, epoch: Epoch) -> Epoch:
         """Return the frontier of the source, which is the minimum before its end."""
@@ -466,7 +476,7 @@ class ReadSource(Operator):
             try:
                 polled = reader.poll(rows_max, frames=frames)
                 if polled is not None:
-                    batch = batch_of(polled, reader.name)
+                    batch = batch_of(polled, reader.name, reader.source_part.poll)
             except MalformedRecord as error:
                 malformed = error
             finished = reader.source_part.is_finished()
@@ -518,8 +528,15 @@ class ReadSource(Operator):
 
     def _build(self, part: Part, position: Any) -> SourcePart[Any]:
         if isinstance(self._source, PartitionedSource):
-            return self._source.build_part(part, position)
-        return self._source.build(WorkerInfo(self.context.job, self.context.step, WorkerId(self.context.worker)))
+            built = self._source.build_part(part, position)
+            wrong = missing_methods(built, self._source.build_part, _METHODS)
+        else:
+            worker = WorkerInfo(self.context.job, self.context.step, WorkerId(self.context.worker))
+            built = self._source.build(worker)
+            wrong = missing_methods(built, self._source.build, _METHODS[:-1])
+        if wrong:
+            raise SourceError(wrong)
+        return built
 
     def _position(self, reader: PartReader) -> Any:
         """Return the position of ``reader``; None for a source without positions."""
@@ -546,7 +563,7 @@ class ReadSource(Operator):
             raise (lasting(named) if error.lasting else named) from error
         if isinstance(error, MalstromError):
             raise error
-        raise SourceError(f"source {self.context.step!r} {what}: {safe_text(error)}") from error
+        raise SourceError(f"source {self.context.step!r} {what}: {text_with_place(error)}") from error
 
 
 def describe_position(position: Any) -> str:

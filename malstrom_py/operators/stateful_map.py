@@ -9,9 +9,10 @@ from typing import Any
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Epoch
 from malstrom_py.errors import mark_safe
+from malstrom_py.errors.text import refuse_no_items
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import KeyedOperator, Rows, keys_of
-from malstrom_py.operators.stateless import refuse_no_items, spread
+from malstrom_py.operators.stateless import spread
 
 
 class StatefulMap(KeyedOperator):

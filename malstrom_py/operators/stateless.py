@@ -11,6 +11,7 @@ from typing import Any, Final
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MIN_EPOCH, Epoch
 from malstrom_py.errors import mark_safe
+from malstrom_py.errors.text import refuse_no_items
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import OWN, ErrorPolicy, call_each, kept_of, verdicts_of
 from malstrom_py.operators.forgotten_return import watch_returns, watch_values
@@ -153,18 +154,6 @@ class FlatMap(Operator):
             raise
 
 
-def refuse_no_items(items: object, wanted: str) -> None:
-    """Raise TypeError if ``items``, a function's result, is not iterable; it names what is ``wanted`` instead.
-
-    >>> refuse_no_items([1, 2], "a list")
-    """
-    try:
-        iter(items)  # type: ignore[call-overload]  # it may not be iterable
-    except TypeError as error:
-        got = "None" if items is None else type(items).__name__
-        raise mark_safe(TypeError(f"must return {wanted}, got {got}")) from error
-
-
 def spread(column: list[Any], counts: list[int]) -> list[Any]:
     """Repeat each entry of ``column`` by its count."""
     return list(chain.from_iterable(map(repeat, column, counts)))
@@ -182,6 +171,14 @@ class Flatten(FlatMap):
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context, fn=iter, blame=None)
+
+    def _items(self, value: Any) -> list[Any]:
+        try:
+            return list(value)
+        except TypeError:
+            if hasattr(type(value), "__iter__"):
+                raise
+            raise mark_safe(TypeError(f"the value is of type {type(value).__name__}, which has no items")) from None
 
 
 class Inspect(Operator):

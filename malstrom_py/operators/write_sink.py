@@ -12,7 +12,7 @@ from typing import Any
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import AbsBarrier, Acquire, Collect, DataMessage, Epoch, PartMessage, StateMessage
 from malstrom_py.errors import OperatorError, SinkError, SparkError
-from malstrom_py.errors.text import describe_function, safe_text
+from malstrom_py.errors.text import describe_function, missing_methods, text_with_place
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
@@ -53,9 +53,14 @@ class WriteSink(Operator):
         info = WorkerInfo(self.context.job, self.context.step, WorkerId(self.context.worker))
         sink = self.sink
         try:
-            self.writer = sink.open(info) if isinstance(sink, TransactionalSink) else sink.build(info)
+            build = sink.open if isinstance(sink, TransactionalSink) else sink.build
+            writer = build(info)
         except Exception as error:
             raise self.error(error, "could not be opened") from error
+        methods = ("write(batch)", "pre_commit(context)", "close")
+        if wrong := missing_methods(writer, build, methods if isinstance(sink, TransactionalSink) else methods[::2]):
+            raise SinkError(f"sink {self.context.step!r}: {wrong}")
+        self.writer = writer
         self._notify_moved = getattr(self.writer, "moved", None)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
@@ -110,7 +115,7 @@ class WriteSink(Operator):
 
     def error(self, error: Exception, what: str) -> SinkError:
         """Return ``error`` as a `SinkError` that names this step."""
-        text = str(error) if isinstance(error, SinkError | SparkError) else safe_text(error)
+        text = str(error) if isinstance(error, SinkError | SparkError) else text_with_place(error)
         return SinkError(f"sink {self.context.step!r} {what}: {text}")
 
 
@@ -234,6 +239,8 @@ class WriteParts(StatefulOperator):
                 writer = self.sink.build_part(part, None if state == _OPENED else state)
             except Exception as error:
                 raise self._error(error, f"could not open part {part!r}") from error
+            if wrong := missing_methods(writer, self.sink.build_part, ("write(batch)", "snapshot", "close")):
+                raise SinkError(f"sink {self.context.step!r}: {wrong}")
             self._parts[part] = writer
         return writer
 
@@ -256,7 +263,7 @@ class WriteParts(StatefulOperator):
             raise self._error(error, f"could not close part {part!r}") from error
 
     def _error(self, error: Exception, what: str) -> SinkError:
-        return SinkError(f"sink {self.context.step!r} {what}: {safe_text(error)}")
+        return SinkError(f"sink {self.context.step!r} {what}: {text_with_place(error)}")
 
 
 _OPENED = "malstrom_py: part without a position"

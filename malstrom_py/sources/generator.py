@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.errors.text import describe_function, safe_text
+from malstrom_py.errors.text import describe_function, refuse_no_items, safe_text
 from malstrom_py.sources.base import Part
 
 V = TypeVar("V")
@@ -67,7 +67,9 @@ class _GeneratorPart(Generic[V]):
         if self._error is None:
             try:
                 if self._items is None:
-                    self._items = iter(self._fn(self._part, self._position))
+                    made = self._fn(self._part, self._position)
+                    refuse_no_items(made, "an iterator")
+                    self._items = iter(made)
                 # Items yielded before the iterator raised stay in the list.
                 rows.extend(islice(self._items, rows_max))
                 self._finished = len(rows) < rows_max
@@ -95,6 +97,6 @@ class _GeneratorPart(Generic[V]):
 
     def _failure(self, what: str, error: Exception) -> SourceError:
         return SourceError(
-            f"the generator function {describe_function(self._fn)} {what} in part {self._part} after "
-            f"{self._position} items: {safe_text(error)}. Correct the function."
+            f"the generator function {describe_function(self._fn)} {what} in part {self._part} after item "
+            f"{self._position}: {safe_text(error)}. Correct the function."
         )

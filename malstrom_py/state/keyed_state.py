@@ -221,7 +221,7 @@ class KeyedState:
     def acquire(self, states: bytes) -> None:
         """Install the result of `collect` from another worker. `InternalError` if a key already has state here (R5)."""
         keys, values, times = self._codec.decode_in_flight(states, step=self._step)
-        self._take_in(keys, values, times, "acquired, but the key already has state here (R5)")
+        self._take_in(keys, values, times, "acquired, but the key already has state here")
 
     def artefact(self, barrier: AbsBarrier, *, remark: bytes = b"") -> bytes:
         """Return a keyed artefact of the changes since the barrier's parent, or of all state (S2). Requires `track`."""

@@ -51,6 +51,10 @@ def nothing():
     return None
 
 
+async def later():
+    return mp.Job("later")
+
+
 def in_memory():
     made = mp.Job("memory")
     made.source("numbers", sources.Memory([1])).sink("kept", sinks.Memory())
@@ -188,7 +192,7 @@ def test_a_failed_job_is_told_with_the_users_own_line_and_without_a_traceback(fo
     assert "division by zero" not in done.stderr
     assert lines[-3:] == [
         "  raised at jobs.py:11, in inverse",
-        "  it was processing rows of part '0' of source 'numbers', up to position 3",
+        "  it was processing a batch of part '0' of source 'numbers', which ended at position 3",
         "  run again with --traceback to see the full error",
     ]
 
@@ -217,7 +221,9 @@ def test_an_error_names_the_row_of_a_file_and_shows_no_schema(kind: str, tmp_pat
     (tmp_path / "files.py").write_text(OF_FILES)
     done = malstrom(tmp_path, "run", f"files:{kind}")
     assert done.returncode == 1
-    assert re.search(r"processing rows of part '.*' of source 'numbers', up to row 3", done.stderr), done.stderr
+    assert re.search(r"processing a batch of part '.*' of source 'numbers', which ended at row 3", done.stderr), (
+        done.stderr
+    )
     assert not re.search(r"\bb'|\{'|schema", done.stderr), done.stderr
 
 
@@ -244,9 +250,10 @@ def test_an_error_tells_what_is_ours_to_tell_and_what_stands_in_the_code(folder:
 @pytest.mark.parametrize(
     ("job", "code", "said"),
     [
-        ("jobs:jop", 2, "error: jobs has no 'jop'; did you mean jobs:job?"),
-        ("jobs:number", 2, "error: jobs:number is of type int, not a job: "),
-        ("jobs:nothing", 2, "error: jobs:nothing returns None, not a job: "),
+        ("jobs:jop", 2, "error: jobs has no 'jop': did you mean jobs:job?"),
+        ("jobs:number", 2, "error: jobs:number is a value of type int instead of a job: "),
+        ("jobs:nothing", 2, "error: jobs:nothing returns None instead of a job: "),
+        ("jobs:later", 2, "error: jobs:later is an asynchronous function: name an ordinary one that returns a job"),
         ("jobs:make", 2, "error: jobs:make cannot be called without arguments: "),
         ("jobs:raiser", 1, "error: calling jobs:raiser failed: KeyError: 'missing'\n  raised at jobs.py:31, in raiser"),
         ("jobs:circle", 1, "error: calling jobs:circle failed: ValueError: its own cause\n  raised at jobs.py:"),
@@ -320,7 +327,7 @@ def test_a_file_that_raises_is_not_left_half_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("own_path")
 def test_a_name_is_looked_for_in_the_module_it_was_asked_of() -> None:
-    with pytest.raises(WrongCommand, match="its jobs: none"):
+    with pytest.raises(WrongCommand, match="there is no job in it"):
         load_job("json:job")
 
 

@@ -124,7 +124,8 @@ def find(name: str) -> SocketJob:
     running = tuple(running_jobs())
     known = f"running here: {', '.join(running)}" if running else "no job is running here"
     raise JobNotFound(
-        f"no job {name!r} can be reached; {known} (looked in {', '.join(map(str, places()))})",
+        f"no job {name!r} can be reached; {known} (looked in {', '.join(map(str, places()))}). Start it with "
+        f"`malstrom run`, or give --address for a job on Ray",
         job=name,
         running=running,
     )

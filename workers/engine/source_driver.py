@@ -80,7 +80,7 @@ class SourceDriver:
                 read = executor.call(node, poll)
                 executor.run()
             except OperatorError as error:
-                error.add_note(f"it was processing rows of {source.last_read() or 'no part yet'}")
+                error.add_note(f"it was processing {source.last_read() or 'no rows yet'}")
                 raise
             if read:
                 took_s = clock.monotonic_s() - source.polled_s

@@ -197,6 +197,6 @@ def worker_died(worker: int, error: RayActorError) -> PeerError:
     return PeerError(
         f"worker {worker} died: {summarize_error(error)}. Its log, and Ray's on its node, may say why (killed, out of "
         f"memory, its node gone). Without snapshots the job fails; with them it restarts from the last, as often as "
-        f"restart= allows (S6)",
+        f"restart= allows",
         peer=worker,
     )

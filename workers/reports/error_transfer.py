@@ -7,13 +7,11 @@ caused: its type and the user's line, never its text, which may contain values o
 from __future__ import annotations
 
 import pickle
-import sysconfig
-from traceback import FrameSummary, extract_tb
 from types import TracebackType
 from typing import Final
 
 from malstrom_py.errors import InternalError, MalstromError, OperatorError
-from malstrom_py.errors.text import PACKAGE_FOLDERS
+from malstrom_py.errors.text import PACKAGE_FOLDERS, users_frame
 
 _CAUSES_MAX: Final = 5
 
@@ -82,9 +80,6 @@ def _loaded(pickled: bytes | None) -> BaseException | None:
     return error if isinstance(error, BaseException) else None
 
 
-_LIBRARIES: Final = ("<frozen ", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
-
-
 def without_internals(error: MalstromError) -> MalstromError:
     """``error``, its causes shown from the user's first frame on. An `InternalError` keeps everything."""
     if isinstance(error, InternalError):
@@ -105,14 +100,6 @@ def outermost(error: MalstromError | KeyboardInterrupt) -> MalstromError | Keybo
 def interrupted(error: KeyboardInterrupt) -> KeyboardInterrupt:
     """A Ctrl-C as the user sees it: where their code was, if it was running, and the notes on ``error``."""
     return error.with_traceback(_users(error.__traceback__))
-
-
-def users_frame(error: BaseException) -> FrameSummary | None:
-    """The user's innermost line that was running when ``error`` was raised; None if none was."""
-    for frame in reversed(extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(PACKAGE_FOLDERS + _LIBRARIES):
-            return frame
-    return None
 
 
 def _users(frames: TracebackType | None) -> TracebackType | None:

@@ -47,8 +47,8 @@ class Asking:
                 f"step {step!r}: enrich takes a coroutine function, async def …, and {describe_function(function)} is "
                 f"not one: use map for functions that await nothing"
             )
-        at_least(1, self.concurrency, step)
-        at_least(0, self.retries, step)
+        at_least(1, self.concurrency, step, "concurrency")
+        at_least(0, self.retries, step, "retries")
         for name, seconds, least in (
             ("retry_backoff_s", self.retry_backoff_s, 0.0),
             ("timeout_s", self.timeout_s, 1e-6),

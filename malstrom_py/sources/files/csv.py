@@ -257,7 +257,7 @@ class CsvDecoder:
     def _why(self, message: str) -> str:
         """Return Arrow's message without the value it quotes."""
         if match := _FIELD_COUNT.search(message):
-            return f"{match[2]} fields, where the header has {match[1]}"
+            return f"{match[2]} field{'' if match[2] == '1' else 's'}, where the header has {match[1]}"
         if match := _COLUMN.search(message):
             name = self._names[int(match[1])]
             if "invalid UTF8" in message:

@@ -321,7 +321,7 @@ ENDINGS = {
     "interrupted": (INTERRUPTED, ""),
     "failed": (
         FAILED,
-        r"malstrom: step 'inverse' failed: ZeroDivisionError in <lambda> at .*\n  it was processing rows .*\n",
+        r"malstrom: step 'inverse' failed: ZeroDivisionError in <lambda> at .*\n  it was processing a batch .*\n",
     ),
     "stuck": (
         STUCK,

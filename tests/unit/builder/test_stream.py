@@ -88,7 +88,7 @@ FUNCTION_STEPS = [
 @pytest.mark.parametrize("method", FUNCTION_STEPS)
 @pytest.mark.parametrize("function", [None, 7, [len]], ids=repr)
 def test_what_is_no_function_is_refused_and_names_the_step(method: str, function: Any) -> None:
-    with pytest.raises(PlanError, match="step 'double': expected a function, got"):
+    with pytest.raises(PlanError, match=r"step 'double': expected a function.*, got"):
         getattr(numbers(), method)("double", function)
 
 
@@ -195,9 +195,9 @@ def test_split_cloned_union_and_stateless_op_run_the_steps_of_their_names() -> N
 
 @pytest.mark.parametrize("n", [0, -1, 1.0, "2", None, True], ids=repr)
 def test_split_and_cloned_make_at_least_one_stream(n: Any) -> None:
-    with pytest.raises(PlanError, match="step 'it': expected a whole number of at least 1, got"):
+    with pytest.raises(PlanError, match=r"step 'it': (n|size) must be a whole number of at least 1, got"):
         numbers().split("it", n, lambda value: [0])
-    with pytest.raises(PlanError, match="step 'it': expected a whole number of at least 1, got"):
+    with pytest.raises(PlanError, match=r"step 'it': (n|size) must be a whole number of at least 1, got"):
         numbers().cloned("it", n)
 
 

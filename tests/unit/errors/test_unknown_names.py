@@ -63,7 +63,7 @@ def test_a_name_of_the_table_is_none_of_ours(of: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("window", "there are no windows yet; timestamps, epochs and the timers of .stateful_op(…) close them"),
+        ("window", "there are no windows yet; write one with the timers of .stateful_op(…), which fire in event time"),
         ("join", "there are no joins yet; .union(…) before .key_by(…), and .stateful_flat_map(…), match two streams"),
         ("group_by", "here it is .key_by('name', key), see docs/operators/keyed.md#key_by"),
         ("groupBy", "here it is .key_by('name', key), see docs/operators/keyed.md#key_by"),

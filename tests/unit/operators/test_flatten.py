@@ -35,5 +35,8 @@ def test_a_lazy_value_is_read_once() -> None:
 
 def test_a_value_without_items_is_nobody_s_function_s_fault() -> None:
     stream = mp.Job("test").source("in", sources.Memory([1]))
-    with pytest.raises(OperatorError, match=r"'items' failed: TypeError. Filter such values out before it"):
+    with pytest.raises(
+        OperatorError,
+        match=r"'items' failed: TypeError: the value is of type int, which has no items. Filter",
+    ):
         mp.collect(stream.flatten("items"))  # type: ignore[misc]

@@ -323,10 +323,32 @@ def test_is_finished_that_raises_behind_a_malformed_record_names_the_source() ->
 
 
 def test_the_text_of_a_users_error_is_not_repeated_that_of_the_system_is() -> None:
-    with pytest.raises(SourceError, match=r"failed in part 'a': ValueError$"):
+    with pytest.raises(SourceError, match=r"failed in part 'a': ValueError in \S*poll at \S+\.py:\d+\. Correct it$"):
         Reading(Scripted({"a": [ValueError("secret")]})).open().poll()
-    with pytest.raises(SourceError, match=r"failed in part 'a': OSError: \[Errno 5\] Input/output error$"):
+    with pytest.raises(
+        SourceError, match=r"failed in part 'a': OSError in \S*poll at \S+\.py:\d+: \[Errno 5\] Input/output error$"
+    ):
         Reading(Scripted({"a": [OSError(5, "secret")]})).open().poll()
+
+
+def test_what_is_no_part_or_no_list_of_records_is_refused_with_what_to_return() -> None:
+    class Partless(Scripted):
+        def build_part(self, part: Part, state: Any) -> Any:
+            return [1, 2]
+
+    with pytest.raises(
+        SourceError, match=r"Partless\.build_part at \S+ returned list: .* poll\(rows_max\), is_finished"
+    ):
+        Reading(Partless({"a": []})).open()
+
+    class Single(Scripted):
+        def build_part(self, part: Part, state: Any) -> Any:
+            built = super().build_part(part, state)
+            built.poll = lambda rows_max: {"one": "record"}  # type: ignore[method-assign]
+            return built
+
+    with pytest.raises(SourceError, match=r"<lambda> at \S+ returned dict: return a list of records, or None"):
+        Reading(Single({"a": []})).open().poll()
 
 
 class Sized:

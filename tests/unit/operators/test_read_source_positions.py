@@ -70,5 +70,5 @@ def test_an_error_says_how_far_a_source_was_read(source: Callable[[Path], Any], 
     with pytest.raises(OperatorError) as caught:
         mp.run(job)
     text = text_of(caught.value)
-    assert re.search(rf"rows of part '.+' of source 'in', up to {re.escape(upto)}(\n|$)", text), text
+    assert re.search(rf"a batch of part '.+' of source 'in', which ended at {re.escape(upto)}(\n|$)", text), text
     assert not re.search(r"\bb['\"]|\{'|schema", text), text

@@ -478,7 +478,7 @@ def test_a_run_warns_once_after_a_thousand_calls(name: str, workers: int, caplog
     assert len([one for one in said if f"{function} at " in one]) == len(said) == 1
     assert "test_returning.py:" in said[0]
     assert said[0].startswith("job forgetful: step 'step' (")
-    assert f"has given None for the first 1,000 records: so far {lost}" in said[0]
+    assert f"returned None for the first 1,000 records: so far {lost}" in said[0]
 
 
 def lost_pair(one: Any, other: Any) -> Any:
@@ -496,7 +496,7 @@ def test_a_run_of_fewer_calls_warns_once_at_its_end(name: str, workers: int, cap
         run(step, numbers, workers)
     (said,) = caplog.messages
     assert f"{function} at " in said
-    assert "has given None for each record that it was given, so " in said
+    assert "returned None for every record, so " in said
     assert lost in said
 
 
@@ -565,8 +565,8 @@ def test_the_warning_says_no_more_than_has_been_seen(caplog: pytest.LogCaptureFi
         run(lambda s: s.map("step", lambda value: value if value >= 1500 else None), range(3000))
     (record,) = caplog.records
     said = record.getMessage()
-    assert "has given None for the first 1,000 records: so far every value becomes None" in said
-    assert said.endswith("Where that is not meant, return the result")
+    assert "returned None for the first 1,000 records: so far every value becomes None" in said
+    assert said.endswith("If that is not intended, return the result")
 
 
 def test_a_lambda_that_loses_its_state_is_noticed_by_its_calls(caplog: pytest.LogCaptureFixture) -> None:

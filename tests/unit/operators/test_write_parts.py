@@ -169,7 +169,8 @@ def test_a_barrier_persists_the_positions_and_goes_on() -> None:
 )
 def test_what_goes_wrong_is_an_error_that_names_sink_and_part_and_no_value(failing: str, what: str) -> None:
     step, _ = writing(Shelf(failing))
-    with pytest.raises(SinkError, match=f"sink 'under-test' {what}: ValueError$") as caught:
+    raised = r"ValueError in fail at \S+py:\d+\. Correct it$"
+    with pytest.raises(SinkError, match=f"sink 'under-test' {what}: {raised}") as caught:
         step.push(words("a1", "b1"), Collect(frozenset({"a", "b"})))
     assert isinstance(caught.value.__cause__, ValueError)
 

@@ -61,12 +61,23 @@ class Names(Plain):
             Job(value)
 
 
+class Unfinished:
+    """One that forgets to return its writer."""
+
+    def build(self, worker: WorkerInfo) -> None:
+        Plain()
+
+
 class Transactional(Plain):
     """One that offers both ways."""
 
-    def open(self, worker: WorkerInfo) -> Transactional:
+    def __init__(self, built: object = "itself") -> None:
+        super().__init__()
+        self._built = self if built == "itself" else built
+
+    def open(self, worker: WorkerInfo) -> Any:
         self.workers.append(worker)
-        return self
+        return self._built
 
     def build(self, worker: WorkerInfo) -> Plain:
         raise AssertionError("a transactional sink is opened as one")
@@ -137,12 +148,27 @@ def test_an_error_of_ours_below_a_sink_is_repeated_and_one_of_the_sink_s_own_kin
         step.push(batch)
     step, operator = operator_of(Plain("write", CodecError("secret")))
     operator.open()
-    with pytest.raises(SinkError, match=r"could not write: CodecError$"):
+    with pytest.raises(SinkError, match=r"could not write: CodecError in \S+ at \S+\.py:\d+\. Correct it$"):
         step.push(Batch([1]))
     step, operator = operator_of(Names())
     operator.open()
-    with pytest.raises(SinkError, match=r"could not write: PlanError$"):
+    with pytest.raises(SinkError, match=r"could not write: PlanError in \S+ at \S+\.py:\d+\. Correct it$"):
         step.push(Batch(["secret !"]))
+
+
+@pytest.mark.parametrize(
+    ("sink", "wanted"),
+    [
+        (Unfinished(), r"write\(batch\) and close\(\)"),
+        (Transactional(built=None), r"pre_commit\(context\) and close\(\)"),
+    ],
+)
+def test_what_is_no_writer_is_refused_with_the_methods_that_it_needs(sink: Any, wanted: str) -> None:
+    _, operator = operator_of(sink)
+    named = r"sink 'under-test': \w+\.(build|open) at \S+test_write_sink\.py:\d+ returned NoneType"
+    with pytest.raises(SinkError, match=f"{named}: return an object with the methods .*{wanted}"):
+        operator.open()
+    operator.close()
 
 
 def test_closing_happens_once_also_when_it_fails() -> None:

@@ -204,7 +204,7 @@ def test_a_message_names_the_part_and_the_record_in_it(tmp_path: Path) -> None:
     assert poll_once(part, 2) == [{"n": 3, "t": "c"}, {"n": 4, "t": "d"}]
     with pytest.raises(MalformedRecord) as raised:
         part.poll(1)
-    assert str(raised.value).startswith(f"{path}#bytes=12-24, record 3: 1 fields, where the header has 2")
+    assert str(raised.value).startswith(f"{path}#bytes=12-24, record 3: 1 field, where the header has 2")
     part.close()
 
 

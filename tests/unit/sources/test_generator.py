@@ -57,7 +57,7 @@ def test_what_came_before_an_error_is_delivered_before_it() -> None:
         part.poll(3)
     assert isinstance(raised.value.__cause__, ValueError)
     message = str(raised.value)
-    assert "part 0 after 5 items" in message
+    assert "part 0 after item 5" in message
     assert f"breaks_at_five at {Path(__file__)}:{breaks_at_five.__code__.co_firstlineno}" in message
     assert not part.is_finished()
 
@@ -65,7 +65,7 @@ def test_what_came_before_an_error_is_delivered_before_it() -> None:
 def test_an_error_is_raised_again_when_it_is_polled_again() -> None:
     part = Generator(breaks_at_five).build_part(FIRST, 5)
     for _ in range(2):
-        with pytest.raises(SourceError, match="after 5 items: ValueError"):
+        with pytest.raises(SourceError, match="after item 5: ValueError"):
             part.poll(1)
 
 

@@ -233,7 +233,7 @@ def test_r5_acquiring_onto_state_of_its_own_is_our_bug(here: Any, comes: Any) ->
     moved = keyed_state(*comes).collect(["a"])
     assert moved is not None
     with pytest.raises(
-        InternalError, match=r"'step': state of key 'a' was acquired, but the key already has state here \(R5\)"
+        InternalError, match=r"'step': state of key 'a' was acquired, but the key already has state here"
     ):
         keyed_state(*here).acquire(moved)
 

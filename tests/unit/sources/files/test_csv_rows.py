@@ -88,7 +88,7 @@ def test_every_kind_of_malformed_record_stands_in_its_place(tmp_path: Path, monk
     ("line", "why"),
     [
         ("1,2,secret", "3 fields, where the header has 2"),
-        ("secret", "1 fields, where the header has 2"),
+        ("secret", "1 field, where the header has 2"),
         ("1,secret", "column 'm' does not read as int64.*types={'m': 'float64'}"),
         ("secret,1", "column 'n' does not read as int64"),
         (b"1,\xffsecret", "column 'm'"),
