@@ -149,6 +149,13 @@ class Operator:
         """
         raise InternalError(f"step {self.context.step!r} keeps no keyed state, but was given some to restore")
 
+    def continue_chain(self, snapshot: str) -> None:
+        """Persist at the next barrier only what changes from now on: the installed state is that of ``snapshot`` (S2).
+
+        Called after `install`, before any message.
+        """
+        raise InternalError(f"step {self.context.step!r} keeps no keyed state, but its chain was to be continued")
+
     def continue_at(self, epoch: int) -> None:
         """Resume after ``epoch``, which the step forwarded before its state was saved: it does not come again."""
 

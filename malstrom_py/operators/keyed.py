@@ -68,6 +68,9 @@ class StatefulOperator(Operator):
     def install(self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None) -> None:
         self.take_over(chain, slots, migrate)
 
+    def continue_chain(self, snapshot: str) -> None:
+        self.state.continue_chain(snapshot)
+
     def start_with(self, states: Mapping[Any, Any]) -> None:
         """Set the initial ``states``, by key, before any message. `CodecError` if one cannot be stored in snapshots."""
         self.state.start_with(states)

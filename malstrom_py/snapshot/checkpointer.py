@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from malstrom_py.errors import FencedError, SnapshotError
 from malstrom_py.errors.text import count_others
@@ -22,9 +22,11 @@ from malstrom_py.snapshot.ids import is_snapshot_id, next_snapshot_id
 from malstrom_py.snapshot.log import JobStart, Log, LogEntry
 from malstrom_py.snapshot.manifest import Kind, Manifest, artefact_path, manifest_bytes
 from malstrom_py.snapshot.retention import ARTEFACTS, COMMITS, Pruned, Pruning, files_of
-from malstrom_py.snapshot.store import Store, place_of
+from malstrom_py.snapshot.store import Range, Store, place_of, read_ranges
 from malstrom_py.snapshot.verification import faults_of
 from malstrom_py.validation import check_name
+
+T = TypeVar("T")
 
 LATEST: Final = "_latest"
 _TRIES: Final = 100
@@ -41,6 +43,9 @@ class Checkpointer(Protocol):
 
     A failure to write, read or find something is a `SnapshotError` that names it and the remedy. A start that a newer
     one has fenced off gets a `FencedError`.
+
+    Optional: ``load_ranges(path, ranges)`` returns the bytes from ``start`` to ``end`` of each range of an artefact, in
+    order, as a list. Each worker of a job that resumes then reads only the state that it owns.
 
     >>> from malstrom_py.snapshot.store import MemoryStore
     >>> isinstance(StoreCheckpointer(MemoryStore(), "orders"), Checkpointer)
@@ -217,8 +222,7 @@ class StoreCheckpointer:
         self._check_place(what, manifest)
         if not self._log.append(manifest.sequence, data):
             raise self._taken(what, manifest)
-        with self._lock:
-            self._whole.add(manifest.id)
+        self.note_whole(manifest.id)
 
     def load_manifest(self, id: SnapshotId) -> Manifest:
         """Return the manifest of one snapshot."""
@@ -234,12 +238,11 @@ class StoreCheckpointer:
 
     def load_artifact(self, path: str) -> bytes:
         """Return the bytes of one artefact."""
-        if not path.startswith(f"{ARTEFACTS}/"):
-            raise SnapshotError(f"job {self.job!r}: {path!r} is not the path of an artefact")
-        try:
-            return self.store.get(self._full(path))
-        except FileNotFoundError:
-            raise SnapshotError(f"{path} is missing") from None
+        return self._loaded(path, self.store.get)
+
+    def load_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        """Return ranges of the bytes of one artefact."""
+        return self._loaded(path, lambda full: read_ranges(self.store, full, ranges))
 
     def update_latest(self, id: SnapshotId) -> None:
         """Record the newest snapshot."""
@@ -314,6 +317,19 @@ class StoreCheckpointer:
         folder = f"{self.job}/"
         return [path.removeprefix(folder) for path in self.store.list(self.job)]
 
+    def note_whole(self, id: SnapshotId) -> None:
+        """Note that all artefacts of a snapshot have been written or verified, so that pruning need not read them."""
+        with self._lock:
+            self._whole.add(id)
+
+    def _loaded(self, path: str, read: Callable[[str], T]) -> T:
+        if not path.startswith(f"{ARTEFACTS}/"):
+            raise SnapshotError(f"job {self.job!r}: {path!r} is not the path of an artefact")
+        try:
+            return read(self._full(path))
+        except FileNotFoundError:
+            raise SnapshotError(f"{path} is missing") from None
+
     def _save(self, path: str, data: bytes) -> str:
         self.store.put(self._full(path), data)
         return hashlib.sha256(data).hexdigest()
@@ -363,11 +379,7 @@ class StoreCheckpointer:
     def _is_whole(self, manifest: Manifest) -> bool:
         with self._lock:
             known = manifest.id in self._whole
-        if not known and not any(faults_of(self, manifest)):
-            with self._lock:
-                self._whole.add(manifest.id)
-            return True
-        return known
+        return known or not any(faults_of(self, manifest))
 
     def _remove(self, snapshots: Collection[Manifest], files: Collection[str]) -> None:
         """Remove the entries of the log first: a file that no entry lists may be missing, a listed file may not."""

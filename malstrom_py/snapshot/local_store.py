@@ -10,14 +10,15 @@ before a file in it counts as durable (S3). No path leads out of the root, and s
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 from malstrom_py.errors import SnapshotError
-from malstrom_py.snapshot.store import PART, check_path
+from malstrom_py.snapshot.store import PART, Range, check_path
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -78,6 +79,10 @@ class Disk(Protocol):
         """Return the contents of a file. FileNotFoundError."""
         ...
 
+    def read_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        """Return ranges of the contents of a file. FileNotFoundError."""
+        ...
+
     def names(self, folder: str) -> tuple[list[str], list[str]]:
         """Return the names of the folders and of the files in a folder. FileNotFoundError, NotADirectoryError."""
         ...
@@ -132,10 +137,24 @@ class SystemDisk:
 
     def read(self, path: str) -> bytes:
         """Return the contents of a file."""
+        with self._reading(path) as file:
+            return file.read()
+
+    def read_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        """Return ranges of the contents of a file."""
+        found: list[bytes] = []
+        with self._reading(path) as file:
+            for start, end in ranges:
+                file.seek(start)
+                found.append(file.read(end - start))
+        return found
+
+    @contextlib.contextmanager
+    def _reading(self, path: str) -> Iterator[io.BufferedReader]:
         with self._within(path) as (folder, name):
             descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            return file.read()
+        with os.fdopen(descriptor, "rb") as file:
+            yield file
 
     def names(self, folder: str) -> tuple[list[str], list[str]]:
         """Return the names of the folders and of the files in a folder, without links and other entries."""
@@ -250,6 +269,11 @@ class LocalStore:
         """Return the contents of ``path``."""
         with self._naming_path(check_path(path), "read"):
             return self._disk.read(path)
+
+    def get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        """Return ranges of the contents of ``path``."""
+        with self._naming_path(check_path(path), "read"):
+            return self._disk.read_ranges(path, ranges)
 
     def list(self, folder: str) -> list[str]:
         """Return the paths below ``folder``."""

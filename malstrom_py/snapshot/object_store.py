@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import PlanError, SnapshotError, pip_install
-from malstrom_py.snapshot.store import check_path
+from malstrom_py.snapshot.store import Range, check_path
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Opened
@@ -76,6 +76,14 @@ class ObjectStore:
         """Return the contents of ``path``."""
         with self._naming_path(check_path(path), "read"):
             return bytes(self._store().get(path).bytes())
+
+    def get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        """Return ranges of the contents of ``path``."""
+        wanted = [(start, end) for start, end in ranges if start < end]  # the store refuses an empty range
+        starts, ends = [start for start, _ in wanted], [end for _, end in wanted]
+        with self._naming_path(check_path(path), "read"):
+            read = iter(self._store().get_ranges(path, starts=starts, ends=ends) if wanted else ())
+            return [bytes(next(read)) if start < end else b"" for start, end in ranges]
 
     def list(self, folder: str) -> list[str]:
         """Return the paths below ``folder``."""

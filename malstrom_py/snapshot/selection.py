@@ -23,10 +23,13 @@ from malstrom_py.snapshot.store import place_of
 from malstrom_py.snapshot.verification import faults_of, load_verified
 
 
-def latest_manifest(checkpointer: Checkpointer, *, job: str) -> tuple[Manifest | None, list[str]]:
+def latest_manifest(
+    checkpointer: Checkpointer, *, job: str, verified: Manifest | None = None
+) -> tuple[Manifest | None, list[str]]:
     """Return the newest snapshot of ``job`` whose digests all match, and a warning for each skipped one.
 
-    None if there never was a snapshot, or if the last start began with ``resume="none"`` and has not committed yet.
+    None if there never was a snapshot, or if the last start began with ``resume="none"`` and has not committed yet. The
+    digests of ``verified`` are not compared again.
 
     Raises:
         SnapshotError: there are snapshots, and none can be used; or the log is missing although there were snapshots.
@@ -39,7 +42,7 @@ def latest_manifest(checkpointer: Checkpointer, *, job: str) -> tuple[Manifest |
         if entry.manifest is None:
             warnings.append(entry.fault)
             continue
-        fault = next(faults_of(checkpointer, entry.manifest), "")
+        fault = "" if entry.manifest == verified else next(faults_of(checkpointer, entry.manifest), "")
         if not fault:
             unlogged = missing_in(entries, noted)
             return entry.manifest, [*([unlogged] if unlogged else []), *warnings]

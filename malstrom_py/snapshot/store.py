@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import re
 import threading
+from collections.abc import Sequence
 from typing import Final, NoReturn, Protocol, runtime_checkable
 
 from malstrom_py.errors import PlanError, SnapshotError
@@ -26,6 +27,9 @@ class Store(Protocol):
 
     No segment begins with a dot. Safe for any number of threads and processes. A failure that the method does not list
     is a `SnapshotError` that names the path.
+
+    Optional: ``get_ranges(path, ranges)`` returns the bytes from ``start`` to ``end`` of each range, in order, as a
+    list. Each worker of a job that resumes then reads only the state that it owns.
     """
 
     def put(self, path: str, data: bytes) -> None:
@@ -47,6 +51,26 @@ class Store(Protocol):
     def delete(self, path: str) -> None:
         """Remove ``path``, durably; it need not exist."""
         ...
+
+
+Range = tuple[int, int]
+"""The start of a range of bytes, and its end, which is not in it."""
+
+
+def read_ranges(store: Store, path: str, ranges: Sequence[Range]) -> list[bytes]:
+    """Return ``ranges`` of the contents of ``path``; those of a store without ``get_ranges`` are cut from all of it."""
+    get = getattr(store, "get_ranges", None)
+    found: list[bytes] = ranges_of(store.get(path), ranges) if get is None else get(path, ranges)
+    return found
+
+
+def ranges_of(data: bytes, ranges: Sequence[Range]) -> list[bytes]:
+    """Return ``ranges`` of ``data``.
+
+    >>> ranges_of(b"abcdef", [(0, 2), (4, 9)])
+    [b'ab', b'ef']
+    """
+    return [data[start:end] for start, end in ranges]
 
 
 def check_path(path: str) -> str:
@@ -122,6 +146,10 @@ class MemoryStore:
                 return self._contents[check_path(path)]
             except KeyError:
                 raise FileNotFoundError(f"there is no {path} in this store") from None
+
+    def get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        """Return ranges of the contents of ``path``."""
+        return ranges_of(self.get(path), ranges)
 
     def list(self, folder: str) -> list[str]:
         """Return the paths below ``folder``."""

@@ -7,7 +7,7 @@ succeeds only if the digest or the manifest matches.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeVar
 
 from malstrom_py.errors import MalstromError, PlanError, SnapshotError
@@ -18,6 +18,7 @@ from malstrom_py.snapshot.ids import is_snapshot_id
 from malstrom_py.snapshot.log import JobStart, LogEntry
 from malstrom_py.snapshot.manifest import Manifest, manifest_bytes
 from malstrom_py.snapshot.retention import Pruned
+from malstrom_py.snapshot.store import Range, ranges_of
 
 T = TypeVar("T")
 
@@ -93,9 +94,17 @@ class CheckedCheckpointer:
     def load_artifact(self, path: str) -> bytes:
         """Return the bytes of one artefact; database drivers may return a memoryview or bytearray."""
         data: object = self._done("load_artifact", lambda: self._inner.load_artifact(path))
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise self._wrong("load_artifact", "bytes", data)
-        return bytes(data)
+        return self._bytes("load_artifact", "bytes", data)
+
+    def load_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        """Return ranges of the bytes of one artefact, cut from all of it if the user's class has no such method."""
+        load = getattr(self._inner, "load_ranges", None)
+        if load is None:
+            return ranges_of(self.load_artifact(path), ranges)
+        what, found = "a list of bytes, one for each range", self._done("load_ranges", lambda: load(path, ranges))
+        if not isinstance(found, list | tuple) or len(found) != len(ranges):
+            raise self._wrong("load_ranges", what, found)
+        return [self._bytes("load_ranges", what, data) for data in found]
 
     def update_latest(self, id: SnapshotId) -> None:
         """Record the newest snapshot."""
@@ -155,6 +164,12 @@ class CheckedCheckpointer:
         """Return the paths of all files."""
         return self._list("files", self._done("files", self._inner.files), str)
 
+    def note_whole(self, id: SnapshotId) -> None:
+        """Note that a snapshot has been verified, if the user's class has this method of `StoreCheckpointer`."""
+        note = getattr(self._inner, "note_whole", None)
+        if note is not None:
+            self._done("note_whole", lambda: note(id))
+
     @property
     def _who(self) -> str:
         return f"job {self._job!r}: {self!r}"
@@ -182,6 +197,11 @@ class CheckedCheckpointer:
         if id is not None and not isinstance(id, str):
             raise self._wrong(method, "an id as text, or None", id)
         return None if id is None else SnapshotId(id)
+
+    def _bytes(self, method: str, what: str, data: object) -> bytes:
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise self._wrong(method, what, data)
+        return bytes(data)
 
     def _list(self, method: str, given: object, of: type[T]) -> list[T]:
         what = f"a list of {of.__name__}"

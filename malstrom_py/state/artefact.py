@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from itertools import chain as in_turn
@@ -188,26 +188,8 @@ class Opened:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
-            raise _damaged("it is not a keyed artefact of a version that is supported here")
-        _, kind, count, note_bytes, checksum = _HEAD.unpack_from(data)
-        index_end = _HEAD.size + count * _INDEX.size
-        start = index_end + note_bytes
-        if start > len(data):
-            raise _damaged("it ends too soon")
-        if kind not in (_FULL, _DELTA) or _sum_of(data[:_UNSUMMED], data[_HEAD.size : start]) != checksum:
-            raise _damaged("the checksum of its index is wrong")
-        self.delta: bool = kind == _DELTA
-        self.note = data[index_end:start]
-        self.blocks: dict[int, Block] = {}
-        last = -1
-        for slot, entries, size, checksum in _INDEX.iter_unpack(data[_HEAD.size : index_end]):
-            if slot <= last or not entries:
-                raise _damaged("its index is out of order")
-            self.blocks[slot] = Block(slot, entries, start, start + size, checksum)
-            last, start = slot, start + size
-        if start != len(data):
-            raise _damaged("it has another length than its index says")
+        head = data[: _HEAD.size]
+        self.delta, self.note, self.blocks = _index(head, data[_HEAD.size : _index_end(head, len(data))], len(data))
 
     def checked(self, block: Block) -> bytes:
         """Return the bytes of a block after verifying its checksum."""
@@ -232,6 +214,70 @@ class Opened:
         if len(rows) != count or (not self.delta and 0 in of_entries):
             raise _damaged(f"slot {block.slot} holds a key twice, or one without state")
         return rows
+
+
+class Selection(NamedTuple):
+    """A part of an artefact, as an artefact: ``taken`` of its blocks, without the ``left`` others."""
+
+    data: bytes
+    taken: int
+    left: int
+
+
+def selected(
+    read: Callable[[Sequence[tuple[int, int]]], Sequence[bytes]], size: int, slots: Collection[int]
+) -> Selection:
+    """Return the blocks of ``slots`` of an artefact of ``size`` bytes.
+
+    ``read`` returns the bytes of ranges; only the index and these blocks are read. The blocks are verified when they
+    are used. `SnapshotError` if the index is damaged.
+
+    >>> data = artefact({1: ([b"a"], [b"1"]), 4: ([b"z"], [b"9"])}, delta=False)
+    >>> part = selected(lambda ranges: [data[start:end] for start, end in ranges], len(data), {4, 5})
+    >>> list(contents(part.data)), part.taken, part.left
+    ([(4, ([b'z'], [b'9']))], 1, 1)
+    """
+    (head,) = read([(0, min(_HEAD.size, size))])
+    (rest,) = read([(_HEAD.size, _index_end(head, size))])
+    delta, note, blocks = _index(head, rest, size)
+    wanted = [block for slot, block in blocks.items() if slot in slots]
+    runs: list[tuple[int, int]] = []
+    for block in wanted:
+        if runs and runs[-1][1] == block.start:
+            runs[-1] = (runs[-1][0], block.end)
+        else:
+            runs.append((block.start, block.end))
+    index = b"".join(_INDEX.pack(one.slot, one.entries, one.end - one.start, one.checksum) for one in wanted)
+    data = _framed(index, len(wanted), read(runs) if runs else (), delta=delta, note=note)
+    return Selection(data, len(wanted), len(blocks) - len(wanted))
+
+
+def _index_end(head: bytes, size: int) -> int:
+    """Return where the index and the note of an artefact of ``size`` bytes end."""
+    if len(head) < _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
+        raise _damaged("it is not a keyed artefact of a version that is supported here")
+    _, _, count, note_bytes, _ = _HEAD.unpack(head)
+    end: int = _HEAD.size + count * _INDEX.size + note_bytes
+    if end > size:
+        raise _damaged("it ends too soon")
+    return end
+
+
+def _index(head: bytes, rest: bytes, size: int) -> tuple[bool, bytes, dict[int, Block]]:
+    """Return whether an artefact of ``size`` bytes is a delta, its note, and its blocks; ``rest``: index and note."""
+    _, kind, count, _, checksum = _HEAD.unpack(head)
+    if kind not in (_FULL, _DELTA) or _sum_of(head[:_UNSUMMED], rest) != checksum:
+        raise _damaged("the checksum of its index is wrong")
+    blocks: dict[int, Block] = {}
+    last, start, index_size = -1, _HEAD.size + len(rest), count * _INDEX.size
+    for slot, entries, length, checksum in _INDEX.iter_unpack(rest[:index_size]):
+        if slot <= last or not entries:
+            raise _damaged("its index is out of order")
+        blocks[slot] = Block(slot, entries, start, start + length, checksum)
+        last, start = slot, start + length
+    if start != size:
+        raise _damaged("it has another length than its index says")
+    return kind == _DELTA, rest[index_size:], blocks
 
 
 def by_slot(slots: Sequence[int], keys: Sequence[bytes], entries: Sequence[bytes]) -> dict[int, Rows]:
@@ -261,10 +307,14 @@ def _assembled(blocks: Sequence[tuple[int, int, bytes]], *, delta: bool, note: b
     index = b"".join(
         _INDEX.pack(slot, entries, len(data), xxhash.xxh3_64_intdigest(data)) for slot, entries, data in blocks
     )
-    kind = _DELTA if delta else _FULL
-    head = _HEAD.pack(_MAGIC, kind, len(blocks), len(note), 0)[:_UNSUMMED]
+    return _framed(index, len(blocks), [data for _, _, data in blocks], delta=delta, note=note)
+
+
+def _framed(index: bytes, count: int, pieces: Sequence[bytes], *, delta: bool, note: bytes) -> bytes:
+    """Join ``pieces`` below the ``index`` of their ``count`` blocks."""
+    head = _HEAD.pack(_MAGIC, _DELTA if delta else _FULL, count, len(note), 0)[:_UNSUMMED]
     checksum = _sum_of(head, index + note).to_bytes(8, "little")
-    return b"".join((head, checksum, index, note, *(data for _, _, data in blocks)))
+    return b"".join((head, checksum, index, note, *pieces))
 
 
 def _sum_of(head: bytes, rest: bytes) -> int:

@@ -73,6 +73,19 @@ class Changes:
         self._unsure = keys or set()
         self.noted = set()
 
+    def continued(self, snapshot: str, keys: Sequence[Any]) -> None:
+        """Begin with the chain of ``snapshot``, in which ``keys`` have the forms that they have here.
+
+        >>> changes = Changes(lambda keys: [0] * len(keys))
+        >>> changes.continued("s1", ["a", 1.0])
+        >>> changes.noted.add(1)
+        >>> changes.due("s1"), changes.names([1], 2, full=False)
+        ({1}, [1.0])
+        """
+        self._last = snapshot
+        self.noted = set()
+        self._names = None if alike(keys) else {key: key for key in keys}
+
     def names(self, keys: Sequence[Any], held: int, *, full: bool) -> Sequence[Any] | None:
         """Return the keys to write for ``keys``, in a state of ``held`` keys; None if a new chain must begin.
 

@@ -259,6 +259,14 @@ class KeyedState:
             installed += taken.keys
         return installed, Opened(chain[-1]).note
 
+    def continue_chain(self, snapshot: str) -> None:
+        """Write the next artefact as changes since ``snapshot``, whose state is the installed one. Requires `track`."""
+        changes = self._changes
+        if changes is None:
+            raise InternalError(f"step {self._step!r}: its state is not tracked")
+        changes.continued(snapshot, self._held())
+        self.timers.noted = changes.noted
+
     def start_with(self, states: Mapping[Any, Any]) -> None:
         """Set the initial ``states``, by key. `CodecError` if the state is tracked and one cannot be stored."""
         if self.tracked:

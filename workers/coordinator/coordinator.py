@@ -235,7 +235,7 @@ class Coordinator:
             clock=self._clock,
             pins=pins,
             count=count,
-            begun_from=None if begun.resumption is None else begun.resumption.manifest,
+            begun_from=begun.resumption,
         )
 
     def ask_snapshot(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:

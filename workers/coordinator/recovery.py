@@ -20,10 +20,10 @@ from malstrom_py.operators.read_source import RestoredPart, reads_new
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.ids import is_snapshot_id
-from malstrom_py.snapshot.manifest import Manifest
+from malstrom_py.snapshot.manifest import Artefact, Manifest
 from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.snapshots import Snapshots
-from malstrom_py.snapshot.verification import faults_of, load_verified
+from malstrom_py.snapshot.verification import faults_of, load_slots
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator.job_upgrades import UpgradedState, fitted
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
@@ -50,19 +50,28 @@ class PinnedInputs:
 
 @dataclass(frozen=True, slots=True)
 class RestorePoint:
-    """The snapshot that a run resumes from, and its state by the steps of the current plan."""
+    """The snapshot that a run resumes from, and its state by the steps of the current plan.
+
+    ``chain_max``: as in `Snapshots`.
+    """
 
     manifest: Manifest
     fit: UpgradedState = field(repr=False)
+    chain_max: int
 
-    def chains(self, checkpointer: Checkpointer) -> Iterator[tuple[str, list[bytes]]]:
-        """Read and verify every chain of keyed state. Yield the step that takes it over, and its bytes.
+    @property
+    def continued(self) -> dict[tuple[str, int], tuple[Artefact, ...]]:
+        """The chains that the next snapshot may continue, by step and worker: of steps that are the same as before.
 
-        `SnapshotError`: an artefact is damaged.
+        A longer chain is not continued: the final snapshot of a job is not compacted, so each run would add to it.
         """
-        for step, chains in self.fit.chains.items():
-            for chain in chains.values():
-                yield step, [load_verified(checkpointer, artefact) for artefact in chain]
+        return {
+            (step, worker): tuple(chain)
+            for step, chains in self.fit.chains.items()
+            if step not in self.fit.migrate and self.fit.former[step] == step
+            for worker, chain in chains.items()
+            if len(chain) <= self.chain_max
+        }
 
     @property
     def known(self) -> dict[str, dict[Part, Any]]:
@@ -213,12 +222,14 @@ def begin(plan: Plan, keeping: SnapshotUse, commits: SinkCommits, clock: Clock) 
     """
     checkpointer = keeping.snapshots.checkpointer(plan.job)
     found, warnings = _found(checkpointer, plan, keeping)
+    verified = None if found is None else found.manifest
     grows = _grows(plan, clock)
     if _has_finished(found, keeping, grows=grows):
         return _ended(checkpointer, commits, found, keeping)
     claim = checkpointer.claim(clock.now_s(), resume=keeping.resume)
     if keeping.resume == LATEST:
-        found, warnings = _found(checkpointer, plan, keeping)  # the fenced-off run may have made another
+        # The fenced-off run may have made another.
+        found, warnings = _found(checkpointer, plan, keeping, verified)
         if _has_finished(found, keeping, grows=grows):
             return _ended(checkpointer, commits, found, keeping)
         _check_standing(checkpointer, found, keeping, plan.job)
@@ -289,22 +300,29 @@ def pinned(plan: Plan, keeping: SnapshotUse, clock: Clock) -> PinnedInputs:
     return replace(found.pinned, finished=_has_finished(found, keeping, grows=_grows(plan, clock)))
 
 
-def _found(checkpointer: Checkpointer, plan: Plan, keeping: SnapshotUse) -> tuple[RestorePoint | None, list[str]]:
-    """Return the snapshot to resume from, if any, fitted to ``plan``, and the faults of newer snapshots."""
-    manifest, warnings = _chosen(checkpointer, plan.job, keeping.resume)
+def _found(
+    checkpointer: Checkpointer, plan: Plan, keeping: SnapshotUse, verified: Manifest | None = None
+) -> tuple[RestorePoint | None, list[str]]:
+    """Return the snapshot to resume from, if any, fitted to ``plan``, and the faults of newer snapshots.
+
+    ``verified``: a snapshot whose digests have been verified.
+    """
+    manifest, warnings = _chosen(checkpointer, plan.job, keeping.resume, verified)
     if manifest is None:
         return None, warnings
     committed = checkpointer.sinks_committed(manifest.id)
     allowed = keeping.allow_dropped_state
     fit = fitted(manifest, plan, allow_dropped_state=allowed, sinks_committed=committed)
-    return RestorePoint(manifest, fit), warnings
+    return RestorePoint(manifest, fit, keeping.snapshots.chain_max), warnings
 
 
-def _chosen(checkpointer: Checkpointer, job: str, resume: str) -> tuple[Manifest | None, list[str]]:
+def _chosen(
+    checkpointer: Checkpointer, job: str, resume: str, verified: Manifest | None
+) -> tuple[Manifest | None, list[str]]:
     if resume == NONE:
         return None, []
     if resume == LATEST:
-        return latest_manifest(checkpointer, job=job)
+        return latest_manifest(checkpointer, job=job, verified=verified)
     manifest = checkpointer.load_manifest(SnapshotId(resume))
     for fault in faults_of(checkpointer, manifest):
         raise lasting(SnapshotError(f"job {job!r} cannot resume from snapshot {resume}: {fault}"))
@@ -347,11 +365,21 @@ def pairs_of(sinks: Mapping[str, Sequence[bytes]]) -> Iterator[tuple[str, bytes]
 
 
 def restore(resumption: RestorePoint, checkpointer: Checkpointer, workers: Sequence[Worker]) -> None:
-    """Install in the new ``workers`` the state that each owns, and set their frontiers to the snapshot's (S5)."""
-    for step, chain in resumption.chains(checkpointer):
-        for worker in workers:
-            worker.install(step, chain, resumption.fit.migrate.get(step))
+    """Install in the new ``workers`` the state that each owns, and set their frontiers to the snapshot's (S5).
+
+    Each reads only the slots that it owns. Its chain is continued if it owns all of that chain and nothing else.
+    """
+    continued = resumption.continued
     for worker in workers:
+        for step, chains in resumption.fit.chains.items():
+            is_same = (step, worker.id) in continued
+            for former, chain in chains.items():
+                parts = [load_slots(checkpointer, artefact, worker.slots) for artefact in chain]
+                worker.install(step, [part.data for part in parts], resumption.fit.migrate.get(step))
+                others = [part.left if former == worker.id else part.taken for part in parts]
+                is_same = is_same and not any(others)
+            if is_same:
+                worker.continue_chain(step, resumption.manifest.id)
         worker.continue_at(resumption.fit.frontiers)
 
 

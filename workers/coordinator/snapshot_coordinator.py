@@ -27,6 +27,7 @@ from malstrom_py.state.artefact import merged
 from malstrom_py.workers.coordinator import snapshot_machine as machine
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
 from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade, SnapshotWanted
+from malstrom_py.workers.coordinator.recovery import RestorePoint
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.background import Background
 from malstrom_py.workers.engine.snapshot_capture import CapturedState, persistently, save
@@ -66,7 +67,7 @@ class SnapshotCoordinator:
         clock: Clock,
         pins: Mapping[str, Any],
         count: Callable[[], RunResult],
-        begun_from: Manifest | None = None,
+        begun_from: RestorePoint | None = None,
     ) -> None:
         self.checkpointer = checkpointer
         self.background = background
@@ -77,7 +78,13 @@ class SnapshotCoordinator:
         self._pins = pins
         self._count = count
         self._machine = machine.SnapshotMachine(
-            job, plan, incarnation=incarnation, sequence=sequence, chain_max=options.chain_max
+            job,
+            plan,
+            incarnation=incarnation,
+            sequence=sequence,
+            chain_max=options.chain_max,
+            parent=None if begun_from is None else begun_from.manifest.id,
+            chains=None if begun_from is None else begun_from.continued,
         )
         self._requests: list[SnapshotRequest] = []
         self._answered_by_this: list[SnapshotRequest] = []
@@ -97,7 +104,7 @@ class SnapshotCoordinator:
         self._began_at_s = 0.0
         self._paused_s = 0.0
         self.completed = 0
-        self._last = begun_from
+        self._last = None if begun_from is None else begun_from.manifest
         self.is_finished = False
 
     @property

@@ -100,18 +100,29 @@ Chains = dict[tuple[str, int], tuple[Artefact, ...]]
 class SnapshotMachine:
     """The machine for the snapshots of one incarnation of ``job``; the first manifest has number ``sequence``.
 
-    ``chain_max``: the number of deltas above which a chain is compacted.
+    ``chain_max``: the number of deltas above which a chain is compacted. ``parent``: the snapshot that the job resumes
+    from, and ``chains``: those of its chains that workers may continue.
     """
 
-    def __init__(self, job: str, plan: PlanImage, *, incarnation: int, sequence: int, chain_max: int) -> None:
+    def __init__(
+        self,
+        job: str,
+        plan: PlanImage,
+        *,
+        incarnation: int,
+        sequence: int,
+        chain_max: int,
+        parent: SnapshotId | None = None,
+        chains: Mapping[tuple[str, int], tuple[Artefact, ...]] | None = None,
+    ) -> None:
         self.phase = SnapshotPhase.IDLE
-        self.parent: SnapshotId | None = None
+        self.parent = parent
         self._job = job
         self._plan = plan
         self._incarnation = incarnation
         self._sequence = sequence
         self._chain_max = chain_max
-        self._chains: Chains = {}
+        self._chains: Chains = dict(chains or {})
         self._snapshot = SnapshotId("")
         self._awaited: frozenset[int] = frozenset()
         self._saved: dict[int, Saved] = {}

@@ -129,7 +129,8 @@ class Worker:
         self._clock = clock
         self._codec = codec
         self._incarnation = member.incarnation
-        self._slots = frozenset(slot for slot, owner in enumerate(member.table) if owner == member.worker)
+        self.slots = frozenset(slot for slot, owner in enumerate(member.table) if owner == member.worker)
+        """The slots that this worker owns at its start."""
         self._cutting: SnapshotCapture | None = None
         self._cut: CapturedState | None = None
         self._graph = build_graph(
@@ -169,12 +170,16 @@ class Worker:
     def install(self, step: str, chain: Sequence[bytes], migrate: Migrate | None) -> None:
         """S5: install in a step the part of another worker's artefacts that this worker owns. Call before all else."""
         with self._resources:
-            self._graph.operators[step].install(chain, self._slots, migrate=migrate)
+            self._graph.operators[step].install(chain, self.slots, migrate=migrate)
+
+    def continue_chain(self, step: str, snapshot: str) -> None:
+        """S2: write the next state of ``step`` as changes since ``snapshot``, in which it is what was installed."""
+        self._graph.operators[step].continue_chain(snapshot)
 
     def start_with(self, states: States) -> None:
         """Install the part of the initial ``states`` that this worker owns."""
         with self._resources:
-            start_with(self._graph, states, self._slots)
+            start_with(self._graph, states, self.slots)
 
     def continue_at(self, frontiers: Mapping[str, int]) -> None:
         """Set the frontiers of exchanges, after `install` and before sources are opened."""

@@ -8,12 +8,12 @@ does not know that it was replaced.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NoReturn, TypeVar
 
 from malstrom_py.errors import FencedError, SinkError, SnapshotError
-from malstrom_py.snapshot.store import Store
+from malstrom_py.snapshot.store import Range, Store, read_ranges
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
@@ -129,6 +129,11 @@ class SimulatedStore:
         """Return the content of ``path``."""
         self._before()
         return self._store.get(path)
+
+    def get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        """Return ranges of the content of ``path``."""
+        self._before()
+        return read_ranges(self._store, path, ranges)
 
     def list(self, folder: str) -> list[str]:
         """Return the paths below ``folder``."""

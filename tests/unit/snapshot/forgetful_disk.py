@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+from malstrom_py.snapshot.store import Range, ranges_of
 
 
 class Crash(Exception):
@@ -127,6 +129,9 @@ class ForgetfulDisk:
         if isinstance(found, Folder):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return found.content
+
+    def read_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        return ranges_of(self.read(path), ranges)
 
     def names(self, folder: str) -> tuple[list[str], list[str]]:
         self._check_up()
