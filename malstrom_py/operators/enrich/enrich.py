@@ -202,6 +202,9 @@ class Enrich(Operator):
         self._queue.extend(held)
         self._unasked = True
 
+    def continue_chain(self, snapshot: str) -> None:
+        """Do nothing: the queue is persisted in full."""
+
     def close(self) -> None:
         """Cancel the calls under way."""
         self._calls.close()
