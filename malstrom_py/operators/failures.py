@@ -33,12 +33,14 @@ def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
         names: list[str] = batch.columns.schema.names
         fields: str | None = list_fields(names) if batch.named else count_others(len(names))
         found = name in names
-        of = "the batch of columns"
+        of, instead = "the batch of columns", ""
     else:
         value = batch.values[index]
         # The keys of a dict may be values, so they are counted.
         fields = count_others(len(value)) if isinstance(value, dict) else None
         of = f"a value of type {type(value).__name__}"
+        builtin = type(value).__module__ == "builtins"
+        instead = "or map the values to dicts" if builtin else f"such as lambda value: value.{name}"
         try:
             operator.itemgetter(name)(value)
             found = True
@@ -47,8 +49,6 @@ def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
     if found:
         return f" in column {name!r}{words}. Filter such values out before it"
     if fields is None:
-        builtin = type(value).__module__ == "builtins"
-        instead = "or map the values to dicts" if builtin else f"such as lambda value: value.{name}"
         return f": {of} has no columns to look up by name. Pass a function, {instead}"
     return f": {of} has no column {name!r}, only {fields}. Name one that it has"
 
