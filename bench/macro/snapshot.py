@@ -12,6 +12,7 @@ import argparse
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
 from typing import Final
@@ -24,6 +25,7 @@ from bench.micro.timing import spread
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.ids import fresh_snapshot_id
 from malstrom_py.snapshot.local_store import LocalStore
+from malstrom_py.snapshot.store import Range
 
 CHANGING: Final = 0.01
 COST_BUDGET: Final = 0.05
@@ -31,6 +33,8 @@ PAUSE_MS: Final = 50.0
 DISK_MB_S: Final = 100.0
 HERE_S: Final = 3.0
 RAY_S: Final = 8.0
+READ_BUDGET: Final = 2.1
+WORKERS: Final = (1, 2, 4, 8)
 
 
 def main() -> None:
@@ -132,13 +136,49 @@ def going_on(folder: Path, keys: int, *, ray: bool) -> str:
         sleep(0.05)
     handle.stop(drain=False)
     size = sum(file.stat().st_size for file in kept.rglob("*.full"))
-    lines = [f"resuming from {size / 1e6:.0f} MB of state, from the start of the run to its first row:"]
+    lines = [read_at(kept, size, keys)]
+    lines.append(f"resuming from {size / 1e6:.0f} MB of state, from the start of the run to its first row:")
     for name, budget_s in (("in process", HERE_S), *((("on Ray, 2 workers", RAY_S),) if ray else ())):
         place = folder / name.replace(" ", "-").replace(",", "")
         shutil.copytree(kept, place)
         took_s = _first_row_s(place, keys, on_ray=name != "in process")
         lines.append(f"  {name} {took_s:.2f} s (budget {budget_s:g} s: {_verdict(took_s <= budget_s)})")
     return "\n".join(lines)
+
+
+class _Counted(LocalStore):
+    """Counts the bytes of artefacts that are read."""
+
+    read = 0
+
+    def get(self, path: str) -> bytes:
+        data = super().get(path)
+        self.read += len(data) if "/artefacts/" in path else 0
+        return data
+
+    def get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        found = super().get_ranges(path, ranges)
+        self.read += sum(map(len, found))
+        return found
+
+
+def read_at(kept: Path, size: int, keys: int) -> str:
+    """The bytes of state that all workers of a resuming job read together, as a multiple of the snapshot."""
+    found = []
+    for workers in WORKERS:
+        place = kept.with_name(f"read-{workers}")
+        shutil.copytree(kept, place)
+        store = _Counted(str(place))
+        job, _ = running_sum(Changing(keys, 1, run_s=0.0), "going-on", padding=1000)
+        mp.run(job, workers=workers, snapshots=mp.Snapshots(store, interval_s=None), progress=False)
+        found.append((workers, store.read / size))
+        shutil.rmtree(place)
+    worst = max(ratio for _, ratio in found)
+    read = ", ".join(f"{ratio:.2f} at {workers}" for workers, ratio in found)
+    return (
+        f"bytes of state read at a resume, of {size / 1e6:.0f} MB, by the number of workers: {read} "
+        f"(budget {READ_BUDGET:g}: {_verdict(worst <= READ_BUDGET)})"
+    )
 
 
 def _first_row_s(place: Path, keys: int, *, on_ray: bool) -> float:
