@@ -212,13 +212,22 @@ def stopped_early(right: Callable[..., Any]) -> Callable[..., Any]:
     return ask_last
 
 
+def always_continued(right: Callable[..., Any]) -> Callable[..., Any]:
+    """A chain is continued also where a worker owns another part of it than before."""
+
+    def load_slots(*given: Any) -> Any:
+        return right(*given)._replace(taken=0, left=0)
+
+    return load_slots
+
+
 WRONG: Final = {
     "a barrier is aligned on one channel only": Wrong(RegionInput, "_arrived", barrier_of_one_channel, 0, "two-inputs"),
     "a barrier is let in while a step holds epochs": Wrong(RegionInput, "_maybe_pass", epochs_held, 10, "enriched"),
     "timers are left out": Wrong(KeyedState, "_take_in", without_timers, 17, "windows-of-windows"),
     "a dirty key is missed": Wrong(KeyedState, "note", change_missed, 0),
     "a key that has left is missed": Wrong(KeyedState, "collect", leaving_missed, 76),
-    "sinks commit before the manifest": Wrong(SnapshotCoordinator, "_store", committed_early, 35),
+    "sinks commit before the manifest": Wrong(SnapshotCoordinator, "_store", committed_early, 38),
     "payloads of a leaver are lost": Wrong(crew, "pre_committed", leaver_forgotten, 292),
     "frontiers are not restored": Wrong(Worker, "continue_at", nothing, 5, "ttl"),
     "frontiers are those of the end": Wrong(Worker, "_maybe_cut", frontiers_of_the_end, 2, "windows-of-windows"),
@@ -226,6 +235,7 @@ WRONG: Final = {
     "the claim is omitted": Wrong(StoreCheckpointer, "claim", claim_omitted, 0),
     "sinks discard what is valid": Wrong(SinkCommits, "recover", all_discarded, 4),
     "what is valid is not committed": Wrong(beginning, "_make_ready", commit_forgotten, 0),
+    "a chain with slots of others is continued": Wrong(beginning, "load_slots", always_continued, 17),
     "enrich in flight is left out": Wrong(Enrich, "install", none_in_flight, 1, "enriched"),
     "collect buffers are left out": Wrong(CollectStep, "install", none_in_flight, 2, "collect"),
     "workers continue after the last barrier": Wrong(RegionInput, "at_sources", last_forgotten, 9),
