@@ -97,6 +97,11 @@ class CollectStep(StatefulOperator):
             # A waiting key is written once, with the time of its first value; the remark has each barrier's time.
             self._turn(keys, _seconds(self.context.codec.decode_at_rest(remark, step=self.context.step)))
 
+    def continue_chain(self, snapshot: str) -> None:
+        # Times in a chain are those of one clock, which another process does not have.
+        if self._every_s is None:
+            super().continue_chain(snapshot)
+
     def _now_s(self) -> float:
         return 0.0 if self._every_s is None else self.context.clock.monotonic_s()
 

@@ -53,6 +53,13 @@ class Persisting:
         codec = self.step.operator.context.codec
         return sorted(codec.decode_at_rest(key) for _, (keys, _) in contents(data) for key in keys)
 
+    def resumed(self, fresh: Stepped) -> Persisting:
+        """The step in a new process, which continues the chain if it can."""
+        again = Persisting(self.restored(fresh))
+        again.step.operator.continue_chain(f"s{len(self.chain)}")
+        again.chain = self.chain
+        return again
+
     def restored(self, fresh: Stepped, slots: Sequence[int] = range(SLOTS)) -> Stepped:
         fresh.operator.install(self.chain, slots)
         return fresh
@@ -204,6 +211,40 @@ def test_s2_a_list_that_waits_is_written_once_and_knows_how_long_it_has_waited()
     there.advance(4.0)
     fresh.call(partial(fresh.operator.on_schedule, clock=there))
     assert fresh.rows()[1:] == [("b", [1], None)]
+
+
+def test_s2_a_list_that_waits_over_two_resumes_is_written_anew_by_each_clock() -> None:
+    here, there = VirtualClock(), VirtualClock(start_s=5_000.0)
+    one = Persisting(collecting(here))
+    one.step.push(batch(("a", 1)))
+    one.barrier()
+    here.advance(4.0)
+    one.barrier()
+    again = one.resumed(collecting(there))
+    there.advance(3.0)
+    again.step.push(batch(("b", 1)))
+    backend = CapturingPersistenceBackend()
+    again.step.push(AbsBarrier("s3", backend, "s2"))
+    again.chain = [backend.states["under-test"]]
+    assert not is_delta(*again.chain)
+    last = VirtualClock(start_s=90.0)
+    fresh = again.restored(collecting(last))
+    last.advance(3.0)
+    fresh.call(partial(fresh.operator.on_schedule, clock=last))
+    assert fresh.rows() == [("a", [1], None)]
+
+
+def test_s2_a_step_that_resumes_writes_what_changes_from_then_on_under_the_forms_of_its_chain() -> None:
+    one = persisting(Count)
+    one.step.push(batch(("a", 1), ("b", 2)))
+    one.barrier()
+    one.step.push(batch(("b", 1)))
+    one.barrier()
+    again = one.resumed(Stepped(Count, keyed=True))
+    assert again.barrier() == []
+    again.step.push(batch(("a", 5), ("c", 7)))
+    assert again.barrier() == ["a", "c"]
+    assert values_of(again.restored(Stepped(Count, keyed=True))) == {"a": 2, "b": 2, "c": 1}
 
 
 @pytest.mark.parametrize("how", ["full", "time", "end"])
