@@ -17,7 +17,7 @@ from typing import Any
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import AbsBarrier, Acquire, AnyOf, Collect, Interrogate, StateMessage, every_key
 from malstrom_py.errors import InternalError, SnapshotError, shown
-from malstrom_py.state.artefact import Opened, SlotImage, artefact, by_slot, encoded_entries, slots_in
+from malstrom_py.state.artefact import Opened, SlotImage, artefact, by_slot, encoded_entries, entries_in, slots_in
 from malstrom_py.state.change_log import Changes, SlotsOf
 
 Migrate = Callable[[Any, Any], Any]
@@ -275,25 +275,20 @@ class KeyedState:
         self._take_in(list(states), list(states.values()), {}, "present before its initial state was set")
 
     def snapshot(self) -> bytes:
-        """Return all state, encoded at rest."""
-        # In the order in which keys got their state; the order of a set differs from process to process.
-        held = {key: value for key, value in self.values.items() if value is not None}
-        woken = self.timers.keys()
-        held |= {key: None for key in woken if key not in held}
-        rows = [[key, value, self.timers.times(key)] for key, value in held.items()]
-        return self._codec.encode_rows_at_rest(rows, step=self._step)
+        """Return all state as a full artefact of one slot, for a step whose keys are on no other worker."""
+        made = self._written(Changes(_in_one_slot), self._held(), full=True, remark=b"")
+        if made is None:
+            raise InternalError(f"step {self._step!r}: its keys have no names in a new chain")
+        return made
 
     def restore(self, state: bytes, owned: Callable[[Any], bool] = lambda key: True) -> None:
         """Install the result of `snapshot`, for the keys that are ``owned`` here (S5: any N restores on any M)."""
-        for key, value, times in self._codec.decode_at_rest(state, step=self._step):
+        for _, key, value, times in entries_in([state], self._codec, step=self._step):
             if owned(key):
-                self._install(key, value, times)
-
-    def _install(self, key: Any, value: Any, times: Iterable[int]) -> None:
-        if value is not None:
-            self.values[key] = value
-        for time in times:
-            self.timers.set(key, time)
+                if value is not None:
+                    self.values[key] = value
+                for time in times:
+                    self.timers.set(key, time)
 
     def _held(self) -> list[Any]:
         """Return the keys with state, in the order in which they got it (that of a set differs by process)."""
@@ -331,6 +326,10 @@ class KeyedState:
         for key, woken in times.items():
             for time in woken:
                 self.timers.set(key, time)
+
+
+def _in_one_slot(keys: Sequence[Any]) -> list[int]:
+    return [0] * len(keys)
 
 
 def _migrated(image: SlotImage, migrate: Migrate) -> SlotImage:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import AbsBarrier, Acquire, AnyOf, Collect, Interrogate, Rescale, SuspendMarker
 from malstrom_py.errors import CodecError, InternalError
+from malstrom_py.state.artefact import entries_in
 from malstrom_py.state.keyed_state import KeyedState, Timers
 from malstrom_py.testing import CapturingPersistenceBackend
 
@@ -310,7 +311,7 @@ def test_what_is_persisted_has_the_keys_in_the_order_they_came_in_whatever_their
     restored.restore(state.snapshot())
     assert list(restored.values) == words
     assert restored.snapshot() == state.snapshot()
-    assert [row[0] for row in Codec().decode_at_rest(state.snapshot())] == [*words, "only a timer"]
+    assert [entry.key for entry in entries_in([state.snapshot()], Codec())] == [*words, "only a timer"]
 
 
 def test_what_is_collected_comes_in_the_order_of_the_keys_that_are_asked_for() -> None:
