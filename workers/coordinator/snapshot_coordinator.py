@@ -119,9 +119,7 @@ class SnapshotCoordinator:
 
     def due_s(self) -> float | None:
         """Return when the next scheduled snapshot starts, on monotonic time; None if none is scheduled or one runs."""
-        if self._options.interval_s is None or self._machine.phase is not machine.SnapshotPhase.IDLE:
-            return None
-        return self._next_s
+        return self._next_s if self._may_begin and self._options.interval_s is not None else None
 
     @property
     def phase(self) -> machine.SnapshotPhase:
@@ -131,10 +129,13 @@ class SnapshotCoordinator:
     @property
     def is_due(self) -> bool:
         """Whether a snapshot is due."""
-        if self._machine.phase is not machine.SnapshotPhase.IDLE or self.is_finished or self._is_last:
-            return False
         due_s = self.due_s()
-        return bool(self._requests) or (due_s is not None and self._clock.monotonic_s() >= due_s)
+        return (self._may_begin and bool(self._requests)) or (due_s is not None and self._clock.monotonic_s() >= due_s)
+
+    @property
+    def _may_begin(self) -> bool:
+        """No snapshot follows the one with the result of the job, nor the last one of a stop."""
+        return self._machine.phase is machine.SnapshotPhase.IDLE and not (self._is_final or self._is_last)
 
     def ask(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
         """Request a snapshot of everything read by now, and with ``copy_to`` a copy of it there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from time import sleep
 
 import pytest
 
@@ -55,6 +56,32 @@ def test_a_savepoint_of_it_is_in_a_folder_and_another_job_goes_on_from_there(tmp
     assert saved.checkpointer("numbered").list_checkpoints() == [copied]
     result = mp.run(numbered(str(tmp_path / "other"), rows=20_000), 3, snapshots=saved, progress=False)
     assert result.snapshots >= 1
+
+
+class SlowToTidy(SqliteCheckpointer):
+    """Records the snapshots whose state is saved, and takes longer to tidy than the next snapshot is away."""
+
+    saved: list[SnapshotId]
+
+    def save_snapshot(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
+        self.saved.append(id)
+        return super().save_snapshot(id, operator, partition, data)
+
+    def save_delta(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
+        self.saved.append(id)
+        return super().save_delta(id, operator, partition, data)
+
+    def note_sinks_committed(self, id: SnapshotId) -> None:
+        super().note_sinks_committed(id)
+        sleep(0.1)
+
+
+def test_no_snapshot_follows_the_one_with_the_result(tmp_path: Path) -> None:
+    SlowToTidy.saved = []
+    kept = mp.Snapshots(checkpointer=partial(SlowToTidy, tmp_path), interval_s=0.01)
+    first = mp.run(numbered(str(tmp_path / "out")), snapshots=kept, progress=False)
+    assert max(SlowToTidy.saved) <= kept.checkpointer("numbered").list_checkpoints()[-1]
+    assert mp.run(numbered(str(tmp_path / "out")), snapshots=kept, progress=False) == first
 
 
 class AwayOnce(SqliteCheckpointer):
