@@ -354,6 +354,12 @@ def _require_artefact(keeps: Checkpointer, path: str, data: bytes) -> None:
         raise LawError(KEPT, "a saved artefact can be loaded", case=f"  {path}: {error}") from error
     require(loaded == data, KEPT, "a loaded artefact equals the saved one", path)
     require(path in keeps.files(), KEPT, "files lists saved artefacts", path)
+    load_ranges = getattr(keeps, "load_ranges", None)
+    if load_ranges is not None:
+        end = len(data)
+        ranges = [(end // 2, end), (0, 0), (0, min(1, end))]
+        parts = [data[start:end] for start, end in ranges]
+        require(load_ranges(path, ranges) == parts, KEPT, "load_ranges returns the bytes of each range, in order", path)
 
 
 def _require_whole(keeps: Checkpointer, manifests: Sequence[Manifest]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -19,7 +19,7 @@ from malstrom_py.snapshot.ids import fresh_snapshot_id
 from malstrom_py.snapshot.log import JobStart, LogEntry
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.snapshot.retention import Pruned
-from malstrom_py.snapshot.store import MemoryStore
+from malstrom_py.snapshot.store import MemoryStore, Range
 from malstrom_py.testing import LawError
 from malstrom_py.testing.contracts import check_checkpointer
 from tests.unit.snapshot.in_sqlite import SqliteCheckpointer
@@ -62,6 +62,11 @@ class AnswersWithNothing(StoreCheckpointer):
             return super().load_artifact(path)
         except SnapshotError:
             return b""
+
+
+class SortsRanges(StoreCheckpointer):
+    def load_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        return super().load_ranges(path, sorted(ranges))
 
 
 class RaisesKeyErrors(StoreCheckpointer):
@@ -134,6 +139,7 @@ WRONG: list[tuple[Callable[..., StoreCheckpointer], str]] = [
     (OtherDigests, "artefacts come back"),
     (LosesWhatIsCompacted, "artefacts come back"),
     (AnswersWithNothing, "artefacts come back"),
+    (SortsRanges, "artefacts come back"),
     (RaisesKeyErrors, "committed snapshots are listed"),
     (NewestFirst, "committed snapshots are listed"),
     (ForgetsClaims, "committed snapshots are listed"),
