@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, DeadlineError, JobEnded, JobNotFound
@@ -17,16 +17,13 @@ from malstrom_py.validation import check_name
 from malstrom_py.workers.control.messages import (
     ANSWER_BYTES_MAX,
     LENGTH_BYTES,
-    Answer,
-    Command,
-    ControlRequest,
-    Waiting,
+    Reply,
     decode_answer,
     encode_request,
     length_of,
 )
 from malstrom_py.workers.control.registry import check_directory, names_in, places, read_token, socket_path
-from malstrom_py.workers.control.remote_job import RemoteJob
+from malstrom_py.workers.reports.commands import Command, Result
 from malstrom_py.workers.reports.job_status import still_running
 
 ANSWER_S: Final = 10.0
@@ -35,28 +32,25 @@ ANSWER_S: Final = 10.0
 _CONNECT_S: Final = 5.0
 _AGAIN_S: Final = 0.05
 
-A = TypeVar("A")
 
-
-class SocketJob(RemoteJob):
+class SocketJob:
     """A job of any process, commanded through its socket at ``path`` with ``token``."""
 
     def __init__(self, name: str, path: Path, token: str) -> None:
-        super().__init__(name)
+        self.name = name
         self._path = path
         self._token = token
         self._clock = SystemClock()
 
-    def ask(self, ask: Command, what: str) -> Answer:
-        """Send a command and return its answer. ``what`` completes the error "cannot be ...: it has ended"."""
+    def ask(self, command: Command) -> Result:
+        """Send ``command`` and return its result."""
         try:
             with _connected(self._path) as connection:
                 connection.settimeout(ANSWER_S)
                 with suppress(BrokenPipeError, ConnectionResetError):  # an answer may precede the close
-                    connection.sendall(encode_request(ControlRequest(self._token, ask)))
-                while isinstance(answer := self._next(connection), Waiting):
+                    connection.sendall(encode_request(command, self._token))
+                while (reply := self._next(connection)).waiting:
                     """The job is alive and executes the command."""
-                return answer
         except KeyboardInterrupt as error:
             error.add_note(still_running(self.name))
             raise
@@ -72,12 +66,13 @@ class SocketJob(RemoteJob):
                     f"job {self.name!r} closed the connection before it answered: try again", job=self.name
                 ) from None
             raise JobEnded(
-                f"job {self.name!r} cannot be {what}: it has ended, or its process has ({type(error).__name__}); "
-                f"only that process knows how",
+                f"job {self.name!r} cannot be {command.what}: it has ended, or its process has "
+                f"({type(error).__name__}); only that process knows how",
                 job=self.name,
             ) from None
+        return reply.result(command, self.name)
 
-    def _next(self, connection: socket.socket) -> Answer:
+    def _next(self, connection: socket.socket) -> Reply:
         until_s = self._clock.monotonic_s() + ANSWER_S
         length = length_of(self._read(connection, LENGTH_BYTES, until_s), ANSWER_BYTES_MAX)
         return decode_answer(self._read(connection, length, until_s))

@@ -23,85 +23,45 @@ from malstrom_py.worker_context import LoopThread
 from malstrom_py.workers.control.messages import (
     LENGTH_BYTES,
     REQUEST_BYTES_MAX,
-    Accepted,
-    Answer,
-    Command,
+    WAITING,
     ControlRequest,
-    RescaleCommand,
-    SnapshotCommand,
-    SnapshotMade,
-    StatusCommand,
-    StopCommand,
-    WaitCommand,
-    Waiting,
     decode_request,
     encode_answer,
     length_of,
 )
 from malstrom_py.workers.control.registry import NameClaim, server_directory
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
-from malstrom_py.workers.reports.job_status import RescaleReport, in_progress
+from malstrom_py.workers.reports.commands import Command, Result, result_of
+from malstrom_py.workers.reports.job_status import JobOutcome
+
+Answer = Callable[[Command], Awaitable[Result]]
+"""A function that executes a command and returns its result, or raises its error."""
 
 
-def answering(controls: CommandQueue) -> Callable[[Command], Awaitable[Answer]]:
-    """Return a function that executes commands on the run of ``controls``."""
-    return lambda ask: answer_to(ask, controls)
+def answering(controls: CommandQueue) -> Answer:
+    """Return a function that executes commands on the run of ``controls``, each within its ``timeout_s``."""
+
+    async def answer(command: Command) -> Result:
+        done = controls.submit(command)
+        if not await _settled(done, command.timeout_s):
+            late = controls.unanswered(command)
+            if isinstance(late, MalstromError):
+                raise late
+            return late
+        value = done.result()
+        return result_of(command, value.public() if isinstance(value, JobOutcome) else value, kept=controls.kept)
+
+    return answer
 
 
-async def answer_to(ask: Command, controls: CommandQueue) -> Answer:
-    """Execute the command ``ask``, and return its answer, at the latest after its ``timeout_s``."""
+async def framed_answer(command: Command, answer: Answer) -> bytes:
+    """Execute ``command``, and return its result or its error as a frame."""
     try:
-        match ask:
-            case StatusCommand():
-                status = controls.status()
-                return status.result() if await _settled(status, ask.timeout_s) else controls.known()
-            case RescaleCommand():
-                return await _rescaled(ask, controls)
-            case SnapshotCommand():
-                return await _saved(ask, controls)
-            case StopCommand():
-                return await _stopped(ask, controls)
-            case WaitCommand():
-                return await _waited(ask, controls)
+        return encode_answer(await answer(command))
     except MalstromError as error:
-        return error
+        return encode_answer(error)
     except Exception as error:
-        return InternalError(f"the control server of job {controls.job!r} failed with {type(error).__name__}")
-
-
-async def _rescaled(ask: RescaleCommand, controls: CommandQueue) -> Answer:
-    asked = controls.rescale(ask.size)
-    awaited: Future[RescaleReport] | Future[None] = asked.done if ask.wait else asked.taken
-    if not await _settled(awaited, ask.timeout_s):
-        return in_progress(controls.job, "rescale", ask.timeout_s)
-    return awaited.result() or Accepted()
-
-
-async def _saved(ask: SnapshotCommand, controls: CommandQueue) -> Answer:
-    done = controls.save(ask.uri).done
-    if not await _settled(done, ask.timeout_s):
-        return in_progress(controls.job, "snapshot" if ask.uri is None else "savepoint", ask.timeout_s)
-    return SnapshotMade(done.result())
-
-
-async def _stopped(ask: StopCommand, controls: CommandQueue) -> Answer:
-    ended = controls.stop(drain=ask.drain)
-    if ask.wait and not await _settled(ended, ask.timeout_s):
-        return in_progress(controls.job, "stop", ask.timeout_s)
-    if ended.done():
-        ending = ended.result()
-        if ending.how == "failed":
-            return ending.public_error() or Accepted()
-        last = ending.stopped(drain=ask.drain, kept=controls.kept)
-        return Accepted() if last is None else SnapshotMade(last)
-    return Accepted()
-
-
-async def _waited(ask: WaitCommand, controls: CommandQueue) -> Answer:
-    if not await _settled(controls.ended, ask.timeout_s):
-        return in_progress(controls.job, "run", ask.timeout_s or 0.0)
-    ending = controls.ended.result()
-    return ending.public_error() or ending.counts
+        return encode_answer(InternalError(f"the control server failed with {type(error).__name__}"))
 
 
 async def _settled(future: Future[Any], timeout_s: float | None) -> bool:
@@ -131,7 +91,7 @@ REQUEST_S: Final = 5.0
 """How long a client may take to send its request, and to take an answer."""
 
 WAITING_S: Final = 2.0
-"""How often a waiting client gets a `Waiting`."""
+"""How often a waiting client gets `WAITING`."""
 
 _END_S: Final = 2.0
 """How long the end of the run waits for clients to read their answers."""
@@ -151,7 +111,7 @@ class ControlSocket:
         ControlError: there is no folder for it that belongs to this user alone.
     """
 
-    def __init__(self, job: str, answer: Callable[[Command], Awaitable[Answer]]) -> None:
+    def __init__(self, job: str, answer: Answer) -> None:
         self._job = job
         self._answer = answer
         self._claim = NameClaim.of(server_directory(), job)
@@ -270,10 +230,10 @@ class ControlSocket:
                 raise ControlError(f"{CONNECTIONS_MAX} clients are connected already: try again later")
             request = await self._request(reader)
             self._answering.add(task)
-            await self._reply(request.ask, reader, writer)
+            await self._reply(request.command, reader, writer)
         except ControlError as error:
             with contextlib.suppress(OSError, TimeoutError):
-                await _send(writer, error, last=True)
+                await _send(writer, encode_answer(error), last=True)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
             """The client is gone or too slow, or the run has ended: it gets no answer."""
         finally:
@@ -290,9 +250,9 @@ class ControlSocket:
             )
         return request
 
-    async def _reply(self, ask: Command, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Send the answer, and a `Waiting` at intervals before it, unless the client disconnects."""
-        answer = asyncio.ensure_future(self._answer(ask))
+    async def _reply(self, command: Command, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Send the answer, and `WAITING` at intervals before it, unless the client disconnects."""
+        answer = asyncio.ensure_future(framed_answer(command, self._answer))
         gone = asyncio.ensure_future(reader.read(1))
         try:
             while True:
@@ -302,14 +262,14 @@ class ControlSocket:
                     return
                 if gone.done():
                     return
-                await _send(writer, Waiting())
+                await _send(writer, WAITING)
         finally:
             answer.cancel()
             gone.cancel()
 
 
-async def _send(writer: asyncio.StreamWriter, answer: Answer, *, last: bool = False) -> None:
-    writer.write(encode_answer(answer))
+async def _send(writer: asyncio.StreamWriter, frame: bytes, *, last: bool = False) -> None:
+    writer.write(frame)
     async with asyncio.timeout(REQUEST_S):
         await writer.drain()
         if last:  # wait until everything is sent

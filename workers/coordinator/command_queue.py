@@ -12,12 +12,20 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import JobEnded, MalstromError, OperationInProgress, PlanError, SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.coordinator.rescale_requests import Done
+from malstrom_py.workers.reports.commands import (
+    Command,
+    RescaleCommand,
+    SnapshotCommand,
+    StatusCommand,
+    StopCommand,
+    WaitCommand,
+)
 from malstrom_py.workers.reports.job_status import (
     JobOutcome,
     JobStatus,
@@ -26,8 +34,11 @@ from malstrom_py.workers.reports.job_status import (
     SnapshotStatus,
     State,
     check_size,
+    in_progress,
 )
 from malstrom_py.workers.reports.result import RunResult
+
+T = TypeVar("T")
 
 SnapshotDone = Callable[[SnapshotId | MalstromError], None]
 """A callback that the thread of the run calls once: with the id of the committed snapshot, or with the error."""
@@ -74,52 +85,33 @@ class CommandedWorkers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PendingRescale:
-    """A command to rescale. ``taken`` is set when the run has started the rescale, ``done`` at its end."""
+class Pending:
+    """A command that the thread of the run executes. ``done`` gets its result, or an error."""
 
-    size: int
-    taken: Future[None]
-    done: Future[RescaleReport]
+    command: RescaleCommand | SnapshotCommand
+    done: Future[Any]
 
-    @property
-    def what(self) -> str:
-        """The command as a participle, for errors."""
-        return f"rescaled to {self.size}"
-
-    def refuse(self, error: MalstromError) -> None:
-        """Answer the open futures with ``error``."""
-        refuse(error, self.taken, self.done)
-
-
-@dataclass(frozen=True, slots=True)
-class PendingSnapshot:
-    """A command to make a snapshot of the job, or a savepoint at ``uri``. ``done`` gets the id."""
-
-    uri: str | None
-    done: Future[SnapshotId]
-
-    @property
-    def what(self) -> str:
-        """The command as a participle, for errors."""
-        return "saved in a snapshot" if self.uri is None else f"saved to {self.uri}"
-
-    def refuse(self, error: MalstromError) -> None:
-        """Answer with ``error``, unless the future is done."""
-        refuse(error, self.done)
+    def answer(self, result: RescaleReport | SnapshotId | MalstromError | None) -> None:
+        """Set the result, unless there is one."""
+        if self.done.done():
+            return
+        if isinstance(result, MalstromError):
+            self.done.set_exception(result)
+        else:
+            self.done.set_result(result)
 
 
-def future() -> Future[Any]:
+def _future() -> Future[Any]:
     """Return a future that waiting threads cannot cancel."""
     made: Future[Any] = Future()
     made.set_running_or_notify_cancel()
     return made
 
 
-def refuse(error: MalstromError, *futures: Future[Any]) -> None:
-    """Answer the open ones of ``futures`` with ``error``."""
-    for one in futures:
-        if not one.done():
-            one.set_exception(error)
+def _done(result: T) -> Future[T]:
+    made: Future[T] = _future()
+    made.set_result(result)
+    return made
 
 
 ASKED_MAX: Final = 1_000
@@ -144,10 +136,10 @@ class CommandQueue:
     a stop before the caller gets an answer. ``kept``: whether the job has snapshots.
 
     >>> controls = CommandQueue("docs")
-    >>> controls.status().result().phase
+    >>> controls.known().phase
     'opening'
     >>> controls.end(JobOutcome.of(RunResult("docs", {}, 0.0), None))
-    >>> controls.status().result().state, controls.ended.result().how
+    >>> controls.known().state, controls.ended.result().how
     ('finished', 'finished')
     """
 
@@ -156,12 +148,12 @@ class CommandQueue:
         self.kept = kept
         self._accepted = accepted
         self.wake = threading.Event()
-        self.ended: Future[JobOutcome] = future()
+        self.ended: Future[JobOutcome] = _future()
         self.pending = False
         self._lock = threading.Lock()
         self._clock = SystemClock()
-        self._asked: list[PendingRescale | PendingSnapshot] = []
-        self._unanswered: list[PendingRescale | PendingSnapshot] = []
+        self._asked: list[Pending] = []
+        self._unanswered: list[Pending] = []
         self._status: Future[JobStatus] | None = None
         self._drain: bool | None = None
         self._drain_sent = False
@@ -174,37 +166,30 @@ class CommandQueue:
 
     # Any thread.
 
-    def rescale(self, size: int) -> PendingRescale:
-        """Request ``size`` workers.
+    def submit(self, command: Command) -> Future[Any]:
+        """Return the future of what `result_of` turns into the result of ``command``.
 
         Raises:
-            PlanError: the number is not allowed.
+            PlanError: the number of workers is not allowed.
+            OperationInProgress: the job is being stopped, or is making a savepoint.
             JobEnded: the job has ended.
         """
-        check_size(size)
-        asked = PendingRescale(size, future(), future())
-        with self._lock:
-            self._ask(asked, "rescale")
-        self.wake.set()
-        return asked
+        match command:
+            case StatusCommand():
+                return self._status_asked()
+            case RescaleCommand() | SnapshotCommand():
+                return self._queue(command)
+            case StopCommand():
+                ended = self.stop(drain=command.drain)
+                return ended if command.wait or ended.done() else _done(None)
+            case WaitCommand():
+                return self.ended
 
-    def save(self, uri: str | None = None) -> PendingSnapshot:
-        """Request a snapshot; with ``uri`` a savepoint there.
-
-        Raises:
-            OperationInProgress: the job is being stopped, or another savepoint is being made.
-            JobEnded: the job has ended.
-        """
-        asked = PendingSnapshot(uri, future())
-        operation = "snapshot" if uri is None else "savepoint"
-        with self._lock:
-            if self._drain is not None and not self.ended.done():
-                raise self._conflict(operation, "stop")
-            if uri is not None and self._savepoint() is not None:
-                raise self._conflict(operation, "savepoint")
-            self._ask(asked, operation)
-        self.wake.set()
-        return asked
+    def unanswered(self, command: Command) -> JobStatus | OperationInProgress:
+        """Return what a client gets whose ``command`` has no result after its ``timeout_s``."""
+        if isinstance(command, StatusCommand):
+            return self.known()
+        return in_progress(self.job, command.operation, command.timeout_s or 0.0)
 
     def stop(self, *, drain: bool | None) -> Future[JobOutcome]:
         """Request the end of the run, and return its future. A repeated request changes nothing. ``drain`` None: with
@@ -217,7 +202,7 @@ class CommandQueue:
         with self._lock:
             if self.ended.done():
                 return self.ended
-            if self._drain is None and self._savepoint() is not None:
+            if self._drain is None and self._has_savepoint():
                 raise self._conflict("stop", "savepoint")
             if self._drain is not None and self._drain != drain:
                 raise OperationInProgress(
@@ -240,20 +225,6 @@ class CommandQueue:
             self._abandoned = why
             self.pending = True
         self.wake.set()
-
-    def status(self) -> Future[JobStatus]:
-        """Request the status of the job. All requests before the next answer share it."""
-        with self._lock:
-            if self.ended.done() or not self._answering:
-                answer: Future[JobStatus] = future()
-                answer.set_result(self._known())
-                return answer
-            if self._status is None:
-                self._status = future()
-            asked = self._status
-            self.pending = True
-        self.wake.set()
-        return asked
 
     def known(self) -> JobStatus:
         """Return the last status that the thread of the run has published."""
@@ -304,7 +275,7 @@ class CommandQueue:
             self.pending = False
             self._snapshots = crew.snapshots
             drain, drain_sent, self._drain_sent = self._drain, self._drain_sent, self._drain is not None
-            taken: list[PendingRescale | PendingSnapshot] = []
+            taken: list[Pending] = []
             # A job that is being stopped starts no rescale: endless requests would prevent its end.
             if drain is None:
                 taken, self._asked = self._asked, []
@@ -317,10 +288,7 @@ class CommandQueue:
                 crew.suspend()
                 self._suspending_s = self._clock.monotonic_s()
         for asked in taken:
-            if isinstance(asked, PendingRescale):
-                self._rescale(crew, asked)
-            else:
-                self._save(crew, asked)
+            self._execute(crew, asked)
         counts = count()
         with self._lock:
             self._publish(crew.phase, counts, len(crew.members), crew.moving)
@@ -356,75 +324,72 @@ class CommandQueue:
             self.ended.set_result(ending)
             known = self._known()
         for asked in unanswered:
-            asked.refuse(ending.refusal(asked.what))
+            asked.answer(ending.refusal(asked.command.what))
         if status is not None:
             status.set_result(known)
 
-    def _rescale(self, crew: CommandedWorkers, asked: PendingRescale) -> None:
-        restarts = self._restarts
+    def _status_asked(self) -> Future[JobStatus]:
+        """Request the status of the job. All requests before the next answer share it."""
+        with self._lock:
+            if self.ended.done() or not self._answering:
+                return _done(self._known())
+            if self._status is None:
+                self._status = _future()
+            asked = self._status
+            self.pending = True
+        self.wake.set()
+        return asked
 
-        def done(ended: RescaleReport | MalstromError) -> None:
-            if not self._is_answered(asked, restarts):
-                return
-            if isinstance(ended, MalstromError):
-                asked.refuse(ended)
-                return
-            if not asked.taken.done():
-                asked.taken.set_result(None)
+    def _queue(self, command: RescaleCommand | SnapshotCommand) -> Future[Any]:
+        operation, saves = command.operation, isinstance(command, SnapshotCommand)
+        if isinstance(command, RescaleCommand):
+            check_size(command.size)
+        with self._lock:
+            if saves and self._drain is not None and not self.ended.done():
+                raise self._conflict(operation, "stop")
+            if operation == "savepoint" and self._has_savepoint():
+                raise self._conflict(operation, "savepoint")
+            if self.ended.done():
+                raise self.ended.result().refusal(command.what)
+            if len(self._asked) >= ASKED_MAX:
+                raise OperationInProgress(
+                    f"job {self.job!r} has not taken {ASKED_MAX:,} earlier commands yet: wait for them first",
+                    job=self.job,
+                    operation=operation,
+                )
+            asked = Pending(command, _future())
+            self._asked.append(asked)
+            self.pending = True
+        self.wake.set()
+        return asked.done
+
+    def _execute(self, crew: CommandedWorkers, asked: Pending) -> None:
+        restarts, command = self._restarts, asked.command
+
+        def done(result: RescaleReport | SnapshotId | MalstromError) -> None:
             with self._lock:
-                self._workers = len(ended.members)
-            asked.done.set_result(ended)
+                if self._restarts != restarts:
+                    return  # an answer of a run that was restarted since
+                self._unanswered.remove(asked)
+                if isinstance(result, RescaleReport):
+                    self._workers = len(result.members)
+            asked.answer(result)
 
         try:
-            crew.rescale(asked.size, done)
-        except PlanError as error:
-            done(error)
-            return
-        if not asked.taken.done():
-            asked.taken.set_result(None)
-
-    def _save(self, crew: CommandedWorkers, asked: PendingSnapshot) -> None:
-        restarts = self._restarts
-
-        def done(ended: SnapshotId | MalstromError) -> None:
-            if not self._is_answered(asked, restarts):
-                return
-            if isinstance(ended, MalstromError):
-                asked.refuse(ended)
-            else:
-                asked.done.set_result(ended)
-
-        try:
-            if asked.uri is None:
+            if isinstance(command, RescaleCommand):
+                crew.rescale(command.size, done)
+                if not command.wait:
+                    asked.answer(None)
+            elif command.uri is None:
                 crew.snapshot(done)
             else:
-                crew.savepoint(asked.uri, done)
+                crew.savepoint(command.uri, done)
         except (PlanError, SnapshotError) as error:
             done(error)
 
-    def _is_answered(self, asked: PendingRescale | PendingSnapshot, restarts: int) -> bool:
-        """Record that ``asked`` is answered; False if the answer is of a run that was restarted since."""
-        with self._lock:
-            if self._restarts != restarts:
-                return False
-            self._unanswered.remove(asked)
-            return True
-
-    def _ask(self, asked: PendingRescale | PendingSnapshot, operation: str) -> None:
-        self._refuse_if_ended(asked.what)
-        if len(self._asked) >= ASKED_MAX:
-            raise OperationInProgress(
-                f"job {self.job!r} has not taken {ASKED_MAX:,} earlier commands yet: wait for them first",
-                job=self.job,
-                operation=operation,
-            )
-        self._asked.append(asked)
-        self.pending = True
-
-    def _savepoint(self) -> PendingSnapshot | None:
-        """Return the running or waiting savepoint."""
-        savings = (asked for asked in self._asked + self._unanswered if isinstance(asked, PendingSnapshot))
-        return next((asked for asked in savings if asked.uri is not None), None)
+    def _has_savepoint(self) -> bool:
+        """Return whether a savepoint waits or is being made."""
+        return any(asked.command.operation == "savepoint" for asked in self._asked + self._unanswered)
 
     def _conflict(self, wanted: str, operation: str) -> OperationInProgress:
         state = {"stop": "is being stopped", "savepoint": "is making a savepoint"}
@@ -463,10 +428,6 @@ class CommandQueue:
         if self._phase == _RECOVERING:
             return "recovering"
         return "rescaling" if self._phase in {"joining", "moving", "leaving"} else "running"
-
-    def _refuse_if_ended(self, what: str) -> None:
-        if self.ended.done():
-            raise self.ended.result().refusal(what)
 
     def refuse_if_abandoned(self) -> None:
         """Raise `JobEnded` if the run was abandoned."""

@@ -21,7 +21,7 @@ from malstrom_py.errors import JobEnded, MalstromError, PeerError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.ids import made_at_s
 from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_request, encode_answer
-from malstrom_py.workers.control.server import answer_to
+from malstrom_py.workers.control.server import answering, framed_answer
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.recovery import begun_again
 from malstrom_py.workers.coordinator.restart_policy import RestartBudget
@@ -92,10 +92,10 @@ class CoordinatorActor:
     def ask(self, request: bytes) -> bytes:
         """Answer a command. Both are frames of a control socket without their length."""
         try:
-            answer = asyncio.run(answer_to(decode_request(request).ask, self._controls))
+            command = decode_request(request).command
         except MalstromError as error:
-            answer = error
-        return encode_answer(answer)[LENGTH_BYTES:]
+            return encode_answer(error)[LENGTH_BYTES:]
+        return asyncio.run(framed_answer(command, answering(self._controls)))[LENGTH_BYTES:]
 
     @ray.method(concurrency_group="ending", max_task_retries=-1)
     def ending(self) -> PackedEnding:

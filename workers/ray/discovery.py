@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from malstrom_py.errors import ControlError, JobNotFound, MalstromError
 from malstrom_py.validation import check_name
-from malstrom_py.workers.control.remote_job import RemoteJob
 from malstrom_py.workers.ray.cluster import NAMESPACE, imported_ray, is_reachable, join_cluster
+from malstrom_py.workers.runtime.job_handle import RunningJob
 
 _NEARBY: Final = "auto"
 """The address with which Ray finds a nearby cluster, ``RAY_ADDRESS`` first."""
@@ -23,7 +23,7 @@ _CURRENT: Final = "ray_current_cluster"
 """The file in which Ray records the last cluster that was started on this machine."""
 
 
-def attach(name: str, address: str) -> RemoteJob:
+def attach(name: str, address: str) -> RunningJob:
     """Return the running job of that name on the cluster at ``address``.
 
     Raises:
@@ -36,7 +36,7 @@ def attach(name: str, address: str) -> RemoteJob:
     return _found(name)
 
 
-def attach_nearby(name: str) -> RemoteJob | None:
+def attach_nearby(name: str) -> RunningJob | None:
     """Return the running job of that name on a nearby cluster; None if there is no such cluster or job."""
     if not _is_nearby():
         return None
@@ -76,7 +76,7 @@ def _is_nearby() -> bool:
         return False
 
 
-def _found(name: str) -> RemoteJob:
+def _found(name: str) -> RunningJob:
     from malstrom_py.workers.ray.ray_job import RayJob
 
     ray = imported_ray()

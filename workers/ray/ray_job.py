@@ -15,31 +15,22 @@ from dataclasses import replace
 from typing import Any, Final
 
 import ray
+from msgspec import structs
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import ControlError, DeadlineError, JobEnded, MalstromError, PeerError, PlanError, SinkError
+from malstrom_py.errors import ControlError, DeadlineError, JobEnded, PeerError, PlanError, SinkError
 from malstrom_py.operators.write_sink import WriteSink
-from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.memory import Memory
-from malstrom_py.workers.control.messages import (
-    LENGTH_BYTES,
-    Answer,
-    Command,
-    ControlRequest,
-    StatusCommand,
-    StopCommand,
-    decode_answer,
-    encode_request,
-)
-from malstrom_py.workers.control.remote_job import RemoteJob
+from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_answer, encode_request
 from malstrom_py.workers.control.server import ControlSocket
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits, commits_in_driver
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.ray.cluster import NAMESPACE, is_reachable, summarize_error
 from malstrom_py.workers.ray.coordinator_actor import PackedEnding
 from malstrom_py.workers.ray.driver_commits import DriverTaskRunner
+from malstrom_py.workers.reports.commands import Command, Result, StatusCommand, StopCommand, WaitCommand
 from malstrom_py.workers.reports.error_transfer import unpack_error
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, in_progress, still_running
 from malstrom_py.workers.reports.result import RunResult
@@ -59,19 +50,19 @@ _EXIT_S: Final = 5.0
 _AGAIN_S: Final = 0.5
 
 
-class RayJob(RemoteJob):
+class RayJob:
     """A job whose coordinator is ``actor``."""
 
     def __init__(self, name: str, actor: Any) -> None:
-        super().__init__(name)
+        self.name = name
         self._actor = actor
         self._answer_s = ANSWER_S
 
-    def ask(self, ask: Command, what: str) -> Answer:
-        """See `RemoteJob.ask`."""
-        wait_s = None if ask.timeout_s is None else ask.timeout_s + self._answer_s
+    def ask(self, command: Command) -> Result:
+        """See `RunningJob.ask`."""
+        wait_s = None if command.timeout_s is None else command.timeout_s + self._answer_s
         try:
-            return decode_answer(ray.get(self._asked(ask), timeout=wait_s))
+            reply = decode_answer(ray.get(self._asked(command), timeout=wait_s))
         except KeyboardInterrupt as error:
             error.add_note(still_running(self.name))
             raise
@@ -83,14 +74,15 @@ class RayJob(RemoteJob):
             ) from None
         except RayActorError:
             raise JobEnded(
-                f"job {self.name!r} cannot be {what}: it has ended; only the program that started it knows how",
+                f"job {self.name!r} cannot be {command.what}: it has ended; only the program that started it knows how",
                 job=self.name,
             ) from None
         except RayError as error:
             raise ControlError(f"job {self.name!r} cannot be queried: {error}", job=self.name) from error
+        return reply.result(command, self.name)
 
-    def _asked(self, ask: Command) -> Any:
-        return self._actor.ask.remote(encode_request(ControlRequest("", ask))[LENGTH_BYTES:])
+    def _asked(self, command: Command) -> Any:
+        return self._actor.ask.remote(encode_request(command)[LENGTH_BYTES:])
 
 
 class OwnRayJob(RayJob):
@@ -129,32 +121,35 @@ class OwnRayJob(RayJob):
                 self._control.close()
             raise
 
-    def ask(self, ask: Command, what: str) -> Answer:
-        """See `RemoteJob.ask`; for a job that has ended the driver itself answers."""
+    def ask(self, command: Command) -> Result:
+        """See `RunningJob.ask`. The driver has the outcome of the job, with the error itself."""
+        match command:
+            case StopCommand():
+                if not self._ended.done():
+                    with contextlib.suppress(JobEnded):
+                        super().ask(structs.replace(command, wait=False))
+                if command.wait:
+                    self._awaited(command.timeout_s, "stop")
+                return (
+                    self._ended.result().stopped(drain=command.drain, kept=self._kept) if self._ended.done() else None
+                )
+            case WaitCommand():
+                return self._awaited(command.timeout_s, "run").result()
+            case _:
+                return self._forwarded(command)
+
+    def _forwarded(self, command: Command) -> Result:
+        """Let the coordinator execute ``command``; of a job that has ended the driver itself knows the status."""
         if not self._ended.done():
             try:
-                return super().ask(ask, what)
+                return super().ask(command)
             except JobEnded:
                 self._awaited(ANSWER_S, "run")
-        ending = self._ended.result()
-        if isinstance(ask, StatusCommand):
-            told = ending.public_error()
-            error = None if told is None else str(told)
-            return replace(self._last, state=ending.how, phase="ended", counts=ending.counts, error=error)
-        return ending.refusal(what)
-
-    def stop(self, *, drain: bool | None, wait: bool, timeout_s: float) -> SnapshotId | None:
-        """See `JobHandle.stop`."""
-        if not self._ended.done():
-            with contextlib.suppress(JobEnded):
-                super().stop(drain=drain, wait=False, timeout_s=timeout_s)
-        if wait:
-            self._awaited(timeout_s, "stop")
-        return self._ended.result().stopped(drain=drain, kept=self._kept) if self._ended.done() else None
-
-    def wait(self, *, timeout_s: float | None) -> RunResult:
-        """See `JobHandle.wait`."""
-        return self._awaited(timeout_s, "run").result()
+        outcome = self._ended.result().public()
+        if isinstance(command, StatusCommand):
+            error = None if outcome.error is None else str(outcome.error)
+            return replace(self._last, state=outcome.how, phase="ended", counts=outcome.counts, error=error)
+        raise outcome.refusal(command.what)
 
     def abandon(self) -> None:
         """Stop the job because the program exits, without waiting for an answer."""
@@ -249,12 +244,9 @@ class OwnRayJob(RayJob):
         if self._control is not None:
             self._control.close()
 
-    async def _answer(self, ask: Command) -> Answer:
+    async def _answer(self, command: Command) -> Result:
         """Forward a command of the control socket to the coordinator, in its own thread."""
-        try:
-            return await asyncio.to_thread(self.ask, ask, "asked")
-        except MalstromError as error:
-            return error
+        return await asyncio.to_thread(self._forwarded, command)
 
     def _as_ending(self, packed: PackedEnding) -> JobOutcome:
         error = None if packed.error is None else unpack_error(packed.error)

@@ -7,7 +7,7 @@ only the type is reported, because their text may contain values of records.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -229,6 +229,10 @@ class JobOutcome:
         for note in getattr(error, "__notes__", ()):
             public.add_note(note)
         return public
+
+    def public(self) -> JobOutcome:
+        """Return the outcome for other processes."""
+        return replace(self, error=self.public_error())
 
     @property
     def snapshot(self) -> SnapshotId | None:

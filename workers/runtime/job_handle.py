@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Final, Literal, Protocol, overload
+from typing import Any, Final, Literal, Protocol, overload
 
 from malstrom_py.errors import JobNotFound, MalstromError, PlanError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.control.client import find
-from malstrom_py.workers.control.messages import TIMEOUT_S_MAX
+from malstrom_py.workers.reports.commands import (
+    TIMEOUT_S_MAX,
+    URI_MAX,
+    Command,
+    RescaleCommand,
+    SnapshotCommand,
+    StatusCommand,
+    StopCommand,
+    WaitCommand,
+)
 from malstrom_py.workers.reports.error_transfer import outermost
-from malstrom_py.workers.reports.job_status import JobStatus, RescaleReport
+from malstrom_py.workers.reports.job_status import JobStatus, RescaleReport, check_size
 from malstrom_py.workers.reports.result import RunResult
 
 TIMEOUT_S: Final = 120.0
-
-URI_MAX: Final = 2_000
-"""The largest number of characters in the URI of a savepoint."""
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -28,15 +34,17 @@ class RunningJob(Protocol):
     @property
     def name(self) -> str: ...
 
-    def rescale(self, size: int, *, wait: bool, timeout_s: float) -> RescaleReport | None: ...
+    def ask(self, command: Command) -> Any:
+        """Send ``command`` to the job, and return its result within its ``timeout_s``, or raise its error."""
+        ...
 
-    def save(self, uri: str | None, *, timeout_s: float) -> SnapshotId: ...
 
-    def status(self, *, timeout_s: float) -> JobStatus: ...
+class ClusterJobs(Protocol):
+    """The interface that finds jobs on a cluster."""
 
-    def stop(self, *, drain: bool | None, wait: bool, timeout_s: float) -> SnapshotId | None: ...
+    def attach(self, name: str, address: str) -> RunningJob: ...
 
-    def wait(self, *, timeout_s: float | None) -> RunResult: ...
+    def attach_nearby(self, name: str) -> RunningJob | None: ...
 
 
 class JobHandle:
@@ -84,6 +92,12 @@ class JobHandle:
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
 
+    def _ask(self, command: Command) -> Any:
+        try:
+            return self._job.ask(command)
+        except (MalstromError, KeyboardInterrupt) as error:
+            raise outermost(error) from error.__cause__
+
     @overload
     def rescale(self, workers: int, *, wait: Literal[True] = True, timeout_s: float = TIMEOUT_S) -> RescaleReport: ...
 
@@ -102,12 +116,9 @@ class JobHandle:
             OperationInProgress: the rescale takes longer than ``timeout_s`` and continues.
             JobEnded: the job has ended, before or during the call.
         """
-        _checked(wait, "wait")
-        timeout_s = _seconds(timeout_s)
-        try:
-            return self._job.rescale(workers, wait=wait, timeout_s=timeout_s)
-        except (MalstromError, KeyboardInterrupt) as error:
-            raise outermost(error) from error.__cause__
+        check_size(workers)
+        report: RescaleReport | None = self._ask(RescaleCommand(workers, _checked(wait, "wait"), _seconds(timeout_s)))
+        return report
 
     def snapshot(self, *, timeout_s: float = TIMEOUT_S) -> SnapshotId:
         """Make a snapshot now, in addition to those by interval, and return its id once it is committed.
@@ -116,7 +127,8 @@ class JobHandle:
         OperationInProgress: the snapshot takes longer than ``timeout_s`` and continues; or the job is being stopped.
         JobEnded: the job has ended, before or during the call.
         """
-        return self._saved(None, timeout_s)
+        made: SnapshotId = self._ask(SnapshotCommand(None, _seconds(timeout_s)))
+        return made
 
     def savepoint(self, uri: str, *, timeout_s: float = TIMEOUT_S) -> SnapshotId:
         """Make a self-contained snapshot in the store ``uri``, which is never pruned, and return its id.
@@ -132,7 +144,9 @@ class JobHandle:
         if not isinstance(uri, str) or not 0 < len(uri) <= URI_MAX or "\0" in uri:
             raise PlanError(f"uri must be the place of the savepoint: 1 to {URI_MAX:,} characters without NUL")
         # The job may run elsewhere, and in another folder.
-        return self._saved(uri if _SCHEME.match(uri) else str(Path(uri).expanduser().resolve()), timeout_s)
+        place = uri if _SCHEME.match(uri) else str(Path(uri).expanduser().resolve())
+        made: SnapshotId = self._ask(SnapshotCommand(place, _seconds(timeout_s)))
+        return made
 
     def status(self, *, timeout_s: float = 5.0) -> JobStatus:
         """Return the status of the job, immediately unless a function of the job keeps its thread busy.
@@ -140,11 +154,8 @@ class JobHandle:
         After ``timeout_s`` it returns the last known status, with its age in ``age_s``. Of a job that has ended it
         returns the final status, or raises `JobEnded` if another process ran the job.
         """
-        timeout_s = _seconds(timeout_s)
-        try:
-            return self._job.status(timeout_s=timeout_s)
-        except (MalstromError, KeyboardInterrupt) as error:
-            raise outermost(error) from error.__cause__
+        status: JobStatus = self._ask(StatusCommand(_seconds(timeout_s)))
+        return status
 
     def stop(self, *, drain: bool | None = None, wait: bool = True, timeout_s: float = TIMEOUT_S) -> SnapshotId | None:
         """End the job before its sources do. A job with ``snapshots=`` can resume later; any other cannot.
@@ -165,14 +176,9 @@ class JobHandle:
         with the other ``drain``, or makes a savepoint. JobEnded: the job had ended in another way before it could be
         stopped. Exception: the error of the job, which failed during the stop.
         """
-        if drain is not None:
-            _checked(drain, "drain")
-        _checked(wait, "wait")
-        timeout_s = _seconds(timeout_s)
-        try:
-            return self._job.stop(drain=drain, wait=wait, timeout_s=timeout_s)
-        except (MalstromError, KeyboardInterrupt) as error:
-            raise outermost(error) from error.__cause__
+        drain = None if drain is None else _checked(drain, "drain")
+        last: SnapshotId | None = self._ask(StopCommand(drain, _checked(wait, "wait"), _seconds(timeout_s)))
+        return last
 
     def wait(self, *, timeout_s: float | None = None) -> RunResult:
         """Wait until the job has ended or was stopped, and return its result. Without ``timeout_s`` there is no limit.
@@ -182,29 +188,26 @@ class JobHandle:
             JobEnded: the job was stopped without drain.
             Exception: the error of a job that failed.
         """
-        timeout_s = None if timeout_s is None else _seconds(timeout_s)
-        try:
-            return self._job.wait(timeout_s=timeout_s)
-        except (MalstromError, KeyboardInterrupt) as error:
-            raise outermost(error) from error.__cause__
+        result: RunResult = self._ask(WaitCommand(None if timeout_s is None else _seconds(timeout_s)))
+        return result
 
-    def _saved(self, uri: str | None, timeout_s: float) -> SnapshotId:
-        timeout_s = _seconds(timeout_s)
-        try:
-            return self._job.save(uri, timeout_s=timeout_s)
-        except (MalstromError, KeyboardInterrupt) as error:
-            raise outermost(error) from error.__cause__
+
+_clusters: list[ClusterJobs] = []
+
+
+def search_cluster(jobs: ClusterJobs) -> None:
+    """Let `JobHandle.attach` find ``jobs`` too."""
+    _clusters.append(jobs)
 
 
 def _found(name: str, address: str | None) -> RunningJob:
-    from malstrom_py.workers.ray import discovery
-
     if address is not None:
-        return discovery.attach(name, address)
+        return _clusters[0].attach(name, address)
     try:
         return find(name)
     except JobNotFound:
-        job = discovery.attach_nearby(name)
+        nearby = (jobs.attach_nearby(name) for jobs in _clusters)
+        job = next((job for job in nearby if job is not None), None)
         if job is None:
             raise
         return job
@@ -216,6 +219,7 @@ def _seconds(timeout_s: float) -> float:
     return min(float(timeout_s), TIMEOUT_S_MAX)
 
 
-def _checked(flag: bool, what: str) -> None:
+def _checked(flag: bool, what: str) -> bool:
     if not isinstance(flag, bool):
         raise PlanError(f"{what} must be True or False, got {flag!r}")
+    return flag

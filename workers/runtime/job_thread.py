@@ -10,19 +10,16 @@ import atexit
 import os
 import sys
 import threading
-from concurrent.futures import Future
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, JobRunning, MalstromError
-from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.control.server import ControlSocket, answering
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
+from malstrom_py.workers.reports.commands import Command, Result, StatusCommand, StopCommand, result_of
 from malstrom_py.workers.reports.error_transfer import without_internals
-from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, RescaleReport, in_progress, still_running
+from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, still_running
 from malstrom_py.workers.reports.result import RunResult
-
-T = TypeVar("T")
 
 _EXIT_S: Final = 5.0
 """How long the exiting program waits for its jobs to stop."""
@@ -80,55 +77,34 @@ class LocalJob:
             self._mark_seen()
             raise
 
-    def rescale(self, size: int, *, wait: bool, timeout_s: float) -> RescaleReport | None:
-        """See `JobHandle.rescale`."""
+    def ask(self, command: Command) -> Result:
+        """Execute ``command``, and return its result within its ``timeout_s``."""
         self._refuse_elsewhere()
-        self._refuse_own_thread()  # the job thread itself executes the command
-        asked = self._controls.rescale(size)
-        if wait:
-            return self._awaited(asked.done, timeout_s, "rescale")
-        self._awaited(asked.taken, timeout_s, "rescale")
-        return None
-
-    def save(self, uri: str | None, *, timeout_s: float) -> SnapshotId:
-        """See `JobHandle.snapshot` and `JobHandle.savepoint`."""
-        self._refuse_elsewhere()
-        self._refuse_own_thread()
-        return self._awaited(self._controls.save(uri).done, timeout_s, "snapshot" if uri is None else "savepoint")
-
-    def status(self, *, timeout_s: float) -> JobStatus:
-        """See `JobHandle.status`."""
-        self._refuse_elsewhere()
+        timeout_s = _bounded(command.timeout_s)
+        if self._is_own_thread:
+            may = isinstance(command, StatusCommand) or (isinstance(command, StopCommand) and not command.wait)
+            if not may:  # the job thread itself executes the command
+                raise ControlError(
+                    f"a function of job {self.name!r} cannot wait for the job itself: call it in a thread of your own, "
+                    f"or stop the job with wait=False",
+                    job=self.name,
+                )
+            timeout_s = 0.0
+        done = self._controls.submit(command)
         try:
-            # A call from the job thread cannot wait for the job thread to answer.
-            answer_s = 0.0 if self._is_own_thread else _bounded(timeout_s)
-            status = self._controls.status().result(answer_s)
+            value = done.result(timeout_s)
         except TimeoutError:
-            status = self._controls.known()
-        if status.phase == "ended":
+            if done.done():
+                raise  # the job's own
+            value = self._controls.unanswered(command)
+            if isinstance(value, MalstromError):
+                raise value from None
+        except KeyboardInterrupt as error:
+            error.add_note(still_running(self.name))
+            raise
+        if isinstance(value, JobOutcome) or (isinstance(value, JobStatus) and value.phase == "ended"):
             self._mark_seen()
-        return status
-
-    def stop(self, *, drain: bool | None, wait: bool, timeout_s: float) -> SnapshotId | None:
-        """See `JobHandle.stop`."""
-        self._refuse_elsewhere()
-        if wait:
-            self._refuse_own_thread()
-        ended = self._controls.stop(drain=drain)
-        if wait:
-            self._awaited(ended, timeout_s, "stop")
-        if ended.done():
-            self._mark_seen()
-            return ended.result().stopped(drain=drain, kept=self._controls.kept)
-        return None
-
-    def wait(self, *, timeout_s: float | None) -> RunResult:
-        """See `JobHandle.wait`."""
-        self._refuse_elsewhere()
-        self._refuse_own_thread()
-        ending = self._awaited(self._controls.ended, timeout_s, "run")
-        self._mark_seen()
-        return ending.result()
+        return result_of(command, value, kept=self._controls.kept)
 
     @property
     def has_ended(self) -> bool:
@@ -169,14 +145,6 @@ class LocalJob:
     def _is_own_thread(self) -> bool:
         return threading.current_thread() is self._thread
 
-    def _refuse_own_thread(self) -> None:
-        if self._is_own_thread:
-            raise ControlError(
-                f"a function of job {self.name!r} cannot wait for the job itself: call it in a thread of your own, or "
-                f"stop the job with wait=False",
-                job=self.name,
-            )
-
     def _refuse_elsewhere(self) -> None:
         if self._process != os.getpid():
             raise ControlError(
@@ -195,17 +163,6 @@ class LocalJob:
         with _LOCK:
             if _HERE.get(self.name) is self:
                 del _HERE[self.name]
-
-    def _awaited(self, future: Future[T], timeout_s: float | None, operation: str) -> T:
-        try:
-            return future.result(_bounded(timeout_s))
-        except TimeoutError:
-            if future.done():
-                raise  # the job's own
-            raise in_progress(self.name, operation, timeout_s or 0.0) from None
-        except KeyboardInterrupt as error:
-            error.add_note(still_running(self.name))
-            raise
 
 
 _LOCK: Final = threading.Lock()

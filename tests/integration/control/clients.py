@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from malstrom_py.workers.control.messages import decode_answer
+from malstrom_py.workers.control.messages import Reply, decode_answer
 from malstrom_py.workers.control.registry import socket_path, token_path
 from tests.unit.workers.harness import PATIENCE_S
 
@@ -23,7 +23,7 @@ def token_of(folder: Path, job: str = "endless") -> str:
     return token_path(folder, job).read_text().partition("\n")[0]
 
 
-def answer_of(connection: socket.socket) -> object:
+def answer_of(connection: socket.socket) -> Reply:
     """What is said until the other side closes."""
     said = b""
     while piece := connection.recv(1 << 16):

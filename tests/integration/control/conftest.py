@@ -14,7 +14,7 @@ from malstrom_py import sinks, sources
 from malstrom_py.workers.control import client as control_client
 from malstrom_py.workers.control import messages as control_messages
 from malstrom_py.workers.control import server as control_socket
-from malstrom_py.workers.control.messages import Answer
+from malstrom_py.workers.control.messages import Reply
 from malstrom_py.workers.control.registry import server_directory
 from tests.unit.workers.harness import PATIENCE_S
 
@@ -48,7 +48,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     """Released whenever a client of this process hears something: that it is waited for, or its answer."""
     released, decode = threading.Semaphore(0), control_messages.decode_answer
 
-    def hear(payload: bytes) -> Answer:
+    def hear(payload: bytes) -> Reply:
         released.release()
         return decode(payload)
 

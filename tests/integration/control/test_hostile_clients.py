@@ -28,14 +28,9 @@ from malstrom_py.errors import (
 from malstrom_py.workers.control import client as control_client
 from malstrom_py.workers.control import server as control_socket
 from malstrom_py.workers.control.client import SocketJob, running_jobs
-from malstrom_py.workers.control.messages import (
-    REQUEST_BYTES_MAX,
-    ControlRequest,
-    RescaleCommand,
-    WaitCommand,
-    encode_request,
-)
+from malstrom_py.workers.control.messages import REQUEST_BYTES_MAX, encode_request
 from malstrom_py.workers.control.registry import NameClaim, socket_path
+from malstrom_py.workers.reports.commands import RescaleCommand, StatusCommand, WaitCommand
 from tests.integration.control.clients import answer_of, connected, token_of, until
 from tests.unit.workers.harness import PATIENCE_S, Gate
 
@@ -44,16 +39,16 @@ from tests.unit.workers.harness import PATIENCE_S, Gate
     ("frame", "said"),
     [
         (
-            encode_request(ControlRequest("wrong" * 9, RescaleCommand(8, True, 9.0))),
+            encode_request(RescaleCommand(8, True, 9.0), "wrong" * 9),
             "this is not the token of job 'endless'",
         ),
-        (encode_request(ControlRequest("\udcff\u20ac", WaitCommand(None))), "this is not the token"),
+        (encode_request(WaitCommand(None), "\u20ac"), "this is not the token"),
         (struct.pack(">I", 0), "a message has 0 bytes"),
         (struct.pack(">I", REQUEST_BYTES_MAX + 1) + b"x", "a message has 4,097 bytes"),
         (b"\xff" * 4, "a message has 4,294,967,295 bytes"),
-        (struct.pack(">I", 3) + b"\xc1\xc1\xc1", "is not msgpack"),
-        (struct.pack(">I", 4000) + b"\x91" * 4000, "is not msgpack"),
-        (struct.pack(">I", 1) + b"\x80", "uses another version of this protocol"),
+        (struct.pack(">I", 3) + b"\xc1\xc1\xc1", "is not valid"),
+        (struct.pack(">I", 4000) + b"\x91" * 4000, "is not valid"),
+        (struct.pack(">I", 11) + b"\x81\xa8protocol\x01", "uses another version of this protocol"),
         (b"GET / HTTP/1.1\r\n\r\n", "a message has 1,195,725,856 bytes"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -63,9 +58,9 @@ def test_a_client_that_makes_no_sense_is_told_and_changes_nothing(
 ) -> None:
     with connected(runtime) as connection:
         connection.sendall(frame)
-        error = answer_of(connection)
-    assert isinstance(error, ControlError)
-    assert said in str(error)
+        error = answer_of(connection).error
+    assert error is not None
+    assert (error.type, said in error.text) == ("ControlError", True)
     assert (handle.status().state, handle.status().workers) == ("running", 2)
 
 
@@ -95,7 +90,7 @@ def test_clients_that_die_while_they_wait_leave_nothing_behind(handle: mp.JobHan
     before = threading.active_count()
     for _ in range(control_socket.CONNECTIONS_MAX * 2):
         with connected(runtime) as connection, contextlib.suppress(BrokenPipeError):
-            connection.sendall(encode_request(ControlRequest(token_of(runtime), WaitCommand(None))))
+            connection.sendall(encode_request(WaitCommand(None), token_of(runtime)))
     # Those before them are gone, or there would be no room.
     until(lambda: can_ask("endless"))
     assert threading.active_count() <= before
@@ -111,14 +106,14 @@ def can_ask(name: str) -> bool:
 
 def test_a_client_that_dies_while_it_waits_for_a_rescale_has_it_done(handle: mp.JobHandle, runtime: Path) -> None:
     with connected(runtime) as connection:
-        connection.sendall(encode_request(ControlRequest(token_of(runtime), RescaleCommand(5, True, PATIENCE_S))))
+        connection.sendall(encode_request(RescaleCommand(5, True, PATIENCE_S), token_of(runtime)))
     until(lambda: handle.status().workers == 5 and handle.status().state == "running")
 
 
 def test_too_many_clients_at_once_are_told_to_come_later(handle: mp.JobHandle, runtime: Path) -> None:
     crowd = [connected(runtime) for _ in range(control_socket.CONNECTIONS_MAX)]
     with pytest.raises(ControlError, match="32 clients are connected already: try again later"):
-        SocketJob("endless", socket_path(runtime, "endless"), token_of(runtime)).status(timeout_s=1)
+        SocketJob("endless", socket_path(runtime, "endless"), token_of(runtime)).ask(StatusCommand(1))
     for connection in crowd:
         connection.close()
     until(lambda: can_ask("endless"))
@@ -155,10 +150,10 @@ def test_where_no_descriptors_are_left_who_waits_waits(handle: mp.JobHandle, run
     token = token_of(runtime)
     with no_descriptors_left():
         client.connect(str(socket_path(runtime, "endless")))
-        client.sendall(encode_request(ControlRequest(token, RescaleCommand(3, True, PATIENCE_S))))
+        client.sendall(encode_request(RescaleCommand(3, True, PATIENCE_S), token))
         time.sleep(0.2)
     with client:
-        assert isinstance(answer_of(client), mp.RescaleReport)
+        assert answer_of(client).report is not None
     assert handle.status().workers == 3
 
 
@@ -195,7 +190,7 @@ def test_a_client_that_does_not_read_is_cut(
     handle: mp.JobHandle, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with impatient(monkeypatch, WAITING_S=1e-6, REQUEST_S=0.2), connected(runtime) as connection:
-        connection.sendall(encode_request(ControlRequest(token_of(runtime), WaitCommand(None))))
+        connection.sendall(encode_request(WaitCommand(None), token_of(runtime)))
         # So many "waiting" answers that the buffer has no room left.
         hung_up = select.poll()
         hung_up.register(connection, 0)
@@ -269,9 +264,9 @@ def framed(message: object) -> bytes:
     ("said", "error", "text"),
     [
         (b"\xff\xff\xff\xff", ControlError, "a message has 4,294,967,295 bytes"),
-        (framed({"status": {}}), ControlError, "lacks a field"),
-        (framed({"done": {}}), ControlError, "job 'odd' answered with Accepted"),
-        (framed({"waiting": {}}), DeadlineError, r"did not answer within 0\.2 s"),
+        (framed({"status": {}}), ControlError, "missing required field"),
+        (framed({}), ControlError, "job 'odd' did not answer what it was asked"),
+        (framed({"waiting": True}), DeadlineError, r"did not answer within 0\.2 s"),
         (b"\x00\x00\x00\x09half", DeadlineError, r"did not answer within 0\.2 s"),
         (b"", DeadlineError, r"did not answer within 0\.2 s: its process is stopped"),
     ],
@@ -282,7 +277,7 @@ def test_a_server_that_makes_no_sense_is_a_typed_error(
 ) -> None:
     monkeypatch.setattr(control_client, "ANSWER_S", 0.2)
     with wrong_server(runtime, lambda connection: connection.sendall(said)) as job, pytest.raises(error, match=text):
-        job.status(timeout_s=1)
+        job.ask(StatusCommand(1))
 
 
 def test_a_server_that_hangs_up_has_ended_unless_it_still_listens(runtime: Path) -> None:
@@ -290,9 +285,9 @@ def test_a_server_that_hangs_up_has_ended_unless_it_still_listens(runtime: Path)
         wrong_server(runtime, socket.socket.close) as job,
         pytest.raises(ControlError, match=r"closed the connection .*: try again"),
     ):
-        job.wait(timeout_s=None)
+        job.ask(WaitCommand(None))
     with pytest.raises(JobEnded, match="it has ended, or its process has"):
-        job.wait(timeout_s=None)
+        job.ask(WaitCommand(None))
 
 
 def test_a_folder_that_others_may_open_is_used_by_nobody(handle: mp.JobHandle, runtime: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from malstrom_py.errors import (
 from malstrom_py.workers.coordinator import command_queue as controls_module
 from malstrom_py.workers.coordinator.command_queue import CommandQueue, SnapshotDone, WakefulClock
 from malstrom_py.workers.coordinator.rescale_requests import Done
+from malstrom_py.workers.reports.commands import RescaleCommand, StatusCommand
 from malstrom_py.workers.reports.job_status import JobOutcome, Moving, RescaleReport, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
 
@@ -86,89 +88,91 @@ def obey(controls: CommandQueue, workers: Workers) -> None:
     controls.obey(workers, lambda: NOTHING)
 
 
+def rescale(controls: CommandQueue, size: int, *, wait: bool = True) -> Future[Any]:
+    return controls.submit(RescaleCommand(size, wait, 1.0))
+
+
 def finished() -> JobOutcome:
     return JobOutcome.of(NOTHING, None)
 
 
 def test_a_command_wakes_the_run_and_is_taken_once(controls: CommandQueue, workers: Workers) -> None:
     assert not controls.pending
-    asked = controls.rescale(3)
+    asked, begun = rescale(controls, 3), rescale(controls, 4, wait=False)
     assert controls.pending
     assert controls.wake.is_set()
     obey(controls, workers)
-    assert (workers.told, controls.pending) == (["rescale 3"], False)
-    assert asked.taken.done()
-    assert not asked.done.done()
+    assert (workers.told, controls.pending) == (["rescale 3", "rescale 4"], False)
+    assert begun.result(timeout=0) is None
+    assert not asked.done()
     assert controls.known().state == "rescaling"
     assert controls.known().moving is None
     workers.moving = Moving(1, 0, 8, 0, 0)
     obey(controls, workers)
     assert controls.known().moving == workers.moving
     workers.finish()
-    assert asked.done.result().members == (0, 1, 2)
+    assert asked.result().members == (0, 1, 2)
 
 
 def test_r9_requests_are_passed_on_in_order_and_each_gets_its_report(controls: CommandQueue, workers: Workers) -> None:
-    first, second = controls.rescale(3), controls.rescale(5)
+    first, second = rescale(controls, 3), rescale(controls, 5)
     obey(controls, workers)
     assert workers.told == ["rescale 3", "rescale 5"]
     workers.finish(superseded_by=5)
     workers.finish()
-    assert first.done.result().superseded_by == 5
-    assert second.done.result().superseded_by is None
+    assert first.result().superseded_by == 5
+    assert second.result().superseded_by is None
 
 
 def test_an_abandoned_rescale_is_reported_and_the_job_continues(controls: CommandQueue, workers: Workers) -> None:
-    late, waits = controls.rescale(3), controls.rescale(2)
+    late, waits = rescale(controls, 3), rescale(controls, 2)
     obey(controls, workers)
-    assert late.taken.result() is None
     workers.call_off()
     with pytest.raises(DeadlineError, match="worker 2 did not start"):
-        late.done.result(timeout=0)
+        late.result(timeout=0)
     obey(controls, workers)
     assert (controls.known().state, controls.known().workers) == ("running", 1)
     workers.finish()
-    assert waits.done.result(timeout=0).members == (0, 1)
+    assert waits.result(timeout=0).members == (0, 1)
 
 
 @pytest.mark.parametrize("size", [0, -1, 129, 2.0, "2", None, True], ids=repr)
 def test_an_impossible_size_is_refused_before_the_run_hears_of_it(size: Any, controls: CommandQueue) -> None:
     with pytest.raises(PlanError, match="workers must be a whole number from 1 to 128"):
-        controls.rescale(size)
+        rescale(controls, size)
     assert not controls.pending
 
 
 def test_what_the_workers_refuse_is_told_to_who_asked_and_the_others_go_on(
     controls: CommandQueue, workers: Workers
 ) -> None:
-    refused, fine = controls.rescale(13), controls.rescale(2)
+    refused, too, fine = rescale(controls, 13), rescale(controls, 13, wait=False), rescale(controls, 2)
     obey(controls, workers)
-    for future in (refused.taken, refused.done):
+    for future in (refused, too):
         with pytest.raises(PlanError, match="not thirteen"):
             future.result()
     workers.finish()
-    assert fine.done.result().members == (0, 1)
+    assert fine.result().members == (0, 1)
 
 
 def test_every_command_is_answered_when_one_ends_the_run(controls: CommandQueue, workers: Workers) -> None:
-    asked = [controls.rescale(size) for size in (2, 99, 4)]
-    status = controls.status()
+    asked = [rescale(controls, size) for size in (2, 99, 4)]
+    status = controls.submit(StatusCommand(1.0))
     with pytest.raises(InternalError):
         obey(controls, workers)
     controls.end(JobOutcome.of(NOTHING, InternalError("broken")))
     for rescaling in asked:
         with pytest.raises(JobEnded, match="it has failed"):
-            rescaling.done.result()
-        assert rescaling.taken.done()
+            rescaling.result()
     assert status.result().state == "failed"
 
 
 def test_commands_that_nobody_takes_are_bounded(controls: CommandQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controls_module, "ASKED_MAX", 3)
     for _ in range(3):
-        controls.rescale(2)
+        rescale(controls, 2)
     with pytest.raises(OperationInProgress, match="has not taken 3 earlier commands"):
-        controls.rescale(2)
+        rescale(controls, 2)
 
 
 def test_a_stop_with_drain_is_told_once_however_often_it_is_asked_for(controls: CommandQueue, workers: Workers) -> None:
@@ -214,12 +218,12 @@ def test_workers_that_take_too_long_to_be_suspended_are_not_waited_for(
 @pytest.mark.parametrize("drain", [True, False])
 def test_who_is_being_stopped_begins_no_move_any_more(drain: bool, controls: CommandQueue, workers: Workers) -> None:
     controls.stop(drain=drain)
-    asked = controls.rescale(2)
+    asked = rescale(controls, 2)
     obey(controls, workers)
     assert workers.told == ["drain" if drain else "suspend"]
     controls.end(JobOutcome.of(NOTHING, None if drain else JobEnded("stopped", how="stopped")))
     with pytest.raises(JobEnded, match="cannot be rescaled to 2: it has"):
-        asked.done.result()
+        asked.result()
 
 
 def test_a_job_that_is_done_before_it_is_suspended_does_not_commit(controls: CommandQueue) -> None:
@@ -231,7 +235,7 @@ def test_a_job_that_is_done_before_it_is_suspended_does_not_commit(controls: Com
 
 def test_an_abandoned_run_ends_at_once_whatever_else_was_asked(controls: CommandQueue, workers: Workers) -> None:
     controls.stop(drain=True)
-    controls.rescale(2)
+    rescale(controls, 2)
     controls.abandon("the lights went out")
     with pytest.raises(JobEnded, match="the lights went out") as raised:
         obey(controls, workers)
@@ -242,20 +246,20 @@ def test_an_abandoned_run_ends_at_once_whatever_else_was_asked(controls: Command
 
 
 def test_concurrent_status_requests_get_one_answer(controls: CommandQueue, workers: Workers) -> None:
-    first, second = controls.status(), controls.status()
+    first, second = controls.submit(StatusCommand(1.0)), controls.submit(StatusCommand(1.0))
     assert first is second
     obey(controls, workers)
     assert (first.result().workers, first.result().age_s) == (1, 0.0)
-    assert controls.status() is not first
+    assert controls.submit(StatusCommand(1.0)) is not first
 
 
 def test_a_run_that_does_not_come_by_answers_with_what_is_known() -> None:
     controls = CommandQueue("a")
     controls.enter("opening", NOTHING, 3)
-    status = controls.status().result()
+    status = controls.submit(StatusCommand(1.0)).result()
     assert (status.phase, status.workers, status.age_s) == ("opening", 3, 0.0)
     controls.loop()
-    waiting = controls.status()
+    waiting = controls.submit(StatusCommand(1.0))
     assert not waiting.done()
     controls.enter("committing", NOTHING, 4)
     assert (waiting.result().phase, waiting.result().workers) == ("committing", 4)
@@ -269,20 +273,20 @@ def test_figures_that_the_run_does_not_renew_grow_old(controls: CommandQueue) ->
 
 
 def test_a_job_that_has_ended_answers_everyone_at_once(controls: CommandQueue) -> None:
-    waiting, ended = controls.status(), controls.stop(drain=True)
+    waiting, ended = controls.submit(StatusCommand(1.0)), controls.stop(drain=True)
     controls.end(finished())
     assert (waiting.result().state, waiting.result().phase) == ("finished", "ended")
-    assert controls.status().result().state == "finished"
+    assert controls.submit(StatusCommand(1.0)).result().state == "finished"
     assert ended.result().how == "finished"
     assert controls.stop(drain=False).done()
     with pytest.raises(JobEnded, match="cannot be rescaled to 2: it has finished") as raised:
-        controls.rescale(2)
+        rescale(controls, 2)
     assert raised.value.how == "finished"
 
 
 def test_nobody_who_waits_can_cancel_what_others_wait_for(controls: CommandQueue) -> None:
     assert not controls.ended.cancel()
-    assert not controls.rescale(2).done.cancel()
+    assert not rescale(controls, 2).cancel()
     controls.end(finished())
 
 
@@ -302,10 +306,10 @@ def test_threads_that_ask_while_the_run_ends_are_all_answered() -> None:
         def ask(controls: CommandQueue = controls, start: Any = start, answers: list[str] = answers) -> None:
             start.wait(5)
             try:
-                controls.rescale(2).done.result(5)
+                rescale(controls, 2).result(5)
             except JobEnded as error:
                 answers.append(error.how)
-            answers.append(controls.status().result(5).state)
+            answers.append(controls.submit(StatusCommand(1.0)).result(5).state)
 
         threads = [threading.Thread(target=ask) for _ in range(3)]
         for thread in threads:

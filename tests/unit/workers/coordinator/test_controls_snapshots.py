@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.coordinator import command_queue as controls_module
 from malstrom_py.workers.coordinator.command_queue import CommandQueue, SnapshotDone
 from malstrom_py.workers.coordinator.rescale_requests import Done
+from malstrom_py.workers.reports.commands import RescaleCommand, SnapshotCommand, StatusCommand
 from malstrom_py.workers.reports.job_status import JobOutcome, Moving, RescaleReport, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
 
@@ -72,16 +74,24 @@ def obey(controls: CommandQueue, workers: Workers) -> None:
     controls.obey(workers, lambda: NOTHING)
 
 
+def rescale(controls: CommandQueue, size: int, *, wait: bool = True) -> Future[Any]:
+    return controls.submit(RescaleCommand(size, wait, 1.0))
+
+
+def save(controls: CommandQueue, uri: str | None = None) -> Future[Any]:
+    return controls.submit(SnapshotCommand(uri, 1.0))
+
+
 def test_a_snapshot_is_asked_for_once_and_answered_with_its_id(controls: CommandQueue, workers: Workers) -> None:
-    asked = controls.save()
+    asked = save(controls)
     assert controls.pending
     assert controls.wake.is_set()
     obey(controls, workers)
     obey(controls, workers)
     assert workers.told == ["snapshot"]
-    assert not asked.done.done()
+    assert not asked.done()
     workers.finish()
-    assert asked.done.result(timeout=0) == ID
+    assert asked.result(timeout=0) == ID
     obey(controls, workers)
     assert controls.known().snapshots == SnapshotStatus(ID, 1.5, 1)
 
@@ -89,32 +99,32 @@ def test_a_snapshot_is_asked_for_once_and_answered_with_its_id(controls: Command
 def test_why_there_is_no_snapshot_is_told_to_who_asked_and_the_job_goes_on(
     controls: CommandQueue, workers: Workers
 ) -> None:
-    failed, fine = controls.save(), controls.save()
+    failed, fine = save(controls), save(controls)
     obey(controls, workers)
     workers.finish(SnapshotError("the disk is full"))
     workers.finish()
     with pytest.raises(SnapshotError, match="the disk is full"):
-        failed.done.result(timeout=0)
-    assert fine.done.result(timeout=0) == ID
-    refused = controls.save("nowhere")
+        failed.result(timeout=0)
+    assert fine.result(timeout=0) == ID
+    refused = save(controls, "nowhere")
     obey(controls, workers)
     with pytest.raises(SnapshotError, match="no such place"):
-        refused.done.result(timeout=0)
-    assert not controls.save("somewhere").done.done(), "the one that was refused is not in the way"
+        refused.result(timeout=0)
+    assert not save(controls, "somewhere").done(), "the one that was refused is not in the way"
 
 
 def test_another_savepoint_and_a_stop_wait_for_a_savepoint(controls: CommandQueue, workers: Workers) -> None:
-    asked = controls.save("there")
+    asked = save(controls, "there")
     for taken in (False, True):
         if taken:
             obey(controls, workers)
-        for other in (lambda: controls.save("elsewhere"), lambda: controls.stop(drain=True)):
+        for other in (lambda: save(controls, "elsewhere"), lambda: controls.stop(drain=True)):
             with pytest.raises(OperationInProgress, match="is making a savepoint, so there can be no") as raised:
                 other()
             assert raised.value.operation == "savepoint"
-    controls.save()  # as one in the middle of an interval would be
+    save(controls)  # as one in the middle of an interval would be
     workers.finish()
-    assert asked.done.result(timeout=0) == ID
+    assert asked.result(timeout=0) == ID
     assert workers.told == ["savepoint there"]
     controls.stop(drain=True)
 
@@ -124,29 +134,29 @@ def test_another_savepoint_and_a_stop_wait_for_a_savepoint(controls: CommandQueu
 def test_who_is_being_stopped_makes_no_snapshot_on_demand(uri: str | None, drain: bool, controls: CommandQueue) -> None:
     controls.stop(drain=drain)
     with pytest.raises(OperationInProgress, match="is being stopped, so there can be no") as raised:
-        controls.save(uri)
+        save(controls, uri)
     assert raised.value.operation == "stop"
     controls.end(JobOutcome.of(NOTHING, None))
     with pytest.raises(JobEnded, match=r"cannot be saved (in a snapshot|to there): it has finished"):
-        controls.save(uri)
+        save(controls, uri)
 
 
 def test_a_job_that_ends_answers_who_waits_for_a_snapshot(controls: CommandQueue, workers: Workers) -> None:
-    taken = controls.save()
+    taken = save(controls)
     obey(controls, workers)
-    waiting = controls.save("there")
+    waiting = save(controls, "there")
     controls.end(JobOutcome.of(NOTHING, InternalError("broken")))
     for asked in (taken, waiting):
         with pytest.raises(JobEnded, match="cannot be saved"):
-            asked.done.result(timeout=0)
+            asked.result(timeout=0)
 
 
 def test_commands_that_nobody_takes_are_bounded(controls: CommandQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controls_module, "ASKED_MAX", 2)
-    controls.rescale(2)
-    controls.save()
+    rescale(controls, 2)
+    save(controls)
     with pytest.raises(OperationInProgress, match="has not taken 2 earlier commands") as raised:
-        controls.save()
+        save(controls)
     assert raised.value.operation == "snapshot"
 
 
@@ -191,7 +201,7 @@ def test_only_a_stop_that_is_accepted_is_told_of() -> None:
     accepted: list[bool] = []
     controls = CommandQueue("a", accepted=accepted.append)
     controls.loop()
-    controls.save("/copy")
+    save(controls, "/copy")
     with pytest.raises(OperationInProgress, match="is making a savepoint"):
         controls.stop(drain=False)
     assert accepted == []
@@ -204,7 +214,7 @@ def test_only_a_stop_that_is_accepted_is_told_of() -> None:
 
 
 def test_without_a_snapshot_nothing_was_committed(controls: CommandQueue, workers: Workers) -> None:
-    controls.save()
+    save(controls)
     obey(controls, workers)
     controls.abandon("the lights went out")
     with pytest.raises(JobEnded, match="was stopped: the lights went out, and nothing was committed"):
@@ -212,29 +222,29 @@ def test_without_a_snapshot_nothing_was_committed(controls: CommandQueue, worker
 
 
 def test_s6_pending_commands_are_repeated_after_a_recovery(controls: CommandQueue, workers: Workers) -> None:
-    done, moving, saving = controls.save(), controls.rescale(3), controls.save("there")
+    done, moving, saving = save(controls), rescale(controls, 3), save(controls, "there")
     obey(controls, workers)
     workers.finish()
-    late = controls.rescale(4)
+    late = rescale(controls, 4)
     controls.recover(NOTHING, 1)
     status = controls.known()
     assert (status.state, status.phase, status.restarts) == ("recovering", "recovering", 1)
-    assert controls.status().result(timeout=0).state == "recovering"
+    assert controls.submit(StatusCommand(1.0)).result(timeout=0).state == "recovering"
     with pytest.raises(OperationInProgress):
-        controls.save("elsewhere")
+        save(controls, "elsewhere")
     controls.loop()
     assert controls.pending
     others = Workers()
     obey(controls, others)
-    assert (done.done.result(timeout=0), others.told) == (ID, ["rescale 3", "savepoint there", "rescale 4"])
+    assert (done.result(timeout=0), others.told) == (ID, ["rescale 3", "savepoint there", "rescale 4"])
     for stale in list(workers.waiting):
         stale(PeerGone("worker 0 has left"))
-    assert not moving.done.done()
+    assert not moving.done()
     report = RescaleReport((0, 1, 2), 1, 1, 10, 0, 0.5)
     for came in (report, ID, report):
         others.finish(came)
-    assert (moving.done.result(timeout=0), saving.done.result(timeout=0)) == (report, ID)
-    assert late.done.result(timeout=0) is report
+    assert (moving.result(timeout=0), saving.result(timeout=0)) == (report, ID)
+    assert late.result(timeout=0) is report
     assert controls.known().state == "running"
 
 

@@ -10,25 +10,25 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.errors import ControlError, JobEnded, PlanError, SnapshotError
+from malstrom_py.errors import JobEnded, PlanError, SnapshotError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.workers.control.messages import Accepted, Answer, Command, SnapshotCommand, SnapshotMade, StopCommand
-from malstrom_py.workers.control.remote_job import RemoteJob
+from malstrom_py.workers.reports.commands import Command, SnapshotCommand, StopCommand
 from tests.unit.workers.harness import PATIENCE_S, endless, idle, is_complete, start
 
 
-class Elsewhere(RemoteJob):
-    """A job in another process, which notes what it is asked and gives ``answer``."""
+class Elsewhere:
+    """A job in another process, which notes what it is asked and returns ``result``."""
 
-    def __init__(self, answer: Answer) -> None:
-        super().__init__("a")
+    name = "a"
+
+    def __init__(self, result: Any) -> None:
         self.asked: list[tuple[Command, str]] = []
-        self._answer = answer
+        self._result = result
 
-    def ask(self, ask: Command, what: str) -> Answer:
-        self.asked.append((ask, what))
-        return self._answer
+    def ask(self, command: Command) -> Any:
+        self.asked.append((command, command.what))
+        return self._result
 
 
 def test_a_job_without_snapshots_makes_none_and_goes_on() -> None:
@@ -45,7 +45,7 @@ def test_a_job_without_snapshots_makes_none_and_goes_on() -> None:
 
 @pytest.mark.parametrize("uri", ["", "x" * 2001, "x\0", 7, None, Path("there")], ids=repr)
 def test_where_a_savepoint_is_to_be_is_checked(uri: Any) -> None:
-    job = Elsewhere(Accepted())
+    job = Elsewhere(None)
     with pytest.raises(PlanError, match="uri must be the place"):
         mp.JobHandle(job).savepoint(uri)
     with pytest.raises(PlanError, match="timeout_s must be a number"):
@@ -55,7 +55,7 @@ def test_where_a_savepoint_is_to_be_is_checked(uri: Any) -> None:
 
 def test_a_job_elsewhere_is_asked_and_a_path_is_one_of_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    job = Elsewhere(SnapshotMade("20261122T042242123456Z-1a2b3c4d"))
+    job = Elsewhere(SnapshotId("20261122T042242123456Z-1a2b3c4d"))
     handle = mp.JobHandle(job)
     assert handle.snapshot(timeout_s=3) == SnapshotId("20261122T042242123456Z-1a2b3c4d")
     for uri in ("there", "s3://bucket/there", "file:/there", "/there"):
@@ -79,11 +79,6 @@ def test_a_job_that_has_ended_tells_of_its_last_snapshot() -> None:
     ended = handle.status().snapshots
     assert ended is not None
     assert (ended.last, ended.made) == (last, 1)
-
-
-def test_an_answer_of_another_kind_is_a_control_error() -> None:
-    with pytest.raises(ControlError, match="answered with Accepted"):
-        mp.JobHandle(Elsewhere(Accepted())).snapshot()
 
 
 def test_a_stop_leaves_a_job_with_snapshots_to_be_gone_on_with() -> None:
@@ -126,9 +121,9 @@ def test_a_stop_without_snapshots_drains_and_names_none() -> None:
 
 
 def test_a_job_elsewhere_says_with_which_snapshot_it_has_ended() -> None:
-    job = Elsewhere(SnapshotMade("20261122T042242123456Z-1a2b3c4d"))
+    job = Elsewhere(SnapshotId("20261122T042242123456Z-1a2b3c4d"))
     assert mp.JobHandle(job).stop(timeout_s=3) == "20261122T042242123456Z-1a2b3c4d"
-    assert mp.JobHandle(Elsewhere(Accepted())).stop(drain=True, wait=False) is None
+    assert mp.JobHandle(Elsewhere(None)).stop(drain=True, wait=False) is None
     assert job.asked == [(StopCommand(None, True, 3), "stopped")]
 
 

@@ -1,0 +1,98 @@
+"""The commands to a running job: one table for the handle, the control socket, Ray and the command line."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.workers.reports.job_status import WORKERS_MAX, JobOutcome, JobStatus, RescaleReport
+from malstrom_py.workers.reports.result import RunResult
+
+TIMEOUT_S_MAX: Final = 1e8
+
+URI_MAX: Final = 2_000
+"""The largest number of characters in the URI of a savepoint."""
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=TIMEOUT_S_MAX)]
+Size = Annotated[int, msgspec.Meta(ge=1, le=WORKERS_MAX)]
+Uri = Annotated[str, msgspec.Meta(min_length=1, max_length=URI_MAX)]
+
+
+class StatusCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="status"):
+    """Return the status: the last known one if the job's thread does not answer within ``timeout_s``."""
+
+    timeout_s: Seconds
+
+    operation = "status"
+    what = "asked for its status"
+
+
+class RescaleCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="rescale"):
+    """Rescale to ``size`` workers. The result follows when that is complete, or without ``wait`` when it starts."""
+
+    size: Size
+    wait: bool
+    timeout_s: Seconds
+
+    operation = "rescale"
+
+    @property
+    def what(self) -> str:
+        """The command as a participle, for errors."""
+        return f"rescaled to {self.size}"
+
+
+class SnapshotCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="snapshot"):
+    """Make a snapshot, or with ``uri`` a savepoint there. The result follows when it is committed."""
+
+    uri: Uri | None
+    timeout_s: Seconds
+
+    @property
+    def operation(self) -> str:
+        """The command as a noun, for errors."""
+        return "snapshot" if self.uri is None else "savepoint"
+
+    @property
+    def what(self) -> str:
+        """The command as a participle, for errors."""
+        return "saved in a snapshot" if self.uri is None else f"saved to {self.uri}"
+
+
+class StopCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="stop"):
+    """Stop, with ``drain`` or without; None: the job's default. The result, the id of the last snapshot, follows when
+    the job has ended, or without ``wait`` immediately.
+    """
+
+    drain: bool | None
+    wait: bool
+    timeout_s: Seconds
+
+    operation = "stop"
+    what = "stopped"
+
+
+class WaitCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="wait"):
+    """Wait for the result of the run, without limit if ``timeout_s`` is None."""
+
+    timeout_s: Seconds | None
+
+    operation = "run"
+    what = "waited for"
+
+
+Command = StatusCommand | RescaleCommand | SnapshotCommand | StopCommand | WaitCommand
+
+Result = JobStatus | RescaleReport | SnapshotId | RunResult | None
+"""The result of a command. None: it was executed and has no result."""
+
+
+def result_of(command: Command, value: JobOutcome | Result, *, kept: bool) -> Result:
+    """Return the result of ``command``, or raise the error of the job. ``value``: what the job answered, the outcome of
+    the run if the command waited for it; ``kept``: whether the job has snapshots.
+    """
+    if not isinstance(value, JobOutcome):
+        return value
+    return value.stopped(drain=command.drain, kept=kept) if isinstance(command, StopCommand) else value.result()
