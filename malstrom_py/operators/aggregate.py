@@ -334,8 +334,7 @@ class Fold(Figure):
         self._return_watch = watch_returns(context, fn, "fold")
 
     def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
-        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
-            self._return_watch = None
+        self._return_watch.nothing(len(batch))
         super().emit(batch, results, out)
 
 
@@ -368,8 +367,8 @@ class Reduce(KeyedOperator):
             results.append(combined)
 
     def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
-        if self._return_watch is not None and self._return_watch.over_after(sum(result is None for result in results)):
-            self._return_watch = None
+        if self._return_watch.active:
+            self._return_watch.nothing(sum(result is None for result in results))
         super().emit(batch, results, out)
 
 

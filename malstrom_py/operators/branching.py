@@ -38,8 +38,7 @@ class Branch(Operator):
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
-        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
-            self._return_watch = None
+        self._return_watch.nothing(len(batch))
         out.send(batch.compress(verdicts), YES)
         out.send(batch.compress([not verdict for verdict in verdicts]), NO)
 

@@ -51,8 +51,7 @@ class KeyBy(Operator):
             return
         batch, keys = call_each(self._fn, batch, self._failures, out)
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
-        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
-            self._return_watch = None
+        self._return_watch.nothing(len(batch))
         out.send(batch.with_keys(keys))
 
     def _send_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
@@ -153,7 +152,6 @@ class KeyLocal(Operator):
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, keys = call_each(self._fn, batch, self._failures, out)
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
-        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
-            self._return_watch = None
+        self._return_watch.nothing(len(batch))
         # Unlike key_by, the batch keeps its part, so generate_epochs may still follow.
         out.send(Batch(batch.values, keys=keys, timestamps=batch.timestamps, part=batch.part))

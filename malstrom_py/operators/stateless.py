@@ -14,7 +14,7 @@ from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import OWN, ErrorPolicy, call_each, kept_of, verdicts_of
-from malstrom_py.operators.forgotten_return import watch_returns, watch_values
+from malstrom_py.operators.forgotten_return import returns_values, watch_returns
 
 
 class Map(Operator):
@@ -31,12 +31,11 @@ class Map(Operator):
         super().__init__(context)
         self._fn = fn
         self._failures = ErrorPolicy(context)
-        self._return_watch = watch_values(context, fn, "map")
+        self._return_watch = watch_returns(context, fn, "map", suspects=returns_values)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, results = call_each(self._fn, batch, self._failures, out)
-        if self._return_watch is not None and self._return_watch.over(results):
-            self._return_watch = None
+        self._return_watch.results(results)
         out.send(batch.with_values(results))
 
 
@@ -64,8 +63,7 @@ class Filter(Operator):
         else:
             batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
             kept = batch.compress(verdicts)
-        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
-            self._return_watch = None
+        self._return_watch.nothing(len(batch))
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)
 
@@ -89,8 +87,7 @@ class FilterMap(Operator):
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, results = call_each(self._fn, batch, self._failures, out)
-        if self._return_watch is not None and self._return_watch.over(results):
-            self._return_watch = None
+        self._return_watch.results(results)
         kept = batch.with_values(results).compress([result is not None for result in results])
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)

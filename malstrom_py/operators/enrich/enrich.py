@@ -39,7 +39,7 @@ from malstrom_py.operators.enrich.cache import ABSENT, Answers, Cache
 from malstrom_py.operators.enrich.calls import Asking, Call, Calls
 from malstrom_py.operators.enrich.queue import Gathered, Held, artefact_of, decoded, encoded, held_in, merged
 from malstrom_py.operators.failures import ErrorPolicy, call_each
-from malstrom_py.operators.forgotten_return import watch_combine, watch_returns
+from malstrom_py.operators.forgotten_return import LOST_BY_COMBINE, watch_returns
 from malstrom_py.operators.keyed import distinct, keys_of
 from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.keyed_state import Migrate
@@ -81,7 +81,7 @@ class Enrich(Operator):
         self._return_watch = watch_returns(context, asking.function, "enrich")
         self._by = by
         self._combine = combine
-        self._combine_watch = watch_combine(context, combine)
+        self._combine_watch = watch_returns(context, combine, "enrich", LOST_BY_COMBINE)
         self._failures = ErrorPolicy(context)
         self._calls = Calls(asking, context.step)
         self._answers = None if cache is None else Answers(cache)
@@ -110,8 +110,7 @@ class Enrich(Operator):
             for entry in entries:
                 entry.image = encoded([entry], self.context)
         self._queue.extend(entries)
-        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
-            self._return_watch = None
+        self._return_watch.nothing(len(batch))
         self._rows_largest = max(self._rows_largest, len(batch))
         self._calls.start()
         self._leave(out)
@@ -279,8 +278,7 @@ class Enrich(Operator):
                     out.drain()  # records before the error are sent in any case, so that the outcome is deterministic
                     raise
         rows.send()
-        if combined and self._combine_watch is not None and self._combine_watch.over_after(combined):
-            self._combine_watch = None
+        self._combine_watch.nothing(combined)
         self._note(before - len(queue))
         return before - len(queue)
 
