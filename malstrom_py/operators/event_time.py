@@ -99,12 +99,7 @@ class AssignTimestamps(Operator):
 
 
 def time_column(moments: pa.Array, unit: Unit) -> pa.Array | None:
-    """Convert a column of moments to int64 in ``unit``, as `to_time` does; None if one needs separate treatment.
-
-    >>> import pyarrow as pa
-    >>> time_column(pa.array([1500, -1500], pa.timestamp("ms", "UTC")), "s").to_pylist()
-    [1, -2]
-    """
+    """Convert a column of moments to int64 in ``unit``, as `to_time` does; None if one needs separate treatment."""
     import pyarrow as pa
 
     kind = moments.type
@@ -161,14 +156,6 @@ class GenerateEpochs(Operator):
 
     A part without records for ``idle_after_s`` does not hold the epoch back. A record more than ``max_ahead`` (in
     ``unit``) ahead of the runtime's clock is sent with the late ones, counted apart, and does not advance the epoch.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> times = job.source("times", sources.Memory([100, 90, 89])).assign_timestamps("at", lambda t: t)
-    >>> on_time, late = times.generate_epochs("epochs", mp.limit_out_of_orderness(10))
-    >>> mp.collect(on_time), mp.collect(late)
-    ([100, 90], [89])
     """
 
     takes_columns = True

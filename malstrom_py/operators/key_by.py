@@ -111,12 +111,7 @@ def is_always_legal(keys: pl.Series) -> bool:
 
 
 def keys_to_check(column: pa.Array) -> list[Any]:
-    """Return the distinct values of a column of keys that must be checked: none, if all of its type are legal.
-
-    >>> import pyarrow as pa
-    >>> keys_to_check(pa.array(["a", "b"])), keys_to_check(pa.array([1.5, 2.5, 1.5]))
-    ([], [1.5, 2.5])
-    """
+    """Return the distinct values of a column of keys that must be checked: none, if all of its type are legal."""
     import pyarrow as pa
 
     kind = column.type
@@ -133,14 +128,6 @@ class KeyLocal(Operator):
     """Keys each record by ``fn(value)`` on its current worker: records of one key may be on several workers.
 
     F4: a key that is not legal (NaN, a list, …) is a `CodecError`, or handled by ``on_error``.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sinks, sources
-    >>> job, out = mp.Job("docs"), sinks.Memory()
-    >>> job.source("words", sources.Memory(["ant", "bee"])).key_local("letter", lambda w: w[0]).sink("out", out)
-    >>> _ = mp.run(job)
-    >>> out.by_key
-    {'a': ['ant'], 'b': ['bee']}
     """
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any], Any]) -> None:

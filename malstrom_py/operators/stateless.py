@@ -40,14 +40,7 @@ class Map(Operator):
 
 
 class Filter(Operator):
-    """Keeps the records for whose value ``predicate`` is true; the others are counted as filtered.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> mp.collect(job.source("numbers", sources.Memory([1, 2, 3])).filter("odd", lambda n: n % 2))
-    [1, 3]
-    """
+    """Keeps the records for whose value ``predicate`` is true; the others are counted as filtered."""
 
     def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any]) -> None:
         super().__init__(context)
@@ -69,15 +62,7 @@ class Filter(Operator):
 
 
 class FilterMap(Operator):
-    """Replaces each value by ``fn(value)``, and drops the record (counted as filtered) where that is None.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> texts = job.source("texts", sources.Memory(["1", "x", "3"]))
-    >>> mp.collect(texts.filter_map("parse", lambda t: int(t) if t.isdigit() else None))
-    [1, 3]
-    """
+    """Replaces each value by ``fn(value)``, and drops the record (counted as filtered) where that is None."""
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any], Any]) -> None:
         super().__init__(context)
@@ -99,14 +84,7 @@ _ROWS_OUT: Final = 4096
 
 
 class FlatMap(Operator):
-    """Replaces each record by one record per item of ``fn(value)``, in order, each with its key and timestamp.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> mp.collect(job.source("lines", sources.Memory(["a b", "", "c"])).flat_map("words", str.split))
-    ['a', 'b', 'c']
-    """
+    """Replaces each record by one record per item of ``fn(value)``, in order, each with its key and timestamp."""
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any], Iterable[Any]], blame: object = OWN) -> None:
         super().__init__(context)
@@ -157,14 +135,7 @@ def spread(column: list[Any], counts: list[int]) -> list[Any]:
 
 
 class Flatten(FlatMap):
-    """Replaces each record by one record per item of its value, in order, each with its key and timestamp.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> mp.collect(job.source("lists", sources.Memory([[1, 2], [], [3]])).flatten("items"))
-    [1, 2, 3]
-    """
+    """Replaces each record by one record per item of its value, in order, each with its key and timestamp."""
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context, fn=iter, blame=None)
@@ -179,16 +150,7 @@ class Flatten(FlatMap):
 
 
 class Inspect(Operator):
-    """Calls ``fn(value)`` for its effect and forwards each record unchanged.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> mp.collect(job.source("numbers", sources.Memory([1, 2])).inspect("show", print))
-    1
-    2
-    [1, 2]
-    """
+    """Calls ``fn(value)`` for its effect and forwards each record unchanged."""
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any], object]) -> None:
         super().__init__(context)
@@ -204,16 +166,6 @@ class InspectFrontier(Operator):
     """Calls ``fn(frontier)`` each time the step's own frontier advances, on each worker; records pass unchanged.
 
     The last call is with `MAX_EPOCH`, on untimed streams too.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> times = job.source("times", sources.Memory([5, 7])).assign_timestamps("at", lambda t: t)
-    >>> on_time, late = times.generate_epochs("epochs", mp.limit_out_of_orderness(0))
-    >>> mp.collect(on_time.inspect_frontier("show", lambda time: print("end" if time == mp.MAX_EPOCH else time)))
-    6
-    end
-    [5, 7]
     """
 
     takes_columns = True

@@ -150,25 +150,7 @@ class KeyByPart(Operator):
 
 
 class WriteParts(StatefulOperator):
-    """Writes each record to the writer of its part, which is opened when the part first arrives or is acquired.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> class Lists:
-    ...     def __init__(self): self.parts = {}
-    ...     def assign_part(self, message): return "even" if message.value % 2 == 0 else "odd"
-    ...     def build_part(self, part, state): return ListPart(self.parts.setdefault(part, []))
-    >>> class ListPart:
-    ...     def __init__(self, rows): self.rows = rows
-    ...     def write(self, batch): self.rows.extend(batch.values)
-    ...     def snapshot(self): return len(self.rows)
-    ...     def close(self): pass
-    >>> job, out = mp.Job("docs"), Lists()
-    >>> job.source("numbers", sources.Memory([1, 2, 3])).sink("out", out)
-    >>> _ = mp.run(job)
-    >>> out.parts
-    {'odd': [1, 3], 'even': [2]}
-    """
+    """Writes each record to the writer of its part, which is opened when the part first arrives or is acquired."""
 
     def __init__(self, context: StepContext, *, sink: PartitionedSink, keyed: bool) -> None:
         super().__init__(context)
