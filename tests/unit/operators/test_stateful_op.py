@@ -6,7 +6,6 @@ from collections.abc import MutableMapping
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
 from malstrom_py.data.batch import Batch
@@ -58,38 +57,6 @@ def test_on_data_meets_message_and_state_of_the_key_in_order() -> None:
     step.push(Batch([1, 2, 3], keys=["a", "b", "a"], timestamps=[7, 8, 9]))
     assert logic.seen == [DataMessage("a", 1, 7), DataMessage("b", 2, 8), DataMessage("a", 3, 9)]
     assert step.rows() == [("a", (1, None), 7), ("b", (2, None), 8), ("a", (3, 1), 9)]
-
-
-def test_a_plain_function_is_a_logic() -> None:
-    def twice(message: DataMessage[str, int], state: None, output: Output[str, int]) -> None:
-        output.send(message)
-        output.send(message)
-
-    assert stepped(twice).push(Batch([1], keys=["a"])).rows() == [("a", 1, None), ("a", 1, None)]
-
-
-def test_default_is_called_for_each_key_without_state() -> None:
-    def gather(message: DataMessage[str, int], state: list[int], output: Output[str, list[int]]) -> list[int]:
-        output.emit(message.key, state)
-        return [*state, message.value]
-
-    step = stepped(gather, default=list).push(Batch([1, 2, 3], keys=["a", "b", "a"]))
-    assert step.values() == [[], [], [1]]
-
-
-def test_a_state_of_none_drops_the_key() -> None:
-    step = stepped(Pairs()).push(Batch([1], keys=["a"]))
-    assert step.operator.keys == 1
-    assert step.push(Batch([None], keys=["a"])).operator.keys == 0
-
-
-@pytest.mark.parametrize("state", [0, "", False, [], np.zeros(2)], ids=repr)
-def test_other_false_states_are_kept(state: Any) -> None:
-    assert stepped(lambda *_: state).push(Batch([1], keys=["a"])).operator.keys == 1
-
-
-def test_a_logic_that_says_nothing_sends_no_batch() -> None:
-    assert stepped(lambda *_: 1).push(Batch([1], keys=["a"])).messages() == []
 
 
 def test_a_record_it_raises_on_leaves_state_and_outputs_as_they_were() -> None:
@@ -176,13 +143,6 @@ def emit_at(timestamp: Any, key: str = "a") -> Any:
     return Late()
 
 
-@pytest.mark.parametrize("timestamp", [6, 9, 100])
-def test_on_epoch_may_send_above_the_former_epoch(timestamp: int) -> None:
-    step = stepped(emit_at(timestamp), timed=True)
-    step.push(Batch([1], keys=["a"], timestamps=[8]), Epoch(5), Epoch(9))
-    assert step.rows()[-1] == ("a", (0, 0), timestamp)
-
-
 @pytest.mark.parametrize("timestamp", [5, 4, -1])
 def test_on_epoch_may_not_send_at_or_below_the_former_epoch(timestamp: int) -> None:
     step = stepped(emit_at(timestamp), timed=True).push(Batch([1], keys=["a"], timestamps=[8]), Epoch(5))
@@ -191,33 +151,9 @@ def test_on_epoch_may_not_send_at_or_below_the_former_epoch(timestamp: int) -> N
     assert step.epochs() == [5]
 
 
-def test_on_data_may_not_send_at_or_below_the_epoch_passed_on() -> None:
-    step = stepped(lambda message, _, output: output.emit(message.key, 1, 5), timed=True).push(Epoch(5))
-    with pytest.raises(OperatorError, match="at or below the epoch 5"):
-        step.push(Batch([1], keys=["a"], timestamps=[8]))
-    assert step.batches() == []
-
-
 def test_a_timestamp_on_an_untimed_stream_is_refused() -> None:
     with pytest.raises(OperatorError, match=r"'under-test' sent a timestamp on an untimed stream: send None"):
         stepped(lambda message, _, output: output.emit(message.key, 1, 5)).push(Batch([1], keys=["a"]))
-
-
-def test_a_record_without_timestamp_on_a_timed_stream_is_refused() -> None:
-    def mixed(message: DataMessage[str, int], _: None, output: Output[str, int]) -> None:
-        output.send(message)
-        output.emit(message.key, 1)
-
-    with pytest.raises(OperatorError, match="without a timestamp on a timed stream"):
-        stepped(mixed, timed=True).push(Batch([1], keys=["a"], timestamps=[1]))
-
-
-@pytest.mark.parametrize("timestamp", ["noon", 1.5, True, MAX_EPOCH, 1 << 80], ids=repr)
-def test_a_timestamp_that_is_no_time_is_refused(timestamp: Any) -> None:
-    with pytest.raises(OperatorError, match="'under-test' sent a"):
-        stepped(lambda message, _, output: output.emit(message.key, 1, timestamp), timed=True).push(
-            Batch([1], keys=["a"], timestamps=[1])
-        )
 
 
 @pytest.mark.parametrize("on_error", ["fail", "skip", "dead-letter"])
@@ -301,15 +237,6 @@ def test_side_outputs_take_from_every_hook_and_carry_epochs() -> None:
     assert step.rows(2) == [("a", 3, 15)]
     assert [step.epochs(port) for port in range(3)] == [[20]] * 3
     assert step.counters.skipped == 1
-
-
-def test_a_record_for_a_side_output_keeps_its_key() -> None:
-    def elsewhere(message: DataMessage[str, int], state: None, output: Output[str, int]) -> None:
-        output.side("odd").emit("elsewhere", 1)
-
-    step = Stepped(partial(StatefulOp, logic=elsewhere, sides=["odd"]), keyed=True, ports=2)
-    with pytest.raises(OperatorError, match="under key 'elsewhere'"):
-        step.push(Batch([1], keys=["a"]))
 
 
 class Meddler(KeyedLogic[str, int, int, int]):

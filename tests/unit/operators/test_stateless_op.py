@@ -54,10 +54,6 @@ def test_outputs_keep_order_key_time_and_part() -> None:
     assert (step.messages()[0], step.messages()[-1]) == (PartOpened("p"), PartFinished("p"))
 
 
-def test_without_keys_outputs_have_none() -> None:
-    assert stepped(twice).push(Batch([1])).batches()[0].keys is None
-
-
 def test_generate_epochs_may_follow_for_the_part_is_kept() -> None:
     stream = mp.Job("a").source("in", sources.Memory([100, 50, 110])).assign_timestamps("at", lambda n: n)
     op: mp.StreamBuilder[None, int] = stream.stateless_op("op", once)
@@ -107,18 +103,6 @@ def test_an_epoch_that_brings_nothing_is_passed_on_keyed_streams_too() -> None:
             """Says nothing."""
 
     assert stepped(Silent(), timed=True, keyed=True).push(Epoch(5), Epoch(MAX_EPOCH)).epochs() == [5, MAX_EPOCH]
-
-
-def test_a_record_it_raises_on_sends_nothing() -> None:
-    def half(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
-        output.send(message)
-        if message.value < 0:
-            raise ValueError
-        output.send(message)
-
-    step = stepped(half, on_error="skip").push(Batch([1, -1, 2]))
-    assert step.values() == [1, 1, 2, 2]
-    assert step.counters.skipped == 1
 
 
 @pytest.mark.parametrize("values", [[1], [1, -1]], ids=["alone", "before one that raises"])

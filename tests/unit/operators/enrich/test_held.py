@@ -9,32 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, Epoch
+from malstrom_py.data.messages import Epoch
 from malstrom_py.errors import CodecError
 from malstrom_py.operators.base import StepContext
-from malstrom_py.operators.enrich.queue import Gathered, Held, decoded, encoded, merged
+from malstrom_py.operators.enrich.queue import Gathered, Held, encoded, merged
 
 CONTEXT = StepContext("test", "under-test")
-
-
-def told(queue: Any) -> list[Any]:
-    return [entry if isinstance(entry, Epoch) else (entry.key, entry.value, entry.timestamp) for entry in queue]
-
-
-def test_records_and_epochs_come_back_in_order() -> None:
-    queue: list[Held | Epoch] = [
-        Held("a", {"x": None}, 3),
-        Epoch(5),
-        Held(("b", 1), "é", -7),
-        Held(None, 0, None),
-        Epoch(MAX_EPOCH),
-    ]
-    assert told(decoded(encoded(queue, CONTEXT), CONTEXT, lambda key: True)) == told(queue)
-
-
-def test_records_of_other_owners_are_left_out_and_epochs_stay() -> None:
-    state = encoded([Held("a", 1, 1), Epoch(1), Held("b", 2, 2), Epoch(2)], CONTEXT)
-    assert told(decoded(state, CONTEXT, lambda key: key == "b")) == [Epoch(1), ("b", 2, 2), Epoch(2)]
 
 
 def test_a_value_that_cannot_be_stored_is_told_with_its_key() -> None:
@@ -85,11 +65,6 @@ def test_merged_queues_lose_nothing_keep_their_order_and_let_no_record_come_behi
             assert entry.timestamp > reached
 
 
-@given(pieces=queues())
-def test_one_queue_alone_is_left_as_it_is(pieces: list[list[Held | Epoch]]) -> None:
-    assert merged([], pieces[0]) == pieces[0] == merged(pieces[0], [])
-
-
 class Sent:
     """An outlet that keeps batches."""
 
@@ -108,8 +83,3 @@ def test_rows_leave_as_one_batch_that_is_timed_as_a_whole() -> None:
     rows.send()
     rows.send()
     assert [(len(batch), batch.timestamps) for batch in sent.batches] == [(2, [1, 2]), (1, None), (1, [3])]
-
-
-def test_a_record_alone_is_a_batch() -> None:
-    assert Held("a", 1, None).as_batch().timestamps is None
-    assert (Held("a", 1, 5).as_batch().keys, Held("a", 1, 5).as_batch().timestamps) == (["a"], [5])
