@@ -15,10 +15,9 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.errors import DeadlineError, OperatorError, PlanError
 from malstrom_py.operators.enrich import calls
-from malstrom_py.operators.enrich.queue import encoded
 from malstrom_py.testing import OperatorTester
 from tests.ids import shown
-from tests.unit.operators.desk import enriching
+from tests.unit.operators.desk import barrier, enriching
 
 
 def keyed(*keys: Any, timed: bool = False) -> Batch:
@@ -100,7 +99,7 @@ def test_a_by_that_raises_on_a_restored_record_is_blamed_itself() -> None:
 
     with enriching(by=str) as step:
         step.push(keyed("a"))
-        state = encoded(step.step._queue, step.step.context)
+        state = barrier(step)
     with enriching(by=halves) as step:
         step.step.restore(state)
         with pytest.raises(OperatorError, match=r"for key 'a': LookupError in .*halves at "):
