@@ -196,8 +196,9 @@ def _body_of(code: types.CodeType) -> Sequence[ast.stmt]:
         (parsed,) = ast.parse(textwrap.dedent(inspect.getsource(code))).body
     except Exception:
         return ()
-    is_it = isinstance(parsed, ast.FunctionDef | ast.AsyncFunctionDef) and parsed.name == code.co_name
-    return parsed.body if is_it else ()
+    if isinstance(parsed, ast.FunctionDef | ast.AsyncFunctionDef) and parsed.name == code.co_name:
+        return parsed.body
+    return ()
 
 
 def _is_deliberate(last: ast.stmt) -> bool:

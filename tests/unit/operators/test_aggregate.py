@@ -16,7 +16,7 @@ from malstrom_py import agg
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import OperatorError
-from malstrom_py.operators.aggregate import Aggregate, columns_of
+from malstrom_py.operators.aggregate import Aggregate
 from malstrom_py.operators.base import OnError
 from malstrom_py.testing import OperatorTester
 from malstrom_py.testing.exact import same
@@ -103,18 +103,6 @@ def test_rows_and_columns_give_the_same_and_no_row_is_made(rows: list[dict[str, 
     of_columns, of_rows = stepped(**FIGURES).push(columns), stepped(**FIGURES).push(Batch(rows, keys=keys))
     assert of_columns.rows() == of_rows.rows()
     assert not columns.rows_made
-
-
-def test_columns_are_taken_where_nothing_else_is_asked_for() -> None:
-    assert columns_of(FIGURES) == ["x", "s"]
-    assert columns_of({"n": agg.count()}) == []
-    assert columns_of({"n": agg.count(), "all": agg.last()}) is None
-    assert columns_of({"n": agg.sum("x"), "other": agg.sum(len)}) is None
-    assert [stepped(n=one).operator.takes_columns for one in (agg.count(), agg.sum("x"), agg.sum())] == [
-        True,
-        True,
-        False,
-    ]
 
 
 def test_a_column_that_is_not_there_fails_as_in_rows() -> None:

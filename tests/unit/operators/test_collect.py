@@ -45,15 +45,6 @@ def test_lists_have_the_size_and_the_end_brings_the_rest(records: list[str], siz
     assert step.epochs() == [MAX_EPOCH]
 
 
-def test_a_list_goes_before_the_epoch_that_would_make_it_late_and_not_sooner() -> None:
-    step = stepped(9, timed=True).push(Batch([1, 2], keys=["a", "b"], timestamps=[5, 6]), Epoch(4))
-    assert step.batches() == []
-    step.push(Epoch(5))
-    assert step.rows() == [("a", [1], 5)]
-    assert [type(message) for message in step.messages()] == [Epoch, Batch, Epoch]
-    assert step.push(Epoch(6)).rows()[-1] == ("b", [2], 6)
-
-
 MOVES = st.lists(
     st.one_of(
         st.tuples(st.sampled_from("ab"), st.integers(0, 6)), st.integers(1, 5), st.floats(0.1, 3), st.just("move")

@@ -19,6 +19,8 @@ from malstrom_py.operators.base import OperatorFactory
 from malstrom_py.validation import field_getter
 from tests.unit.operators.stepping import Stepped, cut
 
+NUMBERS: list[Any] = [Decimal("0.1"), Fraction(1, 3), np.float64(0.5), 1 << 200, 1j]
+
 
 def pair(left: Any, right: Any) -> Any:
     return left, right
@@ -30,7 +32,7 @@ def pair(left: Any, right: Any) -> Any:
         (Count, [None, None], [1, 2]),
         (Min, [1, 1.0, True], [1, 1, 1]),
         (Max, [1, 1.0, True], [1, 1, 1]),
-        *((Sum, [n, n], [n, n + n]) for n in (Decimal("0.1"), Fraction(1, 3), np.float64(0.5), 1 << 200, 1j)),
+        *((Sum, [n, n], [n, n + n]) for n in NUMBERS),
         (Mean, [Decimal(1), Decimal(2)], [Decimal(1), Decimal("1.5")]),
         (Mean, [np.float64(1)], [np.float64(1)]),
         (partial(Fold, fn=lambda seen, value: None if seen == 0 else value, default=int), [1, 2], [None, 2]),

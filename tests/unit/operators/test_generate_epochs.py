@@ -170,19 +170,6 @@ def test_t5_the_maximum_epoch_goes_to_both_streams() -> None:
     assert step.epochs(LATE) == [MAX_EPOCH]
 
 
-def test_keys_and_timestamps_of_late_records_stay() -> None:
-    batch = Batch(["x", "y"], keys=["a", "b"], timestamps=[100, 1], part="p")
-    step = stepped().push(PartOpened("p"), batch)
-    assert step.rows(LATE) == [("b", "y", 1)]
-    assert step.batches(LATE)[0].part == "p"
-
-
-def test_epochs_do_not_fall_below_what_an_epoch_can_be() -> None:
-    step = stepped(bound=1 << 62).push(PartOpened("p"), batch_of([-(1 << 62) - 5, 0]))
-    assert all(epoch >= MIN_EPOCH for epoch in step.epochs(ON_TIME))
-    assert step.rows(LATE) == []
-
-
 def test_a_batch_of_a_part_that_is_not_open_is_our_bug() -> None:
     with pytest.raises(InternalError, match="'under-test'"):
         stepped().push(PartOpened("p"), Batch([1], timestamps=[1], part="unknown"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -74,11 +75,14 @@ def test_outputs_may_change_what_the_state_is_made_of_before_it_is_kept() -> Non
     assert step.operator.states == {"a": [7]}
 
 
+NO_PAIRS: list[Any] = [None, 7, (1,), ([], 1, 2)]
+
+
 @pytest.mark.parametrize(
     ("make", "result"),
     [
-        *((mapping, result) for result in (None, 7, (1,), (1, 2, 3))),
-        *((flat_mapping, result) for result in (None, 7, (1,), (1, 2), ([], 1, 2), (None, 1))),
+        *zip(repeat(mapping), NO_PAIRS),
+        *zip(repeat(flat_mapping), [*NO_PAIRS, (1, 2), (None, 1)]),
     ],
     ids=shown,
 )

@@ -84,20 +84,6 @@ def test_on_batch_wins_over_on_data() -> None:
     assert stepped(Both(), timed=True).push(Batch([1], keys=["a"], timestamps=[1])).operator.keys == 1
 
 
-def test_on_batch_may_drop_a_key_or_assign_none() -> None:
-    class Dropping(KeyedLogic[str, int, int, int]):
-        def on_batch(self, keys: Any, values: Any, timestamps: Any, state: Any, output: Any) -> None:
-            for key, value in zip(keys, values, strict=True):
-                state[key] = value
-                if value == 0:
-                    del state[key]
-                if value == -1:
-                    state[key] = None
-
-    step = stepped(Dropping()).push(Batch([1, 2, 3], keys=["a", "b", "c"]))
-    assert step.push(Batch([0, -1], keys=["a", "b"])).operator.keys == 1
-
-
 def test_on_epoch_comes_before_the_epoch_is_passed_on() -> None:
     step = stepped(Totals(), timed=True).push(Batch([1], keys=["a"], timestamps=[1]), Epoch(5))
     batch, epoch = step.messages()
@@ -109,29 +95,6 @@ def test_on_epoch_sees_the_end_of_an_untimed_stream_too() -> None:
     step = stepped(Totals(timed=False)).push(Batch([1], keys=["a"]), Epoch(MAX_EPOCH))
     assert step.rows() == [("a", 1, None)]
     assert step.epochs() == [MAX_EPOCH]
-
-
-def test_on_epoch_may_change_and_drop_keys() -> None:
-    class Turning(Pairs):
-        def on_epoch(self, epoch: Epoch, state: State, output: Output[str, tuple[Any, Any]]) -> None:
-            output.emit("a", ("gone", state.pop("a")), epoch.time)
-            state["b"] = None
-            state["c"] += 5
-
-    batch = Batch([1, 2, 3], keys=["a", "b", "c"], timestamps=[1, 2, 3])
-    step = stepped(Turning(), timed=True).push(batch, Epoch(5))
-    assert step.rows()[-1] == ("a", ("gone", 1), 5)
-    assert isinstance(step.operator, StatefulOp)
-    assert step.operator.state.values == {"c": 8}
-
-
-def test_on_epoch_may_not_make_keys_also_where_it_drops_others() -> None:
-    class Turning(Pairs):
-        def on_epoch(self, epoch: Epoch, state: State, output: Output[str, tuple[Any, Any]]) -> None:
-            state["new"] = state.pop("a")
-
-    with pytest.raises(OperatorError, match="made state or set a timer under key 'new'"):
-        stepped(Turning(), timed=True).push(Batch([1], keys=["a"], timestamps=[1]), Epoch(5))
 
 
 def emit_at(timestamp: Any, key: str = "a") -> Any:

@@ -306,11 +306,6 @@ def test_on_schedule_comes_about_every_linger_s_of_the_runtimes_clock() -> None:
     assert len(values) > 1
 
 
-def test_a_logic_without_on_schedule_is_not_called() -> None:
-    assert not stepped(Alarms()).operator.scheduled
-    assert stepped(Ticking()).operator.scheduled
-
-
 def test_what_on_schedule_drops_is_gone_and_what_it_sends_keeps_the_rules() -> None:
     step = Stepped(partial(StatefulOp, logic=Ticking(), default=None), keyed=True).push(Batch([1, 2], keys=["a", "b"]))
     step.call(partial(step.operator.on_schedule, clock=VirtualClock()))

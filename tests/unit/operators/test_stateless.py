@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened
+from malstrom_py.data.messages import MAX_EPOCH, Control, Epoch, PartFinished, PartOpened
 from malstrom_py.errors import CodecError, OperatorError
 from malstrom_py.operators.base import Operator, OperatorFactory, Outlet, StepContext
 from malstrom_py.operators.branching import NO, YES, Branch, Cloned, Split
@@ -145,7 +145,7 @@ def test_branch_sends_the_others_the_other_way_and_epochs_both_ways() -> None:
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_cloned_sends_the_same_batch_and_all_control_messages_to_every_stream(n: int) -> None:
     step = Stepped(partial(Cloned, n=n), ports=n, timed=True)
-    sent = [PartOpened("p"), ROWS, Epoch(30), PartFinished("p"), Epoch(MAX_EPOCH)]
+    sent: list[Batch | Control] = [PartOpened("p"), ROWS, Epoch(30), PartFinished("p"), Epoch(MAX_EPOCH)]
     step.push(*sent)
     for port in range(n):
         assert step.messages(port) == sent

@@ -32,17 +32,6 @@ def keyed(*keys: Any, timed: bool = False) -> Batch:
 # Order.
 
 
-def test_what_is_done_leaves_without_what_is_behind_it() -> None:
-    with enriching() as step:
-        step.desk.answer("a", "c")
-        step.push(keyed("a", "b", "c"))
-        step.settle(held=2)
-        assert step.values() == [(0, "A")]
-        step.desk.answer("b")
-        step.settle()
-        assert step.values() == [(0, "A"), (1, "B"), (2, "C")]
-
-
 @settings(max_examples=60)
 @given(
     delays=st.lists(st.integers(0, 3), min_size=1, max_size=30),
@@ -128,17 +117,6 @@ def test_those_that_ask_the_same_at_the_same_time_share_a_call() -> None:
         assert sorted(step.desk.asked) == ["a", "b"]
 
 
-def test_an_answer_is_used_again_at_once() -> None:
-    with enriching(cache=Cache()) as step:
-        step.desk.answer("a")
-        step.push(keyed("a"))
-        step.settle()
-        step.push(keyed("a", "a"))
-        assert len(step.values()) == 3
-        assert not step.step.awaiting
-        assert step.desk.asked == ["a"]
-
-
 def test_an_answer_grows_old_on_the_runtimes_clock() -> None:
     clock = VirtualClock()
     asked: list[str] = []
@@ -153,18 +131,6 @@ def test_an_answer_grows_old_on_the_runtimes_clock() -> None:
         clock.advance(60 * minutes)
         infos += [m.value[1] for m in tester.send_local([("a", 0)]).step().receive_local()]  # type: ignore[union-attr]
     assert infos == [1, 1, 2, 2, 3]
-
-
-def test_of_too_many_answers_the_one_not_used_for_longest_is_asked_again() -> None:
-    asked: list[str] = []
-
-    async def look(key: str) -> None:
-        asked.append(key)
-
-    tester = OperatorTester(lambda s: s.enrich("e", look, cache=Cache(size=2)), keyed=True)
-    for key in "abacab":
-        tester.send_local([(key, 0)]).step()
-    assert asked == ["a", "b", "c", "b"]
 
 
 def test_failures_are_not_kept() -> None:

@@ -62,15 +62,6 @@ def test_a_call_that_fails_after_all_names_key_and_function_but_no_value() -> No
     assert asked == ["a", "a"]
 
 
-def test_skipped_records_are_counted_and_leave_no_gap() -> None:
-    with enriching({"on_error": "skip", "timed": True}) as step:
-        step.push(keyed("a", "b", "c", timed=True), Epoch(50))
-        step.desk.answer("b", error=ValueError())
-        step.desk.answer("a", "c")
-        step.settle()
-        assert (step.values(), step.epochs(), step.counters.skipped) == ([(0, "A"), (2, "C")], [50], 1)
-
-
 @pytest.mark.parametrize("stop", [ValueError, SystemExit])
 def test_what_was_done_before_a_failure_leaves_in_order(stop: type[BaseException]) -> None:
     with enriching({"timed": True}) as step:
