@@ -295,10 +295,8 @@ class GenerateEpochs(Operator):
         """Raise an idle part to the epoch sent without it, never to the maximum (T2)."""
         if part.idle:
             out.drain()  # records of another branch of this region may be in flight to the same union
-            try:
+            with self._failures.of_hook(part.tracker.raise_to):
                 part.tracker.raise_to(out.passed())
-            except Exception as error:
-                raise self._failures.error(error, part.tracker.raise_to, policy=False) from error
 
     def _new(self, state: Any, out: Outlet) -> _Part:
         """Return a part whose tracker continues from ``state``, if given.
@@ -306,15 +304,13 @@ class GenerateEpochs(Operator):
         T2: a gained part keeps its frontier, even if this worker is ahead; the rescale informs the steps downstream. A
         new part starts at the epoch already sent.
         """
-        try:
+        with self._failures.of_hook(self._generator.tracker):
             tracker = self._generator.tracker(self._unit)
             if state is not None:
                 tracker.restore(state)
             else:
                 tracker.raise_to(out.passed())
             part = _Part(tracker)
-        except Exception as error:
-            raise self._failures.error(error, self._generator.tracker, policy=False) from error
         self._check_epoch(part)
         return part
 
@@ -342,10 +338,8 @@ class GenerateEpochs(Operator):
 
     def _observe(self, part: _Part, timestamps: list[int]) -> list[int]:
         observe = part.tracker.observe
-        try:
+        with self._failures.of_hook(observe):
             late = observe(timestamps)
-        except Exception as error:
-            raise self._failures.error(error, observe, policy=False) from error
         if not _is_of_rows(late, len(timestamps)):
             raise self._broken(
                 "observe did not return the indices of the late records",

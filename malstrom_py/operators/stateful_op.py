@@ -189,10 +189,8 @@ class StatefulOp(StatefulOperator):
         touched = distinct(keys, self.context.step)
         self.state.note(touched)
         before = len(self.state.values)
-        try:
+        with self.failures.of_hook(function):
             function(keys, batch.values, batch.timestamps, self.state.values, output)
-        except Exception as error:
-            raise self.failures.error(error, function, policy=False) from error
         self._checked.check_keys(output, touched, function)
         self._check_states(before, touched, function)
         self._discard(touched)
@@ -242,9 +240,8 @@ class StatefulOp(StatefulOperator):
         states = Assigned(self.state.values)
         sent = len(output)
         try:
-            function(*arguments, states, output)
-        except Exception as error:
-            raise self.failures.error(error, function, policy=False) from error
+            with self.failures.of_hook(function):
+                function(*arguments, states, output)
         finally:
             self.state.note(states.changed)
         if len(output) > sent or output.timers:

@@ -183,10 +183,8 @@ class InspectFrontier(Operator):
         # T2: an epoch may be repeated, to change the idle flag of its sender.
         if epoch.time > self._seen:
             self._seen = epoch.time
-            try:
+            with self._failures.of_hook(self._fn):
                 self._fn(epoch.time)
-            except Exception as error:
-                raise self._failures.error(error, self._fn, policy=False) from error
         out.forward(epoch)
 
     def continue_at(self, epoch: int) -> None:
