@@ -33,13 +33,6 @@ from malstrom_py.state.keyed_state import Defaulting
 class Assigned(MutableMapping[Any, Any]):
     """A view of ``values``, key -> state, that tracks changes. ``changed``: the keys assigned or dropped; ``made``:
     those of them that had no state before.
-
-    >>> values = {"a": 1, "b": 2}
-    >>> states = Assigned(values)
-    >>> states["a"], states["c"] = 5, 6
-    >>> del states["b"]
-    >>> values, sorted(states.changed), states.made
-    ({'a': 5, 'c': 6}, ['a', 'b', 'c'], {'c'})
     """
 
     __slots__ = ("_values", "changed", "made")
