@@ -287,8 +287,10 @@ class MapBatches(ColumnStep):
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         columns = self.columns_of(batch)
-        with self._failures.of_hook(self._fn):
+        try:
             made = self._fn(columns.columns)
+        except Exception as error:
+            raise self._failures.error(error, self._fn, policy=False) from error
         out.send(columns.with_columns(self._checked(made, columns)))
 
     def _checked(self, made: Any, given: ColumnBatch) -> pa.RecordBatch:

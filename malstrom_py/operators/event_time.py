@@ -338,8 +338,10 @@ class GenerateEpochs(Operator):
 
     def _observe(self, part: _Part, timestamps: list[int]) -> list[int]:
         observe = part.tracker.observe
-        with self._failures.of_hook(observe):
+        try:
             late = observe(timestamps)
+        except Exception as error:
+            raise self._failures.error(error, observe, policy=False) from error
         if not _is_of_rows(late, len(timestamps)):
             raise self._broken(
                 "observe did not return the indices of the late records",

@@ -100,7 +100,10 @@ class ErrorPolicy:
 
     @contextmanager
     def of_hook(self, function: object) -> Iterator[None]:
-        """Make an error of ``function``, which is not called with a single record, the one that names this step."""
+        """Make an error of ``function``, which is not called with a single record, the one that names this step.
+
+        For calls that are rare: it costs a microsecond.
+        """
         try:
             yield
         except Exception as error:

@@ -182,8 +182,10 @@ class StatefulOp(StatefulOperator):
         touched = distinct(keys, self.context.step)
         self.state.note(touched)
         before = len(self.state.values)
-        with self.failures.of_hook(function):
+        try:
             function(keys, batch.values, batch.timestamps, self.state.values, output)
+        except Exception as error:
+            raise self.failures.error(error, function, policy=False) from error
         self._checked.check_keys(output, touched, function)
         self._check_states(before, touched, function)
         self._discard(touched)

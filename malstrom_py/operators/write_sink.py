@@ -79,8 +79,10 @@ class WriteSink(Operator):
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if self.writer is None:
             raise SinkError(f"sink {self.context.step!r} is not open")
-        with sink_errors(self.context.step, "could not write"):
+        try:  # without the cost of a context per batch
             self.writer.write(batch)
+        except Exception as error:
+            raise self.error(error, "could not write") from error
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         """The stream ends here."""
