@@ -82,13 +82,7 @@ class Aggregation(Generic[S, R_co]):
         return f"agg.{self.name}({field})"
 
     def run(self, rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[Any, Any]) -> None:
-        """Add (key, value) rows until they end: per row set the state of its key, then append the result.
-
-        >>> results, states = [], {"a": 5}
-        >>> sum().run([("a", 2), ("b", 1)], results, states)
-        >>> results, states
-        ([7, 1], {'a': 7, 'b': 1})
-        """
+        """Add (key, value) rows until they end: per row set the state of its key, then append the result."""
         if self.fast is not None:
             self.fast(rows, results, states)
             return

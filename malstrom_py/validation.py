@@ -22,11 +22,7 @@ _LEGAL = re.compile(rf"[A-Za-z0-9_-]{{1,{NAME_MAX}}}")
 
 
 def check_name(name: object, what: str) -> str:
-    """Return ``name`` if it is a legal name of ``what`` ("job" or "step"), else raise `PlanError`.
-
-    >>> check_name("running-mean", "step")
-    'running-mean'
-    """
+    """Return ``name`` if it is a legal name of ``what`` ("job" or "step"), else raise `PlanError`."""
     if not isinstance(name, str):
         raise PlanError(
             f"the name of a {what} must be a str, got {type(name).__name__}: write for instance "
@@ -92,11 +88,7 @@ def refuse_policy(on_error: str, step: str, what: str) -> None:
 
 
 def at_least(smallest: int, number: int, step: str, argument: str) -> int:
-    """Return ``number`` if it is an int of at least ``smallest``, else raise `PlanError` naming ``step``.
-
-    >>> at_least(1, 3, "top", "n")
-    3
-    """
+    """Return ``number`` if it is an int of at least ``smallest``, else raise `PlanError` naming ``step``."""
     check_name(step, "step")
     if not isinstance(number, int) or isinstance(number, bool) or number < smallest:
         raise PlanError(f"step {step!r}: {argument} must be a whole number of at least {smallest}, got {shown(number)}")

@@ -43,15 +43,7 @@ _END_S: Final = 5.0
 
 
 class LoopThread:
-    """An event loop in a daemon thread called ``name``. `close` ends the thread.
-
-    >>> async def answer():
-    ...     return threading.current_thread().name
-    >>> loop = LoopThread("docs")
-    >>> loop.run(answer(), timeout_s=5, what="the answer")
-    'docs'
-    >>> loop.close()
-    """
+    """An event loop in a daemon thread called ``name``. `close` ends the thread."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -224,11 +216,6 @@ class Resources:
     """The resources of one worker, and the event loop of its asynchronous calls. As a context it makes itself current.
 
     ``wake`` is set when a call has finished, to wake an idle worker.
-
-    >>> numbers = per_worker(lambda: [1, 2])
-    >>> with Resources(worker=3):
-    ...     numbers() is numbers()
-    True
     """
 
     def __init__(self, *, worker: int = 0, wake: threading.Event | None = None) -> None:

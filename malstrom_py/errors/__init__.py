@@ -63,11 +63,7 @@ _E = TypeVar("_E", bound=MalstromError)
 
 
 def lasting(error: _E) -> _E:
-    """Mark ``error`` as one that a restart would raise again, and return it.
-
-    >>> lasting(SnapshotError("it is gone")).lasting
-    True
-    """
+    """Mark ``error`` as one that a restart would raise again, and return it."""
     error.lasting = True
     return error
 
@@ -76,11 +72,7 @@ _X = TypeVar("_X", bound=Exception)
 
 
 def mark_safe(error: _X) -> _X:
-    """Mark ``error``, of a class of Python, as one whose text this package wrote without values, and return it.
-
-    >>> has_safe_text(mark_safe(TypeError("a timestamp is an int"))), has_safe_text(TypeError("secret"))
-    (True, False)
-    """
+    """Mark ``error``, of a class of Python, as one whose text this package wrote without values, and return it."""
     error._malstrom_words = True  # type: ignore[attr-defined]  # kept when it is pickled, as all attributes are
     return error
 
@@ -291,10 +283,6 @@ def pip_install(*extras: str) -> str:
 
 
 def pip_command(*packages: str) -> str:
-    """Return the command that installs ``packages``, quoted for a shell.
-
-    >>> pip_command("pandas<3", "rich")
-    "pip install 'pandas<3' rich"
-    """
+    """Return the command that installs ``packages``, quoted for a shell."""
     quoted = (package if package.replace("-", "").isalnum() else f"'{package}'" for package in packages)
     return f"pip install {' '.join(quoted)}"

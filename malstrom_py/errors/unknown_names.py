@@ -157,11 +157,7 @@ def answer(table: Table, name: str) -> str:
 
 
 def page_path(page: str) -> str:
-    """Return the path of the page of an entry.
-
-    >>> page_path("joins"), page_path("enrich.md")
-    ('migrating-from-bytewax.md#joins', 'enrich.md')
-    """
+    """Return the path of the page of an entry."""
     if ".md" in page:
         return page
     return f"{_MIGRATING}#{page}"

@@ -110,14 +110,7 @@ def columns_of(aggregations: Mapping[str, Aggregation[Any, Any]]) -> list[str] |
 
 
 def loop_of(aggregations: Mapping[str, Aggregation[Any, Any]]) -> Loop:
-    """Return the loop over rows for ``aggregations``: for up to four a loop without an inner loop, which costs half.
-
-    >>> from malstrom_py import agg
-    >>> results, states = [], {}
-    >>> loop_of({"total": agg.sum(), "n": agg.count()})([("a", None, 2), ("a", None, 5)], results, states)
-    >>> results, states
-    ([{'total': 2, 'n': 1}, {'total': 7, 'n': 2}], {'a': (2, 7)})
-    """
+    """Return the loop over rows for ``aggregations``: for up to four a loop without an inner loop, which costs half."""
     ones = [one for _, one in sorted(aggregations.items())]
     names = sorted(aggregations)
     adds = [one.add for one in ones]
@@ -244,29 +237,14 @@ class Figure(KeyedOperator):
 
 
 class Count(Figure):
-    """Per record the number of records of its key so far, this one included.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> mp.collect(job.source("words", sources.Memory(["a", "b", "a"])).key_by("word", str).count("seen"))
-    [1, 1, 2]
-    """
+    """Per record the number of records of its key so far, this one included."""
 
     aggregation = agg.count()
     needs_values = False
 
 
 class Sum(Figure):
-    """Per record the sum of its key's values so far, or of what ``by`` (function or column name) takes of them.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> sales = job.source("sales", sources.Memory([{"shop": "a", "n": 2}, {"shop": "a", "n": 3}]))
-    >>> mp.collect(sales.key_by("shop", "shop").sum("sold", by="n"))
-    [2, 5]
-    """
+    """Per record the sum of its key's values so far, or of what ``by`` (function or column name) takes of them."""
 
     aggregation = agg.sum()
 
@@ -274,13 +252,6 @@ class Sum(Figure):
 class Min(Figure):
     """Per record the smallest of its key's values so far, or of what ``by`` (function or column name) takes of
     them. Of equal values the first stays.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> numbers = job.source("numbers", sources.Memory([4, 2, 6])).key_by("parity", lambda n: n % 2)
-    >>> mp.collect(numbers.min("smallest"))
-    [4, 2, 2]
     """
 
     aggregation = agg.min()
@@ -289,42 +260,19 @@ class Min(Figure):
 class Max(Figure):
     """Per record the largest of its key's values so far, or of what ``by`` (function or column name) takes of
     them. Of equal values the first stays.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> numbers = job.source("numbers", sources.Memory([4, 2, 6])).key_by("parity", lambda n: n % 2)
-    >>> mp.collect(numbers.max("largest"))
-    [4, 4, 6]
     """
 
     aggregation = agg.max()
 
 
 class Mean(Figure):
-    """Per record the mean of its key's values so far, or of what ``by`` (function or column name) takes of them.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> numbers = job.source("numbers", sources.Memory([2, 4, 9])).key_by("all", lambda n: "all")
-    >>> mp.collect(numbers.mean("mean"))
-    [2.0, 3.0, 5.0]
-    """
+    """Per record the mean of its key's values so far, or of what ``by`` (function or column name) takes of them."""
 
     aggregation = agg.mean()
 
 
 class Fold(Figure):
-    """Per record ``fn(accumulated, value)``, from ``default()`` on. ``fn`` returns a new accumulation.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> words = job.source("words", sources.Memory(["ab", "x", "acd"])).key_by("first", lambda word: word[0])
-    >>> mp.collect(words.fold("letters", lambda total, word: total + len(word), default=int))
-    [2, 1, 5]
-    """
+    """Per record ``fn(accumulated, value)``, from ``default()`` on. ``fn`` returns a new accumulation."""
 
     advice = "Name a column or a function with by=, or filter such values out before it"
 
@@ -334,8 +282,7 @@ class Fold(Figure):
         self._return_watch = watch_returns(context, fn, "fold")
 
     def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
-        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
-            self._return_watch = None
+        self._return_watch.nothing(len(batch))
         super().emit(batch, results, out)
 
 
@@ -344,15 +291,7 @@ def _unmergeable(left: Any, right: Any) -> Any:
 
 
 class Reduce(KeyedOperator):
-    """Per record the key's values so far, combined: first the value itself, then ``fn(accumulated, value)``.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> words = job.source("words", sources.Memory(["ab", "xy", "ac"])).key_by("first", lambda word: word[0])
-    >>> mp.collect(words.reduce("joined", lambda joined, word: joined + word))
-    ['ab', 'xy', 'abac']
-    """
+    """Per record the key's values so far, combined: first the value itself, then ``fn(accumulated, value)``."""
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any]) -> None:
         super().__init__(context, function=fn)
@@ -368,21 +307,14 @@ class Reduce(KeyedOperator):
             results.append(combined)
 
     def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
-        if self._return_watch is not None and self._return_watch.over_after(sum(result is None for result in results)):
-            self._return_watch = None
+        if self._return_watch.active:
+            self._return_watch.nothing(sum(result is None for result in results))
         super().emit(batch, results, out)
 
 
 class Distinct(KeyedOperator):
     """Passes the first record of each value per key, or of each ``by`` (function or column name); the others are
     counted as filtered. The values seen are kept as long as the job runs.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> words = job.source("words", sources.Memory(["ant", "ape", "ant"])).key_by("letter", lambda w: w[0])
-    >>> mp.collect(words.distinct("new"))
-    ['ant', 'ape']
     """
 
     advice = "Name a column or a function with by=, or filter such values out before it"
@@ -413,13 +345,6 @@ class Distinct(KeyedOperator):
 class TopN(KeyedOperator):
     """Per record the list of its key's ``n`` largest values so far, by ``by`` (function, column name, or the value
     itself), largest first. Equal values keep their order of arrival.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> numbers = job.source("numbers", sources.Memory([4, 9, 5])).key_by("all", lambda n: "all")
-    >>> mp.collect(numbers.top_n("top", 2))
-    [[4], [9, 4], [9, 5]]
     """
 
     advice = "Name a column or a function with by=, or filter such values out before it"

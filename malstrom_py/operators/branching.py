@@ -38,8 +38,7 @@ class Branch(Operator):
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
-        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
-            self._return_watch = None
+        self._return_watch.nothing(len(batch))
         out.send(batch.compress(verdicts), YES)
         out.send(batch.compress([not verdict for verdict in verdicts]), NO)
 
@@ -48,13 +47,6 @@ class Split(Operator):
     """Sends each record to the streams whose numbers (0 to n - 1) ``fn(value)`` gives: one, several or none.
 
     Records that go to no stream are counted as filtered.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> low, high = job.source("numbers", sources.Memory([1, 5, 9])).split("size", 2, lambda n: [0] if n < 5 else [1])
-    >>> mp.collect(low), mp.collect(high)
-    ([1], [5, 9])
     """
 
     def __init__(self, context: StepContext, *, n: int, fn: Callable[[Any], Iterable[int]]) -> None:
@@ -85,15 +77,7 @@ class Split(Operator):
 
 
 class Cloned(Operator):
-    """Sends every record to each of ``n`` streams. (Using a builder twice does the same, without a step.)
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> one, two = job.source("numbers", sources.Memory([1, 2])).cloned("twice", 2)
-    >>> mp.collect(one), mp.collect(two)
-    ([1, 2], [1, 2])
-    """
+    """Sends every record to each of ``n`` streams. (Using a builder twice does the same, without a step.)"""
 
     takes_columns = True
 
@@ -107,15 +91,7 @@ class Cloned(Operator):
 
 
 class Union(Operator):
-    """Passes the records of all its inputs on, each input's in order.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> left, right = job.source("left", sources.Memory([1])), job.source("right", sources.Memory([2]))
-    >>> sorted(mp.collect(left.union("both", right)))
-    [1, 2]
-    """
+    """Passes the records of all its inputs on, each input's in order."""
 
     takes_columns = True
 

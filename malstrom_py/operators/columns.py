@@ -168,12 +168,7 @@ def _column(name: str) -> pl.Expr:
 
 
 def works_row_by_row(expression: pl.Expr) -> bool | None:
-    """Whether each row's result depends on that row alone; None if Polars needs the columns to decide.
-
-    >>> import polars as pl
-    >>> works_row_by_row(pl.col("a") * 2), works_row_by_row(pl.col("a") - pl.col("a").mean())
-    (True, False)
-    """
+    """Whether each row's result depends on that row alone; None if Polars needs the columns to decide."""
     meta = expression.meta
     if meta.is_column_selection():
         return True
@@ -240,13 +235,6 @@ class FilterColumns(ColumnStep):
     """Keeps the records for which ``predicate`` is true; false and null are counted as filtered.
 
     The predicate works row by row and gives booleans.
-
-    >>> import malstrom_py as mp, polars as pl
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> bids = job.source("bids", sources.Memory([{"price": 10}, {"price": None}, {"price": 30}]))
-    >>> mp.collect(bids.filter("dear", pl.col("price") > 20))
-    [{'price': 30}]
     """
 
     takes_frames = True
@@ -290,14 +278,6 @@ class MapBatches(ColumnStep):
 
     OperatorError: ``fn`` raised (``on_error`` does not apply, because the record is unknown), or returned something
     else.
-
-    >>> import malstrom_py as mp, pyarrow as pa, pyarrow.compute as pc
-    >>> from malstrom_py import sources
-    >>> def upper(batch: pa.RecordBatch) -> pa.RecordBatch:
-    ...     return pa.RecordBatch.from_pydict({"word": pc.utf8_upper(batch["value"])})
-    >>> job = mp.Job("docs")
-    >>> mp.collect(job.source("words", sources.Memory(["ant", "bee"])).map_batches("upper", upper))
-    [{'word': 'ANT'}, {'word': 'BEE'}]
     """
 
     def __init__(self, context: StepContext, *, fn: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
@@ -340,13 +320,6 @@ class Select(ColumnStep):
 
     An expression works row by row (``pl.col("a") * 2``; not ``pl.col("a").sum()``). Downstream, columns stay columns
     as long as steps take them; a function of a value gets a dict.
-
-    >>> import malstrom_py as mp, polars as pl
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> bids = job.source("bids", sources.Memory([{"price": 10, "item": "a"}, {"price": 20, "item": "b"}]))
-    >>> mp.collect(bids.select("in-euros", "item", euros=pl.col("price") * 0.5))
-    [{'item': 'a', 'euros': 5.0}, {'item': 'b', 'euros': 10.0}]
     """
 
     takes_frames = True
@@ -364,13 +337,6 @@ class WithColumns(ColumnStep):
     """Each record keeps its columns and gets those that ``expressions`` make of it; one of the same name is replaced.
 
     An expression works row by row (``pl.col("a") * 2``; not ``pl.col("a").sum()``).
-
-    >>> import malstrom_py as mp, polars as pl
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> bids = job.source("bids", sources.Memory([{"price": 10}, {"price": 20}]))
-    >>> mp.collect(bids.with_columns("in-euros", euros=pl.col("price") * 0.5))
-    [{'price': 10, 'euros': 5.0}, {'price': 20, 'euros': 10.0}]
     """
 
     takes_frames = True

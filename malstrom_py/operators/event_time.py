@@ -99,12 +99,7 @@ class AssignTimestamps(Operator):
 
 
 def time_column(moments: pa.Array, unit: Unit) -> pa.Array | None:
-    """Convert a column of moments to int64 in ``unit``, as `to_time` does; None if one needs separate treatment.
-
-    >>> import pyarrow as pa
-    >>> time_column(pa.array([1500, -1500], pa.timestamp("ms", "UTC")), "s").to_pylist()
-    [1, -2]
-    """
+    """Convert a column of moments to int64 in ``unit``, as `to_time` does; None if one needs separate treatment."""
     import pyarrow as pa
 
     kind = moments.type
@@ -161,14 +156,6 @@ class GenerateEpochs(Operator):
 
     A part without records for ``idle_after_s`` does not hold the epoch back. A record more than ``max_ahead`` (in
     ``unit``) ahead of the runtime's clock is sent with the late ones, counted apart, and does not advance the epoch.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> times = job.source("times", sources.Memory([100, 90, 89])).assign_timestamps("at", lambda t: t)
-    >>> on_time, late = times.generate_epochs("epochs", mp.limit_out_of_orderness(10))
-    >>> mp.collect(on_time), mp.collect(late)
-    ([100, 90], [89])
     """
 
     takes_columns = True
@@ -308,10 +295,8 @@ class GenerateEpochs(Operator):
         """Raise an idle part to the epoch sent without it, never to the maximum (T2)."""
         if part.idle:
             out.drain()  # records of another branch of this region may be in flight to the same union
-            try:
+            with self._failures.of_hook(part.tracker.raise_to):
                 part.tracker.raise_to(out.passed())
-            except Exception as error:
-                raise self._failures.error(error, part.tracker.raise_to, policy=False) from error
 
     def _new(self, state: Any, out: Outlet) -> _Part:
         """Return a part whose tracker continues from ``state``, if given.
@@ -319,15 +304,13 @@ class GenerateEpochs(Operator):
         T2: a gained part keeps its frontier, even if this worker is ahead; the rescale informs the steps downstream. A
         new part starts at the epoch already sent.
         """
-        try:
+        with self._failures.of_hook(self._generator.tracker):
             tracker = self._generator.tracker(self._unit)
             if state is not None:
                 tracker.restore(state)
             else:
                 tracker.raise_to(out.passed())
             part = _Part(tracker)
-        except Exception as error:
-            raise self._failures.error(error, self._generator.tracker, policy=False) from error
         self._check_epoch(part)
         return part
 

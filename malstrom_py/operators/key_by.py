@@ -51,8 +51,7 @@ class KeyBy(Operator):
             return
         batch, keys = call_each(self._fn, batch, self._failures, out)
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
-        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
-            self._return_watch = None
+        self._return_watch.nothing(len(batch))
         out.send(batch.with_keys(keys))
 
     def _send_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
@@ -112,12 +111,7 @@ def is_always_legal(keys: pl.Series) -> bool:
 
 
 def keys_to_check(column: pa.Array) -> list[Any]:
-    """Return the distinct values of a column of keys that must be checked: none, if all of its type are legal.
-
-    >>> import pyarrow as pa
-    >>> keys_to_check(pa.array(["a", "b"])), keys_to_check(pa.array([1.5, 2.5, 1.5]))
-    ([], [1.5, 2.5])
-    """
+    """Return the distinct values of a column of keys that must be checked: none, if all of its type are legal."""
     import pyarrow as pa
 
     kind = column.type
@@ -134,14 +128,6 @@ class KeyLocal(Operator):
     """Keys each record by ``fn(value)`` on its current worker: records of one key may be on several workers.
 
     F4: a key that is not legal (NaN, a list, …) is a `CodecError`, or handled by ``on_error``.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sinks, sources
-    >>> job, out = mp.Job("docs"), sinks.Memory()
-    >>> job.source("words", sources.Memory(["ant", "bee"])).key_local("letter", lambda w: w[0]).sink("out", out)
-    >>> _ = mp.run(job)
-    >>> out.by_key
-    {'a': ['ant'], 'b': ['bee']}
     """
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any], Any]) -> None:
@@ -153,7 +139,6 @@ class KeyLocal(Operator):
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, keys = call_each(self._fn, batch, self._failures, out)
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
-        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
-            self._return_watch = None
+        self._return_watch.nothing(len(batch))
         # Unlike key_by, the batch keeps its part, so generate_epochs may still follow.
         out.send(Batch(batch.values, keys=keys, timestamps=batch.timestamps, part=batch.part))

@@ -62,11 +62,7 @@ class StatefulMap(KeyedOperator):
 
 
 def no_pair(answer: object, pair: str) -> TypeError:
-    """Return the error about a function that returned ``answer`` instead of a ``pair``.
-
-    >>> str(no_pair((1, 2, 3), "(output, state)")), str(no_pair(None, "(output, state)"))
-    ('must return (output, state), got a tuple of 3', 'must return (output, state), got None')
-    """
+    """Return the error about a function that returned ``answer`` instead of a ``pair``."""
     got = "None" if answer is None else type(answer).__name__
     if isinstance(answer, tuple | list):
         got = f"a {got} of {len(answer)}"
@@ -77,15 +73,6 @@ class StatefulFlatMap(StatefulMap):
     """Calls ``fn(key, value, state) -> (outputs, new state)``: one record per item of ``outputs``, in order.
 
     A new state of None drops the key's state; a key without state starts from ``default()``, or from None.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> def missing(key, number, last):
-    ...     return range(last + 1, number), number
-    >>> job = mp.Job("docs")
-    >>> numbers = job.source("numbers", sources.Memory([1, 2, 5])).key_by("all", lambda n: "all")
-    >>> mp.collect(numbers.stateful_flat_map("missing", missing, default=int))
-    [3, 4]
     """
 
     def __init__(
@@ -126,17 +113,6 @@ class StatefulFlatMap(StatefulMap):
 class TtlMap(StatefulMap):
     """Calls ``fn(key, value, state) -> (output, new state)``. A key's state is dropped once the step's frontier passes
     its last record + ``ttl`` (in the stream's unit); the key then starts from ``default()`` again.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> visits = job.source("visits", sources.Memory([("a", 1), ("a", 5), ("b", 50), ("a", 51)]))
-    >>> timed = visits.assign_timestamps("at", lambda visit: visit[1])
-    >>> on_time, late = timed.generate_epochs("epochs", mp.limit_out_of_orderness(0))
-    >>> keyed = on_time.key_by("who", lambda visit: visit[0])
-    >>> seen = keyed.ttl_map("seen", lambda key, visit, seen: (seen + 1, seen + 1), ttl=10, default=int)
-    >>> mp.collect(seen, batch=mp.Batching(rows_max=1))
-    [1, 2, 1, 1]
     """
 
     def __init__(

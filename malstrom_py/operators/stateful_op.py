@@ -19,7 +19,12 @@ from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import OperatorError, mark_safe, shown
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.forgotten_return import watch_states, watch_timers
+from malstrom_py.operators.forgotten_return import (
+    LOST_BY_TIMER,
+    forgets_timer_state,
+    may_forget_state,
+    watch_returns,
+)
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, distinct, keys_of
 from malstrom_py.operators.logic import CheckedOutput, Output, hooks_of
 from malstrom_py.state.keyed_state import Defaulting
@@ -28,13 +33,6 @@ from malstrom_py.state.keyed_state import Defaulting
 class Assigned(MutableMapping[Any, Any]):
     """A view of ``values``, key -> state, that tracks changes. ``changed``: the keys assigned or dropped; ``made``:
     those of them that had no state before.
-
-    >>> values = {"a": 1, "b": 2}
-    >>> states = Assigned(values)
-    >>> states["a"], states["c"] = 5, 6
-    >>> del states["b"]
-    >>> values, sorted(states.changed), states.made
-    ({'a': 5, 'c': 6}, ['a', 'b', 'c'], {'c'})
     """
 
     __slots__ = ("_values", "changed", "made")
@@ -137,8 +135,10 @@ class StatefulOp(StatefulOperator):
         if default is not None and self._on_batch is not None:
             self.state.values = Defaulting(default)
         self._checked = CheckedOutput(context, sides)
-        self._return_watch = None if self._on_data is None else watch_states(context, self._on_data)
-        self._timer_watch = None if self._on_timer is None else watch_timers(context, self._on_timer)
+        self._return_watch = watch_returns(context, self._on_data, "stateful_op", suspects=may_forget_state)
+        self._timer_watch = watch_returns(
+            context, self._on_timer, "stateful_op", LOST_BY_TIMER, suspects=forgets_timer_state
+        )
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         output: Output[Any, Any] = Output()
@@ -194,7 +194,7 @@ class StatefulOp(StatefulOperator):
         keys = keys_of(batch, self.context.step)
         self.changes(keys)
         states, default = self.state.values, self._default
-        call = function if self._return_watch is None else self._watched(function)
+        call = self._watched(function) if self._return_watch.active else function
         rows = enumerate(zip(keys, batch.values, batch.timestamps or repeat(None), strict=False))
         sent, asked = output.keys, output.timers
         index, mark, timers = 0, 0, 0
@@ -226,8 +226,7 @@ class StatefulOp(StatefulOperator):
 
         def watched(*arguments: Any) -> Any:
             state = function(*arguments)
-            if self._return_watch is not None and self._return_watch.over((state,)):
-                self._return_watch = None
+            self._return_watch.results((state,))
             return state
 
         return watched
@@ -236,9 +235,8 @@ class StatefulOp(StatefulOperator):
         states = Assigned(self.state.values)
         sent = len(output)
         try:
-            function(*arguments, states, output)
-        except Exception as error:
-            raise self.failures.error(error, function, policy=False) from error
+            with self.failures.of_hook(function):
+                function(*arguments, states, output)
         finally:
             self.state.note(states.changed)
         if len(output) > sent or output.timers:
@@ -283,8 +281,7 @@ class StatefulOp(StatefulOperator):
             self._set(key, state)
             self._set_timers(output)
             calls += 1
-        if calls and self._timer_watch is not None and self._timer_watch.over_after(calls):
-            self._timer_watch = None
+        self._timer_watch.nothing(calls)
 
     def _check_later(self, key: Any, time: int, output: Output[Any, Any], function: object) -> None:
         """Refuse a timer set by ``on_timer`` that is not later: it would fire forever."""

@@ -14,7 +14,7 @@ from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import OWN, ErrorPolicy, call_each, kept_of, verdicts_of
-from malstrom_py.operators.forgotten_return import watch_returns, watch_values
+from malstrom_py.operators.forgotten_return import returns_values, watch_returns
 
 
 class Map(Operator):
@@ -31,24 +31,16 @@ class Map(Operator):
         super().__init__(context)
         self._fn = fn
         self._failures = ErrorPolicy(context)
-        self._return_watch = watch_values(context, fn, "map")
+        self._return_watch = watch_returns(context, fn, "map", suspects=returns_values)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, results = call_each(self._fn, batch, self._failures, out)
-        if self._return_watch is not None and self._return_watch.over(results):
-            self._return_watch = None
+        self._return_watch.results(results)
         out.send(batch.with_values(results))
 
 
 class Filter(Operator):
-    """Keeps the records for whose value ``predicate`` is true; the others are counted as filtered.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> mp.collect(job.source("numbers", sources.Memory([1, 2, 3])).filter("odd", lambda n: n % 2))
-    [1, 3]
-    """
+    """Keeps the records for whose value ``predicate`` is true; the others are counted as filtered."""
 
     def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any]) -> None:
         super().__init__(context)
@@ -64,22 +56,13 @@ class Filter(Operator):
         else:
             batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
             kept = batch.compress(verdicts)
-        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
-            self._return_watch = None
+        self._return_watch.nothing(len(batch))
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)
 
 
 class FilterMap(Operator):
-    """Replaces each value by ``fn(value)``, and drops the record (counted as filtered) where that is None.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> texts = job.source("texts", sources.Memory(["1", "x", "3"]))
-    >>> mp.collect(texts.filter_map("parse", lambda t: int(t) if t.isdigit() else None))
-    [1, 3]
-    """
+    """Replaces each value by ``fn(value)``, and drops the record (counted as filtered) where that is None."""
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any], Any]) -> None:
         super().__init__(context)
@@ -89,8 +72,7 @@ class FilterMap(Operator):
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, results = call_each(self._fn, batch, self._failures, out)
-        if self._return_watch is not None and self._return_watch.over(results):
-            self._return_watch = None
+        self._return_watch.results(results)
         kept = batch.with_values(results).compress([result is not None for result in results])
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)
@@ -102,14 +84,7 @@ _ROWS_OUT: Final = 4096
 
 
 class FlatMap(Operator):
-    """Replaces each record by one record per item of ``fn(value)``, in order, each with its key and timestamp.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> mp.collect(job.source("lines", sources.Memory(["a b", "", "c"])).flat_map("words", str.split))
-    ['a', 'b', 'c']
-    """
+    """Replaces each record by one record per item of ``fn(value)``, in order, each with its key and timestamp."""
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any], Iterable[Any]], blame: object = OWN) -> None:
         super().__init__(context)
@@ -160,14 +135,7 @@ def spread(column: list[Any], counts: list[int]) -> list[Any]:
 
 
 class Flatten(FlatMap):
-    """Replaces each record by one record per item of its value, in order, each with its key and timestamp.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> mp.collect(job.source("lists", sources.Memory([[1, 2], [], [3]])).flatten("items"))
-    [1, 2, 3]
-    """
+    """Replaces each record by one record per item of its value, in order, each with its key and timestamp."""
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context, fn=iter, blame=None)
@@ -182,16 +150,7 @@ class Flatten(FlatMap):
 
 
 class Inspect(Operator):
-    """Calls ``fn(value)`` for its effect and forwards each record unchanged.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> mp.collect(job.source("numbers", sources.Memory([1, 2])).inspect("show", print))
-    1
-    2
-    [1, 2]
-    """
+    """Calls ``fn(value)`` for its effect and forwards each record unchanged."""
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any], object]) -> None:
         super().__init__(context)
@@ -207,16 +166,6 @@ class InspectFrontier(Operator):
     """Calls ``fn(frontier)`` each time the step's own frontier advances, on each worker; records pass unchanged.
 
     The last call is with `MAX_EPOCH`, on untimed streams too.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> job = mp.Job("docs")
-    >>> times = job.source("times", sources.Memory([5, 7])).assign_timestamps("at", lambda t: t)
-    >>> on_time, late = times.generate_epochs("epochs", mp.limit_out_of_orderness(0))
-    >>> mp.collect(on_time.inspect_frontier("show", lambda time: print("end" if time == mp.MAX_EPOCH else time)))
-    6
-    end
-    [5, 7]
     """
 
     takes_columns = True
@@ -234,10 +183,8 @@ class InspectFrontier(Operator):
         # T2: an epoch may be repeated, to change the idle flag of its sender.
         if epoch.time > self._seen:
             self._seen = epoch.time
-            try:
+            with self._failures.of_hook(self._fn):
                 self._fn(epoch.time)
-            except Exception as error:
-                raise self._failures.error(error, self._fn, policy=False) from error
         out.forward(epoch)
 
     def continue_at(self, epoch: int) -> None:

@@ -46,10 +46,8 @@ class StatelessOp(Operator):
         # T2: an epoch may be repeated, to change the idle flag of its sender.
         if self._on_epoch is not None and epoch.time > self._checked.passed:
             output: Output[Any, Any] = Output()
-            try:
+            with self._failures.of_hook(self._on_epoch):
                 self._on_epoch(epoch, output)
-            except Exception as error:
-                raise self._failures.error(error, self._on_epoch, policy=False) from error
             # An epoch has no key, and a record with a key must be on the worker that owns the key.
             self._checked.check_keys(output, frozenset() if self.context.keyed else {None}, self._on_epoch)
             self._send(output, out, part=None, closing=epoch.time)

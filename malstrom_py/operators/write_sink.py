@@ -6,7 +6,8 @@ the part, so that a writer moves like the state of any key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from malstrom_py.data.batch import Batch
@@ -27,6 +28,20 @@ from malstrom_py.sinks.base import (
 )
 from malstrom_py.state.keyed_state import Migrate
 from malstrom_py.worker_context import WorkerId, WorkerInfo
+
+
+def _error(error: Exception, step: str, what: str) -> SinkError:
+    text = str(error) if isinstance(error, SinkError | SparkError) else text_with_place(error)
+    return SinkError(f"sink {step!r} {what}: {text}")
+
+
+@contextmanager
+def sink_errors(step: str, what: str) -> Iterator[None]:
+    """Make an error of a user's sink a `SinkError` that names the step and ``what`` failed."""
+    try:
+        yield
+    except Exception as error:
+        raise _error(error, step, what) from error
 
 
 class WriteSink(Operator):
@@ -52,11 +67,9 @@ class WriteSink(Operator):
         """Open this worker's writer."""
         info = WorkerInfo(self.context.job, self.context.step, WorkerId(self.context.worker))
         sink = self.sink
-        try:
+        with sink_errors(self.context.step, "could not be opened"):
             build = sink.open if isinstance(sink, TransactionalSink) else sink.build
             writer = build(info)
-        except Exception as error:
-            raise self.error(error, "could not be opened") from error
         methods = ("write(batch)", "pre_commit(context)", "close")
         if wrong := missing_methods(writer, build, methods if isinstance(sink, TransactionalSink) else methods[::2]):
             raise SinkError(f"sink {self.context.step!r}: {wrong}")
@@ -66,7 +79,7 @@ class WriteSink(Operator):
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if self.writer is None:
             raise SinkError(f"sink {self.context.step!r} is not open")
-        try:
+        try:  # without the cost of a context per batch
             self.writer.write(batch)
         except Exception as error:
             raise self.error(error, "could not write") from error
@@ -85,10 +98,8 @@ class WriteSink(Operator):
         """Make the writer's data durable, but not visible, and return the payload for the commit."""
         if self.writer is None:
             raise SinkError(f"sink {self.context.step!r} is not open")
-        try:
+        with sink_errors(self.context.step, "could not pre-commit"):
             payload: bytes = self.writer.pre_commit(context)  # type: ignore[attr-defined]  # of a transactional one
-        except Exception as error:
-            raise self.error(error, "could not pre-commit") from error
         return payload
 
     def take_payloads(self) -> list[bytes]:
@@ -108,15 +119,12 @@ class WriteSink(Operator):
         """Close the writer, if it is open."""
         writer, self.writer = self.writer, None
         if writer is not None:
-            try:
+            with sink_errors(self.context.step, "could not be closed"):
                 writer.close()
-            except Exception as error:
-                raise self.error(error, "could not be closed") from error
 
     def error(self, error: Exception, what: str) -> SinkError:
         """Return ``error`` as a `SinkError` that names this step."""
-        text = str(error) if isinstance(error, SinkError | SparkError) else text_with_place(error)
-        return SinkError(f"sink {self.context.step!r} {what}: {text}")
+        return _error(error, self.context.step, what)
 
 
 class KeyByPart(Operator):
@@ -131,11 +139,9 @@ class KeyByPart(Operator):
         keys = batch.keys or [None] * len(batch)
         times: list[Any] = batch.timestamps or [None] * len(batch)
         parts: list[str] = []
-        try:
+        with self._failures.of_hook(self._sink.assign_part):
             for key, value, timestamp in zip(keys, batch.values, times, strict=True):
                 parts.append(self._sink.assign_part(DataMessage(key, value, timestamp)))
-        except Exception as error:
-            raise self._failures.error(error, self._sink.assign_part, policy=False) from error
         for kind in set(map(type, parts)) - {str}:
             raise OperatorError(
                 f"step {self.context.step!r}: assign_part returned a part of type {kind.__name__}: the name of a part "
@@ -150,25 +156,7 @@ class KeyByPart(Operator):
 
 
 class WriteParts(StatefulOperator):
-    """Writes each record to the writer of its part, which is opened when the part first arrives or is acquired.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> class Lists:
-    ...     def __init__(self): self.parts = {}
-    ...     def assign_part(self, message): return "even" if message.value % 2 == 0 else "odd"
-    ...     def build_part(self, part, state): return ListPart(self.parts.setdefault(part, []))
-    >>> class ListPart:
-    ...     def __init__(self, rows): self.rows = rows
-    ...     def write(self, batch): self.rows.extend(batch.values)
-    ...     def snapshot(self): return len(self.rows)
-    ...     def close(self): pass
-    >>> job, out = mp.Job("docs"), Lists()
-    >>> job.source("numbers", sources.Memory([1, 2, 3])).sink("out", out)
-    >>> _ = mp.run(job)
-    >>> out.parts
-    {'odd': [1, 3], 'even': [2]}
-    """
+    """Writes each record to the writer of its part, which is opened when the part first arrives or is acquired."""
 
     def __init__(self, context: StepContext, *, sink: PartitionedSink, keyed: bool) -> None:
         super().__init__(context)
@@ -189,10 +177,8 @@ class WriteParts(StatefulOperator):
             else:
                 taken = Batch(taken.values, timestamps=taken.timestamps)
             writer = self._part(part)
-            try:
+            with sink_errors(self.context.step, f"could not write to part {part!r}"):
                 writer.write(taken)
-            except Exception as error:
-                raise self._error(error, f"could not write to part {part!r}") from error
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         """The stream ends here."""
@@ -235,10 +221,8 @@ class WriteParts(StatefulOperator):
                 self.state.note((part,))
                 self.state.values[part] = _OPENED
             state = self.state.values[part]
-            try:
+            with sink_errors(self.context.step, f"could not open part {part!r}"):
                 writer = self.sink.build_part(part, None if state == _OPENED else state)
-            except Exception as error:
-                raise self._error(error, f"could not open part {part!r}") from error
             if wrong := missing_methods(writer, self.sink.build_part, ("write(batch)", "snapshot", "close")):
                 raise SinkError(f"sink {self.context.step!r}: {wrong}")
             self._parts[part] = writer
@@ -246,10 +230,8 @@ class WriteParts(StatefulOperator):
 
     def _fetch(self, parts: Iterable[str]) -> None:
         for part in parts:
-            try:
+            with sink_errors(self.context.step, f"could not return its position in part {part!r}"):
                 position = self._parts[part].snapshot()
-            except Exception as error:
-                raise self._error(error, f"could not return its position in part {part!r}") from error
             position = _OPENED if position is None else position
             known = self.state.values.get(part)
             if type(position) not in _PLAIN or type(known) is not type(position) or known != position:
@@ -257,13 +239,8 @@ class WriteParts(StatefulOperator):
             self.state.values[part] = position
 
     def _close(self, part: str) -> None:
-        try:
+        with sink_errors(self.context.step, f"could not close part {part!r}"):
             self._parts.pop(part).close()
-        except Exception as error:
-            raise self._error(error, f"could not close part {part!r}") from error
-
-    def _error(self, error: Exception, what: str) -> SinkError:
-        return SinkError(f"sink {self.context.step!r} {what}: {text_with_place(error)}")
 
 
 _OPENED = "malstrom_py: part without a position"

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from malstrom_py.errors import SourceError
 from malstrom_py.sinks.output_record import JobOutput
 from malstrom_py.spark.output_files import FileSplit, OutputFiles, batches_of, check_readable, output_of, step_of
-from malstrom_py.spark.snapshot_source import SnapshotQuery, asks_for_snapshots
+from malstrom_py.spark.snapshot_source import RowsReader, SnapshotQuery, asks_for_snapshots
 from malstrom_py.spark.types import arrow_schema, spark_schema
 
 if TYPE_CHECKING:
@@ -30,13 +30,7 @@ COUNTS: Final = (
 
 
 def counts_of(output: JobOutput) -> list[dict[str, Any]]:
-    """Return one row of counts per step, column -> value, in the order of the plan.
-
-    >>> steps = {"in": {"kind": "source", "rows_in": 3, "ports": {"out": 3}, "late": 0}}
-    >>> [row] = counts_of(JobOutput("docs", "s1", {"job": "docs", "duration_s": 0.5, "steps": steps}, {}))
-    >>> row["step"], row["rows_in"], row["late"], row["keys"]
-    ('in', 3, 0, None)
-    """
+    """Return one row of counts per step, column -> value, in the order of the plan."""
     if output.result is None:
         raise SourceError(f"job {output.job!r} has stored no counts with its output: read what='output' instead")
     names = [column.split()[0] for column in COUNTS.replace("map<string, bigint>", "map").split(", ")]
@@ -67,7 +61,9 @@ class JobOutputSource(DataSource):
         if asks_for_snapshots(self.options):
             return SnapshotQuery(self.options).reader(schema)
         query = _OutputQuery(self.options)
-        return _CountsReader(query.output, schema) if query.what == "result" else _FilesReader(query.files(), schema)
+        if query.what == "result":
+            return RowsReader(counts_of(query.output), schema)
+        return _FilesReader(query.files(), schema)
 
 
 class _OutputQuery:
@@ -103,19 +99,6 @@ class _FilesReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         split: FileSplit | None = partition.value
         return iter(()) if split is None else batches_of(split, self._schema)
-
-
-class _CountsReader(DataSourceReader):
-    """Reads the counts, one row per step."""
-
-    def __init__(self, output: JobOutput, schema: StructType) -> None:
-        self._rows = counts_of(output)
-        self._names = schema.names
-        if unknown := [name for name in self._names if name not in self._rows[0]]:
-            raise SourceError(f"the result has no column {', '.join(unknown)}: its columns are {COUNTS}")
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        return (tuple(row[name] for name in self._names) for row in self._rows)
 
 
 def _requested_schema(schema: StructType) -> pa.Schema:

@@ -53,13 +53,6 @@ def spark_errors(what: str, otherwise: type[MalstromError] = SparkError) -> Iter
 
     The message begins with ``what``, the operation that failed. Errors from elsewhere, such as a user's function, are
     not changed.
-
-    >>> from pyspark.errors import AnalysisException
-    >>> with spark_errors("table 'planes'", SparkError):
-    ...     raise AnalysisException("[TABLE_OR_VIEW_NOT_FOUND] There is no `planes`.\n'Relation [planes]")
-    Traceback (most recent call last):
-        ...
-    malstrom_py.errors.SparkError: table 'planes': [TABLE_OR_VIEW_NOT_FOUND] There is no `planes`.
     """
     try:
         yield

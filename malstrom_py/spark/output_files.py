@@ -35,11 +35,7 @@ _TRUTHS: Final = {"true": True, "false": False}
 
 
 def partition_texts(file: str) -> dict[str, str | None]:
-    """Parse the folders of ``file`` (relative to the output folder) into column -> text; a null partition is None.
-
-    >>> partition_texts("day=2013-01-01/to=a%2Fb/out-1.parquet"), partition_texts("out-1.parquet")
-    ({'day': '2013-01-01', 'to': 'a/b'}, {})
-    """
+    """Parse the folders of ``file`` (relative to the output folder) into column -> text; a null partition is None."""
     texts: dict[str, str | None] = {}
     for folder in file.split("/")[:-1]:
         parsed = parse_folder(folder)
@@ -50,12 +46,7 @@ def partition_texts(file: str) -> dict[str, str | None]:
 
 
 def partition_schema(files: Sequence[Mapping[str, str | None]]) -> pa.Schema:
-    """Return the partition columns, given the folder texts of each file.
-
-    >>> partition_schema([{"day": "2013-01-01", "to": "7"}, {"day": None, "to": "EWR"}])
-    day: date32[day]
-    to: string
-    """
+    """Return the partition columns, given the folder texts of each file."""
     import pyarrow as pa
 
     names = list(files[0]) if files else []
@@ -65,12 +56,7 @@ def partition_schema(files: Sequence[Mapping[str, str | None]]) -> pa.Schema:
 
 
 def partition_value(text: str | None, kind: pa.DataType) -> Any:
-    """Parse the folder text of a partition column of type ``kind``.
-
-    >>> import pyarrow as pa
-    >>> partition_value("2013-01-01", pa.date32()), partition_value("7", pa.int64()), partition_value(None, pa.string())
-    (datetime.date(2013, 1, 1), 7, None)
-    """
+    """Parse the folder text of a partition column of type ``kind``."""
     if text is None:
         return None
     match kind_of(kind):

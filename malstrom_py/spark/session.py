@@ -51,11 +51,7 @@ T = TypeVar("T")
 
 
 def call_within(ask: Callable[[], T], *, within_s: float) -> T:
-    """Call ``ask`` in a daemon thread and return its result; raise `SparkError` after ``within_s`` seconds.
-
-    >>> call_within(lambda: 42, within_s=5.0)
-    42
-    """
+    """Call ``ask`` in a daemon thread and return its result; raise `SparkError` after ``within_s`` seconds."""
     answer: Future[T] = Future()
     Thread(target=_ask, args=(ask, answer), name="malstrom-spark-ask", daemon=True).start()
     try:

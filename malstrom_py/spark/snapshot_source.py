@@ -89,13 +89,7 @@ class StateColumns:
 
 
 def columns_of(entries: Iterable[tuple[Any, Any]]) -> StateColumns:
-    """Infer the columns from all ``entries`` of key and state.
-
-    >>> columns_of([("ant", {"n": 1, "mean": 0.5}), ("bee", {"n": 2, "mean": None})]).kinds
-    {'key': 'str', 'n': 'int', 'mean': 'float'}
-    >>> columns_of([(("ant", 1), 5), (("bee", 2), 6)]).kinds, columns_of([(1, {"n": 1}), (2, 7)]).kinds
-    ({'key': 'json', 'state': 'int'}, {'key': 'int', 'state': 'json'})
-    """
+    """Infer the columns from all ``entries`` of key and state."""
     key, state, fields = ColumnKinds(), ColumnKinds(), dict[str, ColumnKinds]()
     are_dicts: bool | None = None
     for one, value in entries:
@@ -146,9 +140,6 @@ def json_text(value: Any) -> str:
     Types that JSON lacks are mapped: tuples and sets to lists (sets sorted), dates and times to ISO 8601, durations to
     seconds, decimals and UUIDs to text, bytes to base64, NaN and infinities to text, a dict with a key that is not text
     to a list of pairs.
-
-    >>> json_text({"at": dt.date(2026, 1, 2), "seen": {2, 1}}), json_text({1: (2.5, None)}), json_text(float("nan"))
-    ('{"at": "2026-01-02", "seen": [1, 2]}', '[[1, [2.5, null]]]', '"nan"')
     """
     return json.dumps(_plain(value))
 
@@ -309,10 +300,10 @@ class SnapshotQuery:
             return _StateReader(self.chains(), self.columns(), schema)
         manifests = self.manifests() if self.read == "snapshots" else [self.manifest()]
         rows = map(_snapshot_row, manifests) if self.read == "snapshots" else _position_rows(manifests[0])
-        return _RowsReader(list(rows), schema)
+        return RowsReader(list(rows), schema)
 
 
-class _RowsReader(DataSourceReader):
+class RowsReader(DataSourceReader):
     """Reads a few rows that are known when the query is planned."""
 
     def __init__(self, rows: list[dict[str, Any]], schema: StructType) -> None:

@@ -1,13 +1,8 @@
 """The types of Spark SQL and those of Arrow, each in terms of the other.
 
-Which types of Spark SQL can be carried, and as what Arrow has them.
-
-Rule: what would lose something, or mean something else, is an error that names the column and says what to cast it to.
-Moments are in UTC, independent of the session's time zone: Arrow has ``TIMESTAMP`` as ``timestamp[us, tz=UTC]``.
-
-What columns of Arrow are in Spark SQL: the way back from `malstrom_py.spark.types`.
-
-Rule: what Spark has no type for gets the next larger one (unsigned numbers) or text (times of day); else it is refused.
+Rules. To Arrow: what would lose something, or mean something else, is an error that names the column and says what to
+cast it to; ``TIMESTAMP`` is in UTC, independent of the session's time zone. To Spark: what it has no type for gets the
+next larger one (unsigned numbers) or text (times of day), or is refused.
 """
 
 from __future__ import annotations
@@ -54,13 +49,7 @@ _REMEDIES: Final = {
 
 
 def arrow_schema(schema: Any, *, error: type[Exception] = SourceError) -> pa.Schema:
-    """What rows of a Spark ``schema`` are in Arrow; ``error`` names the first column that cannot be carried.
-
-    >>> from pyspark.sql.types import DayTimeIntervalType, StringType, StructType
-    >>> spark = StructType().add("carrier", StringType()).add("delay", DayTimeIntervalType())
-    >>> {field.name: str(field.type) for field in arrow_schema(spark)}
-    {'carrier': 'string', 'delay': 'duration[us]'}
-    """
+    """What rows of a Spark ``schema`` are in Arrow; ``error`` names the first column that cannot be carried."""
     import pyarrow as pa
 
     return pa.schema([(field.name, arrow_type(field.dataType, field.name, error=error)) for field in schema.fields])
@@ -100,12 +89,7 @@ def _refusal(kind: Any, path: str) -> str:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """``schema`` in Spark; `SourceError` names the first column that Spark cannot have.
-
-    >>> import pyarrow as pa
-    >>> spark_schema(pa.schema([("n", pa.uint8()), ("at", pa.timestamp("ns"))])).simpleString()
-    'struct<n:smallint,at:timestamp_ntz>'
-    """
+    """``schema`` in Spark; `SourceError` names the first column that Spark cannot have."""
     from pyspark.sql.types import StructType
 
     spark = StructType()

@@ -94,19 +94,7 @@ class Call:
 
 
 class Calls:
-    """The calls of one step on one worker.
-
-    >>> async def double(number):
-    ...     return 2 * number
-    >>> with Resources() as resources:
-    ...     calls = Calls(Asking(double), "docs")
-    ...     call = calls.ask(21)
-    ...     calls.start()
-    ...     print(calls.wait() == [call], call.answer)
-    ...     calls.close()
-    ...     resources.close()
-    True 42
-    """
+    """The calls of one step on one worker."""
 
     def __init__(self, asking: Asking, step: str) -> None:
         self._asking = asking

@@ -3,9 +3,9 @@
 Rules. Order holds for the whole step: records wait in one queue with the epochs between them, the maximum epoch too, so
 that no record is sent after an epoch that it preceded. The queue is bounded: while it is full, the region takes in
 nothing (F2, back-pressure); it is full with what leaves within a fraction of a second. The queue is state. A barrier
-persists it (S1), and a restored step first repeats the calls for its records. Where snapshots restore at any scale, a
-barrier waits until the queue has no epochs (`holds_epochs`): the frontier at the barrier is then the same on every
-worker, and the waiting records are after it, so that each can resume on the worker that owns its key.
+waits until the queue has no epochs (`holds_epochs`), then persists it (S1): the frontier at the barrier is the same on
+every worker, and the waiting records are after it, so that each can resume on the worker that owns its key. A restored
+step first repeats the calls for its records.
 
 The queue does not move in a rescale, because its records could be sent below the frontier of the new owner: when state
 moves, every owner has received the epoch of the cut (R4, R5). Held epochs are a risk for the state of later steps: a
@@ -22,7 +22,6 @@ from typing import Any, Final
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import (
-    MIN_EPOCH,
     AbsBarrier,
     Acquire,
     Collect,
@@ -37,9 +36,9 @@ from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.batch_sizing import UNLIMITED, Speed
 from malstrom_py.operators.enrich.cache import ABSENT, Answers, Cache
 from malstrom_py.operators.enrich.calls import Asking, Call, Calls
-from malstrom_py.operators.enrich.queue import Gathered, Held, artefact_of, decoded, encoded, held_in, merged
+from malstrom_py.operators.enrich.queue import Gathered, Held, artefact_of, encoded, held_in, in_one_slot
 from malstrom_py.operators.failures import ErrorPolicy, call_each
-from malstrom_py.operators.forgotten_return import watch_combine, watch_returns
+from malstrom_py.operators.forgotten_return import LOST_BY_COMBINE, watch_returns
 from malstrom_py.operators.keyed import distinct, keys_of
 from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.keyed_state import Migrate
@@ -81,7 +80,7 @@ class Enrich(Operator):
         self._return_watch = watch_returns(context, asking.function, "enrich")
         self._by = by
         self._combine = combine
-        self._combine_watch = watch_combine(context, combine)
+        self._combine_watch = watch_returns(context, combine, "enrich", LOST_BY_COMBINE)
         self._failures = ErrorPolicy(context)
         self._calls = Calls(asking, context.step)
         self._answers = None if cache is None else Answers(cache)
@@ -89,7 +88,6 @@ class Enrich(Operator):
         self._queue: deque[Held | Epoch] = deque()
         self._slots_of: SlotsOf | None = None
         self._unasked = False
-        self._restored_to = MIN_EPOCH
         self._rows_largest = 0
         self._speed = Speed()
         self._held_since_s: float | None = None
@@ -108,17 +106,14 @@ class Enrich(Operator):
         entries = list(map(Held, keys, batch.values, timestamps, calls))
         if self.checked:
             for entry in entries:
-                entry.image = encoded([entry], self.context)
+                entry.image = encoded(entry, self.context)
         self._queue.extend(entries)
-        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
-            self._return_watch = None
+        self._return_watch.nothing(len(batch))
         self._rows_largest = max(self._rows_largest, len(batch))
         self._calls.start()
         self._leave(out)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        if epoch.time <= self._restored_to:
-            return  # the epoch was in the restored queue
         if self._queue:
             self._queue.append(epoch)
         else:
@@ -133,11 +128,12 @@ class Enrich(Operator):
             case Acquire():
                 self._let_leave((), out)
             case AbsBarrier():
-                if self._slots_of is None:
-                    made = encoded(self._queue, self.context)
-                else:
-                    made = artefact_of(self._queue, self._slots_of, self.context)
-                message.backend.persist(self.context.step, made)
+                slots_of = self._slots_of
+                if slots_of is None:
+                    # Nothing has held the barrier back until no epoch waits.
+                    self._let_leave((), out)
+                    slots_of = in_one_slot
+                message.backend.persist(self.context.step, artefact_of(self._queue, slots_of, self.context))
             case SuspendMarker():
                 # No output may follow. The snapshot before the marker has these records, or the job does not resume.
                 self._queue.clear()
@@ -182,21 +178,17 @@ class Enrich(Operator):
         return left
 
     def restore(self, state: bytes, owned: Callable[[Any], bool] = lambda key: True) -> None:
-        """Restore the queue of a barrier, for the keys that are ``owned`` here (S5: any N restores on any M). Called
-        before the first epoch: an epoch of the queue is not forwarded twice.
-        """
-        held = decoded(state, self.context, owned)
-        self._queue = deque(merged(self._queue, held))
-        self._unasked = True
-        epochs = [entry.time for entry in self._queue if isinstance(entry, Epoch)]
-        self._restored_to = max([self._restored_to, *epochs])
+        """Append the records of a barrier whose keys are ``owned`` here (S5: any N restores on any M)."""
+        self._hold([one for one in held_in([state], (0,), self.context) if owned(one.key)])
 
     def track(self, slots_of: SlotsOf) -> None:
         self._slots_of = slots_of
 
     def install(self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None) -> None:
         """Append the records that waited on one worker to the queue; ``migrate`` does not apply to them."""
-        held = held_in(chain, slots, self.context)
+        self._hold(held_in(chain, slots, self.context))
+
+    def _hold(self, held: Sequence[Held]) -> None:
         for key in {one.key for one in held} & self._keys():
             raise InternalError(f"step {self.context.step!r}: records of key {shown(key)} waited on two workers")
         self._queue.extend(held)
@@ -279,8 +271,7 @@ class Enrich(Operator):
                     out.drain()  # records before the error are sent in any case, so that the outcome is deterministic
                     raise
         rows.send()
-        if combined and self._combine_watch is not None and self._combine_watch.over_after(combined):
-            self._combine_watch = None
+        self._combine_watch.nothing(combined)
         self._note(before - len(queue))
         return before - len(queue)
 
@@ -293,7 +284,7 @@ class Enrich(Operator):
             self._held_since_s = now_s if self._queue else None
 
     def _finish(self, entry: Held, call: Call, rows: Gathered, out: Outlet) -> None:
-        if entry.image is not None and encoded([entry], self.context) != entry.image:
+        if entry.image is not None and encoded(entry, self.context) != entry.image:
             raise OperatorError(
                 f"step {self.context.step!r} changed a value while it waited (in "
                 f"{describe_function(self._asking.function)}): values are shared with other branches and persisted, so "

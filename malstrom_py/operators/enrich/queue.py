@@ -1,12 +1,11 @@
-"""The queue of a step that holds records back: its entries, their stored form, and the merge of two queues.
+"""The queue of a step that holds records back: its entries and their stored form.
 
 Rule: entries are in the order of arrival, and an epoch comes after every record that it must not overtake.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -63,24 +62,14 @@ class Gathered:
             self._keys, self._values, self._timestamps = [], [], []
 
 
-def encoded(queue: Iterable[Held | Epoch], context: StepContext) -> bytes:
-    """Encode ``queue`` for a snapshot. `CodecError` names the key of a record that cannot be stored."""
-    rows = [
-        (None, None, None, entry.time) if isinstance(entry, Epoch) else (entry.key, entry.value, entry.timestamp, None)
-        for entry in queue
-    ]
-    return context.codec.encode_rows_at_rest(rows, step=context.step)
+def encoded(held: Held, context: StepContext) -> bytes:
+    """Return the record as a snapshot stores it. `CodecError` names its key if it cannot be stored."""
+    return context.codec.encode_rows_at_rest([(held.key, held.value, held.timestamp)], step=context.step)
 
 
-def decoded(state: bytes, context: StepContext, owned: Callable[[Any], bool]) -> list[Held | Epoch]:
-    """Decode the result of `encoded`: the epochs, and the records whose keys are ``owned``."""
-    queue: list[Held | Epoch] = []
-    for key, value, timestamp, epoch in context.codec.decode_at_rest(state, step=context.step):
-        if epoch is not None:
-            queue.append(Epoch(epoch))
-        elif owned(key):
-            queue.append(Held(key, value, timestamp))
-    return queue
+def in_one_slot(keys: Sequence[Any]) -> list[int]:
+    """Return slot 0 for each of ``keys``: for a step whose keys are on no other worker."""
+    return [0] * len(keys)
 
 
 def artefact_of(queue: Iterable[Held | Epoch], slots_of: SlotsOf, context: StepContext) -> bytes:
@@ -115,35 +104,3 @@ def held_in(chain: Sequence[bytes], slots: Collection[int], context: StepContext
     for entry in entries_in(chain, context.codec, slots=slots, step=context.step):
         placed += [(place, Held(entry.key, value, timestamp)) for value, timestamp, place in entry.value]
     return [one for _, one in sorted(placed, key=itemgetter(0))]
-
-
-def merged(one: Iterable[Held | Epoch], other: Iterable[Held | Epoch]) -> list[Held | Epoch]:
-    """Merge the queues of two workers that received the same epochs.
-
-    The result has each epoch once, after all records that preceded it in either queue. If a queue lacks the epoch, the
-    records before its next epoch precede it, or all its records if it has no later one. Records of one queue keep
-    their order.
-
-    >>> one = [Held("a", 1, 3), Epoch(5), Held("a", 2, 7)]
-    >>> other = [Held("b", 3, 4), Epoch(5)]
-    >>> [entry.time if isinstance(entry, Epoch) else entry.value for entry in merged(one, other)]
-    [1, 3, 5, 2]
-    """
-    queues = [deque(one), deque(other)]
-    times = {entry.time for queue in queues for entry in queue if isinstance(entry, Epoch)}
-    result: list[Held | Epoch] = []
-    for time in sorted(times):
-        for queue in queues:
-            while queue:
-                entry = queue[0]
-                if isinstance(entry, Epoch):
-                    if entry.time > time:
-                        break
-                    queue.popleft()
-                    if entry.time == time:
-                        break
-                else:
-                    result.append(entry)
-                    queue.popleft()
-        result.append(Epoch(time))
-    return [*result, *queues[0], *queues[1]]

@@ -15,6 +15,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -230,12 +231,8 @@ class ParquetFolder:
         """Make the ``staged`` files visible. Idempotent. ``work``: the folder of the publication."""
         if self.mode != "append":
             try:
-                swap(
-                    work,
-                    self.path,
-                    lambda folder: self._fill(work, folder, context, staged, schema),
-                    replace=self._replaces,
-                )
+                fill = partial(self._fill, work, context=context, staged=staged, schema=schema)
+                swap(work, self.path, fill, replace=self.mode == "overwrite")
             except SinkError:
                 _take_back(work, context, staged)
                 raise
@@ -251,10 +248,6 @@ class ParquetFolder:
             if any(map(os.path.lexists, targets)) and not all(os.path.lexists(file.path) for file in staged):
                 raise OutcomeUnknown(str(error)) from error
             raise
-
-    @property
-    def _replaces(self) -> bool:
-        return self.mode == "overwrite"
 
     def _is_without_columns(self, context: CommitContext) -> bool:
         """Return whether the folder has no Parquet file, or only the empty one of ``context``."""

@@ -1,10 +1,7 @@
-"""Arrow types as Spark reads them from Parquet, and one schema for all that is published together.
-
-Arrow types as Spark reads them from Parquet, and the rules by which the types of one column come together.
+"""Arrow types as Spark reads them from Parquet, and one schema for all that is published together: what workers wrote,
+and what is there already.
 
 Rule: a column keeps its type. Only what was of no type yet takes one later, and Decimals get more digits.
-
-One schema for all that is published together: what workers wrote, and what is there already.
 """
 
 from __future__ import annotations
@@ -44,10 +41,6 @@ _LISTED_MAX: Final = 10
 
 def schema_for_spark(schema: pa.Schema) -> pa.Schema:
     """``schema`` in types that Spark reads; a column of None only stays of no type.
-
-    >>> import pyarrow as pa
-    >>> schema_for_spark(pa.schema([("n", pa.uint8()), ("t", pa.timestamp("ns"))])).types
-    [DataType(int16), TimestampType(timestamp[us])]
 
     Raises:
         SinkError: Spark has no type for a column, or takes the names of two for one.

@@ -33,24 +33,6 @@ if TYPE_CHECKING:
 PROPERTY: Final = "malstrom.commit"
 
 
-def create_table(
-    frame: Any,
-    table: str,
-    context: CommitContext,
-    *,
-    format: str,
-    partition_by: Sequence[str],
-    options: Mapping[str, str],
-) -> None:
-    """Create ``table`` from ``frame``, marked with ``context``; Spark raises if it exists."""
-    from pyspark.sql.functions import col
-
-    writer = frame.writeTo(table).using(format).options(**options).tableProperty(PROPERTY, _named(context))
-    if partition_by:
-        writer = writer.partitionedBy(*(col(f"`{name.replace('`', '``')}`") for name in partition_by))
-    writer.create()
-
-
 def is_created(session: Any, frame: Any, table: str, context: CommitContext) -> bool:
     """Return whether ``context`` has created ``table`` from ``frame``; drop a table that was created but not filled.
 
@@ -201,11 +183,14 @@ class ThroughSpark:
 
     def check(self) -> None:
         """Raise `SinkError` at the start of the job if the target cannot take the rows."""
+        self._check(self.given)
+
+    def _check(self, schema: pa.Schema | None) -> None:
         if self.path is not None and self.mode != "append":
             check_folder(self.path, replace=self.mode == "overwrite")
         if self.table is not None:
             with spark_session(self._session) as session, spark_errors(f"table {self.table!r}", SinkError):
-                check_table(session, self.table, self.mode, self.partition_by, self.given)
+                check_table(session, self.table, self.mode, self.partition_by, schema)
 
     @property
     def _session(self) -> Any:
@@ -222,11 +207,7 @@ class ThroughSpark:
         check_staged(staged)
         if schema is not None:
             bring_to(schema, staged)
-        if self.path is not None and self.mode != "append":
-            check_folder(self.path, replace=self.mode == "overwrite")
-        if self.table is not None:
-            with spark_session(self._session) as session, spark_errors(f"table {self.table!r}", SinkError):
-                check_table(session, self.table, self.mode, self.partition_by, schema)
+        self._check(schema)
         return schema
 
     def publish(
@@ -256,18 +237,21 @@ class ThroughSpark:
         with spark_errors(f"table {self.table!r}", SinkError):
             if self.mode == "error":
                 if not again or not is_created(session, frame, self.table, context):
-                    create_table(
-                        frame,
-                        self.table,
-                        context,
-                        format=self.format,
-                        partition_by=self.partition_by,
-                        options=self.options,
-                    )
+                    self._create_table(frame, self.table, context)
             elif self.mode == "append" and session.catalog.tableExists(self.table):
                 conformed(session, frame, self.table, schema).write.insertInto(self.table)
             else:
                 self._writer(frame).saveAsTable(self.table)
+
+    def _create_table(self, frame: Any, table: str, context: CommitContext) -> None:
+        """Create ``table`` from ``frame``, marked with ``context``; Spark raises if it exists."""
+        from pyspark.sql.functions import col
+
+        writer = frame.writeTo(table).using(self.format).options(**self.options)
+        writer = writer.tableProperty(PROPERTY, _named(context))
+        if self.partition_by:
+            writer = writer.partitionedBy(*(col(f"`{name.replace('`', '``')}`") for name in self.partition_by))
+        writer.create()
 
     def _write_folder(self, frame: Any, schema: pa.Schema, context: CommitContext) -> None:
         assert self.path is not None

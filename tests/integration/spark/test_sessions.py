@@ -26,14 +26,6 @@ def test_the_session_of_the_program_is_found_and_goes_on(spark: Any) -> None:
     assert spark.range(3).count() == 3
 
 
-def test_what_spark_says_is_told_in_one_line(spark: Any) -> None:
-    said = "table 'nowhere': [TABLE_OR_VIEW_NOT_FOUND] The table or view `nowhere` cannot be found."
-    with pytest.raises(SourceError) as caught, spark_errors("table 'nowhere'", SourceError):
-        spark.table("nowhere").collect()
-    assert str(caught.value).startswith(said)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("sql", "condition"),
     [
@@ -45,11 +37,6 @@ def test_values_of_records_are_not_told(spark: Any, sql: str, condition: str) ->
     with pytest.raises(SourceError, match=condition) as caught, spark_errors("a query", SourceError):
         spark.sql(sql).collect()
     assert "secret" not in str(caught.value)
-
-
-def test_an_error_of_others_passes(spark: Any) -> None:
-    with pytest.raises(ConnectionError, match="of the user"), spark_errors("a query", SourceError):
-        raise ConnectionError("of the user")
 
 
 CLASSIC = """
@@ -192,14 +179,6 @@ try:
 except MalstromError as error:
     print(type(error).__name__, error)
 """
-
-
-@pytest.mark.only_classic
-def test_without_java_spark_is_not_started(tmp_path: Path) -> None:
-    told = told_by(REFUSED, environ={"PATH": str(tmp_path), "JAVA_HOME": ""})
-    assert told.startswith(
-        "SparkError Spark cannot be started: Java: not found. Spark needs Java 17 or 21; install one"
-    )
 
 
 @pytest.mark.only_classic

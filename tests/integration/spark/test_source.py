@@ -279,8 +279,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("given", "said"), WRONG, ids=lambda value: str(value)[:50])
 def test_what_cannot_be_read_is_told_by_the_step(spark: Any, staging: Path, given: dict[str, Any], said: str) -> None:
-    with pytest.raises(SourceError, match=f"source 'in': .*{said}"):
+    with pytest.raises(SourceError, match=f"source 'in': .*{said}") as caught:
         rows_of(Spark(**given))
+    assert "\n" not in str(caught.value)
     assert left_in(staging) == []
 
 

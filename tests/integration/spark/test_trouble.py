@@ -133,29 +133,6 @@ def test_what_a_spark_that_dies_was_publishing_is_published_by_the_next_start(
     assert second != first
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"table": "no_such_table"}, r"\[TABLE_OR_VIEW_NOT_FOUND\] The table or view `no_such_table` cannot be found"),
-        ({"sql": "select n from no_such_table"}, r"\[TABLE_OR_VIEW_NOT_FOUND\]"),
-        ({"sql": "selec 1"}, r"\[PARSE_SYNTAX_ERROR\] Syntax error at or near 'selec'"),
-        ({"sql": "select 1 as n", "columns": ["m"]}, "'m'"),
-        ({"path": "/no/such/folder"}, r"\[PATH_NOT_FOUND\] Path does not exist: file:/no/such/folder"),
-        ({"path": "/proc/1/environ", "format": "no-such-format"}, r"\[DATA_SOURCE_NOT_FOUND\]"),
-    ],
-    ids=["table", "table in SQL", "SQL", "column", "path", "format"],
-)
-def test_what_is_not_there_is_a_source_error_in_one_line(
-    spark: Any, tmp_path: Path, asked: dict[str, Any], said: str
-) -> None:
-    job = mp.Job("refused")
-    job.source("in", sources.Spark(**asked, session=spark, staging=tmp_path)).sink("out", sinks.Memory())
-    with pytest.raises(SourceError, match=said) as caught:
-        mp.run(job)
-    assert "\n" not in str(caught.value)
-    assert "\tat " not in str(caught.value)
-
-
 def test_where_nothing_may_be_staged_or_written_it_says_so(spark: Any, tmp_path: Path) -> None:
     # Not even root may write below a file.
     (tmp_path / "file").touch()

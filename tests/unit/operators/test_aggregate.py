@@ -16,7 +16,7 @@ from malstrom_py import agg
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import OperatorError
-from malstrom_py.operators.aggregate import Aggregate, columns_of, loop_of
+from malstrom_py.operators.aggregate import Aggregate
 from malstrom_py.operators.base import OnError
 from malstrom_py.testing import OperatorTester
 from malstrom_py.testing.exact import same
@@ -64,27 +64,6 @@ def test_fields_are_columns_or_functions_and_each_is_looked_up_once() -> None:
     assert calls == [3, 5]
 
 
-class Priced:
-    """A function that cannot be a key of a dict, and equals all others."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    def __init__(self, factor: int) -> None:
-        self.factor = factor
-
-    def __call__(self, value: int) -> int:
-        return value * self.factor
-
-
-def test_functions_are_told_apart_by_what_they_are() -> None:
-    assert stepped(one=agg.sum(Priced(2)), other=agg.sum(Priced(3))).push(Batch([1], keys=["k"])).values() == [
-        {"one": 2, "other": 3}
-    ]
-
-
 FIGURES: dict[str, Aggregation[Any, Any]] = {
     "mean": agg.mean("x"),
     "n": agg.count(),
@@ -126,18 +105,6 @@ def test_rows_and_columns_give_the_same_and_no_row_is_made(rows: list[dict[str, 
     assert not columns.rows_made
 
 
-def test_columns_are_taken_where_nothing_else_is_asked_for() -> None:
-    assert columns_of(FIGURES) == ["x", "s"]
-    assert columns_of({"n": agg.count()}) == []
-    assert columns_of({"n": agg.count(), "all": agg.last()}) is None
-    assert columns_of({"n": agg.sum("x"), "other": agg.sum(len)}) is None
-    assert [stepped(n=one).operator.takes_columns for one in (agg.count(), agg.sum("x"), agg.sum())] == [
-        True,
-        True,
-        False,
-    ]
-
-
 def test_a_column_that_is_not_there_fails_as_in_rows() -> None:
     for batch in (
         Batch([{"y": 1}], keys=["k"]),
@@ -170,20 +137,6 @@ def test_what_is_written_out_does_what_the_functions_do(values: list[Any]) -> No
                 continue
             results.append({"figure": one.finish(state)})
         assert same(step.values(), results), one
-
-
-class Adding:
-    """A function that cannot be a key of a dict."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __call__(self, state: int, value: int) -> int:
-        return state + value
-
-
-def test_functions_of_an_own_aggregate_may_be_of_any_kind() -> None:
-    own = agg.custom(int, Adding(), Adding(), str)
-    assert stepped(own=own).push(Batch([1, 2], keys=["k", "k"])).values() == [{"own": "1"}, {"own": "3"}]
 
 
 # A record that fails.
@@ -266,24 +219,3 @@ def test_the_order_of_the_arguments_does_not_matter_to_what_was_persisted() -> N
     restored.restore(persisted)
     (message,) = restored.send_local([("k", 4)]).step().receive_local()
     assert message.value == {"c": 2, "a": 3, "b": 11}  # type: ignore[union-attr]
-
-
-def test_what_was_sent_is_not_changed_by_what_comes_later() -> None:
-    step = stepped(first=agg.first(), n=agg.n_unique()).push(Batch([1], keys=["k"]))
-    (row,) = step.values()
-    step.push(Batch([2], keys=["k"]))
-    assert row == {"first": 1, "n": 1}
-
-
-def test_each_step_has_a_loop_of_its_own() -> None:
-    one, other = loop_of({"n": agg.count()}), loop_of({"n": agg.sum()})
-    for loop, expected in ((one, [{"n": 1}]), (other, [{"n": 7}])):
-        results: list[Any] = []
-        loop([("k", 7)], results, {})
-        assert results == expected
-
-
-def test_nan_is_as_in_the_steps_of_single_figures() -> None:
-    step = stepped(total=agg.sum(), least=agg.min()).push(Batch([1.0, math.nan], keys=["k", "k"]))
-    assert math.isnan(step.values()[-1]["total"])
-    assert step.values()[-1]["least"] == 1.0

@@ -39,10 +39,6 @@ def test_values_keys_and_part_stay_and_former_times_are_replaced() -> None:
     assert step.batches()[0].part == "p"
 
 
-def test_ints_are_taken_as_they_are_in_any_order() -> None:
-    assert times([5, -3, 0, MIN_EPOCH + 1, MAX_EPOCH - 1]) == [5, -3, 0, MIN_EPOCH + 1, MAX_EPOCH - 1]
-
-
 def test_aware_datetimes_are_converted_whatever_their_zone() -> None:
     new_york = datetime(2012, 12, 31, 19, tzinfo=timezone(timedelta(hours=-5)))
     assert times([datetime(2013, 1, 1, tzinfo=UTC), new_york]) == [NEWYEAR_MS, NEWYEAR_MS]

@@ -15,7 +15,7 @@ from malstrom_py.operators.branching import Branch
 from malstrom_py.operators.event_time import AssignTimestamps
 from malstrom_py.operators.key_by import KeyBy
 from malstrom_py.operators.stateless import Filter, FilterMap, FlatMap, Inspect, Map
-from tests.unit.operators.stepping import Recorder, Stepped, cut
+from tests.unit.operators.stepping import Stepped, cut
 
 
 def picky(value: int) -> int:
@@ -80,9 +80,3 @@ def test_an_operator_that_takes_no_batches_says_so() -> None:
     with pytest.raises(NotImplementedError, match="Operator takes no batches"):
         step.push(Batch([1]))
     assert Operator(StepContext("test", "bare")).keys is None
-
-
-def test_counters_are_those_of_the_context() -> None:
-    context = StepContext("test", "bare")
-    assert Operator(context).counters is context.counters
-    assert Recorder().counters is not Recorder().counters

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from malstrom_py.operators.batch_sizing import UNLIMITED, BatchSize, Speed
+from malstrom_py.operators.batch_sizing import BatchSize
 
 
 def settled(takes_s: Callable[[int], float], *, most: int = 1024, times: int = 60, first: int = 4) -> BatchSize:
@@ -42,10 +42,3 @@ def test_what_is_behind_limits_too() -> None:
     assert size.rows == 16
     size.took(16, 0.0, limit_s=0.05, load=0.6)
     assert size.rows == 20
-
-
-def test_where_no_time_passes_nothing_is_limited() -> None:
-    speed = Speed()
-    speed.took(1, 0.0)
-    assert speed.within_s(0.3) == UNLIMITED
-    assert settled(lambda count: 0.0).rows >= 1024

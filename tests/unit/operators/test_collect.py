@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,26 +43,6 @@ def test_lists_have_the_size_and_the_end_brings_the_rest(records: list[str], siz
         assert by_key[key] == [mine[start : start + size] for start in range(0, len(mine), size)]
     assert step.operator.keys == 0
     assert step.epochs() == [MAX_EPOCH]
-
-
-def test_a_list_is_sent_with_the_record_that_fills_it_also_twice_in_a_batch() -> None:
-    step = stepped(2).push(Batch([1, 2, 3, 4, 5], keys=["a"] * 5))
-    assert step.rows() == [("a", [1, 2], None), ("a", [3, 4], None)]
-    assert step.operator.keys == 1
-
-
-def test_a_list_carries_the_largest_timestamp_of_its_values_not_the_last() -> None:
-    step = stepped(3, timed=True).push(Batch([1, 2, 3], keys=["a"] * 3, timestamps=[5, 9, 7]))
-    assert step.rows() == [("a", [1, 2, 3], 9)]
-
-
-def test_a_list_goes_before_the_epoch_that_would_make_it_late_and_not_sooner() -> None:
-    step = stepped(9, timed=True).push(Batch([1, 2], keys=["a", "b"], timestamps=[5, 6]), Epoch(4))
-    assert step.batches() == []
-    step.push(Epoch(5))
-    assert step.rows() == [("a", [1], 5)]
-    assert [type(message) for message in step.messages()] == [Epoch, Batch, Epoch]
-    assert step.push(Epoch(6)).rows()[-1] == ("b", [2], 6)
 
 
 MOVES = st.lists(
@@ -143,11 +122,6 @@ def test_a_list_that_was_sent_full_starts_the_wait_of_the_next_one_anew() -> Non
     clock.advance(1.0)
     schedule(step, clock)
     assert step.values() == [[1, 2], [3]]
-
-
-@pytest.mark.parametrize(("every_s", "scheduled"), [(None, False), (1.0, True)])
-def test_only_a_step_with_every_wants_to_be_called(every_s: float | None, scheduled: bool) -> None:
-    assert stepped(2, every_s).operator.scheduled is scheduled
 
 
 def test_what_was_gathered_moves_with_the_time_that_it_has_waited() -> None:

@@ -6,16 +6,13 @@ import functools
 import operator
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import DeadLetter
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import StepContext
-from malstrom_py.operators.failures import ErrorPolicy, call_each, kept_of, results_of, verdicts_of
-from malstrom_py.operators.stateless import Map
+from malstrom_py.operators.failures import ErrorPolicy
 from tests.unit.operators.stepping import Recorder, Stepped
 
 
@@ -98,34 +95,6 @@ def test_what_has_no_code_is_told_by_name(described: object, reported: str) -> N
 
 def test_a_column_is_told_as_one() -> None:
     assert describe_function(operator.itemgetter("shop")) == "column 'shop'"
-
-
-@pytest.mark.parametrize(
-    ("loop", "expected"),
-    [(results_of, [10, 20, 0, 40]), (verdicts_of, [True, True, False, True]), (kept_of, [1, 2, 4])],
-)
-def test_a_loop_goes_on_behind_each_record_that_raised(loop: Any, expected: list[Any]) -> None:
-    def tenfold(value: int) -> int:
-        if value < 0:
-            raise ValueError(value)
-        return value * 10
-
-    batch, results = call_each(
-        tenfold,
-        Batch([-1, 1, 2, -2, -3, 0, 4, -4]),
-        ErrorPolicy(StepContext("test", "under-test", on_error="skip")),
-        Stepped(functools.partial(Map, fn=tenfold)).call(lambda out: out),
-        loop=loop,
-    )
-    assert results == expected
-    assert batch.values == [1, 2, 0, 4]
-
-
-def test_a_clean_batch_is_not_copied() -> None:
-    batch = Batch([1, 2])
-    out = Stepped(functools.partial(Map, fn=function)).call(lambda out: out)
-    same, _ = call_each(function, batch, ErrorPolicy(StepContext("test", "under-test")), out)
-    assert same is batch
 
 
 def test_a_letter_is_counted_also_where_nothing_takes_it() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.epochs import limit_out_of_orderness
-from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Control, Epoch, PartFinished, PartOpened
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch, PartFinished, PartOpened
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.operators.event_time import LATE, ON_TIME, GenerateEpochs
 from tests.unit.operators.stepping import Stepped
@@ -170,19 +170,6 @@ def test_t5_the_maximum_epoch_goes_to_both_streams() -> None:
     assert step.epochs(LATE) == [MAX_EPOCH]
 
 
-def test_keys_and_timestamps_of_late_records_stay() -> None:
-    batch = Batch(["x", "y"], keys=["a", "b"], timestamps=[100, 1], part="p")
-    step = stepped().push(PartOpened("p"), batch)
-    assert step.rows(LATE) == [("b", "y", 1)]
-    assert step.batches(LATE)[0].part == "p"
-
-
-def test_epochs_do_not_fall_below_what_an_epoch_can_be() -> None:
-    step = stepped(bound=1 << 62).push(PartOpened("p"), batch_of([-(1 << 62) - 5, 0]))
-    assert all(epoch >= MIN_EPOCH for epoch in step.epochs(ON_TIME))
-    assert step.rows(LATE) == []
-
-
 def test_a_batch_of_a_part_that_is_not_open_is_our_bug() -> None:
     with pytest.raises(InternalError, match="'under-test'"):
         stepped().push(PartOpened("p"), Batch([1], timestamps=[1], part="unknown"))
@@ -191,11 +178,6 @@ def test_a_batch_of_a_part_that_is_not_open_is_our_bug() -> None:
 def test_records_that_come_from_no_part_are_an_error_of_the_step_that_made_them() -> None:
     with pytest.raises(OperatorError, match="'under-test' received records that come from no part"):
         stepped().push(PartOpened("p"), Batch([1], timestamps=[1]))
-
-
-def test_parts_end_here() -> None:
-    control: list[Control] = [PartOpened("p"), PartFinished("p")]
-    assert stepped().push(*control).messages(ON_TIME) == []
 
 
 class Broken:

@@ -52,8 +52,3 @@ def test_rows_of_columns_are_not_made_nor_counted() -> None:
     assert step.counters.rows_made == 0
     assert [time for batch in step.batches(LATE) for time in batch.timestamps or ()] == [1]
     assert [batch.part for batch in (*step.batches(ON_TIME), *step.batches(LATE))] == ["p", "p"]
-
-
-def test_a_batch_without_a_late_row_is_passed_on_as_it_is() -> None:
-    batch = columns_of([100, 101])
-    assert stepped().push(batch).batches(ON_TIME)[0] is batch

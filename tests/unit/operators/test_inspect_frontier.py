@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.errors import OperatorError, PlanError
 from malstrom_py.operators.stateless import InspectFrontier
@@ -41,23 +40,10 @@ def test_t2_it_is_not_called_when_a_part_becomes_idle_or_wakes() -> None:
     assert step.messages() == messages  # which are passed on all the same
 
 
-def test_records_pass_as_they_are() -> None:
-    batch = Batch([1, None], keys=["a", "b"], timestamps=[5, 6], part="p")
-    assert stepped([]).push(batch).batches() == [batch]
-
-
 def test_on_an_untimed_stream_only_the_end_is_told() -> None:
     seen: list[int] = []
     stream = mp.Job("a").source("in", sources.Memory([1, 2])).inspect_frontier("frontier", seen.append)
     assert mp.collect(stream) == [1, 2]
-    assert seen == [mp.MAX_EPOCH]
-
-
-def test_a_late_stream_knows_only_the_end() -> None:
-    seen: list[int] = []
-    timed = mp.Job("a").source("in", sources.Memory([9, 1])).assign_timestamps("at", int)
-    _, late = timed.generate_epochs("epochs", mp.limit_out_of_orderness(0))
-    assert mp.collect(late.inspect_frontier("frontier", seen.append)) == [1]
     assert seen == [mp.MAX_EPOCH]
 
 

@@ -101,32 +101,6 @@ def test_the_base_class_asks_for_a_hook_and_ignores_epochs() -> None:
     base.on_epoch(Epoch(1), {}, Output())
 
 
-def test_an_output_keeps_what_it_is_given_in_order() -> None:
-    output: Output[str, int] = Output()
-    output.emit("a", 1, 10)
-    output.send(DataMessage("b", 2, 20))
-    assert (len(output), output.keys, output.values, output.timestamps) == (2, ["a", "b"], [1, 2], [10, 20])
-    assert output.timed
-
-
-def test_an_output_takes_back_what_it_is_told_to() -> None:
-    output: Output[str, int] = Output()
-    for n in range(3):
-        output.emit("a", n)
-        output.set_timer("a", n)
-    output.truncate(1, 2)
-    assert (output.keys, output.values, output.timestamps) == (["a"], [0], [None])
-    assert output.timers == [("a", 0), ("a", 1)]
-
-
-def test_an_output_without_any_timestamp_is_untimed() -> None:
-    output: Output[str, int] = Output()
-    output.emit("a", 1)
-    assert not output.timed
-    output.emit("a", 2, 5)
-    assert output.timed
-
-
 def test_a_side_output_keeps_its_records_apart_and_in_order() -> None:
     output: Output[str, int] = Output()
     output.emit("a", 1, 10)
@@ -146,14 +120,6 @@ def test_what_is_taken_back_is_taken_back_from_side_outputs_too() -> None:
     output.side("odd").emit("a", 3)
     output.truncate(1, 0)
     assert (output.side("odd").values, len(output)) == ([1], 1)
-
-
-def test_an_output_says_whether_side_outputs_were_used() -> None:
-    output: Output[str, int] = Output()
-    output.emit("a", 1)
-    assert not output.sided
-    output.side("odd")
-    assert output.sided
 
 
 def test_a_hook_that_nobody_would_await_is_refused() -> None:

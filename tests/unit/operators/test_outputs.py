@@ -37,15 +37,6 @@ def test_an_output_becomes_one_batch() -> None:
     assert (batch.keys, batch.values, batch.timestamps, batch.part) == (["a", "b"], [1, 2], [5, 4], "p")
 
 
-def test_columns_that_the_stream_does_not_have_are_left_out() -> None:
-    (batch,) = sent(checked(timed=False, keyed=False), output_of((None, 1, None)))
-    assert (batch.keys, batch.timestamps) == (None, None)
-
-
-def test_an_empty_output_sends_nothing() -> None:
-    assert sent(checked(), output_of()) == []
-
-
 @pytest.mark.parametrize("time", [MIN_EPOCH + 1, 0, MAX_EPOCH - 1])
 def test_every_int64_is_a_time_above_the_epoch_that_stands_for_none(time: int) -> None:
     assert sent(checked(), output_of(("a", 1, time)))[0].timestamps == [time]

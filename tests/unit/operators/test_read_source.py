@@ -65,11 +65,6 @@ def test_all_parts_are_announced_before_any_record_and_finished_one_by_one() -> 
     ]
 
 
-def test_a_batch_comes_from_one_part_and_says_which() -> None:
-    step = Reading(Scripted({"a": [[1]], "b": [[2]]})).open().read_all().step
-    assert [batch.part for batch in step.batches()] == ["under-test/a", "under-test/b"]
-
-
 def test_parts_are_polled_in_turn() -> None:
     step = Reading(Scripted({"a": [[1], [2], [3]], "b": [[10], [20]]})).open().read_all().step
     assert step.values() == [1, 10, 2, 20, 3]
@@ -116,12 +111,6 @@ def test_an_idle_part_is_asked_again_after_twice_the_wait_up_to_half_a_second() 
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
 
 
-def test_a_wait_longer_than_half_a_second_is_kept() -> None:
-    reading = Reading(Scripted({"a": [None] * 10}), linger_s=20.0).open()
-    reading.poll()
-    assert reading.operator.next_poll_s() == 20.0
-
-
 def test_without_a_linger_an_idle_part_is_still_left_alone_longer_and_longer() -> None:
     reading = Reading(Scripted({"a": [None] * 100}), linger_s=0.0).open()
     waits = []
@@ -131,21 +120,6 @@ def test_without_a_linger_an_idle_part_is_still_left_alone_longer_and_longer() -
         reading.clock.advance(waits[-1])
     assert waits == sorted(set(waits))
     assert waits[0] > 0
-
-
-def test_rows_end_the_back_off() -> None:
-    reading = Reading(Scripted({"a": [None, [1], None, [2]]})).open()
-    assert reading.poll() == [0]
-    reading.clock.advance(1.0)
-    assert reading.poll() == [1]
-    reading.poll()
-    assert reading.operator.next_poll_s() == reading.clock.monotonic_s() + 1.0  # not twice as long
-
-
-def test_an_idle_part_does_not_hold_up_the_others() -> None:
-    reading = Reading(Scripted({"idle": [None] * 10, "busy": [[1], [2], [3]]})).open()
-    reading.poll(4)
-    assert reading.step.values() == [1, 2, 3]
 
 
 def test_at_most_256_parts_are_open_at_once_and_all_are_read() -> None:
@@ -194,12 +168,6 @@ def test_a_malformed_record_fails_and_names_step_and_part() -> None:
     assert isinstance(caught.value.__cause__, MalformedRecord)
 
 
-def test_a_malformed_record_is_skipped_and_the_part_read_on() -> None:
-    step = Reading(Scripted(MALFORMED), on_error="skip").open().read_all().step
-    assert step.values() == [1, 3]
-    assert (step.counters.rows_in, step.counters.skipped) == (3, 1)
-
-
 def test_a_malformed_record_becomes_a_dead_letter() -> None:
     step = Reading(Scripted(MALFORMED), on_error="dead-letter").open().read_all().step
     assert step.values() == [1, 3]
@@ -207,13 +175,6 @@ def test_a_malformed_record_becomes_a_dead_letter() -> None:
     assert (letter.step, letter.key, letter.value, letter.timestamp) == ("under-test", None, "x", None)
     assert letter.error == "line 2 is not a number"
     assert step.batches(port=1)[0].part == "under-test/a"
-
-
-def test_a_part_may_end_with_a_malformed_record() -> None:
-    source = Scripted({"a": [[1], MalformedRecord("cut off", record="x")]})
-    step = Reading(source, on_error="skip").open().read_all().step
-    assert step.epochs() == [MAX_EPOCH]
-    assert source.closed == {"a": 1}
 
 
 ANY_ERROR = pytest.mark.parametrize(

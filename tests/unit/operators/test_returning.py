@@ -66,27 +66,6 @@ async def forgets_its_answer(value: Any) -> Any:
     value * 2
 
 
-def passing(function: Any) -> Any:
-    """A decorator that changes nothing."""
-
-    @wraps(function)
-    def wrapper(*arguments: Any) -> Any:
-        began = len(arguments)
-        result = function(*arguments)
-        print(began)
-        return result
-
-    return wrapper
-
-
-def passing_at_once(function: Any) -> Any:
-    @wraps(function)
-    async def wrapper(value: Any) -> Any:
-        return await function(value)
-
-    return wrapper
-
-
 def answering(function: Any) -> Any:
     """A decorator that returns something else."""
 
@@ -100,33 +79,13 @@ def answering(function: Any) -> Any:
     return wrapper
 
 
-@passing
-@passing
-def forgets_in_decorators(value: Any) -> Any:
-    value * 2
-
-
-@passing_at_once
-async def forgets_its_answer_in_a_decorator(value: Any) -> Any:
-    value * 2
-
-
 @cache
 def forgets_in_a_cache(value: Any) -> Any:
     value * 2
 
 
-def forgets_in_the_last_branch(value: Any) -> Any:
-    match value:
-        case 1:
-            return None
-        case _:
-            value * 2
-
-
 FORGETFUL = [
-    *(forgets_in_decorators, forgets_its_answer_in_a_decorator, forgets_in_a_cache, forgets_in_the_last_branch),
-    *(forgets, forgets_in_a_branch, forgets_behind_a_loop, forgets_behind_with, forgets_behind_try),
+    *(forgets_in_a_cache, forgets, forgets_in_a_branch, forgets_behind_a_loop, forgets_behind_with, forgets_behind_try),
     *(forgets_what_is_inside, Forgets(), Forgets().take, partial(forgets), forgets_its_answer),
 ]
 
@@ -189,11 +148,6 @@ def returns_by_its_decorator(value: Any) -> Any:
     value * 2
 
 
-@passing
-def returns_through_a_decorator(value: Any) -> Any:
-    return value
-
-
 # fmt: off
 def drops_or_raises(value: Any) -> Any:
     if value > 2: return None  # noqa: E701
@@ -230,7 +184,6 @@ def drops_in_each_way(value: Any) -> Any:
 
 CAREFUL = [
     returns_by_its_decorator,
-    returns_through_a_decorator,
     drops_or_raises,
     drops_by_hand_or_else,
     drops_in_with,
@@ -323,33 +276,6 @@ def test_a_timer_forgets_its_state_if_it_makes_a_new_one_that_goes_nowhere() -> 
     assert not any(map(forgets_timer_state, (Closing().on_timer, Repeating().on_timer, Ringing().on_timer)))
 
 
-def unpacking(*arguments: Any) -> Any:
-    message, total, output = arguments
-    output.emit(message.key, (total or 0) + message.value, message.timestamp)
-
-
-def unpacking_stateless(*arguments: Any) -> Any:
-    message, _state, output = arguments
-    output.send(message)
-
-
-def unpacking_the_rest(message: Any, *rest: Any) -> Any:
-    total, output = rest
-    output.emit(message.key, (total or 0) + message.value, message.timestamp)
-
-
-class Unpacking:
-    def on_data(self, *arguments: Any) -> Any:
-        unpacking(*arguments)
-        message, total, output = arguments
-        output.emit(message.key, total, None)
-
-
-def test_a_state_is_found_among_arguments_that_are_unpacked() -> None:
-    assert all(map(forgets_state, (unpacking, unpacking_the_rest, Unpacking().on_data, passing(unpacking))))
-    assert not forgets_state(unpacking_stateless)
-
-
 def test_a_logic_forgets_its_state_if_it_looks_at_it_and_never_returns_one() -> None:
     assert [forgets_state(one) for one in (running, Running().on_data)] == [True, True]
     assert [forgets_state(one) for one in (stateless, drops, Ringing().on_data)] == [False, False, False]
@@ -404,14 +330,10 @@ STEPS = {
         "Counting.on_timer",
         "a key loses its state when its timer fires",
     ),
-    "unpacked": (lambda s: s.key_by("k", key).stateful_op("step", unpacking), "unpacking", "no key keeps its state"),
-    "decorated": (lambda s: s.filter("step", forgets_in_decorators), "forgets_in_decorators", "no record passes"),
 }
 KINDS = {
     "a logic": "stateful_op",
     "a timer": "stateful_op",
-    "unpacked": "stateful_op",
-    "decorated": "filter",
     "enrich by combine": "enrich",
 }
 SILENT = sorted(STEPS.keys() - {"flat_map", "split", "assign_timestamps", "stateful_map", "stateful_flat_map"})

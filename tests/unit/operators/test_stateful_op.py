@@ -6,7 +6,6 @@ from collections.abc import MutableMapping
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
 from malstrom_py.data.batch import Batch
@@ -60,38 +59,6 @@ def test_on_data_meets_message_and_state_of_the_key_in_order() -> None:
     assert step.rows() == [("a", (1, None), 7), ("b", (2, None), 8), ("a", (3, 1), 9)]
 
 
-def test_a_plain_function_is_a_logic() -> None:
-    def twice(message: DataMessage[str, int], state: None, output: Output[str, int]) -> None:
-        output.send(message)
-        output.send(message)
-
-    assert stepped(twice).push(Batch([1], keys=["a"])).rows() == [("a", 1, None), ("a", 1, None)]
-
-
-def test_default_is_called_for_each_key_without_state() -> None:
-    def gather(message: DataMessage[str, int], state: list[int], output: Output[str, list[int]]) -> list[int]:
-        output.emit(message.key, state)
-        return [*state, message.value]
-
-    step = stepped(gather, default=list).push(Batch([1, 2, 3], keys=["a", "b", "a"]))
-    assert step.values() == [[], [], [1]]
-
-
-def test_a_state_of_none_drops_the_key() -> None:
-    step = stepped(Pairs()).push(Batch([1], keys=["a"]))
-    assert step.operator.keys == 1
-    assert step.push(Batch([None], keys=["a"])).operator.keys == 0
-
-
-@pytest.mark.parametrize("state", [0, "", False, [], np.zeros(2)], ids=repr)
-def test_other_false_states_are_kept(state: Any) -> None:
-    assert stepped(lambda *_: state).push(Batch([1], keys=["a"])).operator.keys == 1
-
-
-def test_a_logic_that_says_nothing_sends_no_batch() -> None:
-    assert stepped(lambda *_: 1).push(Batch([1], keys=["a"])).messages() == []
-
-
 def test_a_record_it_raises_on_leaves_state_and_outputs_as_they_were() -> None:
     def add(message: DataMessage[str, Any], state: int, output: Output[str, int]) -> int:
         output.emit(message.key, -1)
@@ -117,20 +84,6 @@ def test_on_batch_wins_over_on_data() -> None:
     assert stepped(Both(), timed=True).push(Batch([1], keys=["a"], timestamps=[1])).operator.keys == 1
 
 
-def test_on_batch_may_drop_a_key_or_assign_none() -> None:
-    class Dropping(KeyedLogic[str, int, int, int]):
-        def on_batch(self, keys: Any, values: Any, timestamps: Any, state: Any, output: Any) -> None:
-            for key, value in zip(keys, values, strict=True):
-                state[key] = value
-                if value == 0:
-                    del state[key]
-                if value == -1:
-                    state[key] = None
-
-    step = stepped(Dropping()).push(Batch([1, 2, 3], keys=["a", "b", "c"]))
-    assert step.push(Batch([0, -1], keys=["a", "b"])).operator.keys == 1
-
-
 def test_on_epoch_comes_before_the_epoch_is_passed_on() -> None:
     step = stepped(Totals(), timed=True).push(Batch([1], keys=["a"], timestamps=[1]), Epoch(5))
     batch, epoch = step.messages()
@@ -144,29 +97,6 @@ def test_on_epoch_sees_the_end_of_an_untimed_stream_too() -> None:
     assert step.epochs() == [MAX_EPOCH]
 
 
-def test_on_epoch_may_change_and_drop_keys() -> None:
-    class Turning(Pairs):
-        def on_epoch(self, epoch: Epoch, state: State, output: Output[str, tuple[Any, Any]]) -> None:
-            output.emit("a", ("gone", state.pop("a")), epoch.time)
-            state["b"] = None
-            state["c"] += 5
-
-    batch = Batch([1, 2, 3], keys=["a", "b", "c"], timestamps=[1, 2, 3])
-    step = stepped(Turning(), timed=True).push(batch, Epoch(5))
-    assert step.rows()[-1] == ("a", ("gone", 1), 5)
-    assert isinstance(step.operator, StatefulOp)
-    assert step.operator.state.values == {"c": 8}
-
-
-def test_on_epoch_may_not_make_keys_also_where_it_drops_others() -> None:
-    class Turning(Pairs):
-        def on_epoch(self, epoch: Epoch, state: State, output: Output[str, tuple[Any, Any]]) -> None:
-            state["new"] = state.pop("a")
-
-    with pytest.raises(OperatorError, match="made state or set a timer under key 'new'"):
-        stepped(Turning(), timed=True).push(Batch([1], keys=["a"], timestamps=[1]), Epoch(5))
-
-
 def emit_at(timestamp: Any, key: str = "a") -> Any:
     class Late(Pairs):
         def on_epoch(self, epoch: Epoch, state: State, output: Output[str, tuple[Any, Any]]) -> None:
@@ -174,13 +104,6 @@ def emit_at(timestamp: Any, key: str = "a") -> Any:
                 output.emit(key, (0, 0), timestamp)
 
     return Late()
-
-
-@pytest.mark.parametrize("timestamp", [6, 9, 100])
-def test_on_epoch_may_send_above_the_former_epoch(timestamp: int) -> None:
-    step = stepped(emit_at(timestamp), timed=True)
-    step.push(Batch([1], keys=["a"], timestamps=[8]), Epoch(5), Epoch(9))
-    assert step.rows()[-1] == ("a", (0, 0), timestamp)
 
 
 @pytest.mark.parametrize("timestamp", [5, 4, -1])
@@ -191,33 +114,9 @@ def test_on_epoch_may_not_send_at_or_below_the_former_epoch(timestamp: int) -> N
     assert step.epochs() == [5]
 
 
-def test_on_data_may_not_send_at_or_below_the_epoch_passed_on() -> None:
-    step = stepped(lambda message, _, output: output.emit(message.key, 1, 5), timed=True).push(Epoch(5))
-    with pytest.raises(OperatorError, match="at or below the epoch 5"):
-        step.push(Batch([1], keys=["a"], timestamps=[8]))
-    assert step.batches() == []
-
-
 def test_a_timestamp_on_an_untimed_stream_is_refused() -> None:
     with pytest.raises(OperatorError, match=r"'under-test' sent a timestamp on an untimed stream: send None"):
         stepped(lambda message, _, output: output.emit(message.key, 1, 5)).push(Batch([1], keys=["a"]))
-
-
-def test_a_record_without_timestamp_on_a_timed_stream_is_refused() -> None:
-    def mixed(message: DataMessage[str, int], _: None, output: Output[str, int]) -> None:
-        output.send(message)
-        output.emit(message.key, 1)
-
-    with pytest.raises(OperatorError, match="without a timestamp on a timed stream"):
-        stepped(mixed, timed=True).push(Batch([1], keys=["a"], timestamps=[1]))
-
-
-@pytest.mark.parametrize("timestamp", ["noon", 1.5, True, MAX_EPOCH, 1 << 80], ids=repr)
-def test_a_timestamp_that_is_no_time_is_refused(timestamp: Any) -> None:
-    with pytest.raises(OperatorError, match="'under-test' sent a"):
-        stepped(lambda message, _, output: output.emit(message.key, 1, timestamp), timed=True).push(
-            Batch([1], keys=["a"], timestamps=[1])
-        )
 
 
 @pytest.mark.parametrize("on_error", ["fail", "skip", "dead-letter"])
@@ -301,15 +200,6 @@ def test_side_outputs_take_from_every_hook_and_carry_epochs() -> None:
     assert step.rows(2) == [("a", 3, 15)]
     assert [step.epochs(port) for port in range(3)] == [[20]] * 3
     assert step.counters.skipped == 1
-
-
-def test_a_record_for_a_side_output_keeps_its_key() -> None:
-    def elsewhere(message: DataMessage[str, int], state: None, output: Output[str, int]) -> None:
-        output.side("odd").emit("elsewhere", 1)
-
-    step = Stepped(partial(StatefulOp, logic=elsewhere, sides=["odd"]), keyed=True, ports=2)
-    with pytest.raises(OperatorError, match="under key 'elsewhere'"):
-        step.push(Batch([1], keys=["a"]))
 
 
 class Meddler(KeyedLogic[str, int, int, int]):

@@ -86,26 +86,6 @@ def test_t6_a_step_with_two_inputs_wakes_at_the_minimum_of_both() -> None:
     assert woken == [(time, [n for n in values if n <= time]) for time in sorted({n + 1 for n in values})]
 
 
-def test_two_timers_of_a_key_at_one_time_are_one() -> None:
-    logic = Alarms()
-    stepped(logic).push(wake("a", 5, 5), wake("a", 5), Epoch(5))
-    assert logic.calls == [("a", 5), 5]
-
-
-def test_a_timer_set_while_firing_fires_in_its_turn_or_later() -> None:
-    logic = Alarms(again=lambda time: time + 2)
-    stepped(logic).push(wake("a", 1), wake("b", 2), Epoch(4), Epoch(5))
-    assert logic.calls == [("a", 1), ("b", 2), ("a", 3), ("b", 4), 4, ("a", 5), 5]
-
-
-def test_a_timer_at_or_below_the_epoch_that_has_passed_fires_right_after_the_batch() -> None:
-    logic = Alarms()
-    step = stepped(logic).push(Epoch(10), wake("a", 10, 4, 11))
-    assert logic.calls == [10, ("a", 4), ("a", 10)]
-    step.push(Epoch(11))
-    assert logic.calls[3:] == [("a", 11), 11]
-
-
 def test_a_timer_that_on_epoch_sets_for_a_time_already_reached_fires_before_the_epoch_passes() -> None:
     class Late(Alarms):
         def on_epoch(self, epoch: Epoch, state: State, output: Output[str, Any]) -> None:
@@ -128,16 +108,6 @@ def test_the_maximum_epoch_wakes_all() -> None:
     asked = Interrogate(lambda key: True)
     step.push(asked)
     assert asked.keys == {"a"}  # for its state
-
-
-def test_a_key_may_have_a_timer_and_no_state() -> None:
-    logic = Alarms(keep=False)
-    step = stepped(logic).push(wake("a", 5))
-    asked = Interrogate(lambda key: True)
-    step.push(asked)
-    assert (step.operator.keys, asked.keys) == (0, {"a"})
-    step.push(Epoch(5))
-    assert logic.calls == [("a", 5), 5]
 
 
 def test_what_on_timer_sends_may_be_at_the_epoch_and_comes_before_it() -> None:
@@ -334,11 +304,6 @@ def test_on_schedule_comes_about_every_linger_s_of_the_runtimes_clock() -> None:
     assert set(gaps) == {2.0}
     assert sum(values) <= 21
     assert len(values) > 1
-
-
-def test_a_logic_without_on_schedule_is_not_called() -> None:
-    assert not stepped(Alarms()).operator.scheduled
-    assert stepped(Ticking()).operator.scheduled
 
 
 def test_what_on_schedule_drops_is_gone_and_what_it_sends_keeps_the_rules() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, Epoch, Interrogate
+from malstrom_py.data.messages import Epoch, Interrogate
 from malstrom_py.operators.stateful_map import TtlMap
 from tests.unit.operators.stepping import Stepped
 
@@ -36,29 +35,6 @@ def timers(step: Stepped, key: str = "a") -> list[int]:
     return step.operator.state.timers.times(key)
 
 
-@pytest.mark.parametrize(("epoch", "expected"), [(100 + TTL - 1, 2), (100 + TTL, 2), (100 + TTL + 1, 1)])
-def test_the_state_is_there_until_the_frontier_has_passed_last_plus_ttl(epoch: int, expected: int) -> None:
-    step = stepped().push(at(100), Epoch(epoch), at(epoch + 1))
-    assert step.values()[-1] == expected
-
-
-def test_a_record_exactly_ttl_behind_still_meets_the_state() -> None:
-    assert stepped().push(at(100), Epoch(100 + TTL - 1), at(100 + TTL)).values() == [1, 2]
-
-
-def test_each_record_prolongs_and_an_earlier_one_does_not_shorten() -> None:
-    step = stepped().push(at(100), at(105), at(101))
-    assert timers(step) == [115]
-    step.push(Epoch(115))
-    assert step.operator.keys == 1
-    step.push(Epoch(116))
-    assert (step.operator.keys, timers(step)) == (0, [])
-
-
-def test_a_key_that_comes_again_later_starts_from_the_default() -> None:
-    assert stepped().push(at(1), Epoch(50), at(51), at(52)).values() == [1, 1, 2]
-
-
 def test_a_dropped_key_leaves_no_timer_behind() -> None:
     step = stepped().push(at(1), at(2, value="drop"))
     assert (step.operator.keys, timers(step)) == (0, [])
@@ -78,24 +54,6 @@ def test_a_record_it_raises_on_prolongs_nothing() -> None:
 def test_a_new_key_that_only_raises_has_neither_state_nor_timer() -> None:
     step = stepped("dead-letter").push(at(100, value="raise"))
     assert (step.operator.keys, timers(step)) == (0, [])
-
-
-def test_the_end_clears_everything() -> None:
-    step = stepped().push(at(1, key="a"), at(2, key="b"), Epoch(MAX_EPOCH))
-    assert step.operator.keys == 0
-    assert step.epochs() == [MAX_EPOCH]
-
-
-def test_its_time_moves_with_the_key() -> None:
-    giver, taker = stepped(), stepped()
-    giver.push(at(100, key="a"), at(100, key="b"), Epoch(105))
-    taken = Collect(frozenset({"a"}))
-    giver.push(taken)
-    taker.push(Epoch(105), Acquire(taken.states), Epoch(110))
-    assert (timers(giver), timers(taker)) == ([], [110])
-    assert taker.operator.keys == 1
-    assert taker.push(Epoch(111)).operator.keys == 0
-    assert giver.push(Epoch(111)).operator.keys == 0
 
 
 @given(

@@ -31,13 +31,6 @@ def test_a_column_of_the_same_name_is_replaced_where_it_stands() -> None:
     assert [list(row.items()) for row in batch.values] == [[("a", 2), ("b", 2)]]
 
 
-def test_constants_are_given_to_every_row() -> None:
-    assert with_columns(x=pl.lit("k")).push(Batch([1, 2])).batches()[0].values == [
-        {"value": 1, "x": "k"},
-        {"value": 2, "x": "k"},
-    ]
-
-
 def test_a_keyed_stream_stays_keyed() -> None:
     rows = sources.Memory([{"k": "a", "n": 1}, {"k": "b", "n": 2}, {"k": "a", "n": 3}])
     keyed = mp.Job("test").source("in", rows).key_by("k", "k").with_columns("m", m=pl.col("n") * 10)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import sinks, sources
+from malstrom_py import sources
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import (
     MAX_EPOCH,
@@ -210,13 +210,3 @@ def test_a_part_without_a_name_is_refused_with_one_worker_too(part: Any) -> None
     job.source("in", sources.Memory(["a"])).sink("out", Nameless())
     with pytest.raises(OperatorError, match=r"'out-parts': assign_part returned a part of type .*assign_part at "):
         mp.run(job)
-
-
-def test_dead_letters_and_late_records_may_go_to_parts() -> None:
-    job, late_shelf, out = mp.Job("a"), Shelf(), sinks.Memory()
-    times = job.source("in", sources.Memory(["900", "100"])).assign_timestamps("at", int)
-    on_time, late = times.generate_epochs("epochs", mp.limit_out_of_orderness(5))
-    late.sink("late", late_shelf)
-    on_time.sink("out", out)
-    mp.run(job, 2)
-    assert (late_shelf.rows, out.items) == ({"1": [(None, ["100"], [100])]}, ["900"])

@@ -11,11 +11,10 @@ import pytest
 
 from malstrom_py.builder.job import Job
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened
 from malstrom_py.errors import CodecError, SinkError
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.base import CommitContext, SnapshotId
-from malstrom_py.worker_context import WorkerId, WorkerInfo
+from malstrom_py.worker_context import WorkerInfo
 from tests.unit.operators.stepping import Stepped
 
 
@@ -99,16 +98,6 @@ def operator_of(sink: Any) -> tuple[Stepped, WriteSink]:
     step = Stepped(partial(WriteSink, sink=sink), ports=0)
     assert isinstance(step.operator, WriteSink)
     return step, step.operator
-
-
-def test_batches_reach_the_writer_as_they_are() -> None:
-    sink, batch = Plain(), Batch([1, 2], keys=["a", "b"], timestamps=[1, 2])
-    step, operator = operator_of(sink)
-    operator.open()
-    step.push(PartOpened("p"), batch, Epoch(5), PartFinished("p"), Epoch(MAX_EPOCH))
-    assert sink.batches == [batch]
-    assert sink.workers == [WorkerInfo("test", "under-test", WorkerId(0))]
-    assert step.counters.rows_in == 2
 
 
 def test_a_sink_that_is_both_is_opened_as_transactional() -> None:

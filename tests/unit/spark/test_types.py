@@ -80,8 +80,3 @@ def test_the_place_inside_a_column_is_told() -> None:
 def test_a_sink_raises_its_own_error() -> None:
     with pytest.raises(SinkError, match="column 'v'"):
         arrow_schema(spark.StructType().add("v", spark.VariantType()), error=SinkError)
-
-
-def test_a_schema_keeps_the_order_and_the_names_of_its_columns() -> None:
-    schema = arrow_schema(spark.StructType().add("b.c", "integer").add("a", "string"))
-    assert schema == pa.schema([("b.c", pa.int32()), ("a", pa.string())])

@@ -49,31 +49,6 @@ def test_patience_is_what_all_attempts_and_pauses_take_at_most() -> None:
     )
 
 
-def test_calls_are_begun_in_the_order_they_were_asked(resources: Resources) -> None:
-    asked: list[int] = []
-
-    async def note(thing: int) -> None:
-        asked.append(thing)
-        await asyncio.sleep(0)
-
-    made = Calls(Asking(note, concurrency=3), "step")
-    for thing in range(20):
-        made.ask(thing)
-    made.start()
-    finish(made, 20)
-    assert asked == list(range(20))
-    made.close()
-
-
-def test_nothing_is_asked_before_the_start(resources: Resources) -> None:
-    made = Calls(Asking(upper), "step")
-    call = made.ask("a")
-    assert (made.take(), made.wait(), call.done) == ([], [], False)
-    made.start()
-    assert finish(made, 1) == [call]
-    made.close()
-
-
 def test_a_call_sees_the_context_in_which_it_was_asked_and_changes_its_own(resources: Resources) -> None:
     variable: ContextVar[str] = ContextVar("variable", default="none")
 
@@ -120,10 +95,6 @@ def test_closing_gives_up_what_is_under_way_and_what_has_not_begun(resources: Re
     made.close()
     made.close()
     assert (begun, cancelled) == ([0], [0])
-
-
-def test_closing_what_was_never_started_does_nothing() -> None:
-    Calls(Asking(upper), "step").close()
 
 
 def test_a_call_that_does_not_let_itself_be_cancelled_is_told(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, Epoch
+from malstrom_py.data.messages import Epoch
 from malstrom_py.errors import OperatorError
 from malstrom_py.operators.base import OnError
 from malstrom_py.operators.enrich.cache import Cache
@@ -30,42 +30,6 @@ def keyed(*keys: Any, timed: bool = False) -> Batch:
 
 
 # Order.
-
-
-def test_what_came_first_leaves_first_however_late_its_answer() -> None:
-    with enriching() as step:
-        step.push(keyed("a", "b", "c", timed=True))
-        step.desk.wait(3)
-        step.desk.answer("c", "b")
-        assert step.call(step.step.resume) == 0
-        assert (step.rows(), step.step.awaiting, step.step.keys) == ([], True, 3)
-        step.desk.answer("a")
-        step.settle()
-        assert step.rows() == [("a", (0, "A"), 0), ("b", (1, "B"), 10), ("c", (2, "C"), 20)]
-        assert (step.step.awaiting, step.step.keys) == (False, 0)
-
-
-def test_what_is_done_leaves_without_what_is_behind_it() -> None:
-    with enriching() as step:
-        step.desk.answer("a", "c")
-        step.push(keyed("a", "b", "c"))
-        step.settle(held=2)
-        assert step.values() == [(0, "A")]
-        step.desk.answer("b")
-        step.settle()
-        assert step.values() == [(0, "A"), (1, "B"), (2, "C")]
-
-
-def test_epochs_wait_behind_the_records_before_them_and_so_does_the_end() -> None:
-    with enriching({"timed": True}) as step:
-        step.push(Epoch(1), keyed("a", timed=True), Epoch(5), keyed("b", timed=True), Epoch(7), Epoch(MAX_EPOCH))
-        assert step.messages() == [Epoch(1)]
-        step.desk.answer("b")
-        assert step.call(step.step.resume) == 0
-        step.desk.answer("a")
-        step.settle()
-        told = [m if isinstance(m, Epoch) else m.values for m in step.messages()]  # type: ignore[union-attr]
-        assert told == [Epoch(1), [(0, "A")], Epoch(5), [(0, "B")], Epoch(7), Epoch(MAX_EPOCH)]
 
 
 @settings(max_examples=60)
@@ -140,15 +104,6 @@ def test_so_many_calls_are_under_way_at_once_and_no_more(concurrency: int) -> No
         assert step.values() == [(number, key.upper()) for number, key in enumerate(keys)]
 
 
-def test_without_a_cache_each_record_asks_for_itself() -> None:
-    with enriching() as step:
-        step.push(keyed("a", "a", "a"))
-        step.desk.wait(3)
-        step.desk.answer("a")
-        step.settle()
-        assert step.desk.asked == ["a"] * 3
-
-
 # Caches.
 
 
@@ -160,17 +115,6 @@ def test_those_that_ask_the_same_at_the_same_time_share_a_call() -> None:
         step.settle()
         assert step.values() == [(0, "A"), (1, "B"), (2, "A"), (0, "A")]
         assert sorted(step.desk.asked) == ["a", "b"]
-
-
-def test_an_answer_is_used_again_at_once() -> None:
-    with enriching(cache=Cache()) as step:
-        step.desk.answer("a")
-        step.push(keyed("a"))
-        step.settle()
-        step.push(keyed("a", "a"))
-        assert len(step.values()) == 3
-        assert not step.step.awaiting
-        assert step.desk.asked == ["a"]
 
 
 def test_an_answer_grows_old_on_the_runtimes_clock() -> None:
@@ -187,18 +131,6 @@ def test_an_answer_grows_old_on_the_runtimes_clock() -> None:
         clock.advance(60 * minutes)
         infos += [m.value[1] for m in tester.send_local([("a", 0)]).step().receive_local()]  # type: ignore[union-attr]
     assert infos == [1, 1, 2, 2, 3]
-
-
-def test_of_too_many_answers_the_one_not_used_for_longest_is_asked_again() -> None:
-    asked: list[str] = []
-
-    async def look(key: str) -> None:
-        asked.append(key)
-
-    tester = OperatorTester(lambda s: s.enrich("e", look, cache=Cache(size=2)), keyed=True)
-    for key in "abacab":
-        tester.send_local([(key, 0)]).step()
-    assert asked == ["a", "b", "c", "b"]
 
 
 def test_failures_are_not_kept() -> None:

@@ -15,10 +15,9 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.errors import DeadlineError, OperatorError, PlanError
 from malstrom_py.operators.enrich import calls
-from malstrom_py.operators.enrich.queue import encoded
 from malstrom_py.testing import OperatorTester
 from tests.ids import shown
-from tests.unit.operators.desk import enriching
+from tests.unit.operators.desk import barrier, enriching
 
 
 def keyed(*keys: Any, timed: bool = False) -> Batch:
@@ -63,15 +62,6 @@ def test_a_call_that_fails_after_all_names_key_and_function_but_no_value() -> No
     assert asked == ["a", "a"]
 
 
-def test_skipped_records_are_counted_and_leave_no_gap() -> None:
-    with enriching({"on_error": "skip", "timed": True}) as step:
-        step.push(keyed("a", "b", "c", timed=True), Epoch(50))
-        step.desk.answer("b", error=ValueError())
-        step.desk.answer("a", "c")
-        step.settle()
-        assert (step.values(), step.epochs(), step.counters.skipped) == ([(0, "A"), (2, "C")], [50], 1)
-
-
 @pytest.mark.parametrize("stop", [ValueError, SystemExit])
 def test_what_was_done_before_a_failure_leaves_in_order(stop: type[BaseException]) -> None:
     with enriching({"timed": True}) as step:
@@ -100,7 +90,7 @@ def test_a_by_that_raises_on_a_restored_record_is_blamed_itself() -> None:
 
     with enriching(by=str) as step:
         step.push(keyed("a"))
-        state = encoded(step.step._queue, step.step.context)
+        state = barrier(step)
     with enriching(by=halves) as step:
         step.step.restore(state)
         with pytest.raises(OperatorError, match=r"for key 'a': LookupError in .*halves at "):

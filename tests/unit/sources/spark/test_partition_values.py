@@ -10,11 +10,6 @@ import pytest
 from malstrom_py.sources.spark.pin import constant, is_exact_as_text, partition_values
 
 
-def test_folders_tell_the_values_of_columns_that_are_asked_for() -> None:
-    path = "/base/other=1/year=2013/name=a%2Fb%25=c/none=__HIVE_DEFAULT_PARTITION__/x=file.parquet"
-    assert partition_values(path, ["year", "name", "none", "x"]) == {"year": "2013", "name": "a/b%=c", "none": None}
-
-
 def test_an_escape_is_a_character_as_it_is_to_spark_and_no_byte_of_one() -> None:
     assert partition_values("/c=%C3%A9/d=é/e=%zz%4/a.parquet", ["c", "d", "e"]) == {"c": "Ã©", "d": "é", "e": "%zz%4"}
 

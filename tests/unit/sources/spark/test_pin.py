@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.base import Part
-from malstrom_py.sources.files.options import unpack_schema
 from malstrom_py.sources.spark.pin import Pin, PinnedFile, new_pin, pin_of
 
 SCHEMA = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
@@ -25,14 +23,6 @@ FILES = [
 
 def pin() -> Pin:
     return new_pin("files", SCHEMA, ["n"], FILES, None)
-
-
-def test_a_pin_is_written_down_as_plain_json() -> None:
-    record = json.loads(json.dumps(pin().record()))
-    assert (record["id"], record["names"], record["staged"]) == ("files", ["n"], None)
-    file = {"path": "/data/b.parquet", "size": 10, "mtime_ns": 5, "groups": [0], "values": {"year": None}}
-    assert record["files"][1] == file
-    assert unpack_schema(base64.b64decode(record["schema"])) == SCHEMA == pin().arrow_schema
 
 
 def test_a_pin_comes_back_from_its_record() -> None:

@@ -43,12 +43,6 @@ def test_it_keeps_the_contract_of_sources(tmp_path: Path) -> None:
     check_source(over(tmp_path, keep=pc.field("n") > 12))
 
 
-def test_all_row_groups_together_are_the_file(tmp_path: Path) -> None:
-    source = over(tmp_path)
-    assert len(source.list_parts()) == 4
-    assert read_source(source) == ROWS
-
-
 def test_from_any_position_the_rest_is_read(tmp_path: Path) -> None:
     source = over(tmp_path)
     part = source.list_parts()[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -22,24 +21,6 @@ def left_over(staging: Path, *, keep: bool = False) -> Path:
     fill(folder)
     folder.leave(keep=True)
     return folder.path
-
-
-def test_a_folder_is_removed_when_it_is_left(tmp_path: Path) -> None:
-    folder = new_folder(tmp_path / "s", "job", keep=False)
-    fill(folder)
-    assert folder.path.parent == tmp_path / "s" / "job"
-    folder.leave(keep=False)
-    assert list((tmp_path / "s").iterdir()) == []
-
-
-def test_a_folder_that_is_to_be_kept_is(tmp_path: Path) -> None:
-    folder = new_folder(tmp_path, "job", keep=True)
-    fill(folder)
-    folder.note({"keep": True, "job": "job", "id": "x"})
-    folder.leave(keep=True)
-    assert json.loads((folder.path / RECORD).read_text())["id"] == "x"
-    assert new_folder(tmp_path, "job", keep=False).path != folder.path
-    assert (folder.rows / "part-0.parquet").exists()
 
 
 def test_the_next_start_removes_what_an_earlier_one_has_left(tmp_path: Path) -> None:
