@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_set = object.__setattr__
+
+
 class Batch:
     """Rows as parallel columns of equal length.
 
     ``values`` is always there; ``keys`` is None on an unkeyed stream and ``timestamps`` (int64 in the
     stream's unit) None on one without timestamps. ``part`` names the source part all rows come from, as long
-    as they have not been exchanged (T1: lateness belongs to the part). The lists are shared between branches
-    of the graph: never change them.
+    as they have not been exchanged (T1: lateness belongs to the part). A batch and its lists are shared between
+    branches of the graph: its attributes cannot be set again, and test mode finds changed lists and values.
 
     >>> batch = Batch([10, 20, 30], keys=["a", "b", "a"])
     >>> len(batch), batch.compress([1, 0, 1]).values
@@ -35,6 +38,11 @@ class Batch:
     """
 
     __slots__ = ("keys", "part", "timestamps", "values")
+
+    values: list[Any]
+    keys: list[Any] | None
+    timestamps: list[int] | None
+    part: str | None
 
     columns: pa.RecordBatch | None = None
     """The values as columns; None if the batch has rows only."""
@@ -53,10 +61,19 @@ class Batch:
         timestamps: list[int] | None = None,
         part: str | None = None,
     ) -> None:
-        self.values = values
-        self.keys = keys
-        self.timestamps = timestamps
-        self.part = part
+        _set(self, "values", values)
+        _set(self, "keys", keys)
+        _set(self, "timestamps", timestamps)
+        _set(self, "part", part)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse to change the batch; only what is made on demand is kept, under a private name."""
+        if not name.startswith("_"):
+            raise AttributeError(f"a batch is immutable: make another one instead of setting its {name}")
+        _set(self, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Batch, keys=self.keys, timestamps=self.timestamps, part=self.part), (self.values,)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -128,6 +145,8 @@ class ColumnBatch(Batch):
         *("named", "part", "time_column"),
     )
 
+    named: bool
+
     def __init__(
         self,
         columns: pa.RecordBatch | None,
@@ -149,9 +168,9 @@ class ColumnBatch(Batch):
         self._keys = keys
         self._key_data = key_column
         self._timestamps = timestamps
-        self.time_column = time_column
-        self.part = part
-        self.named = named
+        _set(self, "time_column", time_column)
+        _set(self, "part", part)
+        _set(self, "named", named)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the columns, without the rows that may have been made of them."""
@@ -317,27 +336,32 @@ class ColumnBatch(Batch):
             named=self.named,
         )
 
+    def of_part(self, part: str | None, *, named: bool) -> ColumnBatch:
+        """Return the same rows as read from ``part``."""
+        return self._same(part=part, named=named, schema=self._schema)
+
     def _keyed(self, keys: list[Any] | None, column: pa.Array | pl.Series | None) -> ColumnBatch:
-        keyed = self._with(self._columns, self._frame)
-        keyed._rows, keyed._keys, keyed._key_data, keyed.part = self._rows, keys, column, None
-        return keyed
+        return self._same(keys=keys, key_column=column, part=None)
 
     def _timed(self, timestamps: list[int] | None, column: pa.Array | None) -> ColumnBatch:
-        timed = self._with(self._columns, self._frame)
-        timed._rows, timed._timestamps, timed.time_column = self._rows, timestamps, column
-        return timed
+        return self._same(timestamps=timestamps, time_column=column)
 
-    def _with(self, columns: pa.RecordBatch | None, frame: pl.DataFrame | None) -> ColumnBatch:
-        return ColumnBatch(
-            columns,
-            frame=frame,
-            keys=self._keys,
-            key_column=self._key_data,
-            timestamps=self._timestamps,
-            time_column=self.time_column,
-            part=self.part,
-            named=self.named,
-        )
+    def _same(self, **changed: Any) -> ColumnBatch:
+        """Return the same values, also as rows if these have been made."""
+        same = self._with(self._columns, self._frame, **changed)
+        same._rows = self._rows
+        return same
+
+    def _with(self, columns: pa.RecordBatch | None, frame: pl.DataFrame | None, **changed: Any) -> ColumnBatch:
+        kept: dict[str, Any] = {
+            "keys": self._keys,
+            "key_column": self._key_data,
+            "timestamps": self._timestamps,
+            "time_column": self.time_column,
+            "part": self.part,
+            "named": self.named,
+        }
+        return ColumnBatch(columns, frame=frame, **{**kept, **changed})
 
     def _pick(self, of_array: Callable[[Any], Any], of_list: Callable[[list[Any]], list[Any]]) -> ColumnBatch:
         picked = ColumnBatch(
