@@ -66,11 +66,13 @@ class Batch:
         _set(self, "timestamps", timestamps)
         _set(self, "part", part)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse to change the batch; only what is made on demand is kept, under a private name."""
-        if not name.startswith("_"):
-            raise AttributeError(f"a batch is immutable: make another one instead of setting its {name}")
-        _set(self, name, value)
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Refuse to change the batch; only what is made on demand is kept, under a private name."""
+            if not name.startswith("_"):
+                raise AttributeError(f"a batch is immutable: make another one instead of setting its {name}")
+            _set(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Batch, keys=self.keys, timestamps=self.timestamps, part=self.part), (self.values,)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Epoch, PartMessage, StateMessage, SuspendMarker
-from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.base import Operator, StepContext
 from malstrom_py.rescale.channels.channel import (
     OPEN,
     Barrier,
@@ -155,9 +155,9 @@ class Exchange(Operator):
                 return True
         return False
 
-    # The step.
+    # The step. It sends on its channels only, and never to the outlet.
 
-    def on_batch(self, batch: Batch, out: Outlet) -> None:
+    def on_batch(self, batch: Batch, out: object = None) -> None:
         self.routed_rows += len(batch)
         if not self.remote:
             self.loopback.put(batch)
@@ -173,7 +173,7 @@ class Exchange(Operator):
                 if rows:
                     self.outbound[owner].put(batch, rows)
 
-    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+    def on_epoch(self, epoch: Epoch, out: object = None) -> None:
         if self.silent:
             return
         for member in self._members:
@@ -181,10 +181,10 @@ class Exchange(Operator):
         if epoch.time == MAX_EPOCH:
             self.flush()
 
-    def on_part(self, message: PartMessage, out: Outlet) -> None:
+    def on_part(self, message: PartMessage, out: object = None) -> None:
         """Parts belong to the source region, which ends here."""
 
-    def on_control(self, message: StateMessage, out: Outlet) -> None:
+    def on_control(self, message: StateMessage, out: object = None) -> None:
         """Barriers and suspension cross to the next region; what acts on this region's state ends here."""
         if isinstance(message, AbsBarrier):
             self.control(Barrier(message.snapshot, message.parent))

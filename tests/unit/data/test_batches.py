@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.columns_to_rows import rows_of
+from tests.ids import shown
 
 Columns = tuple[list[Any], list[Any] | None, list[int] | None, str | None]
 
@@ -80,6 +82,17 @@ def test_drop_is_what_take_leaves(rows: list[tuple[int, str, int]], data: st.Dat
 def test_a_batch_has_no_room_for_other_attributes() -> None:
     with pytest.raises(AttributeError):
         full().extra = 1  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    "made", [Batch([1], keys=["a"]), ColumnBatch(pa.RecordBatch.from_pydict({"n": [1]}))], ids=shown
+)
+def test_a_batch_is_never_written_to(made: Batch) -> None:
+    for name in ("values", "keys", "timestamps", "part", "time_column"):
+        with pytest.raises(AttributeError):
+            setattr(made, name, None)
+    for other in (pickle.loads(pickle.dumps(made)), copy.copy(made), copy.deepcopy(made)):
+        assert columns_of(other) == columns_of(made)
 
 
 def test_the_text_of_a_batch_tells_columns_and_no_values() -> None:
