@@ -21,16 +21,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_set = object.__setattr__
-
-
 class Batch:
     """Rows as parallel columns of equal length.
 
     ``values`` is always there; ``keys`` is None on an unkeyed stream and ``timestamps`` (int64 in the
     stream's unit) None on one without timestamps. ``part`` names the source part all rows come from, as long
     as they have not been exchanged (T1: lateness belongs to the part). A batch and its lists are shared between
-    branches of the graph: its attributes cannot be set again, and test mode finds changed lists and values.
+    branches of the graph: type checkers refuse to set its attributes, and test mode finds what was changed.
 
     >>> batch = Batch([10, 20, 30], keys=["a", "b", "a"])
     >>> len(batch), batch.compress([1, 0, 1]).values
@@ -39,10 +36,16 @@ class Batch:
 
     __slots__ = ("keys", "part", "timestamps", "values")
 
-    values: list[Any]
-    keys: list[Any] | None
-    timestamps: list[int] | None
-    part: str | None
+    if TYPE_CHECKING:
+        # Read-only for type checkers: at run time, properties would cost time in every step.
+        @property
+        def values(self) -> list[Any]: ...
+        @property
+        def keys(self) -> list[Any] | None: ...
+        @property
+        def timestamps(self) -> list[int] | None: ...
+        @property
+        def part(self) -> str | None: ...
 
     columns: pa.RecordBatch | None = None
     """The values as columns; None if the batch has rows only."""
@@ -61,21 +64,10 @@ class Batch:
         timestamps: list[int] | None = None,
         part: str | None = None,
     ) -> None:
-        _set(self, "values", values)
-        _set(self, "keys", keys)
-        _set(self, "timestamps", timestamps)
-        _set(self, "part", part)
-
-    if not TYPE_CHECKING:
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            """Refuse to change the batch; only what is made on demand is kept, under a private name."""
-            if not name.startswith("_"):
-                raise AttributeError(f"a batch is immutable: make another one instead of setting its {name}")
-            _set(self, name, value)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Batch, keys=self.keys, timestamps=self.timestamps, part=self.part), (self.values,)
+        self.values = values  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+        self.keys = keys  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+        self.timestamps = timestamps  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+        self.part = part  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
     def __len__(self) -> int:
         return len(self.values)
@@ -147,8 +139,6 @@ class ColumnBatch(Batch):
         *("named", "part", "time_column"),
     )
 
-    named: bool
-
     def __init__(
         self,
         columns: pa.RecordBatch | None,
@@ -170,9 +160,9 @@ class ColumnBatch(Batch):
         self._keys = keys
         self._key_data = key_column
         self._timestamps = timestamps
-        _set(self, "time_column", time_column)
-        _set(self, "part", part)
-        _set(self, "named", named)
+        self.time_column = time_column
+        self.part = part  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+        self.named = named
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the columns, without the rows that may have been made of them."""
@@ -206,7 +196,7 @@ class ColumnBatch(Batch):
         return self._rows is not None
 
     @property
-    def values(self) -> list[Any]:  # type: ignore[override]  # made on demand
+    def values(self) -> list[Any]:
         """One dict per row."""
         if self._rows is None:
             self._rows = rows_of(self.columns)
@@ -220,14 +210,14 @@ class ColumnBatch(Batch):
         return self._key_data
 
     @property
-    def keys(self) -> list[Any] | None:  # type: ignore[override]
+    def keys(self) -> list[Any] | None:
         """The keys, None on an unkeyed stream."""
         if self._keys is None and self.key_column is not None:
             self._keys = python_values(self.key_column, "the key")
         return self._keys
 
     @property
-    def timestamps(self) -> list[int] | None:  # type: ignore[override]
+    def timestamps(self) -> list[int] | None:
         """The timestamps, None on an untimed stream."""
         if self._timestamps is None and self.time_column is not None:
             self._timestamps = self.time_column.to_pylist()

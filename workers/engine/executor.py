@@ -219,6 +219,10 @@ class Executor:
             heappush(self._ready, node)
         target.queue.append((index, message))
 
+    def outlet(self, node: int) -> Outlet:
+        """Return the outlet of ``node``. `run` processes what is sent there."""
+        return self._nodes[node]
+
     def call(self, node: int, function: Callable[[Outlet], T]) -> T:
         """Call ``function`` with the outlet of ``node``. `run` processes what it sends."""
         return function(self._nodes[node])

@@ -17,7 +17,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Epoch, StateMessage, SuspendMarker
 from malstrom_py.errors import InternalError
-from malstrom_py.operators.base import Operator
+from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.rescale.channels.channel import MOVING, Barrier, Grant, InboundChannel, Item, Share, Suspend
 from malstrom_py.rescale.moves import receiving_machine as events
 from malstrom_py.rescale.moves.protocol import (
@@ -41,7 +41,9 @@ from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
 class RegionGraph(Protocol):
     """The interface of the executor for a region's input."""
 
-    def push(self, node: int, message: Batch | Epoch | StateMessage, *, index: int = 0) -> None: ...
+    def push(self, node: int, message: Epoch | StateMessage, *, index: int = 0) -> None: ...
+
+    def outlet(self, node: int) -> Outlet: ...
 
     def run(self) -> None: ...
 
@@ -145,6 +147,7 @@ class RegionInput:
     ) -> None:
         self._graph = graph
         self._entries = {entry.exchange.name: entry for entry in entries}
+        self._outlets = {entry.node: graph.outlet(entry.node) for entry in entries}
         self.sources = sources
         self._exits = exits
         self._limits: list[Operator] = [*exits, *holding]
@@ -364,7 +367,10 @@ class RegionInput:
             self._push(entry.node, batch.drop(kept))
 
     def _push(self, node: int, message: Batch | Epoch) -> None:
-        self._graph.push(node, message)
+        if isinstance(message, Batch):
+            self._outlets[node].send(message)  # the node would pass it on unchanged
+        else:
+            self._graph.push(node, message)
         self._graph.run()
 
     def _do(self, effects: Iterable[events.Effect]) -> None:

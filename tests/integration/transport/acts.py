@@ -56,7 +56,7 @@ def send_large(transport: Transport, sender: int, receiver: int, payload_bytes: 
 
 def lose_one(transport: Any, receiver: int) -> None:
     """A message to ``receiver`` gets its number, and is not sent."""
-    list(transport._peers.connected[receiver]._stream.messages([Connected(0)]))
+    list(transport._peers.connected[receiver].messages([Connected(0)]))
 
 
 def receive(transport: Transport, count: int) -> list[Content]:
