@@ -27,7 +27,7 @@ class Batch:
     ``values`` is always there; ``keys`` is None on an unkeyed stream and ``timestamps`` (int64 in the
     stream's unit) None on one without timestamps. ``part`` names the source part all rows come from, as long
     as they have not been exchanged (T1: lateness belongs to the part). A batch and its lists are shared between
-    branches of the graph: type checkers refuse to set its attributes, and test mode finds what was changed.
+    branches of the graph: never change them. Test mode finds what was changed.
 
     >>> batch = Batch([10, 20, 30], keys=["a", "b", "a"])
     >>> len(batch), batch.compress([1, 0, 1]).values
@@ -35,17 +35,6 @@ class Batch:
     """
 
     __slots__ = ("keys", "part", "timestamps", "values")
-
-    if TYPE_CHECKING:
-        # Read-only for type checkers: at run time, properties would cost time in every step.
-        @property
-        def values(self) -> list[Any]: ...
-        @property
-        def keys(self) -> list[Any] | None: ...
-        @property
-        def timestamps(self) -> list[int] | None: ...
-        @property
-        def part(self) -> str | None: ...
 
     columns: pa.RecordBatch | None = None
     """The values as columns; None if the batch has rows only."""
@@ -64,10 +53,10 @@ class Batch:
         timestamps: list[int] | None = None,
         part: str | None = None,
     ) -> None:
-        self.values = values  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
-        self.keys = keys  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
-        self.timestamps = timestamps  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
-        self.part = part  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+        self.values = values
+        self.keys = keys
+        self.timestamps = timestamps
+        self.part = part
 
     def __len__(self) -> int:
         return len(self.values)
@@ -161,7 +150,7 @@ class ColumnBatch(Batch):
         self._key_data = key_column
         self._timestamps = timestamps
         self.time_column = time_column
-        self.part = part  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+        self.part = part
         self.named = named
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -196,7 +185,7 @@ class ColumnBatch(Batch):
         return self._rows is not None
 
     @property
-    def values(self) -> list[Any]:
+    def values(self) -> list[Any]:  # type: ignore[override]  # made on demand
         """One dict per row."""
         if self._rows is None:
             self._rows = rows_of(self.columns)
@@ -210,14 +199,14 @@ class ColumnBatch(Batch):
         return self._key_data
 
     @property
-    def keys(self) -> list[Any] | None:
+    def keys(self) -> list[Any] | None:  # type: ignore[override]  # made on demand
         """The keys, None on an unkeyed stream."""
         if self._keys is None and self.key_column is not None:
             self._keys = python_values(self.key_column, "the key")
         return self._keys
 
     @property
-    def timestamps(self) -> list[int] | None:
+    def timestamps(self) -> list[int] | None:  # type: ignore[override]  # made on demand
         """The timestamps, None on an untimed stream."""
         if self._timestamps is None and self.time_column is not None:
             self._timestamps = self.time_column.to_pylist()

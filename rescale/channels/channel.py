@@ -3,7 +3,7 @@
 Each end is a protocol with two implementations: `RemoteOutbound` and `RemoteInbound` are the ends of a channel to
 another worker, `Loopback` is both ends of the channel of a worker to itself. F1: a channel is FIFO, and a frame of an
 old incarnation is never processed. The stream of all messages between two workers numbers and checks them, frames
-included, so a frame has no number of its own. F2: data needs credit in rows and bytes, both above zero. A batch
+included, so a frame needs no number. F2: data needs credit in rows and bytes, both above zero. A batch
 may take the credit below zero, so a batch larger than the credit passes, alone. An epoch costs one row of credit, or
 epochs would fill the queue of a slow worker that gets no rows. Frames without credit wait in the backlog, and so do all
 frames after them. Below the credit is the *window*, in rows: the number of rows that the receiver processes in a

@@ -127,7 +127,7 @@ def _rows(batch: Batch) -> list[tuple[Any, Any, Any]]:
 
 
 def keys_of(items: Sequence[Any]) -> list[Any]:
-    """The keys of rows, the times of epochs, and messages as they are."""
+    """The keys of rows, the times of epochs, and messages unchanged."""
     return [item[0] if isinstance(item, tuple) else item.time if isinstance(item, Epoch) else item for item in items]
 
 
