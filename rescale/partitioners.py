@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from malstrom_py.errors import CodecError, OperatorError, PlanError
 from malstrom_py.errors.text import describe_function, safe_text
 from malstrom_py.rescale.keys.key_hash import int64_of
-from malstrom_py.rescale.keys.key_types import check_key, check_keys
-from malstrom_py.rescale.slots import SlotCache, StableSlots, check_slots
+from malstrom_py.rescale.keys.key_types import check_key
+from malstrom_py.rescale.slots import CheckedKeys, SlotCache, StableSlots
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,14 +113,20 @@ def partitioner_of(given: Partitioner | Callable[[Any], int] | None, step: str) 
     )
 
 
-class _IndexSlots:
-    def __init__(self, slots: int, *, step: str) -> None:
-        check_slots(slots)
-        self._slots = slots
-        self._step = step
+def slots_of_legal_keys(partitioner: Partitioner, slots: int, *, step: str) -> KeySlots:
+    """Return ``partitioner`` bound for an exchange, whose keys `key_by` has checked: ours do not check them again."""
+    bound = partitioner.bind(slots, step=step)
+    if isinstance(bound, CheckedKeys):
+        bound.trust_keys()
+    return bound
 
+
+class _IndexSlots(CheckedKeys):
     def slot_of(self, key: Any) -> int:
         check_key(key, self._step)
+        return self._find(key)
+
+    def _find(self, key: Any) -> int:
         integer = int64_of(key)
         if integer is None:
             where = f"step {self._step!r}: " if self._step else ""
@@ -133,11 +139,11 @@ class _IndexSlots:
         return integer % self._slots
 
     def slots_of(self, keys: Sequence[Any]) -> list[int]:
-        types = check_keys(keys, self._step)
+        types = self._types_of(keys)
         if types == {int} and min(keys) >= -(1 << 63) and max(keys) < 1 << 63:
             slots = self._slots
             return [key % slots for key in keys]
-        return [self.slot_of(key) for key in keys]
+        return [self._find(key) for key in keys]
 
     def slots_of_arrow(self, keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
         from malstrom_py.rescale.slots import column_slots
@@ -147,12 +153,10 @@ class _IndexSlots:
         )
 
 
-class _OwnSlots:
+class _OwnSlots(CheckedKeys):
     def __init__(self, function: Callable[[Any], int], slots: int, *, step: str) -> None:
-        check_slots(slots)
+        super().__init__(slots, step=step)
         self._function = function
-        self._slots = slots
-        self._step = step
         self._cache = SlotCache(self._find)
 
     def slot_of(self, key: Any) -> int:
@@ -160,7 +164,7 @@ class _OwnSlots:
         return self._cache.slot_of(key)
 
     def slots_of(self, keys: Sequence[Any]) -> list[int]:
-        check_keys(keys, self._step)
+        self._types_of(keys)
         return self._cache.slots_of(keys)
 
     def slots_of_arrow(self, keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:

@@ -232,16 +232,32 @@ def check_slots(slots: object) -> None:
         raise PlanError(f"slots must be a whole number from 1 to {SLOTS_MAX}, got {slots!r}")
 
 
-class StableSlots:
+class CheckedKeys:
+    """The base of partitioners that are bound to a step and to a number of slots: checks that keys are legal (F4)."""
+
+    def __init__(self, slots: int, *, step: str = "") -> None:
+        check_slots(slots)
+        self._slots = slots
+        self._step = step
+        self._types_of: Callable[[Sequence[Any]], set[type]] = partial(check_keys, step=step)
+
+    def trust_keys(self) -> None:
+        """Check no keys from now on: they were checked where they were made."""
+        self._types_of = _types_of
+
+
+def _types_of(keys: Sequence[Any]) -> set[type]:
+    return set(map(type, keys))
+
+
+class StableSlots(CheckedKeys):
     """The default partitioner of one step: `slot_of` for a fixed number of slots, with a cache.
 
     Strings are hashed once per cached value. Integers are hashed as one vector, if numpy is installed.
     """
 
     def __init__(self, slots: int, *, step: str = "") -> None:
-        check_slots(slots)
-        self._slots = slots
-        self._step = step
+        super().__init__(slots, step=step)
         self._cache = SlotCache(self._find)
 
     def slot_of(self, key: Any) -> int:
@@ -251,7 +267,7 @@ class StableSlots:
 
     def slots_of(self, keys: Sequence[Any]) -> list[int]:
         """Return the slots of ``keys``, one each, in order; `CodecError` if one is not legal."""
-        types = check_keys(keys, self._step)
+        types = self._types_of(keys)
         if len(keys) >= _VECTOR_MIN and types <= {int, bool}:
             vector = _vector_of(keys)
             if vector is not None:

@@ -30,9 +30,13 @@ from bench.micro.inputs import Pair
 from bench.micro.timing import ratios, spread
 from bench.micro.workloads import add, key_of
 from malstrom_py import partitioners
+from malstrom_py.codec import Codec
+from malstrom_py.operators.base import StepContext
 from malstrom_py.rescale.channels.channel import Credit
-from malstrom_py.rescale.channels.router import Router
 from malstrom_py.rescale.moves.placement import first_table
+from malstrom_py.rescale.partitioners import slots_of_legal_keys
+from malstrom_py.workers.engine.exchange import Exchange
+from malstrom_py.workers.engine.flow_limits import Batching
 
 WORK_US: Final = 5.0
 ROWS: Final = 1 << 16
@@ -165,31 +169,35 @@ def latency(layout: str, rate: float, budget_ms: float, seconds: float) -> Ran:
     return ran
 
 
+class NoCodec(Codec):
+    """Encodes nothing."""
+
+    encode_batch = staticmethod(lambda batch, *, step: b"")
+
+
 def routing_ns(workers: int, n: int) -> float:
-    """What one row costs in `Router.route`: its key's slot from the cache, the slot's worker, and into the columns for
+    """What one row costs in the exchange: its key's slot from the cache, the slot's worker, and into the columns for
     this worker. The keys are new strings. Encoding is not in it, nor what channels do.
     """
-    router = Router(
-        STEP,
-        0,
+    credit = Credit(rows=1 << 60, size=1 << 60)
+    exchange = Exchange(
+        StepContext("bench", STEP, codec=NoCodec()),
         tuple(range(workers)),
         first_table(SLOTS, range(workers)),
-        slots_of=partitioners.stable_hash.bind(SLOTS, step=STEP).slots_of,
-        encode=lambda batch: b"",
-        rows_max=1024,
-        bytes_max=1 << 40,
-        credit=Credit(rows=1 << 60, size=1 << 60),
+        slots=slots_of_legal_keys(partitioners.stable_hash, SLOTS, step=STEP),
+        batching=Batching(bytes_max=1 << 40, credit=credit),
     )
     pairs = inputs.w1(n, zipf=False)
     seconds = 0.0
     for is_timed in (False, True):
         for batch in batches_of(pairs, 1024):
             begun = perf_counter()
-            router.route(batch)
+            exchange.on_batch(batch)
             seconds += (perf_counter() - begun) * is_timed
-            router.take()
-            while router.loopback.take() is not None:
-                router.loopback.freed()
+            for channel in exchange.remote.values():
+                channel.take()
+            while exchange.loopback.take() is not None:
+                exchange.loopback.freed()
     return seconds / n * 1e9
 
 

@@ -1,6 +1,6 @@
 """What it costs that a record changes worker: partition, encode, decode; and W1 on several workers.
 
-Rows of a string key and an int value go through a real `Router`, `Codec` and `InputChannel`, with credits, from one
+Rows of a string key and an int value go through a real `Exchange` and `Codec`, with credits, from one
 worker to another in this process. ``python -m bench.micro --only exchange workers`` prints it.
 """
 
@@ -18,14 +18,15 @@ from bench.micro.inputs import Pair
 from bench.micro.timing import WrongResult, interleave, ratios, spread
 from bench.micro.workloads import Check, Tally, add, key_of
 from malstrom_py import partitioners, sources
-from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
+from malstrom_py.operators.base import StepContext
 from malstrom_py.partitioners import KeySlots
-from malstrom_py.rescale.channels.channel import ChannelId, ChannelIn, Grant, Loopback
-from malstrom_py.rescale.channels.router import Router
+from malstrom_py.rescale.channels.channel import ChannelId, Grant, InboundChannel, RemoteInbound
 from malstrom_py.rescale.moves.placement import first_table
+from malstrom_py.rescale.partitioners import slots_of_legal_keys
 from malstrom_py.rescale.slots import slots_of
-from malstrom_py.workers.engine.exchange import InputChannel
+from malstrom_py.workers.engine.exchange import Exchange
+from malstrom_py.workers.engine.flow_limits import Batching
 
 BUDGET_US: Final = 0.45
 ROWS_PER_BATCH: Final = (256, 1024, 8192)
@@ -46,48 +47,40 @@ def batches_of(pairs: Sequence[Pair], rows: int) -> list[Batch]:
 
 
 class Crossing:
-    """Worker 0 with its router, and the lane from it on worker 1."""
+    """The exchange of worker 0, and the channel from it on worker 1."""
 
     def __init__(self, table: Sequence[int], rows_max: int) -> None:
-        codec = Codec()
-        self._router = Router(
-            STEP,
-            0,
-            (0, 1),
-            table,
-            slots_of=partitioners.stable_hash.bind(SLOTS, step=STEP).slots_of,
-            encode=partial(codec.encode_batch, step=STEP),
-            rows_max=rows_max,
-            bytes_max=1 << 20,
-        )
-        self._lane = InputChannel(ChannelIn(ChannelId(STEP, 0, 1), 0), partial(codec.decode_batch, step=STEP))
+        context = StepContext("bench", STEP)
+        slots = slots_of_legal_keys(partitioners.stable_hash, SLOTS, step=STEP)
+        self._exchange = Exchange(context, (0, 1), table, slots=slots, batching=Batching(rows_max=rows_max))
+        self._inbound = RemoteInbound(ChannelId(STEP, 0, 1), partial(context.codec.decode_batch, step=STEP))
         self.checks: dict[int, Check] = {0: (0, 0), 1: (0, 0)}
         self.keys: dict[int, set[str]] = {0: set(), 1: set()}
 
     def send(self, batches: Sequence[Batch]) -> None:
         """Everything there, batch by batch, and the credit back."""
-        router = self._router
+        exchange = self._exchange
         for batch in batches:
-            router.route(batch)
+            exchange.on_batch(batch)
             self._carry()
-        router.flush()
+        exchange.flush()
         self._carry()
 
     def _carry(self) -> None:
-        router, lane = self._router, self._lane
-        for frame in router.take():
-            lane.channel.receive(frame)
-            for grant in self._drain(1, lane):
-                router.channels[1].grant(grant)
-        self._drain(0, router.loopback)
+        out, inbound = self._exchange.remote[1], self._inbound
+        for frame in out.take():
+            inbound.receive(frame)
+            for grant in self._drain(1, inbound):
+                out.grant(grant)
+        self._drain(0, self._exchange.loopback)
 
-    def _drain(self, worker: int, lane: InputChannel | Loopback) -> list[Grant]:
+    def _drain(self, worker: int, channel: InboundChannel) -> list[Grant]:
         grants = list[Grant]()
         while True:
-            item = lane.take()
+            item = channel.take()
             if item is None:
                 return grants
-            grant = lane.freed()
+            grant = channel.freed()
             if grant is not None:
                 grants.append(grant)
             if isinstance(item, Batch):
@@ -97,7 +90,7 @@ class Crossing:
 
 
 def cross(table: Sequence[int], rows_max: int, batches: Sequence[Batch]) -> Check:
-    """The batches through a new router, which knows no key yet: rows and sum of what both workers received."""
+    """The batches through a new exchange, which knows no key yet: rows and sum of what both workers received."""
     crossing = Crossing(table, rows_max)
     crossing.send(batches)
     (stayed, total_stayed), (left, total_left) = crossing.checks.values()
@@ -136,11 +129,11 @@ def measure_exchange(n: int, reps: int) -> list[str]:
     pairs, lines = inputs.w1(n, zipf=False), []
     for share, table in SHARES.items():
         for rows in ROWS_PER_BATCH:
-            variants = {"by hand": partial(by_hand, table), "router": partial(cross, table, rows)}
+            variants = {"by hand": partial(by_hand, table), "exchange": partial(cross, table, rows)}
             renewed = partial(renew, pairs, rows)
             seconds = interleave(variants, batches_of(pairs, rows), reps=reps, fresh=renewed)
-            cost = spread([s / n * 1e6 for s in seconds["router"]])
-            ratio = ratios(seconds["by hand"], seconds["router"])
+            cost = spread([s / n * 1e6 for s in seconds["exchange"]])
+            ratio = ratios(seconds["by hand"], seconds["exchange"])
             verdict = "hit" if cost.median <= BUDGET_US else "MISS"
             lines.append(
                 f"exchange, (str, int) rows, {rows:,} per batch, {share}: {cost.show()} µs per record, "

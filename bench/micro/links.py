@@ -91,14 +91,12 @@ class TransportLink:
     def __init__(self) -> None:
         self._transport = ZeroMQTransport(0, incarnation=1, secret=SECRET)
         self.address = self._transport.address
-        self._sequence = 0
 
     def connect(self, address: Any) -> None:
         self._transport.connect(0, address)
 
     def send(self, data: bytes) -> None:
-        self._sequence += 1
-        self._transport.send(0, [Frame(self.CHANNEL, data, 1024, len(data), (), None, 1, self._sequence, 1)])
+        self._transport.send(0, [Frame(self.CHANNEL, data, 1024, len(data), (), None, 1, 1)])
 
     def take(self, timeout_s: float) -> Sequence[bytes]:
         return [

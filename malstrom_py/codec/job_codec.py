@@ -13,7 +13,6 @@ from malstrom_py.codec import in_flight
 from malstrom_py.codec.at_rest import AtRestEncoder, decode_at_rest, decode_each
 from malstrom_py.codec.encoding_errors import Limits, NotDecodable, NotEncodable
 from malstrom_py.codec.types import ClassCodec, Shape, TypeTable
-from malstrom_py.data.batch import Batch
 from malstrom_py.errors import CodecError
 
 
@@ -96,13 +95,8 @@ class Codec:
                 self.encode_in_flight(value, step=step, key=key)
             raise
 
-    def encode_batch(self, batch: Batch, *, step: str) -> bytes:
-        """Encode ``batch`` for another worker of this job. `CodecError` names step, key and type."""
-        return in_flight.encode_batch(batch, step=step)
-
-    def decode_batch(self, data: bytes | memoryview, *, step: str = "") -> Batch:
-        """Decode the result of `encode_batch`. `CodecError` if ``data`` is damaged."""
-        return in_flight.decode_batch(data, step=step)
+    encode_batch = staticmethod(in_flight.encode_batch)
+    decode_batch = staticmethod(in_flight.decode_batch)
 
 
 class StoredObject(dict[str, Any]):

@@ -99,12 +99,10 @@ def _checked(batch: Batch, node: str, part: str | None) -> Batch:
     times = None if batch.timestamps is None else list(_times(batch.timestamps, node))
     if batch.keys is not None:
         _check_keys(batch.keys, node)
-    checked: Batch
     if isinstance(batch, ColumnBatch):
         # A copy that shares the columns: the caller's batch must not change.
         checked = batch.cut(0, rows) if batch.is_keyed else batch.with_keys([None] * rows)
-        checked.part = part or batch.part
-        return checked
+        return checked.of_part(part or batch.part, named=batch.named)
     # Copies: a queued batch, or one in a sink, must not change when the caller changes the original.
     keys = [None] * rows if batch.keys is None else list(batch.keys)
     return Batch(list(batch.values), keys=keys, timestamps=times, part=part or batch.part)

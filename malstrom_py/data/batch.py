@@ -26,8 +26,8 @@ class Batch:
 
     ``values`` is always there; ``keys`` is None on an unkeyed stream and ``timestamps`` (int64 in the
     stream's unit) None on one without timestamps. ``part`` names the source part all rows come from, as long
-    as they have not been exchanged (T1: lateness belongs to the part). The lists are shared between branches
-    of the graph: never change them.
+    as they have not been exchanged (T1: lateness belongs to the part). A batch and its lists are shared between
+    branches of the graph: never change them. Test mode finds what was changed.
 
     >>> batch = Batch([10, 20, 30], keys=["a", "b", "a"])
     >>> len(batch), batch.compress([1, 0, 1]).values
@@ -199,14 +199,14 @@ class ColumnBatch(Batch):
         return self._key_data
 
     @property
-    def keys(self) -> list[Any] | None:  # type: ignore[override]
+    def keys(self) -> list[Any] | None:  # type: ignore[override]  # made on demand
         """The keys, None on an unkeyed stream."""
         if self._keys is None and self.key_column is not None:
             self._keys = python_values(self.key_column, "the key")
         return self._keys
 
     @property
-    def timestamps(self) -> list[int] | None:  # type: ignore[override]
+    def timestamps(self) -> list[int] | None:  # type: ignore[override]  # made on demand
         """The timestamps, None on an untimed stream."""
         if self._timestamps is None and self.time_column is not None:
             self._timestamps = self.time_column.to_pylist()
@@ -317,27 +317,32 @@ class ColumnBatch(Batch):
             named=self.named,
         )
 
+    def of_part(self, part: str | None, *, named: bool) -> ColumnBatch:
+        """Return the same rows as read from ``part``."""
+        return self._same(part=part, named=named, schema=self._schema)
+
     def _keyed(self, keys: list[Any] | None, column: pa.Array | pl.Series | None) -> ColumnBatch:
-        keyed = self._with(self._columns, self._frame)
-        keyed._rows, keyed._keys, keyed._key_data, keyed.part = self._rows, keys, column, None
-        return keyed
+        return self._same(keys=keys, key_column=column, part=None)
 
     def _timed(self, timestamps: list[int] | None, column: pa.Array | None) -> ColumnBatch:
-        timed = self._with(self._columns, self._frame)
-        timed._rows, timed._timestamps, timed.time_column = self._rows, timestamps, column
-        return timed
+        return self._same(timestamps=timestamps, time_column=column)
 
-    def _with(self, columns: pa.RecordBatch | None, frame: pl.DataFrame | None) -> ColumnBatch:
-        return ColumnBatch(
-            columns,
-            frame=frame,
-            keys=self._keys,
-            key_column=self._key_data,
-            timestamps=self._timestamps,
-            time_column=self.time_column,
-            part=self.part,
-            named=self.named,
-        )
+    def _same(self, **changed: Any) -> ColumnBatch:
+        """Return the same values, also as rows if these have been made."""
+        same = self._with(self._columns, self._frame, **changed)
+        same._rows = self._rows
+        return same
+
+    def _with(self, columns: pa.RecordBatch | None, frame: pl.DataFrame | None, **changed: Any) -> ColumnBatch:
+        kept: dict[str, Any] = {
+            "keys": self._keys,
+            "key_column": self._key_data,
+            "timestamps": self._timestamps,
+            "time_column": self.time_column,
+            "part": self.part,
+            "named": self.named,
+        }
+        return ColumnBatch(columns, frame=frame, **{**kept, **changed})
 
     def _pick(self, of_array: Callable[[Any], Any], of_list: Callable[[list[Any]], list[Any]]) -> ColumnBatch:
         picked = ColumnBatch(

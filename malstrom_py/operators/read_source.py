@@ -9,7 +9,7 @@ gets the snapshot's positions when it lists its parts.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from sys import getsizeof
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -125,10 +125,10 @@ class PartReader:
         self.row_bytes = 1
         self.gives_columns = False
 
-    def poll(self, rows_max: int, *, frames: bool = False) -> Any:
-        """Poll the part. ``frames``: by ``poll_columns``, if the part has it, which is fastest for Polars frames."""
-        poll = getattr(self.source_part, "poll_columns", None) if frames and self.gives_columns else None
-        return self.source_part.poll(rows_max) if poll is None else poll(rows_max)
+    def poll_of(self, *, frames: bool) -> Callable[[int], Any]:
+        """Return what polls the part. ``frames``: its ``poll_columns``, if it has one: fastest for Polars frames."""
+        columns = getattr(self.source_part, "poll_columns", None) if frames and self.gives_columns else None
+        return self.source_part.poll if columns is None else columns
 
     def adapt(self, took_s: float, rows_max: int, bytes_max: int) -> None:
         """Set the number of rows of the next poll, after one that took ``took_s``."""
@@ -165,8 +165,7 @@ def size_of(value: Any) -> int:
 def batch_of(polled: Any, part: str, poll: object) -> Batch:
     """Return the result of ``poll`` as a batch: columns stay columns."""
     if isinstance(polled, ColumnBatch):
-        polled.part, polled.named = part, True
-        return polled
+        return polled.of_part(part, named=True)
     if hasattr(polled, "schema"):  # an Arrow RecordBatch, recognized without importing Arrow
         return ColumnBatch(polled, part=part, named=True)
     if isinstance(polled, list):
@@ -474,7 +473,7 @@ class ReadSource(Operator):
         self._polled = reader
         try:
             try:
-                polled = reader.poll(rows_max, frames=frames)
+                polled = reader.poll_of(frames=frames)(rows_max)
                 if polled is not None:
                     batch = batch_of(polled, reader.name, reader.source_part.poll)
             except MalformedRecord as error:

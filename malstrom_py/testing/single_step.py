@@ -43,19 +43,17 @@ from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.rescale.channels.channel import (
     Barrier,
     ChannelId,
-    ChannelIn,
-    ChannelOut,
     Credit,
     Frame,
     Grant,
     Item,
-    PlacedEpoch,
+    RemoteInbound,
+    RemoteOutbound,
     Suspend,
 )
-from malstrom_py.rescale.channels.router import Router
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.worker_context import Resources
-from malstrom_py.workers.engine.exchange import InputChannel
+from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, build_graph
 
@@ -220,49 +218,46 @@ class RemoteWorker:
     def __init__(
         self, remote: int, local: int, exchanges: Sequence[str], codec: Codec, credit: Credit, incarnation: int
     ) -> None:
-        self._codec = codec
-        self._out = {name: ChannelOut(ChannelId(name, remote, local), incarnation, credit) for name in exchanges}
-        self._lanes: dict[str, InputChannel] = {}
+        self._out: dict[str, RemoteOutbound] = {}
+        self._in: dict[str, RemoteInbound] = {}
         for name in exchanges:
-
-            def decode(data: bytes, name: str = name) -> Batch:
-                return codec.decode_batch(data, step=name)
-
-            self._lanes[name] = InputChannel(ChannelIn(ChannelId(name, local, remote), incarnation), decode)
+            encode, decode = partial(codec.encode_batch, step=name), partial(codec.decode_batch, step=name)
+            self._out[name] = RemoteOutbound(ChannelId(name, remote, local), encode, incarnation, credit)
+            self._in[name] = RemoteInbound(ChannelId(name, local, remote), decode, incarnation)
 
     def put(self, exchange: str, item: Item) -> None:
         """Send one item to the worker under test."""
         channel = self._out[exchange]
         match item:
             case Batch():
-                payload = self._codec.encode_batch(item, step=exchange)
-                channel.put(payload, rows=len(item), size=len(payload))
+                channel.put(item)
             case Epoch():
-                channel.put(epochs=(PlacedEpoch(0, item.time, item.idle),))
+                channel.put_epoch(item)
             case _:
-                channel.put(control=item)
+                channel.put_control(item)
+        channel.flush()
 
     def sent(self) -> list[Frame]:
         """Return the frames for the worker under test that have credit."""
         return [frame for channel in self._out.values() for frame in channel.take()]
 
     def receive(self, message: Frame | Grant) -> None:
-        """Receive a message of the worker under test. `PeerError` if a number is missing or repeated (F1)."""
+        """Receive a message of the worker under test."""
         if isinstance(message, Frame):
-            self._lanes[message.channel.exchange].channel.receive(message)
+            self._in[message.channel.exchange].receive(message)
         else:
             self._out[message.channel.exchange].grant(message)
 
     def take(self, exchange: str) -> tuple[list[Item], list[Grant]]:
         """Return the decoded items received over ``exchange``, and the credit to return for them."""
         items, grants = list[Item](), list[Grant]()
-        lane = self._lanes[exchange]
+        channel = self._in[exchange]
         while True:
-            item = lane.take()
+            item = channel.take()
             if item is None:
                 return items, grants
             items.append(item)
-            grant = lane.freed()
+            grant = channel.freed()
             if grant is not None:
                 grants.append(grant)
 
@@ -298,14 +293,13 @@ class StepRunner:
             plan, member, batching=batching, codec=self.codec, clock=clock, pass_barrier=self._pass_barrier
         )
         self._executor, self._nodes, self._feeds = graph.executor, graph.nodes, graph.feeds
-        self._inboxes = graph.inboxes
         self.operators: Mapping[str, Operator] = graph.operators
         self.resources = Resources()
         self._holding = [(self._nodes[name], op) for name, op in graph.operators.items() if op.holding]
         self.enriching = {name: op for name, op in graph.operators.items() if isinstance(op, Enrich)}
-        self.routers: Mapping[str, Router] = graph.routers
+        self.exchanges: Mapping[str, Exchange] = graph.exchanges
         self.remotes = {
-            worker: RemoteWorker(worker, 0, list(self.routers), self.codec, batching.credit, _INCARNATION)
+            worker: RemoteWorker(worker, 0, list(self.exchanges), self.codec, batching.credit, _INCARNATION)
             for worker in range(1, workers)
         }
 
@@ -413,13 +407,16 @@ class StepRunner:
         let_in(self._barriers.get(message.snapshot) or AbsBarrier(message.snapshot, self.backend))
 
     def _carry(self) -> None:
-        for router in self.routers.values():
-            router.flush()
-            for frame in router.take():
-                self.remotes[frame.channel.receiver].receive(frame)
-        for remote in self.remotes.values():
+        for exchange in self.exchanges.values():
+            exchange.flush()
+            for receiver, channel in exchange.remote.items():
+                for frame in channel.take():
+                    self.remotes[receiver].receive(frame)
+        for worker, remote in self.remotes.items():
             for sent in remote.sent():
-                self._inboxes[sent.channel.exchange].receive(sent)
+                inbound = self.exchanges[sent.channel.exchange].inbound[worker]
+                assert isinstance(inbound, RemoteInbound)
+                inbound.receive(sent)
 
 
 def part_of(input: str) -> str:

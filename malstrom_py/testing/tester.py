@@ -264,7 +264,7 @@ class OperatorTester:
         name = self._exchange(exchange)
         items, grants = self._runner.remotes[worker].take(name)
         for grant in grants:
-            self._runner.routers[name].channels[worker].grant(grant)
+            self._runner.exchanges[name].remote[worker].grant(grant)
         messages: list[Message | InLine] = []
         for item in items:
             messages.extend(messages_of(item) if isinstance(item, Batch) else [item])
@@ -429,5 +429,5 @@ class OperatorTester:
 
     def _exchange(self, name: str | None) -> str:
         if name is None:
-            (name,) = self._runner.routers
+            (name,) = self._runner.exchanges
         return name

@@ -1,1 +1,1 @@
-"""The channels of an exchange: numbered frames, credits, and the router that sends on them."""
+"""The channels of an exchange: frames, credits, and the buffer of a sender."""

@@ -1,7 +1,9 @@
-"""One channel of an exchange: FIFO, numbered, bounded by credits. Pure: frames in, frames out.
+"""One channel of an exchange, from a sender to a receiver: FIFO, bounded by credits. Pure: frames in, frames out.
 
-F1: a channel is FIFO per (sender, receiver, exchange). Frames carry (incarnation, sequence number); a gap, a repeat or
-an old incarnation is detected and never processed. F2: data needs credit in rows and bytes, both above zero. A batch
+Each end is a protocol with two implementations: `RemoteOutbound` and `RemoteInbound` are the ends of a channel to
+another worker, `Loopback` is both ends of the channel of a worker to itself. F1: a channel is FIFO, and a frame of an
+old incarnation is never processed. The stream of all messages between two workers numbers and checks them, frames
+included, so a frame needs no number. F2: data needs credit in rows and bytes, both above zero. A batch
 may take the credit below zero, so a batch larger than the credit passes, alone. An epoch costs one row of credit, or
 epochs would fill the queue of a slow worker that gets no rows. Frames without credit wait in the backlog, and so do all
 frames after them. Below the credit is the *window*, in rows: the number of rows that the receiver processes in a
@@ -12,12 +14,14 @@ speed. While the speed of a new receiver is unknown, at most twice the rows that
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from malstrom_py.data.batch import Batch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import Epoch
-from malstrom_py.errors import InternalError, PeerError, PlanError
+from malstrom_py.errors import InternalError, PlanError
+from malstrom_py.rescale.channels.outbound_buffer import OutboundBuffer
 from malstrom_py.rescale.moves.protocol import Bye, Marker, Shipped
 
 
@@ -74,7 +78,6 @@ class Frame:
     epochs: tuple[PlacedEpoch, ...] = ()
     control: InLine | None = None
     incarnation: int = 0
-    sequence: int = 0
     version: int = 0
 
     @property
@@ -122,8 +125,79 @@ class Share(NamedTuple):
     size: int
 
 
+class OutboundChannel(Protocol):
+    """The sender's end of a channel."""
+
+    def put(self, batch: Batch, rows: Sequence[int] | None = None) -> None:
+        """Send the rows of ``batch`` at the indices ``rows``, which are not empty; None: all."""
+        ...
+
+    def put_epoch(self, epoch: Epoch) -> None:
+        """Send ``epoch``, in its place among the rows (T2: also whether its sender is idle)."""
+        ...
+
+    def put_control(self, message: InLine) -> None:
+        """Send ``message`` after all that was sent before."""
+        ...
+
+    def flush(self) -> None:
+        """Make a frame of all buffered rows and epochs."""
+        ...
+
+    @property
+    def backlogged(self) -> bool:
+        """Whether anything waits for credit, so that the sender takes no more input (F2)."""
+        ...
+
+    @property
+    def excess(self) -> float:
+        """The number of waiting rows beyond the window, in shares of the window."""
+        ...
+
+    @property
+    def waits_for_time(self) -> bool:
+        """Whether rows have credit and wait for the window only."""
+        ...
+
+
+class InboundChannel(Protocol):
+    """The receiver's end of a channel.
+
+    ``blocked``: whether a barrier is being aligned, so that nothing is taken; ``version``: the version of the table by
+    which the last item taken was routed.
+    """
+
+    blocked: bool
+    version: int
+
+    def take(self, rows_max: int = OPEN) -> Item | None:
+        """Take the next item, of a batch at most ``rows_max`` rows; None if empty or blocked by a barrier."""
+        ...
+
+    def freed(self, window: int = OPEN) -> Grant | None:
+        """Return the credit to grant after an item has been passed, with ``window``; None if none is due."""
+        ...
+
+    def withhold(self, rows: int) -> Share:
+        """Keep the credit of ``rows`` rows of the last item taken. Call this before `freed`."""
+        ...
+
+    def give_back(self, share: Share, window: int = OPEN) -> Grant | None:
+        """Return withheld credit, as `freed` does."""
+        ...
+
+    @property
+    def urgent(self) -> bool:
+        """Whether the next item is taken even when the region's outputs are full (F2)."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of items or frames that have not been taken."""
+        ...
+
+
 class Loopback:
-    """The channel of a worker to itself: both ends are one queue, nothing is framed, numbered or encoded."""
+    """Both ends of the channel of a worker to itself: one queue, in which nothing is framed or encoded."""
 
     __slots__ = ("_credit", "_items", "_rows", "_rows_max", "_trust", "blocked", "share", "version", "window")
 
@@ -137,20 +211,34 @@ class Loopback:
         self.blocked = False
         self.version = version
 
-    def put(self, item: Item) -> None:
-        """Queue ``item``."""
-        self._rows += _cost(item)
-        self._items.append(item)
+    def put(self, batch: Batch, rows: Sequence[int] | None = None) -> None:
+        if rows is not None and len(rows) < len(batch):
+            batch = batch.take(rows)
+        self._rows += len(batch)
+        self._items.append(batch)
+
+    def put_epoch(self, epoch: Epoch) -> None:
+        self._rows += 1
+        self._items.append(epoch)
+
+    def put_control(self, message: InLine) -> None:
+        self._items.append(message)
+
+    def flush(self) -> None:
+        """Do nothing: nothing is buffered."""
 
     def take(self, rows_max: int = OPEN) -> Item | None:
-        """Take the next item, of a batch at most ``rows_max`` rows; None if empty or blocked by a barrier."""
         if self.blocked or not self._items:
             return None
         item = self._items.popleft()
-        cost = _cost(item)
-        if cost > rows_max and isinstance(item, Batch):
-            self._items.appendleft(item.cut(rows_max, cost))
-            item, cost = item.cut(0, rows_max), rows_max
+        cost = 0
+        if isinstance(item, Batch):
+            cost = len(item)
+            if cost > rows_max:
+                self._items.appendleft(item.cut(rows_max, cost))
+                item, cost = item.cut(0, rows_max), rows_max
+        elif type(item) is Epoch:
+            cost = 1
         self._rows -= cost
         if self._trust < self._credit:
             self._trust += 2 * cost
@@ -160,80 +248,132 @@ class Loopback:
         return item
 
     def freed(self, window: int = OPEN) -> None:
-        """Set the window. No grant is needed: the sender reads `full`."""
+        """Set the window. No grant is needed: the sender reads `backlogged`."""
         if window != self.window:
             self.window, self.share = window, share_of(window)
             self._rows_max = min(self._credit, self._trust, window)
 
     def withhold(self, rows: int) -> Share:
-        """Keep the credit of ``rows`` rows of the last item taken."""
         self._rows += rows
         return Share(rows, 0)
 
     def give_back(self, share: Share, window: int = OPEN) -> None:
-        """Return withheld credit."""
         self._rows -= share.rows
 
     @property
     def urgent(self) -> bool:
-        """Whether the next item is taken even when the region's outputs are full (F2)."""
         return bool(self._items) and not self.blocked and isinstance(self._items[0], MOVING)
 
     @property
-    def full(self) -> bool:
+    def backlogged(self) -> bool:
         """Whether as many rows and epochs are queued as the credit and the window allow, or more."""
         return self._rows >= self._rows_max
 
     @property
     def excess(self) -> float:
-        """The number of queued rows beyond the window, in shares of the window."""
         return (self._rows - self.window) / self.share
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether the window is full but the credit is not."""
         return self._rows_max <= self._rows < self._credit
 
     def __len__(self) -> int:
         return len(self._items)
 
 
-class ChannelOut:
-    """The sender's end of a channel to another worker.
+class RemoteOutbound(OutboundBuffer):
+    """The sender's end of a channel to another worker: buffers rows, makes frames of them, and releases the frames that
+    have credit.
 
-    ``trust``: the number of rows that may be in flight to a receiver that has not processed any.
+    ``encode`` returns a batch as bytes, and raises typed errors. Rows make a frame of ``rows_max`` rows, columns one of
+    ``columns_rows_max`` rows, both one of about ``bytes_max`` bytes, and smaller ones for a slow receiver with a small
+    window. ``version``: of the table by which rows are routed, until a marker is sent. ``trust``: the number of rows
+    that may be in flight to a receiver that has not processed any.
+
+    >>> out = RemoteOutbound(ChannelId("by-key", 0, 1), lambda batch: repr(batch.values).encode())
+    >>> out.put(Batch(["x", "y", "z"], keys=[1, 2, 3]), [0, 2])
+    >>> out.put_epoch(Epoch(7))
+    >>> out.flush()
+    >>> [(frame.payload, frame.epochs) for frame in out.take()]
+    [(b"['x', 'z']", (PlacedEpoch(row=2, time=7, idle=False),))]
     """
 
-    def __init__(self, channel: ChannelId, incarnation: int, credit: Credit, trust: int = OPEN) -> None:
+    def __init__(
+        self,
+        channel: ChannelId,
+        encode: Callable[[Batch], bytes],
+        incarnation: int = 0,
+        credit: Credit | None = None,
+        *,
+        rows_max: int = 1024,
+        columns_rows_max: int = 65_536,
+        bytes_max: int = 1 << 20,
+        version: int = 0,
+        trust: int = OPEN,
+    ) -> None:
+        super().__init__()
+        credit = credit or Credit()
         self.channel = channel
+        self._encode = encode
         self._incarnation = incarnation
         self._rows, self._size = credit.rows, credit.size
         self._credit = credit.rows
         self._trust = trust
+        self._rows_max = rows_max
+        self._columns_rows_max = columns_rows_max
+        self._bytes_max = bytes_max
+        self._version = version
         self.window = OPEN
         """The window of the last grant, in rows."""
-        self.share = OPEN
-        """The largest number of rows in one frame."""
+        self._share = OPEN
         self._rows_kept = max(0, credit.rows - trust)
-        self._sequence = 0
+        self._row_bytes = 1.0
+        self._epochs: list[PlacedEpoch] = []
         self._backlog: deque[Frame] = deque()
         self.spilled_rows = 0
 
-    def put(
-        self,
-        payload: bytes | None = None,
-        *,
-        rows: int = 0,
-        size: int = 0,
-        epochs: tuple[PlacedEpoch, ...] = (),
-        control: InLine | None = None,
-        version: int = 0,
-    ) -> None:
-        """Number and queue a frame. `take` returns it, in order, when there is credit."""
-        self._sequence += 1
-        self._backlog.append(
-            Frame(self.channel, payload, rows, size, epochs, control, self._incarnation, self._sequence, version)
-        )
+    def put(self, batch: Batch, rows: Sequence[int] | None = None) -> None:
+        if not self.fits(batch):
+            self.flush()
+        if isinstance(batch, ColumnBatch):
+            self._put_columns(batch if rows is None else batch.take(rows))
+            return
+        rows = range(len(batch)) if rows is None else rows
+        share = self._share
+        most = min(self._rows_max, share)
+        for start in range(0, len(rows), share):
+            self.add(batch, rows[start : start + share] if share < len(rows) else rows)
+            if self.buffered_rows >= most or self.buffered_rows * self._row_bytes >= self._bytes_max:
+                self.flush()
+
+    def _put_columns(self, batch: ColumnBatch) -> None:
+        share = self._share
+        most = min(self._columns_rows_max, share)
+        for start in range(0, len(batch), share):
+            self.add_columns(batch if len(batch) <= share else batch.cut(start, start + share))
+            if self.buffered_rows >= most or self.buffered_bytes >= self._bytes_max:
+                self.flush()
+
+    def put_epoch(self, epoch: Epoch) -> None:
+        self._epochs.append(PlacedEpoch(self.buffered_rows, epoch.time, epoch.idle))
+
+    def put_control(self, message: InLine) -> None:
+        self.flush()
+        self._backlog.append(Frame(self.channel, control=message, incarnation=self._incarnation, version=self._version))
+        if type(message) is Marker:
+            self._version = message.move.version
+
+    def flush(self) -> None:
+        rows = self.buffered_rows
+        if not rows and not self._epochs:
+            return
+        payload, size = None, 0
+        if rows:
+            payload = self._encode(self.emptied())
+            size = len(payload)
+            self._row_bytes = size / rows
+        epochs, self._epochs = tuple(self._epochs), []
+        self._backlog.append(Frame(self.channel, payload, rows, size, epochs, None, self._incarnation, self._version))
         if rows and not self._has_credit:
             self.spilled_rows += rows
 
@@ -254,13 +394,17 @@ class ChannelOut:
             self._size += grant.size
             if self._trust < self._credit:
                 self._trust += 2 * grant.rows
-            self.window, self.share = grant.window, share_of(grant.window)
+            self.window, self._share = grant.window, share_of(grant.window)
             self._rows_kept = max(0, self._credit - min(self._trust, grant.window))
 
+    def close(self) -> None:
+        """Check that nothing is left: the receiver has left (R8)."""
+        if self._backlog or self.buffered_rows or self._epochs:
+            raise _dropped(self.channel, f"to worker {self.channel.receiver}")
+
     @property
-    def backlog(self) -> int:
-        """The number of frames that wait for credit or for an earlier frame."""
-        return len(self._backlog)
+    def backlogged(self) -> bool:
+        return bool(self._backlog)
 
     @property
     def excess(self) -> float:
@@ -268,11 +412,10 @@ class ChannelOut:
         if not self._backlog:
             return 0.0
         rows = self._credit - self._rows + sum(frame.cost for frame in self._backlog)
-        return (rows - self.window) / self.share
+        return (rows - self.window) / self._share
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether the backlog has credit and waits for the window only."""
         return bool(self._backlog) and not self._has_credit and self._rows > 0 and self._size > 0
 
     @property
@@ -280,53 +423,101 @@ class ChannelOut:
         return self._rows > self._rows_kept and self._size > 0
 
 
-class ChannelIn:
-    """The receiver's end of a channel: checks sequence numbers and queues frames."""
+class RemoteInbound:
+    """The receiver's end of a channel from another worker. ``decode`` returns the batch of a frame's bytes.
 
-    def __init__(self, channel: ChannelId, incarnation: int) -> None:
+    A frame is decoded when it is next; its credit is returned when the region has passed its last item.
+    """
+
+    def __init__(self, channel: ChannelId, decode: Callable[[bytes], Batch], incarnation: int = 0) -> None:
         self.channel = channel
+        self.blocked = False
+        self.version = 0
+        self._decode = decode
         self._incarnation = incarnation
-        self._sequence = 0
-        self._queue: deque[Frame] = deque()
+        self._frames: deque[Frame] = deque()
+        self._items: deque[Item] = deque()
+        self._owes = False
+        self._owed_rows = self._owed_size = 0
+        self._row_bytes = 0.0
         self.stale_frames = 0
 
     def receive(self, frame: Frame) -> None:
-        """Queue ``frame``; drop it if it is of an old incarnation. `PeerError` if it is not the next one."""
-        if frame.channel != self.channel:
-            raise InternalError(f"a frame of channel {frame.channel} arrived on {self.channel}")
+        """Queue ``frame`` until the region takes it; drop it if it is of an old incarnation (F1)."""
         if frame.incarnation < self._incarnation:
             self.stale_frames += 1
-            return
-        if frame.incarnation > self._incarnation or frame.sequence != self._sequence + 1:
-            what = "a gap" if frame.sequence > self._sequence + 1 else "a repeat"
-            raise PeerError(
-                f"exchange {self.channel.exchange!r}: {what} on the channel from worker {self.channel.sender} to "
-                f"worker {self.channel.receiver}: expected number {self._sequence + 1} of incarnation "
-                f"{self._incarnation}, got {frame.sequence} of {frame.incarnation}. Restart the job."
-            )
-        self._sequence = frame.sequence
-        self._queue.append(frame)
+        else:
+            self._frames.append(frame)
 
-    def take(self) -> Frame:
-        """Take the next frame. The caller owes its credit to the sender."""
-        return self._queue.popleft()
+    def take(self, rows_max: int = OPEN) -> Item | None:
+        items = self._items
+        if self.blocked:
+            return None
+        if not items:
+            if not self._frames:
+                return None
+            frame = self._frames.popleft()
+            self._owed_rows, self._owed_size = frame.cost, frame.size
+            self._owes = frame.cost > 0
+            self._row_bytes = frame.size / frame.rows if frame.rows else 0.0
+            self.version = frame.version
+            items.extend(self._open(frame))
+        item = items.popleft()
+        if isinstance(item, Batch) and len(item) > rows_max:
+            items.appendleft(item.cut(rows_max, len(item)))
+            return item.cut(0, rows_max)
+        return item
 
-    def grant(self, rows: int, size: int, window: int = OPEN) -> Grant:
-        """Return a grant of credit to the sender, with its new window."""
-        return Grant(self.channel, self._incarnation, rows, size, window)
+    def freed(self, window: int = OPEN) -> Grant | None:
+        if self._items or not self._owes:
+            return None
+        self._owes = False
+        return self.give_back(Share(self._owed_rows, self._owed_size), window)
 
-    def peek(self) -> Frame | None:
-        """Return the next frame without taking it; None if empty."""
-        return self._queue[0] if self._queue else None
+    def withhold(self, rows: int) -> Share:
+        if not self._owes:
+            raise InternalError(f"rows without credit arrived on {self.channel}")
+        share = Share(rows, int(rows * self._row_bytes))
+        self._owed_rows -= share.rows
+        self._owed_size -= share.size
+        return share
+
+    def give_back(self, share: Share, window: int = OPEN) -> Grant:
+        return Grant(self.channel, self._incarnation, share.rows, share.size, window)
+
+    def close(self) -> None:
+        """Check that nothing is left: the sender has left (R8)."""
+        if len(self):
+            raise _dropped(self.channel, f"of worker {self.channel.sender}")
+
+    @property
+    def urgent(self) -> bool:
+        return not (self.blocked or self._items) and bool(self._frames) and isinstance(self._frames[0].control, MOVING)
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._items) + len(self._frames)
+
+    def _open(self, frame: Frame) -> list[Item]:
+        if frame.control is not None:
+            return [frame.control]
+        if frame.payload is None:
+            return [Epoch(time, idle) for _, time, idle in frame.epochs]
+        batch = self._decode(frame.payload)
+        if not frame.epochs:
+            return [batch]
+        items, start = list[Item](), 0
+        for row, time, idle in frame.epochs:
+            if row > start:
+                items.append(batch.cut(start, row))
+                start = row
+            items.append(Epoch(time, idle))
+        if start < len(batch):
+            items.append(batch.cut(start, len(batch)))
+        return items
 
 
-def _cost(item: Item) -> int:
-    if isinstance(item, Batch):
-        return len(item)
-    return 1 if type(item) is Epoch else 0
+def _dropped(channel: ChannelId, whose: str) -> InternalError:
+    return InternalError(f"exchange {channel.exchange!r}: the channel {whose} is dropped before its end")
 
 
 def share_of(window: int) -> int:

@@ -12,7 +12,6 @@ from ray.exceptions import RayActorError
 
 from malstrom_py import errors
 from malstrom_py.errors import ControlError, DeadlineError, FencedError, InternalError, PeerError, SnapshotError
-from malstrom_py.rescale.channels.channel import ChannelId, ChannelIn, Frame
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.store import MemoryStore
@@ -20,6 +19,8 @@ from malstrom_py.testing import OperatorTester
 from malstrom_py.worker_context import LoopThread
 from malstrom_py.workers.control.registry import check_directory
 from malstrom_py.workers.ray.worker_handle import worker_died
+from malstrom_py.workers.transport.messages import Connected
+from malstrom_py.workers.transport.wire import InStreams, OutStream
 from tests.pages import blocks_of, headings_of
 from tests.tree import ROOT
 from tests.unit.snapshot.taken import JOB, Start
@@ -69,12 +70,12 @@ def test_the_tree_is_the_one_of_the_module() -> None:
 
 
 def test_the_message_of_a_peer_error_is_what_a_gap_says() -> None:
-    channel = ChannelId("sensor", sender=1, receiver=0)
-    inbox = ChannelIn(channel, incarnation=1)
-    for sequence in range(1, 8):
-        inbox.receive(Frame(channel, incarnation=1, sequence=sequence))
+    out, streams = OutStream(1, 0, incarnation=1), InStreams(0, incarnation=1)
+    messages = [next(out.messages([Connected(1)])) for _ in range(9)]
+    for message in messages[:7]:
+        streams.open(message)
     with pytest.raises(PeerError) as raised:
-        inbox.receive(Frame(channel, incarnation=1, sequence=9))
+        streams.open(messages[8])
     assert f"PeerError: {raised.value}" in flat(section_of("PeerError"))
 
 

@@ -11,7 +11,7 @@ from bench.macro import columns
 from bench.micro import __main__ as micro
 from bench.micro import exchange, inputs, memory, state, timing
 from bench.micro.workloads import WORKLOADS, Workload
-from malstrom_py.workers.engine.exchange import InputChannel
+from malstrom_py.rescale.channels.channel import RemoteInbound
 from tests.tree import ROOT
 
 
@@ -58,8 +58,8 @@ def test_every_row_crosses_to_the_owner_of_its_slot(share: str, rows: int) -> No
 
 
 def test_rows_that_are_lost_on_the_way_are_a_wrong_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(InputChannel, "take", lambda lane: None)
-    with pytest.raises(timing.WrongResult, match=r"router gave \(0, 0\), but by hand gave \(100, \d+\)"):
+    monkeypatch.setattr(RemoteInbound, "take", lambda lane: None)
+    with pytest.raises(timing.WrongResult, match=r"exchange gave \(0, 0\), but by hand gave \(100, \d+\)"):
         exchange.measure_exchange(100, 1)
 
 

@@ -1,177 +1,206 @@
-"""An exchange in a worker's graph: the sending step, and the input gate with one channel per sender."""
+"""An exchange on one worker: the last step of the region before it, and the channels to and from all workers.
+
+F3: a partitioner maps key -> slot, placement maps slot -> worker. With one worker nothing is hashed or encoded. Keys
+are not checked here: `key_by` has. T3: every receiver gets the same sequence of epochs.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
 
-from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import AbsBarrier, Epoch, PartMessage, StateMessage, SuspendMarker
-from malstrom_py.errors import InternalError
-from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Epoch, PartMessage, StateMessage, SuspendMarker
+from malstrom_py.operators.base import Operator, StepContext
 from malstrom_py.rescale.channels.channel import (
-    MOVING,
     OPEN,
     Barrier,
     ChannelId,
-    ChannelIn,
-    Frame,
-    Grant,
-    Item,
+    InboundChannel,
+    InLine,
     Loopback,
-    Share,
+    OutboundChannel,
+    RemoteInbound,
+    RemoteOutbound,
     Suspend,
 )
-from malstrom_py.rescale.channels.router import Router
+from malstrom_py.rescale.moves.protocol import Bye, Marker, RescaleMove
+from malstrom_py.workers.engine.flow_limits import Batching
 
 
-class SendToExchange(Operator):
-    """The last step of a region, at an exchange: passes batches and epochs to the router."""
+class SlotsOfKeys(Protocol):
+    """The slots of legal keys. ``slots_of_arrow(column)``, if there is one, returns those of a column as a column."""
+
+    def slots_of(self, keys: Sequence[Any]) -> list[int]: ...
+
+
+class Exchange(Operator):
+    """The exchange after one ``key_by``. As a step it sends each row to the worker that owns its key's slot.
+
+    ``context``: of the ``key_by``; ``table[slot]``: the worker that owns the slot; ``slots``: the partitioner.
+    ``trust``: the number of rows that may be in flight to a new receiver. ``outbound`` and ``inbound``: the channel to
+    and from each worker, this one included; ``remote``: the channels to other workers.
+    """
 
     takes_columns = True
 
-    def __init__(self, context: StepContext, *, router: Router) -> None:
+    def __init__(
+        self,
+        context: StepContext,
+        members: Sequence[int],
+        table: Sequence[int],
+        *,
+        slots: SlotsOfKeys,
+        batching: Batching,
+        incarnation: int = 0,
+        version: int = 0,
+        trust: int = OPEN,
+    ) -> None:
         super().__init__(context)
-        self._router = router
-
-    def on_batch(self, batch: Batch, out: Outlet) -> None:
-        self._router.route(batch)
-
-    def check(self, batch: Batch) -> None:
-        """Raise the partitioner's errors that would occur with several workers (test mode)."""
-        self._router.slots(batch)
-
-    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        self._router.epoch(epoch)
-
-    def on_part(self, message: PartMessage, out: Outlet) -> None:
-        """Parts belong to the source region, which ends here."""
-
-    def on_control(self, message: StateMessage, out: Outlet) -> None:
-        """Barriers and suspension cross to the next region; what acts on this region's state ends here."""
-        if isinstance(message, AbsBarrier):
-            self._router.control(Barrier(message.snapshot, message.parent))
-        elif isinstance(message, SuspendMarker):
-            self._router.control(Suspend())
-
-
-class InputChannel:
-    """The received items of one other worker that the region has not taken.
-
-    A frame is decoded when it is next; its credit is returned when the region has passed its last item. ``version``:
-    the version of the table by which the last item taken was routed.
-    """
-
-    def __init__(self, channel: ChannelIn, decode: Callable[[bytes], Batch], version: int = 0) -> None:
-        self.channel = channel
-        self.blocked = False
+        self.name = context.step
         self.version = version
-        self._decode = decode
-        self._items: deque[Item] = deque()
-        self._owes = False
-        self._owed_rows = self._owed_size = 0
-        self._row_bytes = 0.0
+        self.silent = False
+        """Whether epochs are not sent: the marker that follows carries the frontier (R2)."""
+        self.routed_rows = 0
+        self.slots_of = slots.slots_of
+        self._slots_of_column: Callable[[Any], Any] | None = getattr(slots, "slots_of_arrow", None)
+        self._worker = context.worker
+        self._members = tuple(members)
+        self._table = table
+        self._batching = batching
+        self._incarnation = incarnation
+        self._trust = trust
+        self.loopback = Loopback(batching.credit, version, trust)
+        self.outbound: dict[int, OutboundChannel] = {self._worker: self.loopback}
+        self.inbound: dict[int, InboundChannel] = {self._worker: self.loopback}
+        self.remote: dict[int, RemoteOutbound] = {}
+        for member in members:
+            if member != self._worker:
+                self.connect(member)
 
-    def take(self, rows_max: int = OPEN) -> Item | None:
-        """Take the next item, of a batch at most ``rows_max`` rows; None if empty or blocked by a barrier."""
-        items = self._items
-        if self.blocked:
-            return None
-        if not items:
-            if not len(self.channel):
-                return None
-            frame = self.channel.take()
-            self._owed_rows, self._owed_size = frame.cost, frame.size
-            self._owes = frame.cost > 0
-            self._row_bytes = frame.size / frame.rows if frame.rows else 0.0
-            self.version = frame.version
-            items.extend(self._open(frame))
-        item = items.popleft()
-        if isinstance(item, Batch) and len(item) > rows_max:
-            items.appendleft(item.cut(rows_max, len(item)))
-            return item.cut(0, rows_max)
-        return item
+    def connect(self, member: int) -> None:
+        """R1: open the channels to and from ``member``. Nothing is sent before ``member`` is in the table."""
+        batching, codec = self._batching, self.context.codec
+        self.outbound[member] = self.remote[member] = RemoteOutbound(
+            ChannelId(self.name, self._worker, member),
+            partial(codec.encode_batch, step=self.name),
+            self._incarnation,
+            batching.credit,
+            rows_max=batching.rows_max,
+            columns_rows_max=batching.columns_rows_max,
+            bytes_max=batching.bytes_max,
+            version=self.version,
+            trust=self._trust,
+        )
+        decode = partial(codec.decode_batch, step=self.name)
+        self.inbound[member] = RemoteInbound(ChannelId(self.name, member, self._worker), decode, self._incarnation)
 
-    def freed(self, window: int = OPEN) -> Grant | None:
-        """Return the credit to grant after an item has been passed, with ``window``; None if none is due."""
-        if self._items or not self._owes:
-            return None
-        self._owes = False
-        return self.channel.grant(self._owed_rows, self._owed_size, window)
+    def disconnect(self, member: int) -> None:
+        """R8: close the channels to and from ``member``, which has left and has taken everything."""
+        self.remote.pop(member).close()
+        del self.outbound[member]
+        inbound = self.inbound.pop(member)
+        assert isinstance(inbound, RemoteInbound)
+        inbound.close()
 
-    def withhold(self, rows: int) -> Share:
-        """Keep the credit of ``rows`` rows of the last item taken. Call this before `freed`."""
-        if not self._owes:
-            raise InternalError(f"rows without credit arrived on {self.channel.channel}")
-        share = Share(rows, int(rows * self._row_bytes))
-        self._owed_rows -= share.rows
-        self._owed_size -= share.size
-        return share
+    def switch(self, move: RescaleMove, *, before: int, after: int, idle: bool) -> None:
+        """R2: send the marker of ``move`` on every channel, and route by its table from now on.
 
-    def give_back(self, share: Share, window: int = OPEN) -> Grant:
-        """Return the grant of withheld credit."""
-        return self.channel.grant(share.rows, share.size, window)
+        ``before``: the last epoch that was broadcast; ``after``: the frontier from now on.
+        """
+        self.control(Marker(move, before, after, idle), move.everyone)
+        self._table, self._members, self.version = move.table, move.new, move.version
+        self.silent = False
+
+    def leave(self) -> None:
+        """R8: send Bye, the last message on every channel; no epoch follows it."""
+        self.control(Bye())
+        self.silent = True
+
+    def control(self, message: InLine, receivers: Sequence[int] | None = None) -> None:
+        """Send ``message`` to ``receivers``, or else to every member."""
+        for receiver in self._members if receivers is None else receivers:
+            self.outbound[receiver].put_control(message)
+
+    def flush(self) -> None:
+        """Make frames of all buffered rows and epochs."""
+        for channel in self.remote.values():
+            channel.flush()
+
+    def slots(self, batch: Batch) -> Any:
+        """Return the slot of each row's key: a list, or a column for a column of keys."""
+        if batch.key_column is not None and self._slots_of_column is not None:
+            return self._slots_of_column(batch.key_column)
+        return self.slots_of(batch.keys or [])
 
     @property
-    def urgent(self) -> bool:
-        """Whether the next item is taken even when the region's outputs are full (F2)."""
-        if self.blocked or self._items:
-            return False
-        frame = self.channel.peek()
-        return frame is not None and isinstance(frame.control, MOVING)
+    def load(self) -> float:
+        """Return the largest excess of waiting rows of all channels. Above 1, the last batch was too large.
 
-    def __len__(self) -> int:
-        return len(self._items) + len(self.channel)
+        A batch may exceed the window by half, because its channel may have been almost full.
+        """
+        return max(channel.excess for channel in self.outbound.values())
 
-    def _open(self, frame: Frame) -> list[Item]:
-        if frame.control is not None:
-            return [frame.control]
-        if frame.payload is None:
-            return [Epoch(time, idle) for _, time, idle in frame.epochs]
-        batch = self._decode(frame.payload)
-        if not frame.epochs:
-            return [batch]
-        items, start = list[Item](), 0
-        for row, time, idle in frame.epochs:
-            if row > start:
-                items.append(batch.cut(start, row))
-                start = row
-            items.append(Epoch(time, idle))
-        if start < len(batch):
-            items.append(batch.cut(start, len(batch)))
-        return items
+    @property
+    def waits_for_time(self) -> bool:
+        """Whether rows with credit wait for a slow receiver."""
+        return any(channel.waits_for_time for channel in self.outbound.values())
 
+    @property
+    def backlogged(self) -> bool:
+        """Whether any row waits for credit."""
+        for channel in self.outbound.values():  # noqa: SIM110  called for every batch, as `RegionInput.open` is
+            if channel.backlogged:
+                return True
+        return False
 
-class InputGate:
-    """The receiving end of one exchange: a channel per sender, including this worker's ``loopback``."""
+    # The step. It sends on its channels only, and never to the outlet.
 
-    def __init__(
-        self, exchange: str, worker: int, loopback: Loopback, decode: Callable[[bytes], Batch], incarnation: int
-    ) -> None:
-        self.exchange = exchange
-        self._worker = worker
-        self._decode = decode
-        self._incarnation = incarnation
-        self.lanes: dict[int, InputChannel | Loopback] = {worker: loopback}
+    def on_batch(self, batch: Batch, out: object = None) -> None:
+        self.routed_rows += len(batch)
+        if not self.remote:
+            self.loopback.put(batch)
+        elif isinstance(batch, ColumnBatch):
+            for owner, share in self._shares(batch):
+                self.outbound[owner].put(share)
+        else:
+            owned: dict[int, list[int]] = {member: [] for member in self.outbound}
+            append = {member: rows.append for member, rows in owned.items()}
+            for index, owner in enumerate(map(self._table.__getitem__, self.slots(batch))):
+                append[owner](index)
+            for owner, rows in owned.items():
+                if rows:
+                    self.outbound[owner].put(batch, rows)
 
-    def connect(self, sender: int, *, version: int = 0) -> None:
-        """R1: open the channel from ``sender``, before the first move starts."""
-        channel = ChannelIn(ChannelId(self.exchange, sender, self._worker), self._incarnation)
-        self.lanes[sender] = InputChannel(channel, self._decode, version)
+    def on_epoch(self, epoch: Epoch, out: object = None) -> None:
+        if self.silent:
+            return
+        for member in self._members:
+            self.outbound[member].put_epoch(epoch)
+        if epoch.time == MAX_EPOCH:
+            self.flush()
 
-    def disconnect(self, sender: int) -> None:
-        """R8: close the channel from ``sender``, which has left."""
-        if len(self.lanes.pop(sender)):
-            raise InternalError(f"exchange {self.exchange!r}: the channel of worker {sender} is dropped before its end")
+    def on_part(self, message: PartMessage, out: object = None) -> None:
+        """Parts belong to the source region, which ends here."""
 
-    def receive(self, frame: Frame) -> None:
-        """Queue ``frame`` until the region takes it."""
-        lane = self.lanes.get(frame.channel.sender)
-        if not isinstance(lane, InputChannel):
-            if frame.incarnation < self._incarnation:
-                return  # the sender is of a run that has ended (F1)
-            raise InternalError(f"a frame arrived on channel {frame.channel}, which is not open here")
-        lane.channel.receive(frame)
+    def on_control(self, message: StateMessage, out: object = None) -> None:
+        """Barriers and suspension cross to the next region; what acts on this region's state ends here."""
+        if isinstance(message, AbsBarrier):
+            self.control(Barrier(message.snapshot, message.parent))
+        elif isinstance(message, SuspendMarker):
+            self.control(Suspend())
 
-    def __len__(self) -> int:
-        return sum(map(len, self.lanes.values()))
+    def _shares(self, batch: ColumnBatch) -> Iterator[tuple[int, ColumnBatch]]:
+        """Yield the rows of ``batch`` by the worker that owns their keys' slots."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        slots = self.slots(batch)
+        if not isinstance(slots, pa.Array):
+            slots = pa.array(slots, pa.uint32())
+        owners = pc.take(pa.array(self._table, pa.uint32()), slots)
+        for owner in owners.unique().to_pylist():
+            is_here = pc.call_function("equal", [owners, pa.scalar(owner, owners.type)])
+            rows = pc.call_function("indices_nonzero", [is_here])
+            yield owner, batch if len(rows) == len(batch) else batch.take(rows)

@@ -86,11 +86,6 @@ class _Node:
         self._targets[port].append((target, index))
         target._inbound.append((self, port))
 
-    def put(self, index: int, message: Batch | Control) -> None:
-        if not self.queue:
-            heappush(self._ready, self.rank)
-        self.queue.append((index, message))
-
     def put_back(self, messages: list[tuple[int, Batch | Control]]) -> None:
         if messages and not self.queue:
             heappush(self._ready, self.rank)
@@ -132,7 +127,9 @@ class _Node:
         elif type(message) is Epoch:
             self.epoch, self.idle = message.time, message.idle
         for target, index in self._targets[port]:
-            target.put(index, message)
+            if not target.queue:
+                heappush(self._ready, target.rank)
+            target.queue.append((index, message))
 
     def forward(self, message: Control) -> None:
         everywhere = type(message) is not Epoch or message.time == MAX_EPOCH
@@ -217,7 +214,14 @@ class Executor:
 
     def push(self, node: int, message: Batch | Control, *, index: int = 0) -> None:
         """Queue ``message`` at input ``index`` of a node. `run` processes it."""
-        self._nodes[node].put(index, message)
+        target = self._nodes[node]
+        if not target.queue:
+            heappush(self._ready, node)
+        target.queue.append((index, message))
+
+    def outlet(self, node: int) -> Outlet:
+        """Return the outlet of ``node``. `run` processes what is sent there."""
+        return self._nodes[node]
 
     def call(self, node: int, function: Callable[[Outlet], T]) -> T:
         """Call ``function`` with the outlet of ``node``. `run` processes what it sends."""

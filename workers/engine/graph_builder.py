@@ -15,13 +15,12 @@ from malstrom_py.codec import Codec
 from malstrom_py.operators.base import Operator, StepContext
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
-from malstrom_py.rescale.channels.router import Router
 from malstrom_py.rescale.keys.key_types import check_keys
 from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
-from malstrom_py.rescale.partitioners import partitioner_of
+from malstrom_py.rescale.partitioners import partitioner_of, slots_of_legal_keys
 from malstrom_py.sources.base import Part
 from malstrom_py.worker_context import Resources
-from malstrom_py.workers.engine.exchange import InputGate, SendToExchange
+from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
 from malstrom_py.workers.engine.flow_limits import ROWS_TRUSTED, Batching, TimeShare
 from malstrom_py.workers.engine.idle_sources import IdleSource, followers_of
@@ -62,8 +61,7 @@ class WorkerGraph:
     executor: Executor
     operators: dict[str, Operator]
     nodes: dict[str, int]
-    inboxes: dict[str, InputGate]
-    routers: dict[str, Router]
+    exchanges: dict[str, Exchange]
     regions: list[Region]
     feeds: list[RegionInput]
     followers: list[IdleSource]
@@ -89,23 +87,22 @@ def build_graph(
     ``checks``: whether every step is checked (test mode).
     """
     operators = _operators(plan, member, codec, clock, checks=checks)
-    specs, nodes, entries, routers = _nodes_of(plan, member, operators, batching=batching, codec=codec, clock=clock)
-    inboxes = {name: _inbox(name, member, router, codec) for name, router in routers.items()}
+    specs, nodes, entries, exchanges = _nodes_of(plan, member, operators, batching=batching, codec=codec, clock=clock)
     if checks:
         specs = [replace(spec, operator=spec.operator and CheckedStep(spec.operator, codec)) for spec in specs]
     executor = Executor(specs)
     regions = regions_of(plan)
     letters: list[Outgoing] = []
     turn = TimeShare(sum(bool(region.entries) + len(region.sources) for region in regions))
-    keyed = {region.name: _keyed(plan, region, nodes, routers) for region in regions}
+    keyed = {region.name: _keyed(plan, region, nodes, exchanges) for region in regions}
     names = {node: name for name, node in nodes.items()}
     slots_of = {names[node]: group.slots_of for groups in keyed.values() for group in groups for node in group.nodes}
     feeds = [
         RegionInput(
             executor,
-            [ExchangeEntry(inboxes[name], entries[name], routers[name].slots) for name in region.entries],
+            [ExchangeEntry(exchanges[name], entries[name]) for name in region.entries],
             [nodes[name] for name in region.sources],
-            [routers[name] for name in region.exits],
+            [exchanges[name] for name in region.exits],
             pass_barrier,
             [operator for name in region.steps if (operator := operators[name]).holding],
             sinks=[sink for name in region.steps if isinstance(sink := operators[name], WriteSink)],
@@ -124,9 +121,9 @@ def build_graph(
         )
         for region in regions
     ]
-    exchanges = [(name, nodes[name] + 1) for name in entries]
-    followers = followers_of(zip(regions, feeds, strict=True), executor, operators, nodes, exchanges)
-    made = (executor, operators, nodes, inboxes, routers, regions, feeds, followers, letters, slots_of)
+    sending = [(name, nodes[name] + 1) for name in entries]
+    followers = followers_of(zip(regions, feeds, strict=True), executor, operators, nodes, sending)
+    made = (executor, operators, nodes, exchanges, regions, feeds, followers, letters, slots_of)
     return WorkerGraph(*made, entries, turn)
 
 
@@ -205,28 +202,27 @@ def movable_parts(
 
 
 class _Nodes(NamedTuple):
-    """The nodes, the node of each step, the receiving node and the router of each exchange."""
+    """The nodes, the node of each step, the receiving node of each exchange, and the exchanges."""
 
     specs: list[NodeSpec]
     nodes: dict[str, int]
     entries: dict[str, int]
-    routers: dict[str, Router]
+    exchanges: dict[str, Exchange]
 
 
 def _nodes_of(
     plan: Plan, member: Membership, operators: dict[str, Operator], *, batching: Batching, codec: Codec, clock: Clock
 ) -> _Nodes:
     made = _Nodes([], {}, {}, {})
-    specs, nodes, entries, routers = made
+    specs, nodes, entries, exchanges = made
     read = {ref for ref, _ in plan.edges()}
     for step in plan.steps:
         nodes[step.name] = len(specs)
         specs.append(_spec(plan, step, operators[step.name], nodes, entries))
         if is_exchanged(step, StreamRef(step.name)) and StreamRef(step.name) in read:
-            routers[step.name] = _router(plan, step, member, batching, codec)
             context = _context(plan, step, member.worker, codec, clock)
-            send = SendToExchange(context, router=routers[step.name])
-            specs.append(NodeSpec(f"{step.name} (send)", send, ((nodes[step.name], 0),), ()))
+            exchange = exchanges[step.name] = _exchange(plan, step, member, batching, context)
+            specs.append(NodeSpec(f"{step.name} (send)", exchange, ((nodes[step.name], 0),), ()))
             entries[step.name] = len(specs)
             specs.append(NodeSpec(f"{step.name} (receive)", None))
     return made
@@ -244,24 +240,24 @@ def _machine(region: Region, member: Membership) -> ReceivingMachine:
     )
 
 
-def _keyed(plan: Plan, region: Region, nodes: dict[str, int], routers: dict[str, Router]) -> list[KeyedSteps]:
+def _keyed(plan: Plan, region: Region, nodes: dict[str, int], exchanges: dict[str, Exchange]) -> list[KeyedSteps]:
     """Return the steps of ``region`` that may have state, grouped by the partitioner of their keys."""
-    groups: list[tuple[PartitionerLike | None, Router, list[int], list[str]]] = []
+    groups: list[tuple[PartitionerLike | None, Exchange, list[int], list[str]]] = []
     for name in region.entries:
         partitioner = plan.steps[plan.rank(name)].traits.partitioner
         # By equality, as for a union: the steps after a union are one group, in the order of the graph.
-        alike = [exchanges for other, _, _, exchanges in groups if partitioner == other]
+        alike = [names for other, _, _, names in groups if partitioner == other]
         if alike:
             alike[0].append(name)
         else:
-            groups.append((partitioner, routers[name], [], [name]))
+            groups.append((partitioner, exchanges[name], [], [name]))
     for step in plan.steps:
         traits = step.traits
         if step.name in region.steps and traits.keyed and not traits.local and step.kind != "key_by":
             for partitioner, _, steps, _ in groups:
                 if partitioner == traits.partitioner:
                     steps.append(nodes[step.name])
-    return [KeyedSteps(steps, router.slots_of, exchanges) for _, router, steps, exchanges in groups]
+    return [KeyedSteps(steps, exchange.slots_of, names) for _, exchange, steps, names in groups]
 
 
 def _spec(plan: Plan, step: Step, operator: Operator, nodes: dict[str, int], entries: dict[str, int]) -> NodeSpec:
@@ -272,34 +268,17 @@ def _spec(plan: Plan, step: Step, operator: Operator, nodes: dict[str, int], ent
     return NodeSpec(step.name, operator, inputs, tuple(port.epochs for port in step.ports))
 
 
-def _router(plan: Plan, step: Step, member: Membership, batching: Batching, codec: Codec) -> Router:
-    exchange = step.name
-    slots = partitioner_of(step.traits.partitioner, exchange).bind(plan.slots, step=exchange)
-    return Router(
-        exchange,
-        member.worker,
+def _exchange(plan: Plan, step: Step, member: Membership, batching: Batching, context: StepContext) -> Exchange:
+    return Exchange(
+        context,
         member.members,
         member.table,
-        slots_of=slots.slots_of,
-        slots_of_column=getattr(slots, "slots_of_arrow", None),
-        encode=partial(codec.encode_batch, step=exchange),
-        rows_max=batching.rows_max,
-        bytes_max=batching.bytes_max,
-        columns_rows_max=batching.columns_rows_max,
+        slots=slots_of_legal_keys(partitioner_of(step.traits.partitioner, step.name), plan.slots, step=step.name),
+        batching=batching,
         incarnation=member.incarnation,
-        credit=batching.credit,
         version=member.version,
         trust=ROWS_TRUSTED,
     )
-
-
-def _inbox(exchange: str, member: Membership, router: Router, codec: Codec) -> InputGate:
-    decode = partial(codec.decode_batch, step=exchange)
-    inbox = InputGate(exchange, member.worker, router.loopback, decode, member.incarnation)
-    for sender in member.members:
-        if sender != member.worker:
-            inbox.connect(sender, version=member.version)
-    return inbox
 
 
 def _context(

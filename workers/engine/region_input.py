@@ -17,8 +17,8 @@ from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Epoch, StateMessage, SuspendMarker
 from malstrom_py.errors import InternalError
-from malstrom_py.rescale.channels.channel import MOVING, Barrier, Grant, Item, Loopback, Share, Suspend
-from malstrom_py.rescale.channels.router import Router
+from malstrom_py.operators.base import Operator, Outlet
+from malstrom_py.rescale.channels.channel import MOVING, Barrier, Grant, InboundChannel, Item, Share, Suspend
 from malstrom_py.rescale.moves import receiving_machine as events
 from malstrom_py.rescale.moves.protocol import (
     InBand,
@@ -32,7 +32,7 @@ from malstrom_py.rescale.moves.protocol import (
     StateChunk,
 )
 from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine, ReceivingPhase
-from malstrom_py.workers.engine.exchange import InputChannel, InputGate
+from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.flow_limits import IntakePace, TimeShare
 from malstrom_py.workers.engine.state_transfer import StateTransfer
 from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
@@ -41,26 +41,11 @@ from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
 class RegionGraph(Protocol):
     """The interface of the executor for a region's input."""
 
-    def push(self, node: int, message: Batch | Epoch | StateMessage, *, index: int = 0) -> None: ...
+    def push(self, node: int, message: Epoch | StateMessage, *, index: int = 0) -> None: ...
+
+    def outlet(self, node: int) -> Outlet: ...
 
     def run(self) -> None: ...
-
-
-class Backlog(Protocol):
-    """The interface of an output or a holding step that may have a backlog."""
-
-    @property
-    def backlogged(self) -> bool: ...
-
-
-class HoldingStep(Backlog, Protocol):
-    """The interface of a step that holds records back, and the epochs between them."""
-
-    @property
-    def holds_epochs(self) -> bool: ...
-
-    @property
-    def load(self) -> float: ...
 
 
 class MoveListener(Protocol):
@@ -121,17 +106,16 @@ the `AbsBarrier` into the region."""
 
 
 class ExchangeEntry(NamedTuple):
-    """One exchange that feeds the region: its channels, the node they lead to, the slots of a batch's keys."""
+    """One exchange that feeds the region, and the node that its channels lead to."""
 
-    inbox: InputGate
+    exchange: Exchange
     node: int
-    slots_of: Callable[[Batch], Any]
 
 
 class _HeldRows(NamedTuple):
     """R5: rows of slots that are not open yet, in the order of arrival."""
 
-    lane: InputChannel | Loopback
+    lane: InboundChannel
     node: int
     rows: Batch
     share: Share
@@ -150,9 +134,9 @@ class RegionInput:
         graph: RegionGraph,
         entries: Sequence[ExchangeEntry],
         sources: list[int],
-        exits: list[Router],
+        exits: list[Exchange],
         pass_barrier: PassBarrier,
-        holding: Sequence[HoldingStep] = (),
+        holding: Sequence[Operator] = (),
         *,
         sinks: Sequence[MoveListener] = (),
         machine: ReceivingMachine,
@@ -162,10 +146,11 @@ class RegionInput:
         turn: TimeShare | None = None,
     ) -> None:
         self._graph = graph
-        self._entries = {entry.inbox.exchange: entry for entry in entries}
+        self._entries = {entry.exchange.name: entry for entry in entries}
+        self._outlets = {entry.node: graph.outlet(entry.node) for entry in entries}
         self.sources = sources
         self._exits = exits
-        self._limits: list[Backlog] = [*exits, *holding]
+        self._limits: list[Operator] = [*exits, *holding]
         self._holding = holding
         self._pass_barrier = pass_barrier
         self._sinks = sinks
@@ -195,28 +180,28 @@ class RegionInput:
     @property
     def outputs_open(self) -> bool:
         """Whether held records may leave: no output has a backlog."""
-        return not any(router.backlogged for router in self._exits)
+        return not any(exchange.backlogged for exchange in self._exits)
 
     @property
     def routed_rows(self) -> int:
         """The number of rows that have left the region so far."""
         rows = 0
-        for router in self._exits:
-            rows += router.routed_rows
+        for exchange in self._exits:
+            rows += exchange.routed_rows
         return rows
 
     def load(self) -> float:
         """Return the load that the last batch has caused downstream: above 1, it was too large; 0 while open."""
         if self.open:
             return 0.0
-        return max((*(router.load() for router in self._exits), *(step.load for step in self._holding)))
+        return max(limit.load for limit in self._limits)
 
     @property
     def ready(self) -> bool:
         """Whether the next `take` or `ship` has work."""
         if self._shipping.under_way or self._shipping.indexing:
             return True
-        waiting = [lane for entry in self._entries.values() for lane in entry.inbox.lanes.values() if len(lane)]
+        waiting = [lane for entry in self._entries.values() for lane in entry.exchange.inbound.values() if len(lane)]
         if not waiting:
             return False
         is_open = self.open
@@ -225,7 +210,7 @@ class RegionInput:
     @property
     def waits_for_time(self) -> bool:
         """Whether rows with credit wait for slow receivers downstream."""
-        return any(router.waits_for_time for router in self._exits)
+        return any(exchange.waits_for_time for exchange in self._exits)
 
     @property
     def sources_open(self) -> bool:
@@ -271,7 +256,7 @@ class RegionInput:
             if not len(lane):
                 continue
             if is_over or not (self.open or lane.urgent):
-                waits = waits or (entry.inbox.exchange, sender)
+                waits = waits or (entry.exchange.name, sender)
                 continue
             item = lane.take(pace.batch_size.rows)
             if item is None:
@@ -292,11 +277,11 @@ class RegionInput:
         grants, self._grants = self._grants, []
         return taken, grants
 
-    def _take_in(self, entry: ExchangeEntry, sender: int, lane: InputChannel | Loopback, item: Item) -> None:
+    def _take_in(self, entry: ExchangeEntry, sender: int, lane: InboundChannel, item: Item) -> None:
         if isinstance(item, Batch):
             self._rows(entry, sender, lane, item)
         elif isinstance(item, Epoch):
-            self._do(self.machine.epoch(entry.inbox.exchange, sender, item.time, item.idle))
+            self._do(self.machine.epoch(entry.exchange.name, sender, item.time, item.idle))
         elif isinstance(item, MOVING):
             self._in_band(entry, sender, item)
         else:
@@ -346,24 +331,24 @@ class RegionInput:
         """Pass a message that acts on state through the region. Call between two messages."""
         self._let_in(message)
 
-    def _channels(self) -> list[tuple[ExchangeEntry, int, InputChannel | Loopback]]:
+    def _channels(self) -> list[tuple[ExchangeEntry, int, InboundChannel]]:
         """Return all channels, first the one that waited when the region became full, which prevents starvation."""
         entries = self._entries.values()
-        channels = [(entry, sender, lane) for entry in entries for sender, lane in entry.inbox.lanes.items()]
+        channels = [(entry, sender, lane) for entry in entries for sender, lane in entry.exchange.inbound.items()]
         if self._first is None:
             return channels
-        places = (at for at, (entry, sender, _) in enumerate(channels) if (entry.inbox.exchange, sender) == self._first)
+        places = (at for at, (entry, sender, _) in enumerate(channels) if (entry.exchange.name, sender) == self._first)
         at = next(places, 0)
         return channels[at:] + channels[:at]
 
-    def _rows(self, entry: ExchangeEntry, sender: int, lane: InputChannel | Loopback, batch: Batch) -> None:
+    def _rows(self, entry: ExchangeEntry, sender: int, lane: InboundChannel, batch: Batch) -> None:
         machine = self.machine
         if self._shipping.watching:
-            self._shipping.saw(entry.inbox.exchange, batch)
+            self._shipping.saw(entry.exchange.name, batch)
         if machine.phase is ReceivingPhase.STEADY and lane.version == machine.version:
             self._push(entry.node, batch)
             return
-        event = events.RowsTaken(entry.inbox.exchange, sender, lane.version, batch)
+        event = events.RowsTaken(entry.exchange.name, sender, lane.version, batch)
         for effect in machine.handle(event):
             assert isinstance(effect, events.Pass)
             if not effect.held:
@@ -371,9 +356,9 @@ class RegionInput:
             else:
                 self._split(entry, lane, batch, effect.held)
 
-    def _split(self, entry: ExchangeEntry, lane: InputChannel | Loopback, batch: Batch, held: frozenset[int]) -> None:
+    def _split(self, entry: ExchangeEntry, lane: InboundChannel, batch: Batch, held: frozenset[int]) -> None:
         """R5: pass the rows of open slots, hold the others."""
-        kept = [row for row, slot in enumerate(_listed(entry.slots_of(batch))) if slot in held]
+        kept = [row for row, slot in enumerate(_listed(entry.exchange.slots(batch))) if slot in held]
         if not kept:
             self._push(entry.node, batch)
             return
@@ -382,7 +367,10 @@ class RegionInput:
             self._push(entry.node, batch.drop(kept))
 
     def _push(self, node: int, message: Batch | Epoch) -> None:
-        self._graph.push(node, message)
+        if isinstance(message, Batch):
+            self._outlets[node].send(message)  # the node would pass it on unchanged
+        else:
+            self._graph.push(node, message)
         self._graph.run()
 
     def _do(self, effects: Iterable[events.Effect]) -> None:
@@ -410,7 +398,7 @@ class RegionInput:
     def _in_band(self, entry: ExchangeEntry, sender: int, message: InBand) -> None:
         if isinstance(message, Marker):
             self._pause.marked()
-        self._do(self.machine.handle(events.InBandTaken(entry.inbox.exchange, sender, message)))
+        self._do(self.machine.handle(events.InBandTaken(entry.exchange.name, sender, message)))
 
     def _with_figures(self, report: Report) -> Report:
         """Return ``report``; a `RegionDone` gets the pause and the amount of the move."""
@@ -439,10 +427,10 @@ class RegionInput:
     def _tell_receivers(self, version: int) -> None:
         """R6: send Shipped to all members, also to leavers, which have pending slots too."""
         move = self.machine.last_move
-        for router in self._exits:
-            router.control(Shipped(version), None if move is None else move.everyone)
+        for exchange in self._exits:
+            exchange.control(Shipped(version), None if move is None else move.everyone)
 
-    def _arrived(self, message: Barrier | Suspend, lane: InputChannel | Loopback | None = None) -> None:
+    def _arrived(self, message: Barrier | Suspend, lane: InboundChannel | None = None) -> None:
         """Align ``message``, which has arrived on ``lane`` or at the sources. A suspended region ignores `Suspend`."""
         if self.suspended and isinstance(message, Suspend):
             return
@@ -451,7 +439,7 @@ class RegionInput:
         if self._waiting is not None and self._waiting != message:
             raise InternalError(f"{message} arrived during the alignment of {self._waiting} (R7: one at a time)")
         self._waiting = message
-        lanes = [lane for entry in self._entries.values() for lane in entry.inbox.lanes.values()]
+        lanes = [lane for entry in self._entries.values() for lane in entry.exchange.inbound.values()]
         if all(lane.blocked for lane in lanes) and (self._sources_wait or not self.sources):
             self._aligned = True
             self._maybe_pass()
@@ -466,7 +454,7 @@ class RegionInput:
             return
         self._waiting, self._sources_wait, self._aligned = None, False, False
         for entry in self._entries.values():
-            for lane in entry.inbox.lanes.values():
+            for lane in entry.exchange.inbound.values():
                 lane.blocked = False
         if isinstance(message, Barrier):
             self._pass_barrier(message, {name: self.machine.frontier(name) for name in self._entries}, self._let_in)

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.read_source import ReadSource
-from malstrom_py.rescale.channels.router import Router
 from malstrom_py.rescale.moves import sending_machine as machine
 from malstrom_py.rescale.moves.protocol import Leave, PartHandedOver, PollParts, RescaleMove, SendReport, StartMove
 from malstrom_py.sources.base import Part
+from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.executor import Executor
 from malstrom_py.workers.engine.graph_builder import Membership, WorkerGraph
 from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
@@ -32,15 +32,15 @@ class RoutingSwitch:
 
     def __init__(self, graph: WorkerGraph, member: Membership, letters: list[Outgoing]) -> None:
         self._executor: Executor = graph.executor
-        self._routers: Sequence[Router] = list(graph.routers.values())
+        self._exchanges: Sequence[Exchange] = list(graph.exchanges.values())
         # The sending node of an exchange is the one after the key_by.
-        self._sending = [(router, graph.nodes[name] + 1) for name, router in graph.routers.items()]
+        self._sending = [(exchange, graph.nodes[name] + 1) for name, exchange in graph.exchanges.items()]
         nodes, operators = graph.nodes, graph.operators
         self._sources = {name: (nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)}
         self._generators = [(nodes[name], op) for name, op in operators.items() if isinstance(op, GenerateEpochs)]
         # On exchanges that a source feeds no epoch is sent between hand-over and marker, not even by a region (R2).
         fed = {node for source, _ in self._sources.values() for node in self._executor.behind(source)}
-        self._fed_by_sources = [(router, node) for router, node in self._sending if node in fed]
+        self._fed_by_sources = [(exchange, node) for exchange, node in self._sending if node in fed]
         self._source_feeds = [feed for feed in graph.feeds if feed.sources]
         self._before: dict[str, int] = {}
         self._letters = letters
@@ -83,8 +83,8 @@ class RoutingSwitch:
     def _do(self, effect: machine.Effect) -> None:
         match effect:
             case machine.FlushOutgoing():
-                for router in self._routers:
-                    router.flush()
+                for exchange in self._exchanges:
+                    exchange.flush()
             case machine.HandOver():
                 self._hand_over(effect)
             case machine.TakePart():
@@ -94,8 +94,8 @@ class RoutingSwitch:
             case machine.PollGained():
                 self._sources[effect.source][1].poll_gained()
             case machine.SayBye():
-                for router in self._routers:
-                    router.leave()
+                for exchange in self._exchanges:
+                    exchange.leave()
             case SendReport():
                 self._letters.append((COORDINATOR, effect.report))
 
@@ -122,19 +122,19 @@ class RoutingSwitch:
             self._call(node, generator.advance)
         for node, reader in self._sources.values():
             self._call(node, reader.settle)
-        for router, node in self._sending:
+        for exchange, node in self._sending:
             after = self._executor.merged(node)
-            router.switch(move, before=before[router.exchange], after=after.time, idle=after.idle)
+            exchange.switch(move, before=before[exchange.name], after=after.time, idle=after.idle)
         for feed in self._source_feeds:
             feed.moved(move.version)
         self._started = True
 
-    def _silence(self, sending: Iterable[tuple[Router, int]]) -> None:
+    def _silence(self, sending: Iterable[tuple[Exchange, int]]) -> None:
         """Stop sending epochs and record the last frontiers; the marker will carry the next ones."""
-        for router, node in sending:
-            if not router.silent:
-                self._before[router.exchange] = self._executor.frontier(node)
-                router.silent = True
+        for exchange, node in sending:
+            if not exchange.silent:
+                self._before[exchange.name] = self._executor.frontier(node)
+                exchange.silent = True
 
     def _take(self, part: PartHandedOver) -> None:
         node, source = self._sources[part.move.source]

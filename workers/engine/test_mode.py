@@ -19,7 +19,7 @@ from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.operators.forgotten_return import forgetful
 from malstrom_py.operators.keyed import StatefulOperator
-from malstrom_py.workers.engine.exchange import SendToExchange
+from malstrom_py.workers.engine.exchange import Exchange
 
 
 def check_returns(plan: Plan) -> None:
@@ -119,11 +119,11 @@ class CheckedStep(Operator):
 
     def _image(self, batch: Batch) -> bytes | None:
         """Return the batch as bytes for a comparison; None if values are not encodable and need not be."""
-        if isinstance(self._inner, SendToExchange):
-            self._inner.check(batch)
+        if isinstance(self._inner, Exchange):
+            self._inner.slots(batch)  # raises what the partitioner would raise with several workers
         try:
             return self._codec.encode_batch(batch, step=self.context.step)
         except CodecError:
-            if isinstance(self._inner, SendToExchange):
+            if isinstance(self._inner, Exchange):
                 raise
             return None

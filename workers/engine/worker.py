@@ -19,11 +19,11 @@ from malstrom_py.builder.plan import Plan, Step
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, StateMessage
+from malstrom_py.errors import InternalError
 from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.operators.read_source import ReadSource, RestoredPart
 from malstrom_py.operators.write_sink import WriteParts, WriteSink
-from malstrom_py.rescale.channels.channel import Barrier, Frame, Grant, Suspend
-from malstrom_py.rescale.channels.router import Router
+from malstrom_py.rescale.channels.channel import Barrier, Frame, Grant, RemoteInbound, Suspend
 from malstrom_py.rescale.moves.protocol import (
     BarrierPassed,
     InjectBarrier,
@@ -38,6 +38,7 @@ from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sources.base import Part
 from malstrom_py.state.keyed_state import Migrate
 from malstrom_py.worker_context import Resources
+from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Known, Membership, WorkerGraph, build_graph, track_keys
 from malstrom_py.workers.engine.initial_states import States, start_with
@@ -203,33 +204,33 @@ class Worker:
 
     def connect(self, worker: int) -> None:
         """Open the channels to and from ``worker``, which joins (R1)."""
-        for router in self._graph.routers.values():
-            router.connect(worker)
-        for inbox in self._graph.inboxes.values():
-            inbox.connect(worker)
+        for exchange in self._graph.exchanges.values():
+            exchange.connect(worker)
         self._sending = self._with_channels()
 
     def disconnect(self, worker: int) -> None:
         """Close the channels to and from ``worker``, which has left: its Bye has been taken from each (R8)."""
-        for router in self._graph.routers.values():
-            router.disconnect(worker)
-        for inbox in self._graph.inboxes.values():
-            inbox.disconnect(worker)
+        for exchange in self._graph.exchanges.values():
+            exchange.disconnect(worker)
         self._sending = self._with_channels()
 
-    def _with_channels(self) -> list[Router]:
+    def _with_channels(self) -> list[Exchange]:
         """Return the exchanges with channels to other workers. With one worker nothing is buffered or sent."""
-        return [router for router in self._graph.routers.values() if router.channels]
+        return [exchange for exchange in self._graph.exchanges.values() if exchange.remote]
 
     def receive(self, message: Incoming) -> list[Outgoing]:
         """Handle a message of another worker or the coordinator. Return the messages to send."""
         if isinstance(message, Frame):
-            self._graph.inboxes[message.channel.exchange].receive(message)
+            inbound = self._graph.exchanges[message.channel.exchange].inbound.get(message.channel.sender)
+            if isinstance(inbound, RemoteInbound):
+                inbound.receive(message)
+            elif message.incarnation >= self._incarnation:  # else the sender is of a run that has ended (F1)
+                raise InternalError(f"a frame arrived on channel {message.channel}, which is not open here")
             return []
         if isinstance(message, Grant):
-            channel = self._graph.routers[message.channel.exchange].channels.get(message.channel.receiver)
-            if channel is not None:  # else the receiver has left
-                channel.grant(message)
+            outbound = self._graph.exchanges[message.channel.exchange].remote.get(message.channel.receiver)
+            if outbound is not None:  # else the receiver has left
+                outbound.grant(message)
             return []
         with self._resources:
             if isinstance(message, StateChunk | OpenSlots):
@@ -294,7 +295,7 @@ class Worker:
     @property
     def backlogged(self) -> bool:
         """Whether any row waits for credit."""
-        return any(router.backlogged for router in self._graph.routers.values())
+        return any(exchange.backlogged for exchange in self._graph.exchanges.values())
 
     @property
     def feeds(self) -> Sequence[RegionInput]:
@@ -348,8 +349,8 @@ class Worker:
             and self._cut is None
             and all(feed.steady for feed in graph.feeds)
             and not self.awaiting
-            and not any(len(inbox) for inbox in graph.inboxes.values())
-            and not any(router.backlogged for router in graph.routers.values())
+            and not any(len(channel) for exchange in graph.exchanges.values() for channel in exchange.inbound.values())
+            and not any(exchange.backlogged for exchange in graph.exchanges.values())
             and all(graph.executor.frontier(node) == MAX_EPOCH for node in graph.entries.values())
         )
 
@@ -403,8 +404,8 @@ class Worker:
         """Cut frames from buffered rows, about every ``linger_s`` and when idle."""
         now_s = self._clock.monotonic_s()
         if idle or now_s >= self._linger_until_s:
-            for router in self._graph.routers.values():
-                router.flush()
+            for exchange in self._sending:
+                exchange.flush()
         if now_s >= self._linger_until_s:
             self._linger_until_s = now_s + max(_LINGER_MIN_S, self._batching.linger_s)
             for node, operator, feed in self._scheduled:
@@ -416,8 +417,9 @@ class Worker:
     def _outgoing(self) -> list[Outgoing]:
         outgoing: list[Outgoing] = []
         if self._sending or self._letters:
-            for router in self._sending:
-                outgoing += [(frame.channel.receiver, frame) for frame in router.take()]
+            for exchange in self._sending:
+                for receiver, channel in exchange.remote.items():
+                    outgoing += [(receiver, frame) for frame in channel.take()]
             outgoing += self._letters
             self._letters.clear()
         return outgoing

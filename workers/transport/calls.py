@@ -81,7 +81,7 @@ class RayCallTransport:
 
     def connect(self, peer: int, address: Any) -> None:
         self._check_open()
-        self._peers.connect(peer, lambda: _Calls(address, self._token, OutStream(self._me, peer, self._incarnation)))
+        self._peers.connect(peer, lambda: _Calls(self._me, peer, self._incarnation, address, self._token))
 
     def disconnect(self, peer: int) -> None:
         self._check_open()
@@ -89,7 +89,8 @@ class RayCallTransport:
 
     def send(self, receiver: int, contents: Sequence[Content]) -> None:
         self._check_open()
-        self._peers.send(receiver, contents)
+        if peer := self._peers.of(receiver):
+            peer.send(contents)
 
     def receive(self, timeout_s: float) -> list[Content]:
         self._check_open()
@@ -151,19 +152,19 @@ class RayCallTransport:
         self._peers.leaving = [calls for calls in self._peers.leaving if not calls.failed() and calls.calls]
 
 
-class _Calls:
-    """The calls to one peer."""
+class _Calls(OutStream):
+    """The stream of the end ``me`` to ``peer``, by calls."""
 
-    def __init__(self, handle: Any, token: bytes, stream: OutStream) -> None:
+    def __init__(self, me: int, peer: int, incarnation: int, handle: Any, token: bytes) -> None:
+        super().__init__(me, peer, incarnation)
         self.calls: list[Any] = []
         self.called_at = monotonic()
         self._deliver = handle.deliver
         self._token = token
-        self._stream = stream
 
     def send(self, contents: Sequence[Content]) -> None:
         """Call the peer once for each message of ``contents``."""
-        for message in self._stream.messages(contents):
+        for message in self.messages(contents):
             self._call(b"".join((self._token, *message)))
 
     def ask(self) -> None:

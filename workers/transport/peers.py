@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
 from malstrom_py.errors import InternalError, PeerError
 from malstrom_py.workers.transport.base import peer_name
-from malstrom_py.workers.transport.messages import Content
 
 QUIET_S: Final = 0.05
 """A loss is reported when no message has arrived for this time."""
@@ -93,15 +92,7 @@ class Waker:
             os.close(self._writing)
 
 
-class Connection(Protocol):
-    """The connection to one peer."""
-
-    def send(self, contents: Sequence[Content]) -> None:
-        """Send, in order, without waiting."""
-        ...
-
-
-C = TypeVar("C", bound=Connection)
+C = TypeVar("C")
 
 
 class Peers(Generic[C]):
@@ -129,13 +120,12 @@ class Peers(Generic[C]):
         if connection := self.connected.pop(peer, None):
             self.leaving.append(connection)
 
-    def send(self, receiver: int, contents: Sequence[Content]) -> None:
-        """See `Transport.send`."""
+    def of(self, receiver: int) -> C | None:
+        """Return the connection to ``receiver``; None if it is disconnected or lost, so that messages are dropped."""
         connection = self.connected.get(receiver)
-        if connection is not None:
-            connection.send(contents)
-        elif receiver not in self._known:
+        if connection is None and receiver not in self._known:
             raise InternalError(f"{peer_name(self._me)} sends to {peer_name(receiver)}, which was never connected")
+        return connection
 
     def lose(self, peer: int, now: float, how: str) -> None:
         """Record that the connection to ``peer`` has ended, and ``how``."""

@@ -1,8 +1,9 @@
 """Encoding of contents as bytes and back. A message is one sequence of bytes that a transport may cut anywhere.
 
 A message is an envelope (incarnation, sender, receiver, stream, sequence number), then the contents as one pickle, then
-large payloads. F1: a gap, a repeat or another incarnation is detected and never processed. Rule: a pickle may run code,
-so a transport opens only messages that are proved to come from this job.
+large payloads. F1: a gap, a repeat or another incarnation is detected and never processed. This is the one place where
+the messages between two workers are numbered and checked, the frames of all channels included. Rule: a pickle may run
+code, so a transport opens only messages that are proved to come from this job.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from malstrom_py.rescale.moves.protocol import PartHandedOver
 from malstrom_py.workers.transport.base import peer_name
 from malstrom_py.workers.transport.messages import Content
 
-_FORMAT: Final = 0x4D50_0002
+_FORMAT: Final = 0x4D50_0003
 _ENVELOPE: Final = struct.Struct(
     "<IQiiQQI"
 )  # format, incarnation, sender, receiver, stream, number, bytes of the pickle
@@ -185,7 +186,6 @@ def _packed(content: Content) -> tuple[tuple[Any, ...], bytes | None]:
             tuple(map(tuple, content.epochs)),
             control,
             content.incarnation,
-            content.sequence,
             content.version,
         ), data
     if type(content) is Grant:
@@ -197,7 +197,7 @@ def _packed(content: Content) -> tuple[tuple[Any, ...], bytes | None]:
 def _unpacked(item: tuple[Any, ...], run: ByteReader) -> Content:
     kind = item[0]
     if kind == _FRAME:
-        _, exchange, sender, receiver, payload, rows, size, epochs, control, incarnation, sequence, version = item
+        _, exchange, sender, receiver, payload, rows, size, epochs, control, incarnation, version = item
         if type(payload) is int:
             payload = run.take(payload)
             if type(payload) is not bytes:
@@ -210,7 +210,6 @@ def _unpacked(item: tuple[Any, ...], run: ByteReader) -> Content:
             tuple(map(PlacedEpoch._make, epochs)),
             None if control is None else pickles.load(control),
             incarnation,
-            sequence,
             version,
         )
     if kind == _GRANT:

@@ -41,18 +41,20 @@ _ENDS: Final = {
 }
 
 
-class PeerSocket:
-    """One end's connection to the peer at ``address``."""
+class PeerSocket(OutStream):
+    """The stream of the end ``me`` to ``peer`` at ``address``, over one connection."""
 
     def __init__(
         self,
+        me: int,
+        peer: int,
+        incarnation: int,
         context: zmq.Context[zmq.Socket[bytes]],
         address: str,
-        stream: OutStream,
         secret: JobSecret,
     ) -> None:
+        super().__init__(me, peer, incarnation)
         self.address = address
-        self._stream = stream
         self._end = ""
         self._socket = _connecting(context, secret, ipv6="[" in address)
         # The number of a socket is unique while the socket is open.
@@ -64,7 +66,7 @@ class PeerSocket:
 
     def send(self, contents: Sequence[Content]) -> None:
         """Send without waiting. Messages after the end of the connection are dropped; `ended` reports the end."""
-        for message in self._stream.messages(contents):
+        for message in self.messages(contents):
             parts = message if max(map(len, message)) <= PART_BYTES_MAX else _cut(message)
             try:
                 for part in parts[:-1]:
@@ -191,8 +193,8 @@ class ZeroMQTransport:
 
     def connect(self, peer: int, address: str) -> None:
         self._check_open()
-        stream = OutStream(self._me, peer, self._incarnation)
-        socket = self._peers.connect(peer, lambda: PeerSocket(self._context, address, stream, self._secret))
+        about = (self._me, peer, self._incarnation)
+        socket = self._peers.connect(peer, lambda: PeerSocket(*about, self._context, address, self._secret))
         self._poller.register(socket.monitor, zmq.POLLIN)
 
     def disconnect(self, peer: int) -> None:
@@ -201,7 +203,8 @@ class ZeroMQTransport:
 
     def send(self, receiver: int, contents: Sequence[Content]) -> None:
         self._check_open()
-        self._peers.send(receiver, contents)
+        if peer := self._peers.of(receiver):
+            peer.send(contents)
 
     def receive(self, timeout_s: float) -> list[Content]:
         self._check_open()

@@ -42,7 +42,7 @@ def send_frames(transport: Transport, sender: int, receiver: int, count: int, pa
     """Frames with numbers, a few at a time."""
     channel = ChannelId("by-key", sender, receiver)
     payload = bytes(payload_bytes)
-    frames = [Frame(channel, payload, rows=1, size=payload_bytes, sequence=number) for number in range(count)]
+    frames = [Frame(channel, payload, rows=1, size=payload_bytes, version=number) for number in range(count)]
     for start in range(0, count, 7):
         transport.send(receiver, frames[start : start + 7])
 
@@ -56,7 +56,7 @@ def send_large(transport: Transport, sender: int, receiver: int, payload_bytes: 
 
 def lose_one(transport: Any, receiver: int) -> None:
     """A message to ``receiver`` gets its number, and is not sent."""
-    list(transport._peers.connected[receiver]._stream.messages([Connected(0)]))
+    list(transport._peers.connected[receiver].messages([Connected(0)]))
 
 
 def receive(transport: Transport, count: int) -> list[Content]:
@@ -74,7 +74,7 @@ def numbers_received(transport: Transport, count: int) -> dict[int, list[int]]:
     numbers = defaultdict[int, list[int]](list)
     for content in receive(transport, count):
         assert isinstance(content, Frame)
-        numbers[content.channel.sender].append(content.sequence)
+        numbers[content.channel.sender].append(content.version)
     return dict(numbers)
 
 

@@ -33,10 +33,10 @@ from tests.integration.transport.ends import End, Kind
 CHANNEL = ChannelId("by-key", 0, 1)
 MOVE = RescaleMove(2, (0, 1), (0, 1, 2), (0, 1, 2) * 100, (PartMove("numbers", "a", 0, 2),))
 CONTENTS: list[Content] = [
-    Frame(CHANNEL, b"rows", 3, 4, (PlacedEpoch(1, 7), PlacedEpoch(3, 9, True)), None, 1, 1, 2),
-    Frame(CHANNEL, b"", sequence=2),
-    Frame(CHANNEL, bytes(100_000), 1000, 100_000, sequence=3),
-    Frame(CHANNEL, epochs=(PlacedEpoch(0, 2**63 - 1),), sequence=4),
+    Frame(CHANNEL, b"rows", 3, 4, (PlacedEpoch(1, 7), PlacedEpoch(3, 9, True)), None, 1, 2),
+    Frame(CHANNEL, b"", version=2),
+    Frame(CHANNEL, bytes(100_000), 1000, 100_000, version=3),
+    Frame(CHANNEL, epochs=(PlacedEpoch(0, 2**63 - 1),), version=4),
     *(Frame(CHANNEL, control=c) for c in (Barrier("s-1"), Suspend(), Marker(MOVE, 3, 4, True), Shipped(2), Bye())),
     Grant(CHANNEL, 1, 1000, 2**40),
     StateChunk("region", 2, 0, (1, 2), {"count": b"x" * 50_000, "sum": b""}),

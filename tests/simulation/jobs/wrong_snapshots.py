@@ -77,7 +77,7 @@ def barrier_of_one_channel(right: Callable[..., Any]) -> Callable[..., Any]:
             feed._waiting = message
             feed._maybe_pass()
         for entry in feed._entries.values():
-            for lane in entry.inbox.lanes.values():
+            for lane in entry.exchange.inbound.values():
                 lane.blocked = False
 
     return arrived

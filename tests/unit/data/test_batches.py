@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import copy
 import pickle
 from typing import Any
 
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.columns_to_rows import rows_of
+from tests.ids import shown
+from tests.tree import modules, tree_of
 
 Columns = tuple[list[Any], list[Any] | None, list[int] | None, str | None]
 
@@ -77,9 +81,34 @@ def test_drop_is_what_take_leaves(rows: list[tuple[int, str, int]], data: st.Dat
     assert columns_of(batch.drop(dropped)) == columns_of(batch.take(kept))
 
 
+def test_no_module_sets_an_attribute_of_a_batch() -> None:
+    """What another branch of the graph sees must not change; test mode finds what steps change in the lists."""
+    found: list[str] = []
+    for path in modules().values():
+        for node in ast.walk(tree_of(path)):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            found += [
+                f"{path}:{target.lineno}: {ast.unparse(target)}"
+                for outer in targets
+                for target in (outer.elts if isinstance(outer, ast.Tuple) else [outer])
+                if isinstance(target, ast.Attribute)
+                and target.attr in ("values", "keys", "timestamps", "part", "named", "time_column")
+                and ast.unparse(target.value) not in ("self", "self.state")
+            ]
+    assert found == []
+
+
 def test_a_batch_has_no_room_for_other_attributes() -> None:
     with pytest.raises(AttributeError):
         full().extra = 1  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    "made", [Batch([1], keys=["a"]), ColumnBatch(pa.RecordBatch.from_pydict({"n": [1]}))], ids=shown
+)
+def test_a_batch_can_be_copied_and_pickled(made: Batch) -> None:
+    for other in (pickle.loads(pickle.dumps(made)), copy.copy(made), copy.deepcopy(made)):
+        assert columns_of(other) == columns_of(made)
 
 
 def test_the_text_of_a_batch_tells_columns_and_no_values() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.data.batch import ColumnBatch
+from malstrom_py.operators.read_source import ReadSource, batch_of
 from malstrom_py.sources import Part
 from malstrom_py.testing import VirtualClock
 from tests.unit.operators.stepping import Stepped
@@ -40,6 +41,14 @@ class Wide:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def test_a_batch_that_a_part_gives_is_not_written_to() -> None:
+    mine = ColumnBatch(pa.RecordBatch.from_pydict({"n": [1, 2]}), part="mine")
+    sent = batch_of(mine, "in/all", None)
+    assert isinstance(sent, ColumnBatch)
+    assert (sent.part, sent.named, sent.columns) == ("in/all", True, mine.columns)
+    assert (mine.part, mine.named) == ("mine", False)
 
 
 @pytest.mark.parametrize("rows_max", [1, 1024])

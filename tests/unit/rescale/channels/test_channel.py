@@ -1,8 +1,6 @@
-"""One channel: numbered, bounded by credit, first in first out."""
+"""One channel, remote or a loopback: bounded by credit, first in first out."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,85 +8,98 @@ from hypothesis import strategies as st
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Epoch
-from malstrom_py.errors import InternalError, PeerError
+from malstrom_py.errors import InternalError
 from malstrom_py.rescale.channels.channel import (
     OPEN,
     Barrier,
     ChannelId,
-    ChannelIn,
-    ChannelOut,
     Credit,
     Frame,
     Grant,
+    InboundChannel,
     Loopback,
+    OutboundChannel,
     PlacedEpoch,
-    Suspend,
+    RemoteInbound,
+    RemoteOutbound,
 )
 
 CHANNEL = ChannelId("by-key", 1, 2)
 
 
-def sender(rows: int = 1000, size: int = 1000, incarnation: int = 3) -> ChannelOut:
-    return ChannelOut(CHANNEL, incarnation, Credit(rows, size))
+def sender(rows: int = 1000, size: int = 1000, incarnation: int = 3, trust: int = OPEN) -> RemoteOutbound:
+    """A sender whose rows say how many bytes their frame has."""
+    return RemoteOutbound(CHANNEL, lambda batch: bytes(batch.values[0]), incarnation, Credit(rows, size), trust=trust)
 
 
-def put(channel: ChannelOut, *rows: int, size: int = 1) -> None:
+def receiver() -> RemoteInbound:
+    """A receiver that makes of a frame of n bytes n rows."""
+    return RemoteInbound(CHANNEL, lambda data: Batch([1] * len(data)), 3)
+
+
+def put(channel: RemoteOutbound, *rows: int, size: int = 1) -> None:
     for count in rows:
-        channel.put(b"rows", rows=count, size=size)
+        channel.put(Batch([size] * count, keys=[0] * count))
+        channel.flush()
+
+
+def put_epochs(channel: RemoteOutbound, *times: int) -> None:
+    for time in times:
+        channel.put_epoch(Epoch(time))
+    channel.flush()
 
 
 def rows_of(frames: list[Frame]) -> list[int]:
     return [frame.rows for frame in frames]
 
 
-def test_f1_frames_are_numbered_from_one_and_carry_the_incarnation() -> None:
-    channel = sender()
-    put(channel, 1, 2)
-    channel.put(control=Suspend())
-    assert [(frame.sequence, frame.incarnation) for frame in channel.take()] == [(1, 3), (2, 3), (3, 3)]
+def pair() -> tuple[RemoteOutbound, RemoteInbound]:
+    encoded: list[Batch] = []
+
+    def encode(batch: Batch) -> bytes:
+        encoded.append(batch)
+        return b"%d" % (len(encoded) - 1)
+
+    return RemoteOutbound(CHANNEL, encode, 3), RemoteInbound(CHANNEL, lambda data: encoded[int(data)], 3)
 
 
-def test_f1_what_comes_in_order_is_taken_in_order() -> None:
-    out, into = sender(), ChannelIn(CHANNEL, 3)
-    put(out, 1, 2, 3)
-    for frame in out.take():
-        into.receive(frame)
-    assert len(into) == 3
-    assert [into.take().rows for _ in range(3)] == [1, 2, 3]
-
-
-def test_f1_a_gap_is_refused_and_named() -> None:
-    out, into = sender(), ChannelIn(CHANNEL, 3)
-    put(out, 1, 2, 3)
-    first, _, third = out.take()
-    into.receive(first)
-    with pytest.raises(PeerError, match=r"'by-key': a gap .* worker 1 to worker 2: expected number 2 .*, got 3"):
-        into.receive(third)
-    assert len(into) == 1
-
-
-def test_f1_a_repeat_is_refused_and_named() -> None:
-    out, into = sender(), ChannelIn(CHANNEL, 3)
-    put(out, 1)
-    (frame,) = out.take()
-    into.receive(frame)
-    with pytest.raises(PeerError, match="a repeat"):
-        into.receive(frame)
-    assert len(into) == 1
-
-
-def test_f1_a_repeat_after_it_was_taken_is_refused_too() -> None:
-    out, into = sender(), ChannelIn(CHANNEL, 3)
-    put(out, 1)
-    (frame,) = out.take()
-    into.receive(frame)
-    into.take()
-    with pytest.raises(PeerError):
-        into.receive(frame)
+@pytest.mark.parametrize("loops", [False, True], ids=["remote", "loopback"])
+def test_f1_rows_epochs_and_control_are_taken_in_the_order_in_which_they_were_put(loops: bool) -> None:
+    """The contract of both implementations of the two protocols."""
+    ends: tuple[OutboundChannel, InboundChannel] = (loopback := Loopback(Credit()), loopback) if loops else pair()
+    out, into = ends
+    out.put(Batch([1, 2, 3], keys=["a", "b", "c"], timestamps=[1, 2, 3]), [0, 2])
+    out.put_epoch(Epoch(3))
+    out.put_epoch(Epoch(4, idle=True))
+    out.put(Batch([4], keys=["d"], timestamps=[5]))
+    out.put_control(Barrier("1"))
+    out.put_epoch(Epoch(9))
+    out.flush()
+    if isinstance(out, RemoteOutbound) and isinstance(into, RemoteInbound):
+        for frame in out.take():
+            assert (frame.channel, frame.incarnation) == (CHANNEL, 3)
+            into.receive(frame)
+    into.blocked = True
+    assert into.take() is None
+    into.blocked = False
+    items = []
+    while (item := into.take(1)) is not None:
+        items.append((item.values, item.keys, item.timestamps) if isinstance(item, Batch) else item)
+        into.freed()
+    assert items == [
+        ([1], ["a"], [1]),
+        ([3], ["c"], [3]),
+        Epoch(3),
+        Epoch(4, idle=True),
+        ([4], ["d"], [5]),
+        Barrier("1"),
+        Epoch(9),
+    ]
+    assert (len(into), out.backlogged) == (0, False)
 
 
 def test_f1_an_old_incarnation_is_dropped_and_counted() -> None:
-    into = ChannelIn(CHANNEL, 3)
+    into = receiver()
     put(old := sender(incarnation=2), 1, 2)
     for frame in old.take():
         into.receive(frame)
@@ -98,24 +109,11 @@ def test_f1_an_old_incarnation_is_dropped_and_counted() -> None:
     assert len(into) == 1
 
 
-def test_f1_an_incarnation_to_come_is_refused() -> None:
-    put(next_one := sender(incarnation=4), 1)
-    with pytest.raises(PeerError, match="incarnation 3, got 1 of 4"):
-        ChannelIn(CHANNEL, 3).receive(next_one.take()[0])
-
-
-def test_f1_a_frame_of_another_channel_is_our_fault() -> None:
-    put(out := sender(), 1)
-    frame = replace(out.take()[0], channel=ChannelId("by-key", 2, 1))
-    with pytest.raises(InternalError):
-        ChannelIn(CHANNEL, 3).receive(frame)
-
-
 def test_f2_rows_need_credit_in_rows() -> None:
     channel = sender(rows=5)
     put(channel, 3, 2, 1, 1)
     assert rows_of(channel.take()) == [3, 2]
-    assert channel.backlog == 2
+    assert channel.backlogged
     assert channel.take() == []
     channel.grant(Grant(CHANNEL, 3, 1, 0))
     assert rows_of(channel.take()) == [1]
@@ -143,12 +141,12 @@ def test_f2_a_batch_larger_than_the_credit_passes_alone() -> None:
 
 def test_f2_control_stands_behind_the_backlog_and_needs_no_credit_of_its_own() -> None:
     channel = sender(rows=1)
-    channel.put(control=Barrier("1"))
+    channel.put_control(Barrier("1"))
     put(channel, 1, 1)
-    channel.put(control=Barrier("2"))
-    channel.put(epochs=(PlacedEpoch(0, 7),))
+    channel.put_control(Barrier("2"))
+    put_epochs(channel, 7)
     assert [(frame.rows, frame.control) for frame in channel.take()] == [(0, Barrier("1")), (1, None)]
-    assert channel.backlog == 3
+    assert channel.backlogged
     channel.grant(Grant(CHANNEL, 3, 1, 1))
     assert [(frame.rows, frame.control) for frame in channel.take()] == [(1, None), (0, Barrier("2"))]
     channel.grant(Grant(CHANNEL, 3, 1, 1))
@@ -158,10 +156,10 @@ def test_f2_control_stands_behind_the_backlog_and_needs_no_credit_of_its_own() -
 def test_f2_an_epoch_is_credited_like_a_row_wherever_it_stands() -> None:
     channel = sender(rows=4)
     put(channel, 2)
-    channel.put(epochs=(PlacedEpoch(0, 7), PlacedEpoch(0, 8)))
-    channel.put(epochs=(PlacedEpoch(0, 9),))
+    put_epochs(channel, 7, 8)
+    put_epochs(channel, 9)
     assert [len(frame.epochs) for frame in channel.take()] == [0, 2]
-    channel.put(control=Barrier("1"))
+    channel.put_control(Barrier("1"))
     assert channel.take() == []
     channel.grant(Grant(CHANNEL, 3, 2, 0))
     assert [(len(frame.epochs), frame.control) for frame in channel.take()] == [(1, None), (0, Barrier("1"))]
@@ -184,19 +182,41 @@ def test_f2_what_is_put_without_credit_counts_as_spilled() -> None:
 
 
 def test_f2_credit_goes_back_with_the_window_that_the_sender_has_from_then_on() -> None:
-    channel = ChannelIn(CHANNEL, 3)
-    assert channel.grant(4, 9) == Grant(CHANNEL, 3, 4, 9, OPEN)
-    assert channel.grant(4, 9, 100) == Grant(CHANNEL, 3, 4, 9, 100)
+    out, into = sender(), receiver()
+    put(out, 4, 4, size=9)
+    for frame in out.take():
+        into.receive(frame)
+    assert into.freed() is None
+    into.take()
+    assert into.freed() == Grant(CHANNEL, 3, 4, 9, OPEN)
+    assert into.freed() is None
+    into.take()
+    share = into.withhold(1)
+    assert (share, into.freed(100)) == ((1, 2), Grant(CHANNEL, 3, 3, 7, 100))
+    assert into.give_back(share, 50) == Grant(CHANNEL, 3, 1, 2, 50)
+
+
+def test_r8_an_end_with_something_left_is_not_closed() -> None:
+    out, into = sender(), receiver()
+    put(out, 1)
+    for end in (out, into):
+        for frame in out.take() if end is into else ():
+            into.receive(frame)
+        with pytest.raises(InternalError, match=r"exchange 'by-key': the channel .* worker [12] is dropped before"):
+            end.close()
+    out.close()
+    into.take()
+    into.close()
 
 
 def test_f2_below_the_credit_the_window_limits_what_is_on_its_way() -> None:
-    channel = ChannelOut(CHANNEL, 3, Credit(rows=100))
+    channel = sender(rows=100, size=1 << 20)
     put(channel, 2, 2)
     assert rows_of(channel.take()) == [2, 2]
     channel.grant(Grant(CHANNEL, 3, 2, 0, window=6))
     put(channel, *[2] * 5)
     assert rows_of(channel.take()) == [2, 2]
-    assert channel.backlog == 3
+    assert channel.backlogged
     assert channel.waits_for_time
     assert channel.excess == 2.0  # twelve rows are queued, six may be, and a share is three
     channel.grant(Grant(CHANNEL, 3, 2, 0, window=1))
@@ -210,7 +230,7 @@ def test_f2_below_the_credit_the_window_limits_what_is_on_its_way() -> None:
 
 
 def test_f2_no_window_lets_more_out_than_the_credit() -> None:
-    channel = ChannelOut(CHANNEL, 3, Credit(rows=2))
+    channel = sender(rows=2, size=1 << 20)
     put(channel, *[1] * 4)
     assert rows_of(channel.take()) == [1, 1]
     assert not channel.waits_for_time
@@ -219,7 +239,7 @@ def test_f2_no_window_lets_more_out_than_the_credit() -> None:
 
 
 def test_f2_at_first_no_more_is_let_out_than_twice_what_has_been_worked_off() -> None:
-    channel = ChannelOut(CHANNEL, 3, Credit(rows=100), trust=4)
+    channel = sender(rows=100, size=1 << 20, trust=4)
     put(channel, *[1] * 40)
     assert sum(rows_of(channel.take())) == 4
     channel.grant(Grant(CHANNEL, 3, 4, 0))
@@ -228,70 +248,67 @@ def test_f2_at_first_no_more_is_let_out_than_twice_what_has_been_worked_off() ->
     assert sum(rows_of(channel.take())) == 24
     loopback = Loopback(Credit(rows=100), trust=4)
     loopback.put(Batch(["a"] * 4))
-    assert loopback.full
+    assert loopback.backlogged
     loopback.take()
     loopback.put(Batch(["a"] * 11))
-    assert not loopback.full
+    assert not loopback.backlogged
 
 
 def test_f2_a_worker_s_channel_to_itself_is_full_by_its_window_too() -> None:
     loopback = Loopback(Credit(rows=100))
     loopback.freed(4)
     loopback.put(Batch(["a", "b", "c"]))
-    assert not loopback.full
+    assert not loopback.backlogged
     loopback.put(Batch(["d", "e"]))
-    assert loopback.full
+    assert loopback.backlogged
     assert loopback.waits_for_time
     loopback.freed(6)
-    assert not loopback.full
+    assert not loopback.backlogged
     loopback.freed(1000)
     loopback.put(Batch(["x"] * 95))
-    assert loopback.full
+    assert loopback.backlogged
     assert not loopback.waits_for_time
 
 
 def test_of_a_batch_in_a_worker_s_channel_to_itself_a_part_can_be_taken() -> None:
     loopback = Loopback(Credit(rows=5))
     loopback.put(Batch([1, 2, 3, 4, 5], keys=list("abcde"), timestamps=[6, 7, 8, 9, 10]))
-    loopback.put(Epoch(10))
+    loopback.put_epoch(Epoch(10))
     taken = [loopback.take(2) for _ in range(3)]
     assert [(batch.values, batch.keys, batch.timestamps) for batch in taken if isinstance(batch, Batch)] == [
         ([1, 2], ["a", "b"], [6, 7]),
         ([3, 4], ["c", "d"], [8, 9]),
         ([5], ["e"], [10]),
     ]
-    assert not loopback.full
+    assert not loopback.backlogged
     assert loopback.take(2) == Epoch(10)
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=40), st.integers(1, 6))
+@given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=40), st.integers(1, 6))
 def test_f2_no_more_than_the_credit_and_one_batch_is_ever_under_way(
     steps: list[tuple[int, bool]], rows_max: int
 ) -> None:
-    out, into = sender(rows=rows_max), ChannelIn(CHANNEL, 3)
-    sent: list[int] = []
-    taken: list[int] = []
+    out, into = sender(rows=rows_max, size=1 << 20), receiver()
+    sent, taken, released = list[int](), list[int](), 0
+
+    def carry(*, take: bool) -> None:
+        nonlocal released
+        for frame in out.take():
+            released += frame.rows
+            into.receive(frame)
+        if take and isinstance(batch := into.take(), Batch):
+            taken.append(len(batch))
+            grant = into.freed()
+            assert grant is not None
+            out.grant(grant)
+
     for rows, take in steps:
         sent.append(rows)
-        put(out, rows)
-        for frame in out.take():
-            into.receive(frame)
-        if take and len(into):
-            frame = into.take()
-            grant = into.grant(frame.cost, frame.size) if frame.cost else None
-            taken.append(frame.rows)
-            if grant is not None:
-                out.grant(grant)
-        under_way = sum(sent) - sum(taken) - sum(rows for rows in sent[len(taken) + len(into) :])
-        assert under_way < rows_max + 10
-    while len(into) or out.backlog:
-        for frame in out.take():
-            into.receive(frame)
-        frame = into.take()
-        grant = into.grant(frame.cost, frame.size) if frame.cost else None
-        taken.append(frame.rows)
-        if grant is not None:
-            out.grant(grant)
+        put(out, rows, size=rows)
+        carry(take=take)
+        assert released - sum(taken) < rows_max + 10
+    while len(into) or out.backlogged:
+        carry(take=True)
     assert taken == sent
 
 
@@ -299,8 +316,8 @@ def test_the_loopback_gives_what_it_was_given_unchanged_and_waits_at_a_barrier()
     loopback = Loopback(Credit(rows=4))
     batch = Batch([1, 2], keys=["a", "b"])
     loopback.put(batch)
-    loopback.put(Epoch(5))
-    assert (len(loopback), loopback.full) == (2, False)
+    loopback.put_epoch(Epoch(5))
+    assert (len(loopback), loopback.backlogged) == (2, False)
     loopback.blocked = True
     assert loopback.take() is None
     loopback.blocked = False
@@ -313,9 +330,9 @@ def test_the_loopback_gives_what_it_was_given_unchanged_and_waits_at_a_barrier()
 def test_f2_the_loopback_is_full_at_its_credit_of_rows_and_epochs(last: Batch | Epoch) -> None:
     loopback = Loopback(Credit(rows=3))
     loopback.put(Batch([1, 2]))
-    loopback.put(Barrier("1"))
-    assert not loopback.full
-    loopback.put(last)
-    assert loopback.full
+    loopback.put_control(Barrier("1"))
+    assert not loopback.backlogged
+    loopback.put_epoch(last) if isinstance(last, Epoch) else loopback.put(last)
+    assert loopback.backlogged
     loopback.take()
-    assert not loopback.full
+    assert not loopback.backlogged

@@ -15,21 +15,20 @@ from malstrom_py.operators.stateful_map import StatefulMap
 from malstrom_py.rescale.channels.channel import (
     Barrier,
     ChannelId,
-    ChannelOut,
     Credit,
     Frame,
     Grant,
-    InLine,
-    Loopback,
-    PlacedEpoch,
+    OutboundChannel,
+    RemoteInbound,
+    RemoteOutbound,
 )
-from malstrom_py.rescale.channels.router import Router
 from malstrom_py.rescale.moves.protocol import Marker, OpenSlots, Report, RescaleMove, StateChunk
 from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
 from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
 from malstrom_py.testing.single_step import OpenEnd, Recorder
-from malstrom_py.workers.engine.exchange import InputGate, SendToExchange
+from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
+from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.region_input import ExchangeEntry, RegionInput
 from malstrom_py.workers.engine.state_transfer import KeyedSteps, StateTransfer
 from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
@@ -72,13 +71,9 @@ class Region:
         feeds_exchanges: bool = True,
         keys_first: int = 256,
     ) -> None:
-        self.remote = {name: ChannelOut(ChannelId(name, 1, 0), 1, credit) for name in ("left", "right")}
-        self.local = {name: Loopback(credit) for name in ("left", "right")}
-        self.inboxes = {name: InputGate(name, 0, self.local[name], CODEC.decode_batch, 1) for name in ("left", "right")}
-        for inbox in self.inboxes.values():
-            inbox.connect(1)
-        self._versions = dict.fromkeys(CHANNELS, 0)
-        self.router = _router(exit_credit)
+        self.exchanges = {name: exchange_of(name, Batching(credit=credit)) for name in ("left", "right")}
+        self.remote = {name: _remote(name, credit) for name in ("left", "right")}
+        self.exit = exchange_of("exit", Batching(rows_max=1, bytes_max=1, credit=Credit(rows=exit_credit)), [1], [0])
         self.recorder = Recorder(StepContext("test", "recorder"))
         self.kept = StatefulMap(StepContext("test", "kept", keyed=True), fn=appended, default=list)
         self.executor, entries, kept = self._graph(source=source)
@@ -96,7 +91,7 @@ class Region:
             self.executor,
             entries,
             [2] if source else [],
-            [self.router] if feeds_exchanges else [],
+            [self.exit] if feeds_exchanges else [],
             self._barrier,
             machine=self.machine,
             shipping=self.shipping,
@@ -114,12 +109,8 @@ class Region:
         specs.append(NodeSpec("kept", self.kept, ((len(specs) - 1, 0),)))
         kept = len(specs) - 1
         specs.append(NodeSpec("recorder", self.recorder, ((kept, 0),)))
-        send = SendToExchange(StepContext("test", "exit"), router=self.router)
-        specs.append(NodeSpec("exit", send, ((kept, 0),), ()))
-        entries = [
-            ExchangeEntry(self.inboxes[name], node, lambda batch: slots_of(batch.keys or []))
-            for node, name in enumerate(("left", "right"))
-        ]
+        specs.append(NodeSpec("exit", self.exit, ((kept, 0),), ()))
+        entries = [ExchangeEntry(self.exchanges[name], node) for node, name in enumerate(("left", "right"))]
         return Executor(specs), entries, kept
 
     def _barrier(self, message: Barrier, frontiers: Mapping[str, int], let_in: Callable[[StateMessage], None]) -> None:
@@ -133,29 +124,23 @@ class Region:
         """
         for item in items:
             made = Batch(item, keys=item) if isinstance(item, list) else Epoch(item) if isinstance(item, int) else item
-            if worker == 0:
-                self.local[exchange].put(made)
+            channel: OutboundChannel = self.remote[exchange] if worker else self.exchanges[exchange].loopback
+            if isinstance(made, Batch):
+                channel.put(made)
+            elif isinstance(made, Epoch):
+                channel.put_epoch(made)
             else:
-                self._put(exchange, made, self._versions[exchange, worker])
-            if isinstance(made, Marker):
-                self._versions[exchange, worker] = made.move.version
+                channel.put_control(made)
+            channel.flush()
         self.carry()
-
-    def _put(self, exchange: str, made: Batch | Epoch | InLine, version: int) -> None:
-        out = self.remote[exchange]
-        if isinstance(made, Batch):
-            payload = CODEC.encode_batch(made, step=exchange)
-            out.put(payload, rows=len(made), size=len(payload), version=version)
-        elif isinstance(made, Epoch):
-            out.put(epochs=(PlacedEpoch(0, made.time, made.idle),), version=version)
-        else:
-            out.put(control=made)
 
     def carry(self) -> None:
         """Let the frames of worker 1 arrive that have credit."""
         for name, out in self.remote.items():
+            inbound = self.exchanges[name].inbound[1]
+            assert isinstance(inbound, RemoteInbound)
             for frame in out.take():
-                self.inboxes[name].receive(frame)
+                inbound.receive(frame)
 
     def give(self, grants: Sequence[Grant]) -> None:
         """Credit that goes back to worker 1, and what may come of it."""
@@ -169,7 +154,7 @@ class Region:
         while True:
             taken, freed = self.feed.take()
             self.machine.check()
-            self.sent += self.router.take()
+            self.sent += self.exit.remote[1].take()
             grants += freed
             if not taken:
                 return grants
@@ -188,19 +173,25 @@ class Region:
         return reports  # type: ignore[return-value]  # nothing else goes to the coordinator
 
 
-def _router(credit: int) -> Router:
-    return Router(
-        "exit",
-        0,
-        [0, 1],
-        [1],
-        slots_of=lambda keys: [0] * len(keys),
-        encode=partial(CODEC.encode_batch, step="exit"),
-        rows_max=1,
-        bytes_max=1,
-        incarnation=1,
-        credit=Credit(rows=credit),
-    )
+class Slots:
+    """The slots of keys: the function `slots_of`, or those that are given, for every key."""
+
+    def __init__(self, given: Sequence[int] = ()) -> None:
+        self._given = given
+
+    def slots_of(self, keys: Sequence[Any]) -> list[int]:
+        return [*self._given] * len(keys) if self._given else slots_of(keys)
+
+
+def exchange_of(
+    name: str, batching: Batching, table: Sequence[int] = (0, 0, 0, 0), slots: Sequence[int] = ()
+) -> Exchange:
+    context = StepContext("test", name, codec=CODEC)
+    return Exchange(context, (0, 1), table, slots=Slots(slots), batching=batching, incarnation=1)
+
+
+def _remote(exchange: str, credit: Credit) -> RemoteOutbound:
+    return RemoteOutbound(ChannelId(exchange, 1, 0), partial(CODEC.encode_batch, step=exchange), 1, credit)
 
 
 # A region that gains or loses slots.

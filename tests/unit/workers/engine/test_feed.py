@@ -86,7 +86,7 @@ def test_s1_channels_of_the_worker_to_itself_wait_too() -> None:
     region.send("left", 0, Barrier("1"), ["after"])
     region.take()
     assert region.got() == []
-    assert len(region.local["left"]) == 1
+    assert len(region.exchanges["left"].loopback) == 1
 
 
 def test_s1_a_region_with_sources_waits_for_the_barrier_at_these_too() -> None:
@@ -192,10 +192,10 @@ def test_f2_while_an_output_is_backlogged_neither_data_nor_epochs_are_taken() ->
     assert region.got() == ["one", "two"]
     assert not region.feed.open
     assert not region.feed.sources_open
-    region.router.channels[1].grant(Grant(ChannelId("exit", 0, 1), 1, 1, 0))
+    region.exit.remote[1].grant(Grant(ChannelId("exit", 0, 1), 1, 1, 0))
     region.take()
     assert region.got() == []
-    region.router.channels[1].grant(Grant(ChannelId("exit", 0, 1), 1, 2, 1000))
+    region.exit.remote[1].grant(Grant(ChannelId("exit", 0, 1), 1, 2, 1000))
     region.take()
     assert region.got() == ["three"]
 
@@ -209,8 +209,8 @@ def test_f2_a_channel_that_always_has_something_does_not_starve_the_others(busy:
     for _ in range(8):
         region.send(*busy, ["busy"], ["busy"])
         region.feed.take()
-        region.sent += region.router.take()
-        region.router.channels[1].grant(Grant(ChannelId("exit", 0, 1), 1, 1, 1_000))
+        region.sent += region.exit.remote[1].take()
+        region.exit.remote[1].grant(Grant(ChannelId("exit", 0, 1), 1, 1, 1_000))
     assert {f"{channel}" for channel in CHANNELS if channel != busy} < set(region.got())
 
 
@@ -236,7 +236,7 @@ def test_s1_in_any_order_of_arrival_each_channel_is_cut_at_its_barrier(data: st.
         if scripts[turn]:
             region.send(*CHANNELS[turn], scripts[turn].pop(0))
         region.feed.take()
-        region.router.take()
+        region.exit.remote[1].take()
     region.take()
     got = region.got()
     (barrier,) = region.made

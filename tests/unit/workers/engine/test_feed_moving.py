@@ -9,7 +9,7 @@ import pytest
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import Epoch
-from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant, PlacedEpoch
+from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant
 from malstrom_py.rescale.moves.protocol import (
     Bye,
     ByeTaken,
@@ -25,7 +25,6 @@ from malstrom_py.rescale.moves.protocol import (
 from tests.unit.workers.engine.region import (
     BEFORE_GAIN,
     CHANNELS,
-    CODEC,
     EMPTY,
     MARK_GAIN,
     MARK_LOSE,
@@ -161,19 +160,21 @@ def test_f2_what_moves_slots_waits_behind_the_rows_before_it(worker: int) -> Non
     assert not region.feed.ready
     region.take()
     assert (region.got(), region.told()) == ([], [])
-    region.router.channels[1].grant(Grant(ChannelId("exit", 0, 1), 1, 100, 10_000))
-    region.sent += region.router.take()
+    region.exit.remote[1].grant(Grant(ChannelId("exit", 0, 1), 1, 100, 10_000))
+    region.sent += region.exit.remote[1].take()
     region.take()
     assert region.got() == [4]
-    assert len(region.local["left"]) == 0
+    assert len(region.exchanges["left"].loopback) == 0
 
 
 def test_f2_what_is_left_of_an_opened_frame_is_not_overtaken() -> None:
     """A frame with an epoch among its rows is opened item by item: a marker in the next frame is not yet its turn."""
     region = Region(exit_credit=1)
     out = region.remote["left"]
-    payload = CODEC.encode_batch(Batch([0, 2, 4], keys=[0, 2, 4]), step="left")
-    out.put(payload, rows=3, size=len(payload), epochs=(PlacedEpoch(1, 3), PlacedEpoch(2, 4)))
+    for row, epoch in ((0, 3), (2, 4)):
+        out.put(Batch([row], keys=[row]))
+        out.put_epoch(Epoch(epoch))
+    out.put(Batch([4], keys=[4]))
     region.send("left", 1, MARK_LOSE)
     region.take()
     region.take()
@@ -284,14 +285,14 @@ def test_r6_shipped_goes_out_behind_what_was_sent_before_and_once_all_is_shipped
     region = losing(1, 3, keys_first=1)
     region.sent.clear()
     region.feed.ship()
-    assert controls(region.router.take()) == []
+    assert controls(region.exit.remote[1].take()) == []
     region.send("left", 1, [2])
     region.take()
     while region.feed.ship():
         pass
-    region.sent += region.router.take()
+    region.sent += region.exit.remote[1].take()
     assert [frame.control or frame.rows for frame in region.sent] == [1, Shipped(1)]
-    assert Shipped(1) in [region.router.loopback.take() for _ in range(9)]
+    assert Shipped(1) in [region.exit.loopback.take() for _ in range(9)]
     assert region.told()[-1] == RegionDone(1, 0, "R")
 
 

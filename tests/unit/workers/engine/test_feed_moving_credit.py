@@ -49,14 +49,14 @@ def test_f2_the_sender_of_held_rows_runs_out_of_credit_and_gets_it_back() -> Non
     for key in range(10):
         region.send("left", 1, [4 * key + 1])
     region.give(region.take())
-    assert region.remote["left"].backlog == 6
+    assert len(region.remote["left"]._backlog) == 6
     rest_marked(region, MARK_GAIN)
     region.give(region.take())
-    assert region.remote["left"].backlog == 6
+    assert len(region.remote["left"]._backlog) == 6
     region.give(open_up(region))
     region.give(region.take())
     region.give(region.take())
-    assert region.remote["left"].backlog == 0
+    assert len(region.remote["left"]._backlog) == 0
     assert values(region) == [4 * key + 1 for key in range(10)]
 
 
@@ -78,12 +78,12 @@ def test_f2_held_rows_count_in_the_loopback_until_they_go_in() -> None:
     region.send("left", 0, MARK_GAIN, [0, 1, 4, 5, 9])
     region.take()
     assert region.got() == [0, 4]
-    assert region.local["left"].full
+    assert region.exchanges["left"].loopback.backlogged
     for channel in [("right", 0), ("right", 1)]:
         region.send(*channel, MARK_GAIN)
     region.take()
     open_up(region)
-    assert not region.local["left"].full
+    assert not region.exchanges["left"].loopback.backlogged
 
 
 @st.composite
@@ -126,8 +126,8 @@ def test_r5_in_whatever_order_things_come_each_key_keeps_its_own_on_each_channel
         if any(value[0] == number for value in of_key)
     } == expected
     assert region.feed.steady
-    assert [(out.backlog, out._rows, out._size) for out in region.remote.values()] == [(0, rows, 1)] * 2
-    assert not any(loopback._rows for loopback in region.local.values())
+    assert [(len(out._backlog), out._rows, out._size) for out in region.remote.values()] == [(0, rows, 1)] * 2
+    assert not any(exchange.loopback._rows for exchange in region.exchanges.values())
 
 
 def numbered(item: Any, channel: int, sent: dict[tuple[int, int], list[Any]]) -> Any:

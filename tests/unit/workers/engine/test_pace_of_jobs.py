@@ -259,7 +259,7 @@ def test_what_is_fast_is_not_limited() -> None:
     slowly.largest = 0
     slowly.go(0.1)
     workers = slowly.crew._workers.values()
-    windows = [channel.window for w in workers for r in w._graph.routers.values() for channel in r.channels.values()]
+    windows = [channel.window for w in workers for e in w._graph.exchanges.values() for channel in e.remote.values()]
     assert windows == [OPEN] * 6
     assert slowly.largest >= 1024
 

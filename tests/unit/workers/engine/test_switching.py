@@ -156,18 +156,16 @@ class OneWorker:
 
     def sent(self, exchange: str = "key") -> list[Any]:
         """What has gone to itself, or for one that is not there, or leaves, to worker 0: keys, epochs, control."""
-        router = self.graph.routers[exchange]
+        sending = self.graph.exchanges[exchange]
         found: list[Any] = []
-        while (item := router.loopback.take()) is not None:
+        while (item := sending.loopback.take()) is not None:
             found += item.keys or [] if isinstance(item, Batch) else [item]
         return found
 
     def to(self, member: int, exchange: str = "key") -> list[Any]:
         """What has gone to another worker: rows as their number, epochs by their time, control."""
         found: list[Any] = []
-        for frame in self.graph.routers[exchange].take():
-            if frame.channel.receiver != member:
-                continue
+        for frame in self.graph.exchanges[exchange].remote[member].take():
             found += [frame.control] if frame.control is not None else [frame.rows] * bool(frame.rows)
             found += [Epoch(time, idle) for _, time, idle in frame.epochs]
         return found
@@ -505,7 +503,7 @@ def test_r2_while_parts_are_awaited_nothing_is_promised_on_what_a_source_feeds()
     worker.sent()
     worker.order(move_of(gained("b")))
     # An epoch of another region that feeds the same exchange is in the marker, as ``after``.
-    worker.graph.routers["key"].epoch(Epoch(25))
+    worker.graph.exchanges["key"].on_epoch(Epoch(25))
     assert worker.sent() == []
     worker.comes(came("b", 0, 15))
     assert worker.marker().before == 9

@@ -17,10 +17,9 @@ from malstrom_py import sinks, sources
 from malstrom_py.builder.plan import Plan
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
-from malstrom_py.rescale.channels.channel import Credit, Frame
+from malstrom_py.rescale.channels.channel import Credit, Frame, RemoteInbound
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.engine.exchange import InputChannel, InputGate
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership
 from malstrom_py.workers.engine.worker import Worker
@@ -88,20 +87,15 @@ class SlowCrew:
     def _look(self) -> None:
         peaks = self.peaks
         for sender in self.workers:
-            for exchange, router in sender._graph.routers.items():
-                peaks.loopback = max(peaks.loopback, router.loopback._rows)
-                for member, channel in router.channels.items():
-                    inbox = self.workers[member]._graph.inboxes[exchange]
-                    gathered = router._gathering[member].rows
-                    untaken = rows_of(channel._backlog) + untaken_of(inbox, sender.id)
-                    peaks.channel = max(peaks.channel, gathered + untaken)
-                    peaks.items = max(peaks.items, len(inbox) + len(router._gathering[member].epochs))
-
-
-def untaken_of(inbox: InputGate, sender: int) -> int:
-    lane = inbox.lanes[sender]
-    assert isinstance(lane, InputChannel)
-    return rows_of(lane._items) + rows_of(lane.channel._queue)
+            for name, exchange in sender._graph.exchanges.items():
+                peaks.loopback = max(peaks.loopback, exchange.loopback._rows)
+                for member, channel in exchange.remote.items():
+                    inbound = self.workers[member]._graph.exchanges[name].inbound
+                    lane = inbound[sender.id]
+                    assert isinstance(lane, RemoteInbound)
+                    untaken = rows_of(channel._backlog) + rows_of(lane._items) + rows_of(lane._frames)
+                    peaks.channel = max(peaks.channel, channel.buffered_rows + untaken)
+                    peaks.items = max(peaks.items, sum(map(len, inbound.values())) + len(channel._epochs))
 
 
 def fan_out(number: int) -> list[tuple[int, int]]:

@@ -255,9 +255,10 @@ def test_r8_a_leaver_says_bye_and_its_channels_are_dropped_when_it_has_been_take
 
 def test_r8_a_channel_on_which_something_is_left_is_not_dropped() -> None:
     worker = OneOfTwo().send("again", Epoch(1))
-    for router in worker.worker._graph.routers.values():
-        router.flush()
-        router.take()
+    for exchange in worker.worker._graph.exchanges.values():
+        exchange.flush()
+        for channel in exchange.remote.values():
+            channel.take()
     with pytest.raises(InternalError, match="the channel of worker 1 is dropped before its end"):
         worker.worker.disconnect(1)
 

@@ -1,0 +1,100 @@
+"""The rows for another worker that wait until they are enough for a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from malstrom_py.data.batch import Batch, ColumnBatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class OutboundBuffer:
+    """Buffers rows of one layout. ``buffered_bytes``: of columns; 0 for rows, which have no size before encoding.
+
+    >>> buffer = OutboundBuffer()
+    >>> buffer.add(Batch(["x", "y", "z"], keys=[1, 2, 3]), [0, 2])
+    >>> buffer.emptied().values
+    ['x', 'z']
+    """
+
+    def __init__(self) -> None:
+        self._empty()
+
+    def _empty(self) -> None:
+        self._keys: list[Any] = []
+        self._values: list[Any] = []
+        self._timestamps: list[int] = []
+        self._columns: list[ColumnBatch] = []
+        self.buffered_rows = 0
+        self.buffered_bytes = 0
+
+    def fits(self, batch: Batch) -> bool:
+        """Return whether ``batch`` can be appended: the same layout, and for columns the same schema."""
+        if not self.buffered_rows:
+            return True
+        if not isinstance(batch, ColumnBatch):
+            return not self._columns
+        return bool(self._columns) and _shape(self._columns[0]) == _shape(batch)
+
+    def add(self, batch: Batch, indices: Sequence[int]) -> None:
+        """Add the rows of ``batch`` at ``indices``, which are not empty."""
+        pick: Callable[[list[Any]], Sequence[Any]] = (
+            itemgetter(*indices) if len(indices) > 1 else lambda column: (column[indices[0]],)
+        )
+        self._keys.extend(pick(batch.keys or []))
+        self._values.extend(pick(batch.values))
+        if batch.timestamps is not None:
+            self._timestamps.extend(pick(batch.timestamps))
+        self.buffered_rows = len(self._values)
+
+    def add_columns(self, batch: ColumnBatch) -> None:
+        """Add all rows of ``batch``."""
+        self._columns.append(batch)
+        self.buffered_rows += len(batch)
+        self.buffered_bytes += batch.columns.nbytes
+
+    def emptied(self) -> Batch:
+        """Return all rows as one batch, and empty the buffer."""
+        columns = self._columns
+        if not columns:
+            batch = Batch(self._values, keys=self._keys, timestamps=self._timestamps or None)
+        else:
+            batch = columns[0] if len(columns) == 1 else _joined(columns)
+        self._empty()
+        return batch
+
+
+def _shape(batch: ColumnBatch) -> tuple[object, ...]:
+    """Return what must be equal in batches that are joined."""
+    return (
+        batch.columns.schema,
+        None if batch.key_column is None else batch.key_column.type,
+        batch.time_column is None,
+        batch.is_timed,
+    )
+
+
+def _joined(batches: Sequence[ColumnBatch]) -> ColumnBatch:
+    import pyarrow as pa
+
+    first = batches[0]
+    lists = first.key_column is None
+    return ColumnBatch(
+        pa.concat_batches([batch.columns for batch in batches]),
+        keys=[key for batch in batches for key in batch.keys or []] if lists else None,
+        key_column=None if lists else _concatenated([batch.key_column for batch in batches]),
+        timestamps=[time for batch in batches for time in batch.timestamps or []]
+        if first.is_timed and first.time_column is None
+        else None,
+        time_column=None if first.time_column is None else _concatenated([batch.time_column for batch in batches]),
+    )
+
+
+def _concatenated(arrays: Sequence[pa.Array | None]) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.concat_arrays(arrays)
