@@ -1,0 +1,98 @@
+"""Compares each snapshot that is about to be committed with the state of its barrier: what is stored must be all of it.
+
+A delta that lacks a key shows in the output of a run only if the run is lost soon after, and the key matters then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from malstrom_py.codec import Codec
+from malstrom_py.snapshot.checkpointer import StoreCheckpointer
+from malstrom_py.snapshot.manifest import Artefact, Manifest
+from malstrom_py.state.artefact import entries_in
+from malstrom_py.state.change_log import Changes
+from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
+from malstrom_py.workers.engine.snapshot_capture import SnapshotCapture
+from malstrom_py.workers.simulator.simulated_snapshots import SimulatedStore
+
+Watch = Callable[..., Any]
+Whole = tuple[bytes, Codec]
+"""All state of a step on a worker, as a full artefact."""
+
+
+class ChainWatch:
+    """Notes in ``broken`` which step of which worker is not whole in a snapshot."""
+
+    def __init__(self, broken: list[str]) -> None:
+        self._broken = broken
+        self._at_barrier: dict[SnapshotCapture, dict[str, Whole]] = {}
+        self._whole: dict[tuple[str, str, int], Whole] = {}
+
+    def watches(self) -> Iterator[tuple[Any, str, Watch]]:
+        """What is watched: a method of a class, and what takes its place."""
+        yield KeyedState, "artefact", self.made
+        yield SnapshotCapture, "cut", self.cut
+        yield SnapshotCoordinator, "_store", self.stored
+
+    def made(self, right: Watch, state: KeyedState, barrier: Any, *, remark: bytes = b"") -> bytes:
+        """A step writes its state, or what has changed of it."""
+        changes = state._changes
+        if changes is not None and isinstance(barrier.backend, SnapshotCapture):
+            whole = state._written(Changes(changes.slots_of), state._held(), full=True, remark=b"")
+            if whole is not None:
+                self._at_barrier.setdefault(barrier.backend, {})[state._step] = (whole, state._codec)
+        made: bytes = right(state, barrier, remark=remark)
+        return made
+
+    def cut(self, right: Watch, capture: SnapshotCapture, worker: int, *given: Any) -> Any:
+        """The worker has all of it."""
+        for step, whole in self._at_barrier.pop(capture, {}).items():
+            self._whole[capture.barrier.snapshot, step, worker] = whole
+        return right(capture, worker, *given)
+
+    def stored(self, right: Watch, snapshotting: SnapshotCoordinator, manifest: Manifest) -> None:
+        """S2: of each worker the chain that the manifest names gives all state that it had at the barrier."""
+        chains: dict[tuple[str, int], list[Artefact]] = {}
+        for artefact in manifest.artefacts:
+            chains.setdefault((artefact.operator, artefact.partition), []).append(artefact)
+        for (snapshot, step, worker), (whole, codec) in list(self._whole.items()):
+            if snapshot != manifest.id:
+                continue
+            del self._whole[snapshot, step, worker]
+            chain = [self._read(snapshotting.checkpointer, artefact) for artefact in chains.get((step, worker), ())]
+            found = _states(chain, codec, step) if chain else {}
+            wanted = _states([whole], codec, step)
+            if found != wanted:
+                self._broken.append(
+                    f"snapshot {snapshot}: step {step} of worker {worker} is stored as {found}, and was {wanted} (S2)"
+                )
+        right(snapshotting, manifest)
+
+    def _read(self, checkpointer: Any, artefact: Artefact) -> bytes:
+        """Without an operation of the simulated store, before each of which a run may be lost."""
+        assert isinstance(checkpointer, StoreCheckpointer)
+        store = checkpointer.store._store if isinstance(checkpointer.store, SimulatedStore) else checkpointer.store
+        return store.get(f"{checkpointer.job}/{artefact.path}")
+
+
+def _states(chain: list[bytes], codec: Codec, step: str) -> dict[Any, Any]:
+    return {key: (value, times) for _, key, value, times in entries_in(chain, codec, step=step)}
+
+
+@contextmanager
+def chains_watched(broken: list[str]) -> Iterator[None]:
+    """As long as this lasts snapshots are compared; what is missing goes to ``broken``."""
+    watch = ChainWatch(broken)
+    with ExitStack() as stack:
+        for place, name, watching in watch.watches():
+            stack.enter_context(patch.object(place, name, _around(getattr(place, name), watching)))
+        yield
+
+
+def _around(right: Watch, watching: Watch) -> Watch:
+    return lambda self, *given, **named: watching(right, self, *given, **named)

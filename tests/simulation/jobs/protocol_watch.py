@@ -1,0 +1,339 @@
+"""Watches what the workers of a simulated job send, take and are ordered: clauses of the rules that no output shows.
+
+It looks at channels, state transfer and orders from outside, and knows the rules (docs/architecture.md), not the
+machines. What it finds goes where a run notes what is wrong, so that the oracle reports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+from malstrom_py.data.messages import Epoch
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.rescale.channels.channel import MOVING, ChannelIn, ChannelOut, Credit, Frame, Grant, Loopback
+from malstrom_py.rescale.channels.router import Router
+from malstrom_py.rescale.moves.protocol import (
+    Bye,
+    InjectBarrier,
+    Leave,
+    Marker,
+    OpenSlots,
+    PollParts,
+    StartMove,
+)
+from malstrom_py.workers.coordinator.coordinator import Coordinator
+from malstrom_py.workers.engine.exchange import InputChannel
+from malstrom_py.workers.engine.region_input import RegionInput
+from malstrom_py.workers.engine.routing_switch import RoutingSwitch
+from malstrom_py.workers.engine.source_driver import SourceDriver
+from malstrom_py.workers.runtime.local_workers import LocalWorkers
+from malstrom_py.workers.simulator.simulated_workers import SimulatedWorkers
+
+Watch = Callable[..., Any]
+
+
+@dataclass
+class Line:
+    """What has been put on one channel. ``joins``: one of its ends is no member yet, so a marker comes first (R1, R2).
+
+    ``epochs``: those since the last marker; ``closed``: those of each version before it. ``silent``: parts are handed
+    over, and the marker has not been sent (R2). ``owed``: rows and bytes that were sent and not granted back (F2).
+    """
+
+    name: str
+    version: int
+    joins: bool = False
+    epochs: list[tuple[int, bool]] = field(default_factory=list)
+    closed: dict[int, list[tuple[int, bool]]] = field(default_factory=dict)
+    silent: bool = False
+    is_over: bool = False
+    credit: Credit = field(default_factory=Credit)
+    owed_rows: int = 0
+    owed_size: int = 0
+
+    @property
+    def last(self) -> tuple[int, bool] | None:
+        """The last epoch; None before the first."""
+        return self.epochs[-1] if self.epochs else None
+
+
+class ProtocolWatch:
+    """Notes in ``broken`` what is against the rules."""
+
+    def __init__(self, broken: list[str]) -> None:
+        self._broken = broken
+        self._lines: dict[object, Line] = {}
+        self._routers: dict[int, list[Router]] = {}
+        self._feeds: dict[ReadSource, RegionInput] = {}
+        self._taken: dict[ChannelIn, int] = {}
+
+    def require(self, holds: bool, what: str) -> None:
+        """Note ``what``, if something does not hold."""
+        if not holds and what not in self._broken:
+            self._broken.append(what)
+
+    def watches(self) -> Iterator[tuple[Any, str, Watch]]:
+        """What is watched: a method of a class, and what takes its place."""
+        yield LocalWorkers, "__init__", self.begun
+        yield Router, "__init__", self.router_made
+        yield Router, "connect", self.connected
+        yield Router, "switch", self.switched
+        yield ChannelOut, "put", self.put
+        yield ChannelOut, "take", self.sent
+        yield ChannelOut, "grant", self.granted
+        yield Loopback, "put", self.looped
+        yield RoutingSwitch, "_hand_over", self.handed_over
+        yield RegionInput, "_take_in", self.taken_in
+        yield RegionInput, "take", self.held_back
+        yield ChannelIn, "receive", self.received
+        yield ChannelIn, "grant", self.given_back
+        yield SourceDriver, "__init__", self.sources_made
+        yield ReadSource, "poll", self.polled
+        yield Coordinator, "handle", self.ordered
+        yield LocalWorkers, "remove_all_but", self.removed
+
+    def begun(self, right: Watch, crew: LocalWorkers, *given: Any, **named: Any) -> None:
+        """The job starts, perhaps after a loss: what was in flight is no concern any more."""
+        for record in (self._lines, self._routers, self._feeds, self._taken):
+            record.clear()
+        right(crew, *given, **named)
+
+    # -- channels --
+
+    def router_made(self, right: Watch, router: Router, *given: Any, **named: Any) -> None:
+        """A worker has an exchange."""
+        right(router, *given, **named)
+        worker = router._worker
+        name = f"{router.exchange} from {worker} to {worker}"
+        self._lines[router.loopback] = Line(name, router.version, joins=worker not in router._members)
+        self._routers.setdefault(worker, []).append(router)
+
+    def connected(self, right: Watch, router: Router, member: int) -> None:
+        """It has a channel to another one."""
+        right(router, member)
+        name, members = f"{router.exchange} from {router._worker} to {member}", router._members
+        self._lines[router.channels[member]] = Line(
+            name, router.version, joins=router._worker not in members or member not in members, credit=router._credit
+        )
+
+    def looped(self, right: Watch, loopback: Loopback, item: Any) -> None:
+        """Something goes to the worker itself."""
+        line = self._lines.get(loopback)
+        if line is not None:
+            self._put(line, item)
+        right(loopback, item)
+
+    def put(self, right: Watch, channel: ChannelOut, payload: bytes | None = None, **named: Any) -> None:
+        """Something goes to another worker, in the order in which it is put."""
+        line = self._lines.get(channel)
+        if line is not None:
+            if payload is not None:
+                self._rows(line)
+                where = f"channel {line.name}: rows by version {named.get('version', 0)} after the marker of"
+                self.require(named.get("version", 0) == line.version, f"{where} {line.version} (R2)")
+            for placed in named.get("epochs", ()):
+                self._put(line, Epoch(placed.time, placed.idle))
+            if named.get("control") is not None:
+                self._put(line, named["control"])
+        right(channel, payload, **named)
+
+    def _put(self, line: Line, item: Any) -> None:
+        if isinstance(item, Marker):
+            self._marker(line, item)
+            return
+        self._rows(line)
+        if isinstance(item, Bye):
+            line.is_over = True
+        elif isinstance(item, Epoch):
+            where, last, now = f"channel {line.name}: epoch {item.time}", line.last, (item.time, item.idle)
+            self.require(not line.silent, f"{where} after a part was handed over, before the marker (R2)")
+            self.require(last is None or now[0] >= last[0], f"{where} after {last} (T3)")
+            line.epochs.append(now)
+
+    def _rows(self, line: Line) -> None:
+        self.require(not line.is_over, f"channel {line.name}: something follows Bye (R8)")
+        self.require(not line.joins, f"channel {line.name}: something comes before the first marker (R2)")
+
+    def _marker(self, line: Line, marker: Marker) -> None:
+        where, last = f"channel {line.name}: the marker of {marker.move.version}", line.last
+        self.require(not line.is_over, f"{where} follows Bye (R8)")
+        self.require(marker.move.version == line.version + 1, f"{where} follows version {line.version} (R2)")
+        self.require(last is None or last[0] == marker.before, f"{where} says {marker.before}, after {last} (R2)")
+        line.closed[line.version] = line.epochs
+        line.epochs, line.version, line.joins = [(marker.after, marker.idle)], marker.move.version, False
+        line.silent = False
+
+    def switched(self, right: Watch, router: Router, *given: Any, **named: Any) -> None:
+        """T3: until its marker a worker has sent the same epochs to all members."""
+        members, version = router._members, router.version
+        right(router, *given, **named)
+        lines = [self._lines[router.loopback]] if router._worker in members else []
+        lines += [self._lines[channel] for member, channel in router.channels.items() if member in members]
+        said = [line.closed.get(version) for line in lines]
+        self.require(all(one == said[0] for one in said), f"exchange {router.exchange}: not the same to all (T3)")
+
+    def handed_over(self, right: Watch, switch: RoutingSwitch, effect: Any) -> None:
+        """R2: from here to the marker nothing is promised on what sources feed."""
+        sources = [node for node, _ in switch._sources.values()]
+        fed = set[int]().union(*map(switch._executor.behind, sources))
+        for router, node in switch._sending:
+            for channel in (router.loopback, *router.channels.values()) if node in fed else ():
+                self._lines[channel].silent = True
+        right(switch, effect)
+
+    # -- credit --
+
+    def sent(self, right: Watch, channel: ChannelOut) -> list[Frame]:
+        """F2: what is data is sent only while there is credit in rows and in bytes."""
+        frames: list[Frame] = right(channel)
+        line = self._lines[channel]
+        for frame in frames:
+            if frame.control is None:
+                within = line.owed_rows < line.credit.rows and line.owed_size < line.credit.size
+                self.require(within, f"channel {line.name}: {line.owed_rows} rows are in flight, and more follow (F2)")
+            line.owed_rows += frame.cost
+            line.owed_size += frame.size
+        return frames
+
+    def granted(self, right: Watch, channel: ChannelOut, grant: Grant) -> None:
+        """Credit has come back."""
+        line = self._lines[channel]
+        if grant.incarnation == channel._incarnation:
+            line.owed_rows -= grant.rows
+            line.owed_size -= grant.size
+            owed = (line.owed_rows, line.owed_size)
+            self.require(min(owed) >= 0, f"channel {line.name}: more credit comes back than was taken (F2)")
+        right(channel, grant)
+
+    def received(self, right: Watch, channel: ChannelIn, frame: Frame) -> None:
+        """A frame has come."""
+        right(channel, frame)
+        if frame.incarnation == channel._incarnation:
+            self._taken[channel] = self._taken.get(channel, 0) + frame.cost
+
+    def given_back(self, right: Watch, channel: ChannelIn, rows: int, *given: Any) -> Grant:
+        """Its credit goes back."""
+        self._taken[channel] = self._taken.get(channel, 0) - rows
+        grant: Grant = right(channel, rows, *given)
+        return grant
+
+    def held_back(self, right: Watch, feed: RegionInput) -> Any:
+        """R5: the rows that are held keep their credit."""
+        taken = right(feed)
+        held: dict[ChannelIn, int] = {}
+        for rows in feed._held:
+            if isinstance(rows.lane, InputChannel):
+                channel = rows.lane.channel
+                held[channel] = held.get(channel, 0) + len(rows.rows)
+        for channel, count in held.items():
+            where = f"channel {channel.channel}"
+            self.require(self._taken[channel] >= count, f"{where}: {count} rows are held, with less credit (R5)")
+        return taken
+
+    def taken_in(self, right: Watch, feed: RegionInput, entry: Any, sender: int, lane: Any, item: Any) -> None:
+        """F2: a region takes nothing but messages of a move while its outputs are full."""
+        full = not isinstance(item, MOVING) and any(router.backlogged for router in feed._exits)
+        self.require(not full, f"a region takes {type(item).__name__} of {sender} while its output is full (F2)")
+        right(feed, entry, sender, lane, item)
+
+    def sources_made(self, right: Watch, driver: SourceDriver, *given: Any, **named: Any) -> None:
+        """A worker has sources."""
+        right(driver, *given, **named)
+        self._feeds |= {source: feed for source, _, feed, _ in driver._polls}
+
+    def polled(self, right: Watch, source: ReadSource, *given: Any, **named: Any) -> int:
+        """F2: nor is a source read then."""
+        full = any(router.backlogged for router in self._feeds[source]._exits)
+        self.require(not full, f"source {source.context.step} is read while its output is full (F2)")
+        read: int = right(source, *given, **named)
+        return read
+
+    # -- orders --
+
+    def ordered(self, right: Watch, coordinator: Coordinator, event: Any) -> Any:
+        """The coordinator has decided: has what must be, been?"""
+        messages = right(coordinator, event)
+        crew: Any = coordinator._workforce
+        workers = list(crew._workers.values())
+        for order in {type(order): order for _, order in messages}.values():
+            match order:
+                case StartMove():
+                    self._all_steady(workers, order.move.version - 1, "a move begins (R7)")
+                case InjectBarrier():
+                    self._all_steady(workers, coordinator.version, "a barrier is ordered (R7)")
+                case Leave():
+                    self._all_steady(workers, coordinator.version, "workers leave (R8)")
+                case PollParts():
+                    fed = coordinator._machine._topology.sources[order.source]
+                    self._all_in(workers, order.version, fed, "before", f"parts of {order.source} are polled (R6)")
+                case OpenSlots():
+                    fed = coordinator._machine._topology.regions[order.region]
+                    self._all_in(workers, order.version, fed, "shipped", f"slots of {order.region} are opened (R6)")
+        return messages
+
+    def _all_steady(self, workers: Iterable[Any], version: int, when: str) -> None:
+        for worker in workers:
+            for feed in worker.feeds:
+                if not feed._entries:
+                    continue  # no exchange leads there
+                is_done = feed.steady and feed.machine.version == version and not feed.held_rows
+                self.require(is_done, f"{when}, and worker {worker.id} is still in the move before")
+            self.require(worker._switching._machine.may_poll, f"{when}, and worker {worker.id} has not switched")
+
+    def _all_in(self, workers: Iterable[Any], version: int, exchanges: Iterable[str], what: str, when: str) -> None:
+        wanted = set(exchanges)
+        for worker in workers:
+            for feed in worker.feeds:
+                for exchange in wanted & feed.machine._sides.keys():
+                    side, everyone = feed.machine._sides[exchange], feed.machine._everyone
+                    is_in = feed.machine.moving_version == version and set(getattr(side, what)) >= everyone
+                    is_in = feed.machine.version == version and feed.steady if what == "before" and not is_in else is_in
+                    self.require(is_in, f"{when}, and worker {worker.id} waits for others on {exchange}")
+
+    def removed(self, right: Watch, crew: LocalWorkers, members: Iterable[int]) -> None:
+        """R8: what a leaver has sent has been taken."""
+        members = list(members)
+        leavers = [worker for worker in crew._workers if worker not in members]
+        if isinstance(crew, SimulatedWorkers):
+            for queue in crew._queues.values():
+                for sent in queue:
+                    late = isinstance(sent.content, Frame) and sent.content.channel.sender in leavers
+                    self.require(not late, "a leaver is dropped while its frames are in flight (R8)")
+        right(crew, members)
+        for leaver in leavers:
+            for router in self._routers.pop(leaver):
+                self._forget(router)
+        for routers in self._routers.values():
+            for router in routers:
+                for channel in [c for c in self._lines if isinstance(c, ChannelOut) and c.channel.receiver in leavers]:
+                    del self._lines[channel]
+
+    def _forget(self, router: Router) -> None:
+        for channel in (router.loopback, *router.channels.values()):
+            self._lines.pop(channel, None)
+
+    def ended(self) -> None:
+        """F2: at the end of a run all credit has come back."""
+        for channel, line in self._lines.items():
+            if isinstance(channel, ChannelOut):
+                owed = (line.owed_rows, line.owed_size)
+                self.require(owed == (0, 0), f"channel {line.name}: credit of {owed} has not come back (F2)")
+
+
+@contextmanager
+def protocol_watched(broken: list[str]) -> Iterator[None]:
+    """As long as this lasts everything is watched; what is against the rules goes to ``broken``."""
+    watch = ProtocolWatch(broken)
+    with ExitStack() as stack:
+        for place, name, watching in watch.watches():
+            stack.enter_context(patch.object(place, name, _around(getattr(place, name), watching)))
+        yield
+        watch.ended()
+
+
+def _around(right: Watch, watching: Watch) -> Watch:
+    return lambda self, *given, **named: watching(right, self, *given, **named)
