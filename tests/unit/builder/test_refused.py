@@ -97,6 +97,9 @@ BY = ["sum", "min", "max", "mean", "distinct"]
 STATEFUL = sorted(KEYED_METHODS - {"aggregate", "enrich"})
 
 NAME = r"(step|job|source) name .* is not legal|the name of a (step|job) must be a str"
+NO_SINKS: tuple[Any, ...] = (None, [], print, sources.Memory([1]))
+NO_PARTITIONERS: tuple[Any, ...] = (7, "index", [], {"a": 1})
+NO_DEFAULTS: tuple[Any, ...] = (0, [], "int")
 NAMES = ("a b", "", 7, None, len)
 FUNCTION = "step 'it': expected a function.*, got"
 POLICY = "step 'it': on_error must be 'fail', 'skip' or 'dead-letter', got"
@@ -146,7 +149,7 @@ CASES: list[Case] = [
     # Sources, sinks, unions, partitioners.
     *(refused("step 'it'", job, "source", "it", source) for source in (None, [1, 2], sinks.Memory())),
     refused(r"step 'it': pass an instance, Memory\(…\), not the class itself", job, "source", "it", sources.Memory),
-    *(refused(NO_SINK, numbers, "sink", "it", sink) for sink in (None, [], print, sources.Memory([1]))),
+    *(refused(NO_SINK, numbers, "sink", "it", sink) for sink in NO_SINKS),
     refused(r"step 'it': pass an instance, Memory\(…\), not the class itself", numbers, "sink", "it", sinks.Memory),
     refused(r"step 'it': pass an instance, Parts\(…\)", numbers, "sink", "it", Parts),
     refused("can have at most 58 characters", numbers, "sink", "x" * 59, Parts()),
@@ -155,7 +158,7 @@ CASES: list[Case] = [
     *(
         refused(NO_PARTITIONER, numbers, method, "it", str, partitioner=one)
         for method in ("key_by", "key_distribute")
-        for one in (7, "index", [], {"a": 1})
+        for one in NO_PARTITIONERS
     ),
     # Keys.
     *(refused(f"step 'it': {method} {NO_KEYS}", numbers, method, "it", default=int) for method in STATEFUL),
@@ -176,7 +179,7 @@ CASES: list[Case] = [
     *(
         refused(DEFAULT, keyed, method, "it", update, default=default)
         for method in ("stateful_map", "stateful_op", "fold")
-        for default in (0, [], "int")
+        for default in NO_DEFAULTS
     ),
     refused("step 'it': default raised ValueError", keyed, "stateful_map", "it", update, default=failing),
     refused("step 'it': collect needs size= or every=: without either it emits nothing", keyed, "collect", "it"),
