@@ -12,6 +12,7 @@ import malstrom_py as mp
 from malstrom_py import agg, sinks, sources
 from malstrom_py.builder.stream import KEYED_METHODS
 from malstrom_py.errors import PlanError
+from tests.unit.part_sink import PartSink
 
 BOUND = mp.limit_out_of_orderness(5)
 
@@ -54,16 +55,6 @@ class Waking(mp.KeyedLogic[Any, Any, Any, Any]):
 
     def on_timer(self, key: Any, time: int, key_state: Any, output: Any) -> Any:
         return key_state
-
-
-class Parts:
-    """A partitioned sink that is never opened."""
-
-    def assign_part(self, message: Any) -> str:
-        return "a"
-
-    def build_part(self, part: str, state: Any) -> Any:
-        raise NotImplementedError
 
 
 class Near:
@@ -151,8 +142,8 @@ CASES: list[Case] = [
     refused(r"step 'it': pass an instance, Memory\(…\), not the class itself", job, "source", "it", sources.Memory),
     *(refused(NO_SINK, numbers, "sink", "it", sink) for sink in NO_SINKS),
     refused(r"step 'it': pass an instance, Memory\(…\), not the class itself", numbers, "sink", "it", sinks.Memory),
-    refused(r"step 'it': pass an instance, Parts\(…\)", numbers, "sink", "it", Parts),
-    refused("can have at most 58 characters", numbers, "sink", "x" * 59, Parts()),
+    refused(r"step 'it': pass an instance, PartSink\(…\)", numbers, "sink", "it", PartSink),
+    refused("can have at most 58 characters", numbers, "sink", "x" * 59, PartSink()),
     refused("step 'it': a union takes streams of one job only", numbers, "union", "it", numbers()),
     refused("step 'it': a union takes streams, got list", numbers, "union", "it", [numbers()]),
     *(

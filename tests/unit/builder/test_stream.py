@@ -9,6 +9,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import partitioners, sinks, sources
 from malstrom_py.errors import PlanError
+from tests.unit.part_sink import PartSink
 
 
 def numbers(job: mp.Job | None = None) -> mp.StreamBuilder[None, int]:
@@ -153,19 +154,9 @@ def test_a_union_with_a_late_stream_is_as_late_as_that_and_gets_no_epochs_anew()
         both.generate_epochs("again", BOUND)
 
 
-class Parts:
-    """A partitioned sink that is never opened."""
-
-    def assign_part(self, message: Any) -> str:
-        return "a"
-
-    def build_part(self, part: str, state: Any) -> Any:
-        raise NotImplementedError
-
-
 def test_a_partitioned_sink_is_written_behind_an_exchange_of_its_own() -> None:
     job = mp.Job("a")
-    numbers(job).sink("out", Parts())
+    numbers(job).sink("out", PartSink())
     assert [(step.name, step.kind) for step in job.plan().steps] == [
         ("numbers", "source"),
         ("out-parts", "key_by"),

@@ -13,59 +13,25 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.data.batch import Batch
 from malstrom_py.testing import VirtualClock
+from tests.unit.part_sink import PartSink
 from tests.unit.polled import Polled
 from tests.unit.workers.harness import Running, rows
 
 
-class Parts:
-    """A partitioned sink: rows by part, and for each part which writers were opened at which position."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, list[Any]] = {}
-        self.log: list[tuple[str, str, int]] = []
-        self.open: Counter[str] = Counter()
-
-    def assign_part(self, message: mp.DataMessage[Any, Any]) -> str:
-        return f"part-{message.value[1] % 6}"
-
-    def build_part(self, part: str, state: Any) -> PartWriter:
-        self.log.append(("open", part, state or 0))
-        self.open[part] += 1
-        assert self.open[part] == 1, f"{part} is written in two places"
-        assert len(self.rows.setdefault(part, [])) == (state or 0), "it resumes at its position"
-        return PartWriter(self, part)
-
-
-class PartWriter:
-    def __init__(self, parts: Parts, part: str) -> None:
-        self._parts, self._part = parts, part
-
-    def write(self, batch: Batch) -> None:
-        self._parts.rows[self._part] += batch.values
-
-    def snapshot(self) -> int:
-        return len(self._parts.rows[self._part])
-
-    def close(self) -> None:
-        self._parts.log.append(("close", self._part, self.snapshot()))
-        self._parts.open[self._part] -= 1
-
-
 @pytest.mark.parametrize("sizes", [(2,), (3, 1), (2, 4, 1)], ids=str)
 def test_r4_writers_of_parts_move_with_their_positions_and_are_never_open_twice(sizes: tuple[int, ...]) -> None:
-    job, parts = mp.Job("parts", slots=16), Parts()
+    job, parts = mp.Job("parts", slots=16), PartSink(lambda message: f"part-{message.value[1] % 6}")
     job.source("in", sources.Memory(rows(3, 150), parts=3)).sink("out", parts)
     running = Running(job, slots_per_move=4).through(sizes, between=12)
     assert not running.crew.finished
     running.finish()
-    assert sorted(row for of_part in parts.rows.values() for row in of_part) == sorted(rows(3, 150))
+    assert sorted(row for of_part in parts.rows.values() for _, row in of_part) == sorted(rows(3, 150))
     assert set(parts.open.values()) == {0}
     assert Counter(what for what, _, _ in parts.log)["open"] > 6, "at least one has moved"
     for of_part in parts.rows.values():
         for part in range(3):
-            numbers = [number for of, number in of_part if of == part]
+            numbers = [number for _, (of, number) in of_part if of == part]
             assert numbers == sorted(numbers)
 
 
