@@ -102,7 +102,7 @@ LONG: Final = {
         "test_four_hundred_megabytes_go_into_files_in_less_memory[*-]",
         "test_four_hundred_megabytes_go_into_files_in_less_memory[csv-part",
     ),
-    "integration/test_enrich.py": ("test_ctrl_c_ends_a_run_with_calls_under_way[blocks]",),
+    "integration/test_interrupt.py": ("test_ctrl_c_ends_a_run_with_calls_under_way[blocks]",),
     "integration/test_packaging.py": (
         "test_type_checkers_of_another_project_see_the_package[editable",
         "test_type_checkers_of_another_project_see_the_package[folder",

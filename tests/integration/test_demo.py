@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
@@ -13,7 +12,7 @@ import pytest
 from examples.flights.__main__ import demo
 from examples.flights.check import by_polars, differences
 from examples.flights.data import FLIGHTS
-from tests.tree import ROOT
+from tests.integration.commands import python
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +22,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(out: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "examples.flights", "--out", str(out)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    return python("-m", "examples.flights", "--out", out)
 
 
 def test_the_demo_rescales_and_prints_what_it_found(done: subprocess.CompletedProcess[str]) -> None:

@@ -331,6 +331,14 @@ class Broken:
         what = f"{self.promise}{f', but {why}' if why else ''}"
         return LawError(self.law, what, case=f"{shown}\n{detail}" if detail else shown)
 
+    def unless_same(
+        self, expected: Trace, got: Trace, marks: Mapping[int, str] | None = None, *, where: str = "", why: str = ""
+    ) -> None:
+        """Raise the error if the traces differ. ``where``: the circumstances of the ``expected`` one."""
+        found = difference(expected, got)
+        if found:
+            raise self(f"{found}\n  (expected: {where})" if where else found, marks, why=why)
+
     def because(self, error: MalstromError, marks: Mapping[int, str]) -> LawError:
         """Return the error for an exception that an undisturbed step does not raise."""
         return self(f"  {type(error).__name__}: {error}", marks, why="it raised")
