@@ -92,7 +92,7 @@ LONG: Final = {
         "test_what_a_spark_that_dies_was_publishing",
     ),
     "integration/test_demo_ray.py": ("test_the_demo_goes_from_two_workers_to_four_and_back",),
-    "integration/test_demo_spark.py": ("test_a_job_on_ray_between_two_ends_of_spark", "test_started_by_hand"),
+    "integration/test_demo_spark.py": ("test_a_job_on_ray_between_two_ends_of_spark",),
     "integration/control/test_snapshots.py": (
         "test_s7_a_job_that_was_stopped_goes_on_where_it_was[SIGTERM twice",
         "test_s7_a_job_that_was_stopped_goes_on_where_it_was[default interval",
@@ -102,7 +102,7 @@ LONG: Final = {
         "test_four_hundred_megabytes_go_into_files_in_less_memory[*-]",
         "test_four_hundred_megabytes_go_into_files_in_less_memory[csv-part",
     ),
-    "integration/test_enrich.py": ("test_ctrl_c_ends_a_run_with_calls_under_way[blocks]",),
+    "integration/test_interrupt.py": ("test_ctrl_c_ends_a_run_with_calls_under_way[blocks]",),
     "integration/test_packaging.py": (
         "test_type_checkers_of_another_project_see_the_package[editable",
         "test_type_checkers_of_another_project_see_the_package[folder",

@@ -14,7 +14,6 @@ import pytest
 
 from tests.docs.running import run_block, run_page, shows
 from tests.pages import DESIGN, PAGES, SPARK, Block, blocks_of, shown
-from tests.tree import ROOT
 
 RUN = [page for page in PAGES if DESIGN not in page.parents and page != SPARK]
 
@@ -34,16 +33,6 @@ def test_a_page_fences_only_languages_that_are_known(page: Path) -> None:
     assert [where for where in unknown if where.partition(": ")[2].strip("'") not in LANGUAGES] == []
 
 
-def test_the_readme_shows_a_job_that_runs() -> None:
-    programs = [block.text for block in blocks_of((ROOT / "README.md").read_text()) if block.info == "python"]
-    assert any("mp.run(" in program for program in programs)
-
-
-def test_blocks_are_found_with_language_text_and_line() -> None:
-    page = "a\n```python\nx = 1\n\ny = x\n```\n\n````text\n```\n````\n"
-    assert blocks_of(page) == [Block("python", "x = 1\n\ny = x\n", 3), Block("text", "```\n", 9)]
-
-
 def test_a_block_that_raises_names_the_page_and_the_line(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     block = Block("python", "\nraise KeyError('k')\n", 7)
@@ -51,15 +40,6 @@ def test_a_block_that_raises_names_the_page_and_the_line(tmp_path: Path) -> None
         run_block(block, {}, page)
     frame = raised.traceback[-1]
     assert (str(frame.path), frame.lineno + 1) == (str(page), 8)
-
-
-def test_blocks_of_a_page_share_a_namespace_and_sessions_are_checked(tmp_path: Path) -> None:
-    namespace: dict[str, object] = {}
-    run_block(Block("python", "x = 20\n", 1), namespace, tmp_path)
-    run_block(Block("python", ">>> x + 1\n21\n>>> y = 3\n", 3), namespace, tmp_path)
-    assert namespace["y"] == 3
-    with pytest.raises(AssertionError, match="Expected"):
-        run_block(Block("python", ">>> x\n4\n", 9), namespace, tmp_path)
 
 
 def test_what_is_printed_is_compared_with_the_text_that_follows(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.pages import PAGES, Link, anchors_of, links_of, shown
+from tests.pages import PAGES, anchors_of, links_of, shown
 from tests.tree import ROOT
 
 OUTSIDE = {
@@ -65,12 +65,3 @@ def test_a_dead_link_is_told(tmp_path: Path) -> None:
     assert why_dead("#nowhere", page) == "docs/api.md has no heading #nowhere"
     assert why_dead(f"../../../../../../../..{tmp_path}", page) == "it leads out of the repository"
     assert why_dead("https://example.invalid/", page) is not None
-
-
-def test_links_in_code_are_no_links() -> None:
-    page = "see [a](a.md)\n```text\n[b](b.md)\n```\nand `[c](c.md)`, [`d`](d.md#e)"
-    assert [link.target for link in links_of(page)] == ["a.md", "d.md#e"]
-
-
-def test_a_link_may_be_wrapped_and_is_told_by_its_line() -> None:
-    assert links_of("one\n\n```text\n```\nsee [what\nthere is](a.md)\n") == [Link("a.md", 5)]

@@ -27,6 +27,19 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
 
 
+def python(*arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run this Python in a new process, with this package."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=ROOT,
+        env=environment() | environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+
 def malstrom(folder: Path, *arguments: str, stdout: str = "") -> subprocess.CompletedProcess[str]:
     """Run a command in a folder. What it prints goes into a file, ``stdout`` if that is given, and is returned."""
     with tempfile.TemporaryDirectory() as files:

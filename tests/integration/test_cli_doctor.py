@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +24,8 @@ from malstrom_py.cli.doctor import (
 )
 from malstrom_py.errors import pip_install
 from malstrom_py.workers.ray.cluster import RAY_MIN
-from tests.tree import ROOT, pyproject
+from tests.integration.commands import python
+from tests.tree import pyproject
 
 
 def fake_java(folder: Path, said: str) -> Path:
@@ -38,22 +38,10 @@ def fake_java(folder: Path, said: str) -> Path:
 
 
 def test_doctor_ends_with_0_where_jobs_can_run() -> None:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "malstrom_py.cli", "doctor"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    done = python("-m", "malstrom_py.cli", "doctor")
     assert done.returncode == 0, done.stdout
-    for what in (
-        "Python: ",
-        "pyarrow: ",
-        "polars: ",
-        "temporary folder: ",
-        "ray: ",
-        "pyzmq: ",
-        "pyspark: ",
-        "Python of Spark: ",
-        "Java: ",
-    ):
-        assert what in done.stdout
+    for what in (*CORE, *OPTIONAL, "Python", "temporary folder", "Python of Spark", "Java"):
+        assert f"{what}: " in done.stdout
 
 
 def test_doctor_ends_with_1_where_nothing_can_be_written() -> None:
@@ -64,9 +52,7 @@ def test_doctor_ends_with_1_where_nothing_can_be_written() -> None:
         "from malstrom_py.cli.app import main\n"
         "main()\n"
     )
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    done = python("-c", code)
     assert done.returncode == 1
     assert "broken   temporary folder: /nowhere cannot be written: No such file or directory. Free some" in done.stdout
 
@@ -78,9 +64,7 @@ def test_doctor_imports_no_optional_package() -> None:
         "examine()\n"
         "print({'ray', 'zmq', 'pyspark'} & set(sys.modules))\n"
     )
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", code]
-    assert subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout == "set()\n"
+    assert python("-c", code).stdout == "set()\n"
 
 
 def test_the_core_that_is_examined_is_the_core_that_is_required() -> None:
@@ -93,22 +77,24 @@ def test_an_old_python_is_fatal() -> None:
     assert not examine_python((3, 11), "3.11.0", "/usr/bin/python3").is_fatal
 
 
-def test_a_missing_core_package_is_fatal_and_a_missing_optional_one_is_not() -> None:
-    core, optional = (
-        examine_core("no-such-package"),
-        examine_optional("no-such-package", Requirement(pip_install("ray"), "jobs on Ray")),
-    )
+def test_a_missing_core_package_is_fatal() -> None:
+    core = examine_core("no-such-package")
     assert core.is_fatal
     assert core.what_to_do == "pip install no-such-package"
-    assert not optional.is_fatal
-    assert (optional.state, optional.said) == ("missing", "not installed; needed by jobs on Ray")
-    assert optional.what_to_do == "pip install 'ray>=2.52' 'pyzmq>=26'"
 
 
-def test_an_optional_package_that_is_too_old_is_missing() -> None:
-    found = examine_optional("ray", Requirement(pip_install("ray"), "jobs on Ray", at_least=(999, 1)))
-    assert (found.state, found.what_to_do) == ("missing", "pip install 'ray>=999.1'")
-    assert "is too old; needed by jobs on Ray" in found.said
+@pytest.mark.parametrize(
+    ("name", "limits", "what_to_do", "said"),
+    [
+        ("no-such-package", {}, "pip install 'ray>=2.52' 'pyzmq>=26'", "not installed; needed by jobs"),
+        ("ray", {"at_least": (999, 1)}, "pip install 'ray>=999.1'", "is too old; needed by jobs"),
+        ("pandas", {"below": (1, 5)}, "pip install 'pandas<1.5'", "is too new; needed by jobs"),
+    ],
+)
+def test_an_optional_package_that_does_not_fit_is_missing(name: str, limits: Any, what_to_do: str, said: str) -> None:
+    found = examine_optional(name, Requirement(pip_install("ray"), "jobs", **limits))
+    assert (found.state, found.what_to_do, found.is_fatal) == ("missing", what_to_do, False)
+    assert found.said.endswith(said)
 
 
 def test_what_jobs_on_ray_need_is_what_the_extra_brings_and_the_runtime_asks_for() -> None:
@@ -124,12 +110,6 @@ def test_what_spark_needs_is_what_the_extra_brings() -> None:
     assert (OPTIONAL["pyspark"].at_least, OPTIONAL["pandas"].below) == ((4, 0), (3,))
     assert examine_optional("pyspark", OPTIONAL["pyspark"]).said.endswith("needed by sources.Spark and sinks.Spark")
     assert examine_optional("grpcio", OPTIONAL["grpcio"]).said.endswith("needed by sessions of Spark Connect")
-
-
-def test_a_package_that_is_too_new_is_missing() -> None:
-    found = examine_optional("pandas", Requirement(pip_install("spark"), "sinks.Spark", below=(1, 5)))
-    assert (found.state, found.what_to_do) == ("missing", "pip install 'pandas<1.5'")
-    assert "is too new; needed by sinks.Spark" in found.said
 
 
 def test_what_connect_needs_is_what_pyspark_brings_for_it() -> None:

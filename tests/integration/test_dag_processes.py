@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import malstrom_py as mp
+from tests.integration.commands import python
 
 PROGRAM = """
 import sys
@@ -44,8 +43,9 @@ else:
 
 
 def run(*arguments: str) -> str:
-    command = [sys.executable, "-c", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    done = python("-c", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_what_one_process_has_checkpointed_another_restores(tmp_path: Path) -> None:

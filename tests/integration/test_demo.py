@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from examples.flights.__main__ import demo
-from examples.flights.check import Account, by_polars, differences
-from examples.flights.data import FLIGHTS, monthly_files
-from tests.tree import ROOT
+from examples.flights.check import by_polars, differences
+from examples.flights.data import FLIGHTS
+from tests.integration.commands import python
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +22,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(out: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "examples.flights", "--out", str(out)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    return python("-m", "examples.flights", "--out", out)
 
 
 def test_the_demo_rescales_and_prints_what_it_found(done: subprocess.CompletedProcess[str]) -> None:
@@ -52,12 +49,6 @@ def test_the_demo_cuts_twelve_months_and_draws_a_plot(done: subprocess.Completed
     assert (out / "flights.svg").read_text().rstrip().endswith("</svg>")
 
 
-def test_the_input_is_cut_only_once(done: subprocess.CompletedProcess[str], out: Path) -> None:
-    before = {file.name: file.stat().st_mtime_ns for file in (out / "input").iterdir()}
-    monthly_files(out / "input")
-    assert {file.name: file.stat().st_mtime_ns for file in (out / "input").iterdir()} == before
-
-
 def test_a_lost_flight_is_noticed(
     done: subprocess.CompletedProcess[str], out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,12 +57,6 @@ def test_a_lost_flight_is_noticed(
     (tmp_path / "input" / "flights-2013-02.csv").write_text("".join(month))
     assert not demo(tmp_path)
     assert f"{len(month) - 1:,} read" in capsys.readouterr().out
-
-
-def test_an_account_that_does_not_add_up_does_not_hold() -> None:
-    account = Account("carriers", read=10, used=6, filtered=1, late=1, skipped=1, dead_letters=1)
-    assert account.holds
-    assert not replace(account, used=5).holds
 
 
 def test_differences_are_found_and_named(done: subprocess.CompletedProcess[str], out: Path) -> None:

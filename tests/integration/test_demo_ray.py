@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import subprocess
 import sys
@@ -12,16 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import malstrom_py as mp
-from examples.flights.jobs import delays_job
 from examples.flights.pace import AT_ONCE_S, BEHIND_S, Paced
-from examples.flights.view import Rescale, View
+from examples.flights.view import Rescale
 from malstrom_py import sources
 from malstrom_py.testing.contracts import check_source
-from malstrom_py.workers.reports.job_status import Moving
-from malstrom_py.workers.reports.result import StepCounts
 from tests.tree import ROOT
 
 
@@ -60,34 +55,6 @@ def test_a_paced_source_gives_what_its_time_allows_and_goes_on_where_it_was() ->
 def test_a_paced_source_keeps_the_contract_of_sources() -> None:
     seconds = count()
     check_source(Paced(sources.Memory(range(40), parts=2), 10.0, lambda: float(next(seconds))))
-
-
-def test_the_job_is_the_same_at_any_pace(tmp_path: Path) -> None:
-    fast, paced = delays_job("a.csv", tmp_path), delays_job("a.csv", tmp_path, rows_per_s=10.0)
-    assert [step.name for step in paced.plan().steps] == [step.name for step in fast.plan().steps]
-
-
-def test_the_view_has_workers_rates_and_how_far_a_rescale_has_come() -> None:
-    view, console = View(), Console(width=120, record=True, file=io.StringIO())
-
-    def status(at_s: float, rows: int, moving: Moving | None = None) -> mp.JobStatus:
-        steps = {"flights": StepCounts("source", rows, {"out": rows}), "plane": StepCounts("key_by", rows, {}, keys=7)}
-        return mp.JobStatus(
-            "flights", "rescaling", 4, "moving", mp.RunResult("flights", steps, at_s), None, 0.0, moving
-        )
-
-    future = Future[mp.RescaleReport]()
-    view.rescales.append(Rescale(0.5, 2, 4, future))
-    console.print(view.draw(status(1.0, 1_000)))
-    console.print(view.draw(status(2.0, 3_000, Moving(2, slots=16, of_slots=512, keys=1_600, bytes=2_000_000))))
-    drawn = console.export_text(clear=True)
-    assert "rescaling ■ ■ ■ ■ 4 workers, 2.0 s" in drawn
-    assert re.search(r"flights +3,000 +2,000 ", drawn)
-    assert re.search(r"2 -> 4 +0\.5 s +moving +2 +16 of 512 +1,600 +2,000 kB", drawn)
-
-    future.set_result(mp.RescaleReport((0, 1, 2, 3), 4, 3, 512, 6, 1.5, keys=4_000, bytes=5_000))
-    console.print(view.moves())
-    assert re.search(r"2 -> 4 +0\.5 s +1\.50 s +3 +512 +6 +4,000 +5 kB", console.export_text())
 
 
 def test_a_rescale_that_the_end_of_the_job_overtook_has_no_report() -> None:

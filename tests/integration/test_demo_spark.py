@@ -14,11 +14,8 @@ from typing import Any
 import pytest
 
 from examples.flights.pace import Paced
-from examples.flights.view import View
 from examples.spark_to_ray import add
 from malstrom_py import sources
-from malstrom_py.workers.reports.job_status import JobStatus
-from malstrom_py.workers.reports.result import RunResult, StepCounts
 from tests.tree import ROOT
 
 DEADLINE_S = 480
@@ -66,13 +63,6 @@ def test_without_java_the_demo_says_what_to_do_before_anything_is_installed(
     assert "Installing" not in done.stdout
 
 
-def test_started_by_hand_it_says_the_same(no_java: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "examples.spark_to_ray"]
-    done = subprocess.run(command, cwd=ROOT, env=no_java, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
-    assert re.fullmatch(r"This demo needs Spark, and Spark needs Java: .*Spark needs Java 17 or 21; .*\n", done.stderr)
-
-
 def test_a_plane_is_told_with_each_flight_how_many_it_had() -> None:
     flight = {"airline": "United", "tailnum": "N1", "manufacturer": "BOEING", "dep_delay": -3}
     first, seen = add("United N1", flight, (0, 0, None))
@@ -102,20 +92,3 @@ def test_a_paced_source_is_pinned_as_what_it_paces_is() -> None:
     assert source.pins == paced.pin_record() == 1
     paced.unpin()
     assert source.pins == 0
-
-
-def test_a_number_of_workers_counts_once_rows_were_read_by_it() -> None:
-    view = View()
-
-    def sizes_after(workers: int, read: int) -> list[int]:
-        counts = RunResult("flights", {"in": StepCounts("source", read, {})}, 1.0)
-        view.observe(JobStatus("flights", "running", workers, "", counts, None, 0.0, None))
-        return view.sizes
-
-    assert sizes_after(2, 10) == []
-    assert sizes_after(2, 20) == sizes_after(2, 20) == [2]
-    assert sizes_after(4, 30) == [2], "who read these is not known"
-    assert sizes_after(4, 30) == [2]
-    assert sizes_after(4, 40) == [2, 4]
-    assert sizes_after(2, 50) == [2, 4]
-    assert sizes_after(2, 60) == [2, 4, 2]

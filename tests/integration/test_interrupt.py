@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.tree import ROOT
+from tests.integration.commands import environment
 
 ENDLESS = """
 from itertools import count
@@ -37,11 +38,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def start(arguments: list[str], folder: Path, stderr: int) -> subprocess.Popen[str]:
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", "COLUMNS": "120"}
     return subprocess.Popen(
         [sys.executable, *arguments],
         cwd=folder,
-        env={**environ, "TERM": "xterm"},
+        env={**environment(), "COLUMNS": "120", "TERM": "xterm"},
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
@@ -49,13 +49,18 @@ def start(arguments: list[str], folder: Path, stderr: int) -> subprocess.Popen[s
     )
 
 
-def wait_until_written(folder: Path, process: subprocess.Popen[str]) -> None:
-    """Until a file is staged, and something is in it."""
+def until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Wait until ``holds`` returns True; fail if the process ends before that."""
     deadline_s = time.monotonic() + DEADLINE_S
-    while not any(file.stat().st_size for file in (folder / "out").rglob("*.csv")):
+    while not holds():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
+
+
+def wait_until_written(folder: Path, process: subprocess.Popen[str]) -> None:
+    """Until a file is staged, and something is in it."""
+    until(lambda: any(file.stat().st_size for file in (folder / "out").rglob("*.csv")), process)
 
 
 def left_over(folder: Path) -> list[str]:
@@ -115,10 +120,60 @@ def test_ctrl_c_in_a_script_prints_the_counts_and_ends_by_the_signal(folder: Pat
 def test_ctrl_c_before_the_job_runs_is_told_too(folder: Path) -> None:
     (folder / "slow.py").write_text("import time\nopen('started', 'w').close()\ntime.sleep(600)\n")
     process = start(["-m", "malstrom_py.cli", "run", "slow"], folder, subprocess.PIPE)
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not (folder / "started").exists():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    until((folder / "started").exists, process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, err) == (130, "interrupted: nothing had run yet\n")
+
+
+WAITING = """
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+
+
+async def ask(key):
+    try:
+        Path("asked").touch()
+        {wait}
+    finally:
+        Path("ended").touch()
+
+
+def closed(client):
+    Path("closed").touch()
+
+
+client = mp.per_worker(list, closed)
+job = mp.Job("waiting")
+numbers = job.source("numbers", sources.Memory(range(100))).key_by("key", lambda number: number)
+numbers.map("row", lambda number: (client(), {{"number": number}})[1]).enrich("e", ask).sink("out", sinks.Files("out"))
+
+if __name__ == "__main__":
+    mp.run(job)
+"""
+
+WAITS = {
+    "awaits": "await asyncio.sleep(600)",
+    "blocks": "time.sleep(600)",
+}
+
+
+@pytest.mark.parametrize("what", WAITS)
+def test_ctrl_c_ends_a_run_with_calls_under_way(what: str, tmp_path: Path) -> None:
+    """The job ends, however the calls block, and its sinks commit nothing."""
+    (tmp_path / "waiting.py").write_text(WAITING.format(wait=WAITS[what]))
+    process = start(["waiting.py"], tmp_path, subprocess.PIPE)
+    until((tmp_path / "asked").exists, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == -signal.SIGINT
+    assert "stopped by the user; nothing was committed; so far job waiting: " in err
+    assert (tmp_path / "closed").exists()
+    assert (tmp_path / "ended").exists() is (what == "awaits")
+    assert ("blocks the loop" in err) is (what == "blocks")
+    assert left_over(tmp_path) == []

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.tree import ROOT
+from tests.integration.commands import python
 
 LIMIT_MB = 150
 
@@ -43,9 +40,6 @@ print(int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1]
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_four_hundred_megabytes_pass_through_less_than_half_of_that(shape: str, workers: int) -> None:
-    program = PROGRAM.format(shape=SHAPES[shape], workers=workers)
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
-    )
+    done = python("-c", PROGRAM.format(shape=SHAPES[shape], workers=workers))
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < LIMIT_MB

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.integration.commands import python
 
 PROGRAM = """
 import malstrom_py as mp
@@ -22,15 +20,6 @@ print([result.trace for result in results], [dict(result.hits) for result in res
 
 @pytest.mark.timeout(120)
 def test_p10_the_same_seed_gives_the_same_trace_in_other_processes() -> None:
-    told = {
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=100,
-        ).stdout
-        for seed in ("0", "1", "4711")
-    }
-    assert len(told) == 1, told
+    told = [python("-c", PROGRAM, PYTHONHASHSEED=seed) for seed in ("0", "1", "4711")]
+    assert [done.returncode for done in told] == [0, 0, 0], told
+    assert len({done.stdout for done in told}) == 1, told

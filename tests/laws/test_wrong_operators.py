@@ -31,11 +31,23 @@ def first_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_step_is_named_by_the_law_it_breaks(
     law: str, factory: Callable[[Any], Any], options: dict[str, Any]
 ) -> None:
-    with pytest.raises(LawError) as caught:
-        check_operator(factory, **options)
-    assert caught.value.law == law
-    assert str(caught.value).startswith(f"law {law!r} is broken")
-    assert "input (" in caught.value.case
+    error = first_error(factory, options)
+    assert error.law == law
+    assert str(error).startswith(f"law {law!r} is broken")
+    assert "input (" in error.case
+
+
+def first_error(factory: Callable[[Any], Any], options: dict[str, Any]) -> LawError:
+    """Return what a search finds. One of several seeds must find something: the cases of a seed change with the code.
+
+    (Hypothesis draws the constants of the modules that it tests, too.)
+    """
+    for seed in range(6):
+        try:
+            check_operator(factory, seed=seed, **options)
+        except LawError as error:
+            return error
+    raise AssertionError("no law is broken")
 
 
 def test_each_law_has_a_wrong_step() -> None:

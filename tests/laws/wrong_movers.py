@@ -179,22 +179,24 @@ class IgnoresAcquire(Count):
             super().on_control(message, out)
 
 
+LAW = "migration invariance"
+
 MOVERS: list[tuple[str, str, Factory, dict[str, Any]]] = [
-    ("migration invariance", "state in the logic", op(KeepsElsewhere), {}),
-    ("migration invariance", "collects copies", as_step(KeepsWhatItGives), {}),
-    ("migration invariance", "reports all", as_step(ReportsAll), {}),
-    ("migration invariance", "ignores Acquire", as_step(IgnoresAcquire), {}),
+    (LAW, "state in the logic", op(KeepsElsewhere), {}),
+    (LAW, "collects copies", as_step(KeepsWhatItGives), {}),
+    (LAW, "reports all", as_step(ReportsAll), {}),
+    (LAW, "ignores Acquire", as_step(IgnoresAcquire), {}),
     (
-        "migration invariance",
+        LAW,
         "forgets timers under way",
         as_step(partial(ForgetsTimersUnderWay, logic=Deadlines(patience=7), default=None)),
         {"timed": True},
     ),
-    ("migration invariance", "keeps a copy", op(KeepsACopy), {}),
-    ("migration invariance", "writes later", op(WritesBehind), {}),
-    ("migration invariance", "resets when nothing comes", as_step(ResetsWhenNothingComes), {}),
-    ("migration invariance", "installs late", as_step(InstallsLate), {}),
-    ("migration invariance", "gives all that was asked", as_step(GivesAllThatWasAsked), {}),
-    ("migration invariance", "counts its epochs", op(CountsItsEpochs), {"timed": True}),
+    (LAW, "keeps a copy", op(KeepsACopy), {}),
+    (LAW, "writes later", op(WritesBehind), {}),
+    (LAW, "resets when nothing comes", as_step(ResetsWhenNothingComes), {}),
+    (LAW, "installs late", as_step(InstallsLate), {}),
+    (LAW, "gives all that was asked", as_step(GivesAllThatWasAsked), {}),
+    (LAW, "counts its epochs", op(CountsItsEpochs), {"timed": True}),
 ]
 """Law, name, step, options of ``check_operator``."""

@@ -24,7 +24,3 @@ def test_modules_that_the_page_names_exist() -> None:
 
 def test_the_page_names_every_room() -> None:
     assert [room for room in ROOMS if room not in NAMED] == []
-
-
-def test_a_module_that_does_not_exist_is_found() -> None:
-    assert not exists("malstrom_py.workers.engine.no_such_module")

@@ -37,12 +37,6 @@ def test_what_a_coroutine_returns_and_raises_comes_back(loop: LoopThread) -> Non
         loop.run(half(0), timeout_s=5, what="half")
 
 
-def test_a_wait_has_a_deadline_that_says_what_was_waited_for(loop: LoopThread) -> None:
-    with pytest.raises(DeadlineError, match=r"closing the client took longer than 0\.01 s") as caught:
-        loop.run(forever(), timeout_s=0.01, what="closing the client")
-    assert (caught.value.wait, caught.value.deadline_s) == ("closing the client", 0.01)
-
-
 def test_a_timeout_of_the_coroutine_itself_is_its_own(loop: LoopThread) -> None:
     async def impatient() -> None:
         raise TimeoutError("of a socket")
@@ -107,11 +101,6 @@ def test_closing_ends_what_still_goes_on(loop: LoopThread) -> None:
     assert loop.ended
 
 
-def test_closing_again_does_nothing(loop: LoopThread) -> None:
-    loop.close()
-    loop.close()
-
-
 def test_a_loop_that_is_closed_takes_nothing(loop: LoopThread) -> None:
     loop.close()
     with pytest.raises(OperatorError, match="'under-test' has ended"):
@@ -154,5 +143,6 @@ def test_what_does_not_end_is_told_when_it_is_closed(loop: LoopThread, monkeypat
 
 def test_it_can_be_closed_from_inside(loop: LoopThread) -> None:
     loop.call(loop.close)
-    loop.close()
+    for _ in range(2):
+        loop.close()
     assert loop.ended

@@ -17,7 +17,7 @@ from malstrom_py.snapshot.manifest import Artefact, Kind, Manifest, PartImage, P
 from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.user_checkpointer import methods
 from malstrom_py.snapshot.verification import faults_of
-from malstrom_py.testing.contracts.clauses import require
+from malstrom_py.testing.contracts.clauses import copied, require
 from malstrom_py.testing.law_error import LawError
 
 WHOLE: Final = "all methods are there"
@@ -66,14 +66,7 @@ def check_checkpointer(
     """
     missing = [name for name in methods() if not callable(getattr(make(), name, None))]
     require(not missing, WHOLE, "a checkpointer has every method of mp.Checkpointer", f"missing: {', '.join(missing)}")
-    _ContractCheck(make, job, again or _copy).check()
-
-
-def _copy(checkpointer: Checkpointer) -> Checkpointer:
-    import cloudpickle
-
-    copy: Checkpointer = cloudpickle.loads(cloudpickle.dumps(checkpointer))
-    return copy
+    _ContractCheck(make, job, again or copied).check()
 
 
 class _Start:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from malstrom_py.codec import Codec
 from malstrom_py.errors import CodecError
 from malstrom_py.testing.exact import same
 from malstrom_py.testing.law_error import LawError
 
+T = TypeVar("T")
+
 PLAIN: Final = (type(None), bool, int, float, str, bytes, list, tuple, dict)
+
+
+def copied(thing: T) -> T:
+    """Return a copy by cloudpickle, as another process has it."""
+    import cloudpickle
+
+    copy: T = cloudpickle.loads(cloudpickle.dumps(thing))
+    return copy
 
 
 def require(holds: bool, clause: str, what: str, case: str = "") -> None:

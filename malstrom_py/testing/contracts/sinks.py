@@ -18,8 +18,9 @@ from malstrom_py.sinks.base import (
     TransactionalSink,
     TransactionalWriter,
 )
-from malstrom_py.testing.contracts.clauses import require, require_plain
+from malstrom_py.testing.contracts.clauses import copied, require, require_plain
 from malstrom_py.testing.exact import copy_batch, same, same_batch
+from malstrom_py.testing.tester import batch_of as batch_of_rows
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 
 HIDDEN: Final = "hidden until committed"
@@ -131,10 +132,7 @@ class TransactionalCheck:
         payloads = [writer.pre_commit(context) for writer in writers]
         for writer in writers:
             writer.close()
-        late = sink.open(worker_of(0))
-        late.write(batch_of(values[4:]))
-        payloads.append(late.pre_commit(context))
-        late.close()
+        payloads.append(_staged(sink, values[4:], context))
         sink.commit(context, payloads)
         self._visible(sink, values, COMMITTED, "the rows of all workers are visible", ordered=False)
 
@@ -172,11 +170,7 @@ class TransactionalCheck:
         writer.close()
         self._visible(sink, [], ABORTED, "aborted rows, and rows never pre-committed, are not visible")
         sink.abort(context, [payload])
-        writer = sink.open(worker_of())
-        writer.write(batch_of(values))
-        payload = writer.pre_commit(context_of(2))
-        writer.close()
-        self._commit(sink, context_of(2), [payload], len(values), ABORTED)
+        self._finish(sink, context_of(2), 0, ABORTED)
 
     def _check_abort_of_one(self) -> None:
         sink, values = self._made(), self.values
@@ -253,21 +247,24 @@ class TransactionalCheck:
             other = self.again(sink)
             other.recover(context_of(incarnation, incarnation=incarnation), [first.snapshot])
             self._commit(other, first, [payload], 3, ELSEWHERE)
-        worker = self.again(sink).open(worker_of())
-        worker.write(batch_of(values[3:]))
-        payload = worker.pre_commit(last)
-        worker.close()
+        payload = _staged(self.again(sink), values[3:], last)
         self._commit(other, last, [payload], len(values), ELSEWHERE)
         writer.close()
         self._visible(other, values, ELSEWHERE, "a writer of an earlier run changes nothing")
 
     def _finish(self, sink: Any, context: CommitContext, done: int, clause: str) -> None:
         """Write and commit all but the first ``done`` values."""
-        writer = sink.open(worker_of())
-        writer.write(batch_of(self.values[done:]))
-        payload = writer.pre_commit(context)
-        writer.close()
+        payload = _staged(sink, self.values[done:], context)
         self._commit(sink, context, [payload], len(self.values), clause)
+
+
+def _staged(sink: Any, values: Sequence[Any], context: CommitContext) -> bytes:
+    """Return the payload of a new writer of worker 0 that has pre-committed ``values`` and is closed."""
+    writer: TransactionalWriter = sink.open(worker_of())
+    writer.write(batch_of(values))
+    payload = writer.pre_commit(context)
+    writer.close()
+    return payload
 
 
 S = TypeVar("S", bound=TransactionalSink | StatelessSink | PartitionedSink)
@@ -306,15 +303,9 @@ def check_sink(
     if isinstance(sink, PartitionedSink):
         _check_parts(make, read, values)
     elif isinstance(sink, TransactionalSink):
-        TransactionalCheck(make, read, values, again or _copy, at_end).check()
+        TransactionalCheck(make, read, values, again or copied, at_end).check()
     else:
         _check_stateless(sink, read, values)
-
-
-def _copy(sink: Any) -> Any:
-    import cloudpickle
-
-    return cloudpickle.loads(cloudpickle.dumps(sink))
 
 
 def _check_unchanged(sink: Any, values: Sequence[Any]) -> None:
@@ -363,17 +354,13 @@ def _check_parts(make: Callable[[], Any], read: Read, values: Sequence[Any]) -> 
 def _write_part(sink: PartitionedSink, part: str, rows: Sequence[DataMessage[Any, Any]], cut: int) -> None:
     """Write ``rows`` of ``part``; after ``cut`` rows save and close its writer, and build a new one."""
     writer = sink.build_part(part, None)
-    writer.write(_rows(rows[:cut])) if rows[:cut] else None
+    if rows[:cut]:
+        writer.write(batch_of_rows(rows[:cut], keyed=True, timed=True))
     position = writer.snapshot()
     require_plain(position, POSITION, f"part {part!r}")
     require(same(writer.snapshot(), position), RESTORED, "reading the position does not change it", f"part {part!r}")
     writer.close()
     writer = sink.build_part(part, position)
-    writer.write(_rows(rows[cut:])) if rows[cut:] else None
+    if rows[cut:]:
+        writer.write(batch_of_rows(rows[cut:], keyed=True, timed=True))
     writer.close()
-
-
-def _rows(rows: Sequence[DataMessage[Any, Any]]) -> Batch:
-    return Batch(
-        [row.value for row in rows], keys=[row.key for row in rows], timestamps=[row.timestamp or 0 for row in rows]
-    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from operator import eq
 from typing import Any
 
 from malstrom_py.data.messages import (
@@ -34,7 +33,6 @@ from malstrom_py.testing.laws.scenario import (
     ScenarioRun,
     StepUnderTest,
     baseline,
-    difference,
     received,
 )
 from malstrom_py.testing.tester import CapturingPersistenceBackend, OperatorTester
@@ -47,9 +45,7 @@ def determinism(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> b
     """Check that two new instances give the same output, record by record."""
     first = baseline(subject, scenario, cuts=scenario.cuts, keyed=False)
     second = baseline(subject, scenario, cuts=scenario.cuts, keyed=False)
-    found = difference(first, second)
-    if found:
-        raise broken(found, why="a second run gives another output")
+    broken.unless_same(first, second, why="a second run gives another output")
     return len(first) > 0
 
 
@@ -113,12 +109,9 @@ def batch_split(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> b
     expected = baseline(subject, scenario, cuts=())
     rows = [place for place, atom in enumerate(scenario.atoms) if isinstance(atom, DataMessage)]
     for cuts in (scenario.cuts, frozenset(rows)):
-        found = difference(expected, baseline(subject, scenario, cuts=cuts))
-        if found:
-            raise broken(
-                f"{found}\n  (expected: with the rows between two events in one batch)",
-                {place: "a batch ends here" for place in sorted(cuts) if place and place in rows},
-            )
+        marks = {place: "a batch ends here" for place in sorted(cuts) if place and place in rows}
+        got = baseline(subject, scenario, cuts=cuts)
+        broken.unless_same(expected, got, marks, where="with the rows between two events in one batch")
     return len(rows) > 1
 
 
@@ -129,11 +122,14 @@ def key_isolation(subject: StepUnderTest, scenario: Scenario, broken: Broken) ->
     together = baseline(subject, scenario, cuts=scenario.cuts, keyed=True)
     for key in scenario.keys:
         play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
-        play.run([play.build()], only=partial(eq, key))
-        found = difference(play.trace.of_key(key), together.of_key(key))
-        if found:
-            raise broken(f"{found}\n  (expected: with the records of key {key!r} alone)")
+        play.run([play.build()], owner=partial(_only, key))
+        where = f"with the records of key {key!r} alone"
+        broken.unless_same(play.trace.of_key(key), together.of_key(key), where=where)
     return len(scenario.keys) > 1
+
+
+def _only(wanted: Any, key: Any) -> int | None:
+    return 0 if key == wanted else None
 
 
 def forwarding(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:

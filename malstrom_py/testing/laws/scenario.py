@@ -176,17 +176,10 @@ class Trace:
 DEAD_LETTERS = "dead letters"
 
 
-class _Unchecked(OperatorTester):
+class _Unencoded(OperatorTester):
     """A tester that only watches values for changes: a separate law checks the encoding."""
 
-    def _check_output(self, batch: Any, step: str) -> None:
-        return
-
-    def _check_states(self) -> None:
-        return
-
-    def _check_held(self) -> None:
-        return
+    encodes = False
 
 
 @dataclass(frozen=True)
@@ -201,7 +194,7 @@ class StepUnderTest:
 
     def build(self, clock: VirtualClock | None = None, *, watched: bool = False) -> OperatorTester:
         """Call the factory for a new instance; instances share only what the factory shares."""
-        return _Unchecked(
+        return _Unencoded(
             self.factory,
             keyed=self.keyed,
             timed=self.timed,
@@ -227,6 +220,14 @@ class StepUnderTest:
         return "generate_epochs" in self.kinds
 
 
+Owner = Callable[[Any], int | None]
+"""Key -> the number of the instance that processes its rows; None: they are left out."""
+
+
+def _first(key: Any) -> int:
+    return 0
+
+
 class ScenarioRun:
     """One run of a scenario on instances that share a clock. ``trace``: the output."""
 
@@ -245,30 +246,17 @@ class ScenarioRun:
         return self.subject.build(self.clock, watched=watched)
 
     def run(
-        self,
-        instances: list[OperatorTester],
-        start: int = 0,
-        end: int | None = None,
-        *,
-        owner: Callable[[Any], int] = lambda key: 0,
-        only: Callable[[Any], bool] = lambda key: True,
+        self, instances: list[OperatorTester], start: int = 0, end: int | None = None, *, owner: Owner = _first
     ) -> None:
         """Process atoms ``start`` to ``end``: rows on the instance that owns their key, events on all instances."""
         end = len(self.scenario.atoms) if end is None else end
         for delivery in self.scenario.deliveries(start, end, self._cuts):
-            self.take(delivery, instances, owner=owner, only=only)
+            self.take(delivery, instances, owner=owner)
 
-    def take(
-        self,
-        delivery: Delivery,
-        instances: list[OperatorTester],
-        *,
-        owner: Callable[[Any], int] = lambda key: 0,
-        only: Callable[[Any], bool] = lambda key: True,
-    ) -> None:
+    def take(self, delivery: Delivery, instances: list[OperatorTester], *, owner: Owner = _first) -> None:
         """Deliver one batch or event to the instances, and record the output."""
         self._segment = delivery.segment
-        self.deliver(delivery, instances, owner=owner, only=only)
+        self.deliver(delivery, instances, owner=owner)
         self.note(instances)
 
     def note(self, instances: Iterable[OperatorTester]) -> None:
@@ -277,20 +265,13 @@ class ScenarioRun:
             for output, records in received(instance).items():
                 self.trace.add(self._segment, output, records)
 
-    def deliver(
-        self,
-        delivery: Delivery,
-        instances: list[OperatorTester],
-        *,
-        owner: Callable[[Any], int] = lambda key: 0,
-        only: Callable[[Any], bool] = lambda key: True,
-    ) -> None:
+    def deliver(self, delivery: Delivery, instances: list[OperatorTester], *, owner: Owner = _first) -> None:
         """Deliver one batch or event to the instances."""
         if isinstance(delivery.event, Tick):
             self.clock.advance(delivery.event.seconds)
         for number, instance in enumerate(instances):
             if delivery.event is None:
-                rows = [row for row in delivery.rows if only(row.key) and owner(row.key) == number]
+                rows = [row for row in delivery.rows if owner(row.key) == number]
                 if not rows:
                     continue
                 # Copies, so that a step that changes values does not affect another run.
@@ -349,6 +330,14 @@ class Broken:
         shown = self.scenario.shown(keyed=self.subject.keyed, timed=self.subject.timed, marks=marks or {})
         what = f"{self.promise}{f', but {why}' if why else ''}"
         return LawError(self.law, what, case=f"{shown}\n{detail}" if detail else shown)
+
+    def unless_same(
+        self, expected: Trace, got: Trace, marks: Mapping[int, str] | None = None, *, where: str = "", why: str = ""
+    ) -> None:
+        """Raise the error if the traces differ. ``where``: the circumstances of the ``expected`` one."""
+        found = difference(expected, got)
+        if found:
+            raise self(f"{found}\n  (expected: {where})" if where else found, marks, why=why)
 
     def because(self, error: MalstromError, marks: Mapping[int, str]) -> LawError:
         """Return the error for an exception that an undisturbed step does not raise."""

@@ -30,7 +30,6 @@ from malstrom_py.testing.laws.scenario import (
     SlotMove,
     StepUnderTest,
     baseline,
-    difference,
 )
 from malstrom_py.testing.tester import OperatorTester, Persisted, chain_of
 
@@ -95,9 +94,7 @@ def snapshot(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool
             play.run([instance], at)
         except MalstromError as error:
             raise broken.because(error, marks) from error
-        found = difference(expected, play.trace)
-        if found:
-            raise broken(f"{found}\n  (expected: without it)", marks)
+        broken.unless_same(expected, play.trace, marks, where="without it")
     return held
 
 
@@ -123,9 +120,7 @@ def scale(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
         play.run(takers, at, owner=scenario.after.__getitem__)
     except MalstromError as error:
         raise broken.because(error, marks) from error
-    found = difference(expected, play.trace)
-    if found:
-        raise broken(f"{found}\n  (expected: on one instance throughout)", marks)
+    broken.unless_same(expected, play.trace, marks, where="on one instance throughout")
     return held and (before, after) != (1, 1)
 
 
@@ -170,9 +165,8 @@ class _DeltaRun:
             self._play.run(takers, scenario.at, owner=lambda key: self._slot(key) % after)
         except MalstromError as error:
             raise self._broken.because(error, self._marks) from error
-        found = difference(self._expected, self._play.trace)
-        if found:
-            raise self._broken(f"{found}\n  (expected: on one instance throughout)", self._marks)
+        where = "on one instance throughout"
+        self._broken.unless_same(self._expected, self._play.trace, self._marks, where=where)
         return any(tested)
 
     def _slot(self, key: Any) -> int:
@@ -245,9 +239,7 @@ def migration(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> boo
         run.to_the_end()
     except MalstromError as error:
         raise broken.because(error, run.marks) from error
-    found = difference(expected, play.trace)
-    if found:
-        raise broken(f"{found}\n  (expected: without a move)", run.marks)
+    broken.unless_same(expected, play.trace, run.marks, where="without a move")
     return run.held
 
 

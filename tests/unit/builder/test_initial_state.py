@@ -21,7 +21,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import agg, sinks, sources
 from malstrom_py.errors import CodecError, OperatorError, PlanError, SnapshotError
-from malstrom_py.sources.base import Part
+from tests.unit.polled import Polled
 
 pd: Any = import_module("pandas")  # which brings no types
 
@@ -314,56 +314,25 @@ def test_a_job_that_is_resumed_is_not_given_it_again(tmp_path: Path) -> None:
     assert out.by_key["k7"][0] == 1_001
 
 
-class Gate:
-    """Nothing comes before it is opened."""
-
-    is_open = False
-
-    def list_parts(self) -> list[Part]:
-        return [Part("only")]
-
-    def build_part(self, part: str, state: Any) -> Any:
-        return _Gated(self, state or 0)
-
-
-class _Gated:
-    def __init__(self, gate: Gate, at: int) -> None:
-        self.gate, self.at = gate, at
-
-    def poll(self, rows_max: int) -> list[int] | None:
-        if not self.gate.is_open:
-            return None
-        rows = list(range(self.at, min(500, self.at + rows_max)))
-        self.at += len(rows)
-        return rows
-
-    def is_finished(self) -> bool:
-        return self.at >= 500
-
-    def snapshot(self) -> int:
-        return self.at
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 def test_what_had_no_record_before_a_rescale_moves_as_well_and_is_in_the_first_snapshot(tmp_path: Path) -> None:
     kept = mp.Snapshots(str(tmp_path), interval_s=0.2)
     given = [(n, n + 1) for n in range(500)]
 
-    def job(gate: Gate, given: Any) -> tuple[mp.Job, sinks.Memory]:
+    def job(given: Any, *, is_open: bool) -> tuple[mp.Job, sinks.Memory]:
         made, out = mp.Job("gated"), sinks.Memory()
-        made.source("in", gate).key_by("key", lambda n: n).sum("x", initial_state=given).sink("out", out)
+        source = Polled(
+            lambda part, at, rows_max: list(range(at, min(500, at + rows_max))) if is_open else None,
+            ended=lambda part, at: at >= 500,
+        )
+        made.source("in", source).key_by("key", lambda n: n).sum("x", initial_state=given).sink("out", out)
         return made, out
 
     runtime = mp.InProcess(2, snapshots=kept, checks=True, restart="never")
-    handle = runtime.start(job(Gate(), given)[0], control=False)
+    handle = runtime.start(job(given, is_open=False)[0], control=False)
     for size in (4, 1, 3):
         handle.rescale(size)
     handle.stop(drain=False)
-    gate = Gate()
-    gate.is_open = True
-    made, out = job(gate, [(n, 10_000) for n in range(500)])
+    made, out = job([(n, 10_000) for n in range(500)], is_open=True)
     mp.InProcess(2, snapshots=kept, checks=True).run(made)
     assert out.by_key == {n: [2 * n + 1] for n in range(500)}
 

@@ -93,25 +93,6 @@ def test_a_keyed_stream_may_be_keyed_anew() -> None:
     assert out.by_key == {False: [1], True: [1, 2]}
 
 
-@pytest.mark.parametrize("method", ["stateful_map", "reduce"])
-@pytest.mark.parametrize("function", [None, 7, "n"], ids=repr)
-def test_what_is_no_function_is_refused_and_names_the_step(method: str, function: Any) -> None:
-    with pytest.raises(PlanError, match="step 'totals': expected a function, got"):
-        getattr(keyed(), method)("totals", function)
-
-
-@pytest.mark.parametrize("default", [0, [], "int"], ids=repr)
-def test_a_default_is_a_function_that_makes_a_state(default: Any) -> None:
-    with pytest.raises(
-        PlanError, match="step 'totals': default must be a function that makes a state, such as default=l"
-    ):
-        keyed().stateful_map("totals", lambda key, value, state: (value, state), default=default)
-    with pytest.raises(PlanError, match="step 'totals'"):
-        keyed().stateful_op("totals", lambda message, state, output: None, default=default)
-    with pytest.raises(PlanError, match="step 'totals'"):
-        keyed().fold("totals", lambda total, value: total, default=default)
-
-
 def test_fold_needs_a_default() -> None:
     with pytest.raises(TypeError, match="default"):
         keyed().fold("totals", lambda total, value: total)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -133,37 +114,6 @@ def test_on_batch_knows_no_policy_per_record(on_error: Any) -> None:
     with pytest.raises(PlanError, match=r"step 'totals': on_batch takes whole batches, so on_error=.*override on_data"):
         keyed().stateful_op("totals", Batches(), on_error=on_error)
     assert mp.collect(keyed().stateful_op("totals", Batches())) == [1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("logic", "why"),
-    [
-        (Batches, r"pass an instance, Batches\(…\)"),
-        (type("Near", (Batches,), {"on_epoc": id})(), r"did you mean 'on_epoch'\?"),
-        (None, "has neither on_data nor on_batch"),
-    ],
-)
-def test_a_logic_is_checked_at_the_call(logic: Any, why: str) -> None:
-    with pytest.raises(PlanError, match=rf"step 'totals': .*{why}"):
-        keyed().stateful_op("totals", logic)
-
-
-@pytest.mark.parametrize("method", ["stateful_map", "stateful_op", "reduce", "sum", "min", "max", "mean"])
-def test_the_policy_of_a_step_is_checked(method: str) -> None:
-    arguments = (max,) if method in ("stateful_map", "stateful_op", "reduce") else ()
-    with pytest.raises(
-        PlanError, match="step 'totals': on_error must be 'fail', 'skip' or 'dead-letter', got 'ignore'"
-    ):
-        getattr(keyed(), method)("totals", *arguments, on_error="ignore")
-
-
-@pytest.mark.parametrize("name", ["a b", None])
-@pytest.mark.parametrize(
-    ("method", "argument"), [("stateful_map", "fn"), ("stateful_op", "logic"), ("reduce", "fn"), ("sum", "by")]
-)
-def test_the_name_of_a_step_is_checked_first(method: str, argument: str, name: Any) -> None:
-    with pytest.raises(PlanError, match="name"):
-        getattr(keyed(), method)(name, **{argument: 7})
 
 
 def test_all_streams_of_split_and_cloned_are_still_keyed() -> None:
@@ -193,20 +143,6 @@ def last(key: Any, value: int, state: Any) -> tuple[Any, int]:
     return state, value
 
 
-@pytest.mark.parametrize("stream", ["untimed", "timed", "late"])
-def test_t1_timers_and_ttl_need_epochs_and_the_late_stream_has_none(stream: str) -> None:
-    """Its records are below the frontier: a timer for them would fire immediately, or at the end."""
-    streams = {"untimed": keyed(), "timed": keyed().assign_timestamps("at", lambda n: n), "late": on_time_and_late()[1]}
-    with pytest.raises(
-        PlanError, match=r"step 'it': on_timer runs on event time, but the stream has no epochs.*on-time"
-    ):
-        streams[stream].stateful_op("it", Waking())
-    with pytest.raises(
-        PlanError, match=r"step 'it': ttl_map runs on event time, but the stream has no epochs.*on-time"
-    ):
-        streams[stream].ttl_map("it", last, ttl=5)
-
-
 def test_t1_on_the_late_stream_steps_without_event_time_work_and_times_stay() -> None:
     assert mp.collect(on_time_and_late()[1].count("it")) == [1]
     assert mp.collect(on_time_and_late()[1].collect("it", size=5)) == [[2]]  # at the end of the stream
@@ -228,39 +164,6 @@ def test_timers_and_ttl_run_on_the_on_time_stream() -> None:
     assert mp.collect(on_time_and_late()[0].ttl_map("it", last, ttl=timedelta(seconds=1))) == [None, 1, 20]
 
 
-@pytest.mark.parametrize("ttl", [0, -1, timedelta(0), timedelta(days=-1)], ids=repr)
-def test_a_ttl_is_positive(ttl: Any) -> None:
-    with pytest.raises(PlanError, match="step 'it': ttl must be positive"):
-        on_time_and_late()[0].ttl_map("it", last, ttl=ttl)
-
-
-@pytest.mark.parametrize("ttl", ["5s", 1.5, None, True], ids=repr)
-def test_a_ttl_is_a_span_of_time(ttl: Any) -> None:
-    with pytest.raises(PlanError, match="step 'it': ttl must be a timedelta, or an int in the stream's unit, got"):
-        on_time_and_late()[0].ttl_map("it", last, ttl=ttl)
-
-
-def test_collect_needs_a_size_or_a_time() -> None:
-    with pytest.raises(
-        PlanError, match="step 'it': collect needs size= or every=: without either it emits nothing until the end"
-    ):
-        keyed().collect("it")
-
-
-@pytest.mark.parametrize("size", [0, -1, 1.5, "3", True], ids=repr)
-def test_a_size_is_a_whole_number_of_at_least_one(size: Any) -> None:
-    with pytest.raises(PlanError, match=r"step 'it': (n|size) must be a whole number of at least 1, got"):
-        keyed().collect("it", size=size)
-    with pytest.raises(PlanError, match=r"step 'it': (n|size) must be a whole number of at least 1, got"):
-        keyed().top_n("it", size)
-
-
-@pytest.mark.parametrize("every", [0, 3, 1.5, "3s", timedelta(0), timedelta(seconds=-1)], ids=repr)
-def test_every_is_a_span_of_time_above_zero(every: Any) -> None:
-    with pytest.raises(PlanError, match="step 'it': every must be a timedelta above 0, got"):
-        keyed().collect("it", every=every)
-
-
 @pytest.mark.parametrize("method", ["top_n", "distinct"])
 def test_by_of_the_new_steps_is_a_function_or_a_column_too(method: str) -> None:
     arguments = (1,) if method == "top_n" else ()
@@ -272,22 +175,6 @@ def test_by_of_the_new_steps_is_a_function_or_a_column_too(method: str) -> None:
     assert len(by_column) == (2 if method == "top_n" else 1)
     with pytest.raises(PlanError, match="step 'neither': expected a function or the name of a column, got int"):
         getattr(rows, method)("neither", *arguments, by=7)
-
-
-class Plain:
-    """No kind of class whose values could be stored."""
-
-
-@pytest.mark.parametrize("kind", [Plain, int, dict, 7, "Plain", None], ids=repr)
-def test_register_type_takes_classes_whose_values_are_their_fields(kind: Any) -> None:
-    with pytest.raises(PlanError, match=r"job\.register_type takes dataclasses, NamedTuples and Enums, got"):
-        mp.Job("a").register_type(kind)
-
-
-def test_a_default_that_raises_is_told_when_the_step_is_added() -> None:
-    keyed = mp.Job("a").source("in", sources.Memory([1])).key_by("k", lambda n: n)
-    with pytest.raises(PlanError, match=r"step 'm': default raised ZeroDivisionError"):
-        keyed.stateful_map("m", lambda key, value, state: (value, state), default=lambda: 1 // 0)
 
 
 def test_side_outputs_of_a_keyed_stream_are_keyed() -> None:

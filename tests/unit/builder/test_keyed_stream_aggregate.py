@@ -9,8 +9,6 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import agg, sinks, sources
-from malstrom_py.errors import PlanError
-from tests.ids import shown
 
 
 def sales() -> Any:
@@ -18,36 +16,9 @@ def sales() -> Any:
     return mp.Job("j").source("in", sources.Memory(rows, parts=2)).key_by("shop", "shop")
 
 
-def test_at_least_one_is_needed() -> None:
-    with pytest.raises(PlanError, match="step 'figures': name at least one aggregate"):
-        sales().aggregate("figures")
-
-
-@pytest.mark.parametrize("wrong", [agg.count, agg.Aggregation, sum, "price", None], ids=shown)
-def test_what_is_no_aggregate_is_told_by_its_name(wrong: Any) -> None:
-    with pytest.raises(PlanError, match=r"step 'figures': total must be an aggregate, which agg\.count\(\) or"):
-        sales().aggregate("figures", n=agg.count(), total=wrong)
-
-
-def test_an_init_that_raises_is_told_before_anything_runs() -> None:
-    def init() -> int:
-        raise ValueError
-
-    with pytest.raises(PlanError, match=r"step 'figures': .* raised ValueError"):
-        sales().aggregate("figures", own=agg.custom(init, max, max, int))
-
-
-def test_on_error_is_checked_and_an_aggregate_may_be_called_name_or_self() -> None:
-    with pytest.raises(PlanError, match="on_error must be"):
-        sales().aggregate("figures", n=agg.count(), on_error="ignore")
+def test_an_aggregate_may_be_called_name_or_self() -> None:
     values = mp.collect(sales().aggregate("figures", name=agg.count(), self=agg.last("price")))
     assert values[0] == {"name": 1, "self": 0}
-
-
-def test_only_keyed_streams_have_it() -> None:
-    plain: Any = mp.Job("j").source("in", sources.Memory([1]))
-    with pytest.raises(PlanError, match="has no keys"):
-        plain.aggregate("figures", n=agg.count())
 
 
 def test_a_plan_tells_what_is_computed() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.builder.plan import Plan, Step, StreamRef, ancestors
+from malstrom_py.builder.plan import Step, StreamRef, ancestors
 from malstrom_py.errors import PlanError
 
 
@@ -42,28 +42,14 @@ def test_a_source_that_leads_to_no_sink_is_named_with_the_remedy() -> None:
         job.plan()
 
 
-def test_a_job_without_any_sink_is_refused() -> None:
-    job = mp.Job("blind")
-    numbers(job)
-    with pytest.raises(PlanError, match="source 'numbers'"):
-        job.plan()
-    with pytest.raises(PlanError, match="source 'numbers'"):
-        mp.run(job)
-
-
 def test_unused_branches_late_streams_and_dead_letters_are_allowed() -> None:
     assert names(branched().plan().steps) == ["numbers", "small", "double", "out", "unused"]
-
-
-def test_steps_stand_behind_their_inputs() -> None:
-    plan = branched().plan()
-    for ref, step in plan.edges():
-        assert plan.rank(ref.step) < plan.rank(step.name)
 
 
 def test_a_plan_stays_as_it_is_when_the_job_goes_on() -> None:
     job = branched()
     plan = job.plan()
+    assert (plan.job, plan.slots) == ("branched", 1024)
     numbers(job, "more").sink("more-out", sinks.Memory())
     assert len(plan.steps) == 5
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -94,11 +80,3 @@ def test_edges_name_stream_and_reader() -> None:
         (StreamRef("double"), "out"),
         (StreamRef("small", 1), "unused"),
     ]
-
-
-def test_slots_go_into_the_plan() -> None:
-    job = mp.Job("slots", slots=7)
-    numbers(job).sink("out", sinks.Memory())
-    plan = job.plan()
-    assert isinstance(plan, Plan)
-    assert (plan.job, plan.slots) == ("slots", 7)

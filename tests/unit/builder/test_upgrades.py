@@ -17,6 +17,7 @@ from malstrom_py.builder.state_migration import migration_of
 from malstrom_py.builder.stream import KEYED_METHODS
 from malstrom_py.errors import PlanError
 from tests.ids import shown
+from tests.unit.part_sink import PartSink
 
 
 def in_cents(key: object, euros: int) -> int:
@@ -81,17 +82,9 @@ def test_sources_sinks_exchanges_and_epochs_say_what_they_were() -> None:
     }
 
 
-class Parts:
-    def assign_part(self, message: Any) -> str:
-        return "a"
-
-    def build_part(self, part: str, state: Any) -> Any:
-        raise NotImplementedError
-
-
 def test_the_exchange_of_a_partitioned_sink_is_renamed_with_it() -> None:
     job = mp.Job("a")
-    job.source("in", sources.Memory([1])).sink("out", Parts(), renamed_from="old")
+    job.source("in", sources.Memory([1])).sink("out", PartSink(), renamed_from="old")
     assert step_of(job, "out").renamed_from == "old"
     assert step_of(job, "out-parts").renamed_from == "old-parts"
 

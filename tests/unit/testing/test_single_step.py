@@ -88,6 +88,8 @@ def summed(message: Any, state: Any, output: Any) -> Any:
         (None, "an object of type NoneType, not a function of the stream"),
         (summed, r"summed at .*test_single_step.py:\d+ cannot be called with a stream"),
         (lambda: None, "cannot be called with a stream"),
+        (lambda stream: stream, "returned its input"),
+        (lambda stream: 7, "got int"),
     ],
 )
 def test_what_is_no_function_of_the_stream_is_refused(factory: Any, says: str) -> None:

@@ -53,19 +53,15 @@ def test_f4_legal_keys_are_legal(key: Any) -> None:
 @given(
     strategies.scenarios(values=None, keys=strategies.keys(), timed=True, inputs=2, ticks=True, size_max=9),
 )
-def test_a_scenario_knows_an_owner_for_each_of_its_keys(scenario: Scenario) -> None:
+def test_r7_a_scenario_has_owners_for_its_keys_and_only_rows_during_its_moves(
+    scenario: Scenario,
+) -> None:
     before, after = scenario.instances
     assert scenario.at <= len(scenario.atoms)
     assert set(scenario.before) == set(scenario.after) == set(scenario.slots) == set(scenario.keys)
     assert all(owner < before for owner in scenario.before.values())
     assert all(owner < after for owner in scenario.after.values())
     assert len(scenario.inputs) == len(scenario.atoms)
-
-
-@given(
-    strategies.scenarios(values=None, keys=strategies.keys(), timed=True, inputs=2, ticks=True, size_max=9),
-)
-def test_r7_moves_come_one_after_the_other_and_only_rows_come_while_one_goes_on(scenario: Scenario) -> None:
     place = 0
     for move in scenario.moves:
         assert place <= move.at <= move.until <= len(scenario.atoms)

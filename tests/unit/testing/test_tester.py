@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import malstrom_py as mp
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, DataMessage, Epoch, PartFinished, SuspendMarker
-from malstrom_py.errors import CodecError, OperatorError, PlanError
+from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, DataMessage, Epoch, SuspendMarker
+from malstrom_py.errors import CodecError
 from malstrom_py.rescale.channels.channel import Barrier, Credit, Suspend
 from malstrom_py.testing import CapturingPersistenceBackend, LawError, OperatorTester, VirtualClock
 
@@ -69,13 +68,6 @@ def test_batches_epochs_and_rows_are_processed_in_order() -> None:
     assert tester.receive_local() == []
 
 
-def test_each_output_is_received_on_its_own() -> None:
-    tester = OperatorTester(lambda stream: stream.branch("step", lambda value: value > 1))
-    tester.send_local([1, 2, 3]).step()
-    assert rows(tester.receive_local(1)) == [(None, 1)]
-    assert rows(tester.receive_local(0)) == [(None, 2), (None, 3)]
-
-
 def test_dead_letters_are_received_apart() -> None:
     tester = OperatorTester(lambda stream: stream.map("step", lambda v: 1 // v, on_error="dead-letter"))
     tester.send_local([1, 0]).step()
@@ -90,12 +82,6 @@ def test_a_step_may_have_several_inputs() -> None:
     assert tester.receive_local() == [DataMessage(None, "l", 5), DataMessage(None, "r", 6)]
     assert tester.send_local(Epoch(3), input=1).step().receive_local() == [Epoch(3)]
     assert tester.send_local(Epoch(9)).step().receive_local() == [Epoch(9)]
-
-
-def test_several_steps_in_a_row_are_run_as_one() -> None:
-    tester = OperatorTester(lambda stream: stream.map("twice", lambda v: 2 * v).sum("sum"), keyed=True)
-    assert rows(tester.send_local([("a", 1), ("a", 2)]).step().receive_local()) == [("a", 2), ("a", 6)]
-    assert list(tester.states) == ["sum"]
 
 
 def test_rows_of_an_unkeyed_input_come_from_a_part() -> None:
@@ -121,11 +107,6 @@ def test_rows_of_an_unkeyed_input_come_from_a_part() -> None:
     assert rows(restored.send_local([18, 19]).step().receive_local()) == [(None, 19)]
 
 
-def test_part_messages_can_be_sent() -> None:
-    tester = OperatorTester(lambda stream: stream.map("step", str))
-    assert tester.send_local(PartFinished("p")).step().receive_local() == [PartFinished("p")]
-
-
 class Pulse(mp.KeyedLogic[str, int, int, int]):
     """Sends the value of each key on schedule."""
 
@@ -146,14 +127,6 @@ def test_schedules_run_on_the_virtual_clock_once_a_linger() -> None:
     assert rows(tester.step().step().receive_local()) == [("a", 1)]
     tester.clock.advance(1.9)
     assert tester.step().receive_local() == []
-
-
-def test_collect_sends_once_its_time_has_passed() -> None:
-    tester = OperatorTester(lambda stream: stream.collect("lists", every=timedelta(seconds=10)), keyed=True)
-    for seconds in (1, 9, 1):
-        tester.send_local([("a", seconds)]).step()
-        tester.clock.advance(seconds)
-    assert rows(tester.step().receive_local()) == [("a", [1, 9, 1])]
 
 
 def test_f3_rows_of_others_come_out_at_the_fake_workers() -> None:
@@ -270,21 +243,3 @@ def test_types_of_state_are_registered_as_in_a_job() -> None:
     fresh = OperatorTester(lambda stream: stream.stateful_map("keep", keep), keyed=True, types=[Registered])
     fresh.restore(persisted)
     assert fresh.states["keep"].values == {"a": Registered(7)}
-
-
-def test_errors_of_the_step_are_its_own() -> None:
-    with pytest.raises(OperatorError, match="step 'step' failed"):
-        OperatorTester(lambda stream: stream.map("step", lambda v: 1 // v)).send_local([0]).step()
-
-
-@pytest.mark.parametrize(
-    ("factory", "what"),
-    [
-        (lambda stream: stream, "returned its input"),
-        (lambda stream: 7, "got int"),
-        (lambda stream: stream.count("step"), "has no keys"),
-    ],
-)
-def test_a_factory_that_makes_no_step_is_refused(factory: Any, what: str) -> None:
-    with pytest.raises(PlanError, match=what):
-        OperatorTester(factory)

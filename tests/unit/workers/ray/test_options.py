@@ -36,6 +36,8 @@ def test_what_ray_counts() -> None:
         ({"resources": {"GPU": 1.0}}, "not 'GPU': give num_gpus= instead"),
         ({"resources": {"memory": 1.0}}, "not 'memory': give memory= instead"),
         ({"runtime_env": ["pip"]}, "runtime_env must be a dict"),
+        ({"runtime_env": "pip"}, "runtime_env must be a dict"),
+        ({"detached": "no"}, "True or False"),
         ({"runtime_env": {1: 2}}, "runtime_env must be a dict"),
         ({"runtime_env": {"working_dir": "/no/such/folder"}}, "/no/such/folder, but no such folder exists"),
         ({"runtime_env": {"working_dir": "/no/such.zip"}}, "/no/such.zip, but no such file exists"),

@@ -19,6 +19,7 @@ from malstrom_py.workers.engine.graph_builder import Membership, build_sinks
 from malstrom_py.workers.ray.worker_server import ORDERS, WorkerServer
 from malstrom_py.workers.reports.error_transfer import unpack_error
 from malstrom_py.workers.transport.messages import COORDINATOR, WorkerCounts, WorkerStatus
+from tests.unit.polled import Polled
 from tests.unit.workers.harness import Ledger, Streams
 
 TABLE = tuple(slot % 2 for slot in range(1024))
@@ -86,43 +87,16 @@ def test_what_is_for_one_receiver_goes_together_and_a_worker_at_rest_waits() -> 
     assert driven.streams.waits_s[-1] > 0.0
 
 
-class Quiet:
-    """Two parts that have nothing; ``polled`` are those that were asked."""
-
-    def __init__(self) -> None:
-        self.polled: list[str] = []
-
-    def list_parts(self) -> list[sources.Part]:
-        return [sources.Part("a"), sources.Part("b")]
-
-    def build_part(self, part: sources.Part, state: Any) -> Any:
-        return QuietPart(self, part)
-
-
-class QuietPart(sources.SourcePart[int]):
-    def __init__(self, source: Quiet, part: str) -> None:
-        self._source = source
-        self._part = part
-
-    def poll(self, rows_max: int) -> None:
-        self._source.polled.append(self._part)
-
-    def is_finished(self) -> bool:
-        return False
-
-    def snapshot(self) -> None:
-        """It has no position."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 def test_a_part_that_is_due_does_not_wait_behind_one_that_has_nothing() -> None:
-    quiet, job = Quiet(), mp.Job("quiet")
-    job.source("in", quiet).sink("out", Ledger())
+    job, polled = mp.Job("quiet"), list[str]()
+
+    def nothing(part: str, at: int, rows_max: int) -> None:
+        polled.append(part)
+
+    job.source("in", Polled(nothing, parts=("a", "b"))).sink("out", Ledger())
     driven = Driven(job.plan()).opened(parts=["a", "b"])
     driven.go(2)
-    assert quiet.polled == ["a", "b"]
+    assert polled == ["a", "b"]
     assert driven.streams.waits_s[:2] == [0.0, 0.0]
 
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import partitioners, sinks, sources
-from malstrom_py.data.batch import Batch
 from malstrom_py.rescale.channels.channel import Credit
-from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
+from tests.unit.part_sink import PartSink
+from tests.unit.polled import Polled
 
 WORKERS = (2, 3, 8)
 Reading = tuple[str, int, int]
@@ -165,77 +165,28 @@ def test_a_stateless_source_is_read_by_every_worker() -> None:
     assert Counter(worker for worker, _ in out.items) == {0: 10, 1: 10, 2: 10}
 
 
-class Ledger:
-    """A partitioned sink that notes the rows of each part, and how many times a part was opened."""
-
-    def __init__(self) -> None:
-        self.parts: dict[str, list[tuple[Any, Any]]] = {}
-        self.opened: Counter[str] = Counter()
-
-    def assign_part(self, message: mp.DataMessage[Any, Any]) -> str:
-        return f"part-{message.value % 4}"
-
-    def build_part(self, part: str, state: Any) -> Any:
-        self.opened[part] += 1
-        return LedgerPart(self.parts.setdefault(part, []))
-
-
-class LedgerPart:
-    def __init__(self, rows: list[tuple[Any, Any]]) -> None:
-        self._rows = rows
-
-    def write(self, batch: Batch) -> None:
-        self._rows.extend(zip(batch.keys or [None] * len(batch), batch.values, strict=True))
-
-    def snapshot(self) -> int:
-        return len(self._rows)
-
-    def close(self) -> None:
-        self._rows.append(("closed", None))
-
-
 @pytest.mark.parametrize("workers", [1, 3])
 def test_each_part_of_a_partitioned_sink_is_written_in_one_place_and_rows_keep_their_keys(workers: int) -> None:
-    job, ledger = mp.Job("ledger"), Ledger()
+    job, ledger = mp.Job("ledger"), PartSink(lambda message: f"part-{message.value % 4}")
     job.source("in", sources.Memory(range(100), parts=3)).key_by("k", lambda n: n % 10).sink("out", ledger)
     result = mp.run(job, workers)
-    assert set(ledger.opened.values()) == {1}
+    assert sorted(ledger.log) == sorted(
+        each for part, rows in ledger.rows.items() for each in (("open", part, 0), ("close", part, len(rows)))
+    )
     assert result.written == 100
-    for part, rows in ledger.parts.items():
-        assert rows[-1] == ("closed", None)
-        assert sorted(rows[:-1]) == sorted((n % 10, n) for n in range(100) if f"part-{n % 4}" == part)
+    for part, rows in ledger.rows.items():
+        assert sorted(rows) == sorted((n % 10, n) for n in range(100) if f"part-{n % 4}" == part)
 
 
 def test_collect_every_runs_on_the_runtimes_clock() -> None:
     clock = VirtualClock()
 
-    class Slow:
-        """Gives one item, then nothing for a while, then another."""
-
-        def build(self, worker: sinks.WorkerInfo) -> Any:
-            return self
-
-        def __init__(self) -> None:
-            self.left = [1, 2]
-            self.until = 0.0
-
-        def poll(self, rows_max: int) -> list[int] | None:
-            if clock.monotonic_s() < self.until:
-                return None
-            self.until = clock.monotonic_s() + 10
-            return [self.left.pop(0)]
-
-        def is_finished(self) -> bool:
-            return not self.left
-
-        def snapshot(self) -> None:
-            return None
-
-        def close(self) -> None:
-            """Nothing is open."""
-
+    slow = Polled(
+        lambda part, at, rows_max: [at + 1] if clock.monotonic_s() >= 10 * at else None,
+        ended=lambda part, at: at == 2,
+    )
     job = mp.Job("every")
-    keyed = job.source("slow", Slow()).key_by("all", lambda n: "all")
+    keyed = job.source("slow", slow).key_by("all", lambda n: "all")
     assert mp.collect(keyed.collect("lists", every=timedelta(seconds=3)), clock=clock) == [[1], [2]]
 
 
@@ -286,32 +237,9 @@ def test_f4_an_illegal_key_goes_the_way_of_on_error() -> None:
 def test_time_passes_on_a_virtual_clock_however_short_the_linger_is() -> None:
     clock = VirtualClock()
 
-    class Silent:
-        """A part that speaks once, and ends ten seconds later."""
-
-        told = False
-
-        def list_parts(self) -> list[Part]:
-            return [Part("only")]
-
-        def build_part(self, part: Part, state: object) -> Silent:
-            return self
-
-        def poll(self, rows_max: int) -> list[int] | None:
-            told, self.told = self.told, True
-            return None if told else [1, 2]
-
-        def is_finished(self) -> bool:
-            return clock.monotonic_s() > 10
-
-        def snapshot(self) -> None:
-            return None
-
-        def close(self) -> None:
-            """Nothing is open."""
-
+    silent = Polled(lambda part, at, rows_max: None if at else [1, 2], ended=lambda part, at: clock.monotonic_s() > 10)
     job, out = mp.Job("silent"), sinks.Memory()
-    lists = job.source("in", Silent()).key_by("one", lambda n: 1).collect("lists", every=timedelta(seconds=1))
+    lists = job.source("in", silent).key_by("one", lambda n: 1).collect("lists", every=timedelta(seconds=1))
     lists.sink("out", out)
     mp.run(job, clock=clock, batch=mp.Batching(linger_s=0))
     assert out.items == [[1, 2]]

@@ -3,54 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import sinks, sources
+from malstrom_py import sinks
 from malstrom_py.errors import DeadlineError, InternalError
 from malstrom_py.rescale.moves.protocol import OpenSlots, PartHandedOver, PollParts, StartMove, StateChunk
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.coordinator.coordinator import MOVE_DEADLINE_S
 from malstrom_py.workers.runtime.local_workers import LocalWorkers
 from malstrom_py.workers.transport.messages import Content, Message
+from tests.unit.polled import Polled
 from tests.unit.workers.harness import Running, two_stages
 
 
-class Trickle:
+def trickle(clock: VirtualClock, every_s: float = 5.0) -> Polled:
     """A source that has a row every ``every_s`` seconds, and no end."""
-
-    def __init__(self, clock: VirtualClock, every_s: float = 5.0) -> None:
-        self.clock = clock
-        self.every_s = every_s
-
-    def list_parts(self) -> list[sources.Part]:
-        return [sources.Part("0")]
-
-    def build_part(self, part: sources.Part, state: Any) -> TricklePart:
-        return TricklePart(self, state or 0)
-
-
-class TricklePart:
-    def __init__(self, source: Trickle, number: int) -> None:
-        self._source = source
-        self._number = number
-
-    def poll(self, rows_max: int) -> list[int] | None:
-        if self._source.clock.monotonic_s() < self._number * self._source.every_s:
-            return None
-        self._number += 1
-        return [self._number]
-
-    def is_finished(self) -> bool:
-        return False
-
-    def snapshot(self) -> int:
-        return self._number
-
-    def close(self) -> None:
-        """Nothing is open."""
+    return Polled(lambda part, at, rows_max: [at + 1] if clock.monotonic_s() >= at * every_s else None)
 
 
 class Forgetful(LocalWorkers):
@@ -66,7 +36,7 @@ def stuck(lost: type, clock: VirtualClock, *, every_s: float = 1e9, workers: int
     """A job whose rescale, just asked for, waits for what is lost."""
     kind = type("Losing", (Forgetful,), {"lost": (lost,)})
     job = mp.Job("stuck", slots=8)
-    first = job.source("in", Trickle(clock, every_s)).key_by("key", lambda n: n % 9)
+    first = job.source("in", trickle(clock, every_s)).key_by("key", lambda n: n % 9)
     first.count("count").key_by("again", lambda n: n % 4).count("counts").sink("out", sinks.Memory())
     return Running(job, workers=workers, clock=clock, kind=kind).step(3).ask(workers + 1)
 
@@ -101,7 +71,7 @@ def test_r7_who_still_gets_something_done_is_not_given_up() -> None:
 def test_r7_without_a_rescale_nothing_is_watched() -> None:
     clock = VirtualClock()
     job = mp.Job("calm", slots=8)
-    job.source("in", Trickle(clock, 1e9)).key_by("key", lambda n: n).sink("out", sinks.Memory())
+    job.source("in", trickle(clock, 1e9)).key_by("key", lambda n: n).sink("out", sinks.Memory())
     running = Running(job, clock=clock)
     while clock.monotonic_s() < 3 * MOVE_DEADLINE_S:
         running.crew.step()

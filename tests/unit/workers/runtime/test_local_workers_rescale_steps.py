@@ -13,58 +13,25 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.data.batch import Batch
 from malstrom_py.testing import VirtualClock
+from tests.unit.part_sink import PartSink
+from tests.unit.polled import Polled
 from tests.unit.workers.harness import Running, rows
-
-
-class Parts:
-    """A partitioned sink: rows by part, and for each part which writers were opened at which position."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, list[Any]] = {}
-        self.log: list[tuple[str, str, int]] = []
-        self.open: Counter[str] = Counter()
-
-    def assign_part(self, message: mp.DataMessage[Any, Any]) -> str:
-        return f"part-{message.value[1] % 6}"
-
-    def build_part(self, part: str, state: Any) -> PartWriter:
-        self.log.append(("open", part, state or 0))
-        self.open[part] += 1
-        assert self.open[part] == 1, f"{part} is written in two places"
-        assert len(self.rows.setdefault(part, [])) == (state or 0), "it resumes at its position"
-        return PartWriter(self, part)
-
-
-class PartWriter:
-    def __init__(self, parts: Parts, part: str) -> None:
-        self._parts, self._part = parts, part
-
-    def write(self, batch: Batch) -> None:
-        self._parts.rows[self._part] += batch.values
-
-    def snapshot(self) -> int:
-        return len(self._parts.rows[self._part])
-
-    def close(self) -> None:
-        self._parts.log.append(("close", self._part, self.snapshot()))
-        self._parts.open[self._part] -= 1
 
 
 @pytest.mark.parametrize("sizes", [(2,), (3, 1), (2, 4, 1)], ids=str)
 def test_r4_writers_of_parts_move_with_their_positions_and_are_never_open_twice(sizes: tuple[int, ...]) -> None:
-    job, parts = mp.Job("parts", slots=16), Parts()
+    job, parts = mp.Job("parts", slots=16), PartSink(lambda message: f"part-{message.value[1] % 6}")
     job.source("in", sources.Memory(rows(3, 150), parts=3)).sink("out", parts)
     running = Running(job, slots_per_move=4).through(sizes, between=12)
     assert not running.crew.finished
     running.finish()
-    assert sorted(row for of_part in parts.rows.values() for row in of_part) == sorted(rows(3, 150))
+    assert sorted(row for of_part in parts.rows.values() for _, row in of_part) == sorted(rows(3, 150))
     assert set(parts.open.values()) == {0}
     assert Counter(what for what, _, _ in parts.log)["open"] > 6, "at least one has moved"
     for of_part in parts.rows.values():
         for part in range(3):
-            numbers = [number for of, number in of_part if of == part]
+            numbers = [number for _, (of, number) in of_part if of == part]
             assert numbers == sorted(numbers)
 
 
@@ -118,45 +85,17 @@ def test_r4_a_union_of_equally_keyed_streams_moves_as_one(sizes: tuple[int, ...]
         assert [seen for _, _, seen in items] == list(range(len(items)))
 
 
-class Slow:
-    """A row per second of the clock, of which each is numbered."""
-
-    def __init__(self, clock: VirtualClock, count: int) -> None:
-        self.clock, self.count = clock, count
-
-    def list_parts(self) -> list[sources.Part]:
-        return [sources.Part(str(part)) for part in range(3)]
-
-    def build_part(self, part: sources.Part, state: Any) -> SlowPart:
-        return SlowPart(self, int(part), state or 0)
-
-
-class SlowPart:
-    def __init__(self, source: Slow, part: int, number: int) -> None:
-        self._source, self._part, self._number = source, part, number
-
-    def poll(self, rows_max: int) -> list[tuple[int, int]] | None:
-        if self._source.clock.monotonic_s() < self._number or self.is_finished():
-            return None
-        self._number += 1
-        return [(self._part, self._number - 1)]
-
-    def is_finished(self) -> bool:
-        return self._number >= self._source.count
-
-    def snapshot(self) -> int:
-        return self._number
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 @pytest.mark.parametrize("checks", [False, True])
 def test_r6_what_is_sent_on_a_schedule_keeps_its_order_through_moves(checks: bool) -> None:
     """Lists by time, after which each record is put in order again: none is lost, none overtakes."""
     clock, out = VirtualClock(), sinks.Memory()
     job = mp.Job("schedule", slots=16)
-    keyed = job.source("in", Slow(clock, 120)).key_by("key", lambda row: row[1] % 7)
+    a_row_per_second = Polled(
+        lambda part, at, rows_max: [(int(part), at)] if at <= clock.monotonic_s() and at < 120 else None,
+        parts=("0", "1", "2"),
+        ended=lambda part, at: at >= 120,
+    )
+    keyed = job.source("in", a_row_per_second).key_by("key", lambda row: row[1] % 7)
     lists = keyed.collect("lists", every=timedelta(seconds=9))
     lists.key_by("again", lambda rows: rows[0][1] % 7).sink("out", out)
     batching = mp.Batching(rows_max=2, linger_s=0.5, credit=mp.Credit(rows=8))
@@ -221,33 +160,14 @@ def test_p1_a_split_and_rejoined_stream_of_several_sources(sizes: tuple[int, ...
 def test_columns_are_held_and_moved_like_rows() -> None:
     import pyarrow as pa
 
-    class Columns:
-        def list_parts(self) -> list[sources.Part]:
-            return [sources.Part("0"), sources.Part("1")]
-
-        def build_part(self, part: sources.Part, state: Any) -> Any:
-            return ColumnPart(int(part), state or 0)
-
-    class ColumnPart:
-        def __init__(self, part: int, number: int) -> None:
-            self._part, self._number = part, number
-
-        def poll(self, rows_max: int) -> Any:
-            numbers = list(range(self._number, min(self._number + rows_max, 300)))
-            self._number += len(numbers)
-            return pa.RecordBatch.from_pydict({"part": [self._part] * len(numbers), "number": numbers})
-
-        def is_finished(self) -> bool:
-            return self._number >= 300
-
-        def snapshot(self) -> int:
-            return self._number
-
-        def close(self) -> None:
-            """Nothing is open."""
+    def columns(part: str, at: int, rows_max: int) -> pa.RecordBatch:
+        numbers = list(range(at, min(at + rows_max, 300)))
+        return pa.RecordBatch.from_pydict({"part": [int(part)] * len(numbers), "number": numbers})
 
     job, out = mp.Job("columns", slots=16), sinks.Memory()
-    keyed = job.source("in", Columns()).key_by("key", "number")
+    keyed = job.source("in", Polled(columns, parts=("0", "1"), ended=lambda part, at: at >= 300)).key_by(
+        "key", "number"
+    )
     keyed.sum("sum", by="part").sink("out", out)
     batching = mp.Batching(rows_max=3, columns_rows_max=7, credit=mp.Credit(rows=20))
     running = Running(job, batching=batching, slots_per_move=4).through((3, 1, 2), between=4)
