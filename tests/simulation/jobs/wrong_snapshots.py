@@ -24,7 +24,7 @@ from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.engine.region_input import RegionInput
 from malstrom_py.workers.engine.worker import Worker
-from malstrom_py.workers.runtime import local_workers as crew
+from malstrom_py.workers.runtime import worker_host
 from malstrom_py.workers.simulator import simulated_workers as simulated_crew
 from tests.simulation.jobs.jobs import draw
 
@@ -228,7 +228,7 @@ WRONG: Final = {
     "a dirty key is missed": Wrong(KeyedState, "note", change_missed, 0),
     "a key that has left is missed": Wrong(KeyedState, "collect", leaving_missed, 76),
     "sinks commit before the manifest": Wrong(SnapshotCoordinator, "_store", committed_early, 38),
-    "payloads of a leaver are lost": Wrong(crew, "pre_committed", leaver_forgotten, 292),
+    "payloads of a leaver are lost": Wrong(worker_host, "pre_committed", leaver_forgotten, 292),
     "frontiers are not restored": Wrong(Worker, "continue_at", nothing, 5, "ttl"),
     "frontiers are those of the end": Wrong(Worker, "_maybe_cut", frontiers_of_the_end, 2, "windows-of-windows"),
     "states of parts are not restored": Wrong(RestorePoint, "_kept", no_state, 90, "linear"),
