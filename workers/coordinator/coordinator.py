@@ -22,6 +22,7 @@ from malstrom_py.rescale.moves.protocol import Report
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator import machine as events
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
+from malstrom_py.workers.coordinator.job_machine import ENDS, SUSPENDS, Event, JobMachine, PlannedStop
 from malstrom_py.workers.coordinator.job_upgrades import plan_image
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase, RescaleCalledOff, Topology
 from malstrom_py.workers.coordinator.recovery import (
@@ -155,21 +156,19 @@ class Coordinator(Generic[G]):
         self._saved: dict[int, str] = {}
         self._last_counts: dict[int, Mapping[str, StepCounts]] = {}
         self._left: list[Mapping[str, StepCounts]] = []
-        self._draining = False
-        self._suspending = False
-        self._is_ending = False
         self._deal(tuple(range(workers)), {})
 
     def _deal(self, members: tuple[int, ...], parts: Mapping[tuple[str, str], int]) -> None:
         """Set the first members, and the readers of the movable parts: (source, part) -> worker."""
-        self._machine = CoordinatorMachine(
+        self._moves = CoordinatorMachine(
             topology_of(self._plan),
             members=members,
             table=first_table(self._plan.slots, members),
             parts=parts,
             pacing=self._pacing,
         )
-        self._rescales = RescaleRequests(self._machine)
+        self._machine = JobMachine(self._moves)
+        self._rescales = RescaleRequests(self._moves)
 
     # The beginning.
 
@@ -226,6 +225,8 @@ class Coordinator(Generic[G]):
         if self._keeping is None or self._begun is None:
             return
         self.snapshotting = SnapshotCoordinator(
+            self._machine,
+            self.handle,
             self._plan.job,
             plan_image(self._plan),
             self._keeping.snapshots,
@@ -262,21 +263,19 @@ class Coordinator(Generic[G]):
 
         Returns whether there were any orders. A slow commit blocks this thread, and counts as progress.
         """
-        if self._suspending and self.is_steady:
-            self._suspending = False
+        if self.snapshotting is None:
+            if self._machine.stop is not PlannedStop.SUSPEND_WANTED or not self.is_steady:
+                return False
+            self._machine.stop_to("begin")
             self._send_all(self.members, Suspend())
             return True
-        if self.snapshotting is None:
-            return False
         began_s = self._clock.monotonic_s()
-        wanted = self.snapshotting.turn()
-        for barrier in wanted:
-            self.handle(barrier)
+        has_begun = self.snapshotting.turn()
         if self._clock.monotonic_s() - began_s > TURN_S:
             self.got_on()
         if (last := self.snapshotting.status.last) is not None:
             self._journal.completed(last)
-        return bool(wanted)
+        return has_begun
 
     def take(self, came: Iterable[Arrived]) -> None:
         """Handle messages of workers."""
@@ -294,7 +293,7 @@ class Coordinator(Generic[G]):
                     raise unpack_error(content.error)
 
     def _joined(self, event: Connected | RescaleCalledOff) -> None:
-        if isinstance(event, Connected) and self._draining:
+        if isinstance(event, Connected) and self._machine.stop is PlannedStop.DRAINING:
             self.group.send(event.worker, Drain())
         self.handle(event)
 
@@ -304,7 +303,7 @@ class Coordinator(Generic[G]):
             self._saved[saved.worker] = saved.snapshot
             self.snapshotting.saved(saved)
 
-    def handle(self, event: events.Event) -> None:
+    def handle(self, event: Event) -> None:
         """Pass ``event`` to the machine and execute its decisions."""
         self.got_on()
         for effect in self._machine.handle(event):
@@ -316,11 +315,8 @@ class Coordinator(Generic[G]):
                 case events.Ended():
                     self._remove_all_but(effect.members)
                     self._rescales.ended(self._clock.monotonic_s(), effect.error)
-                case events.BarrierBegun() if self.snapshotting is not None:
-                    self.snapshotting.barrier_begun(effect)
-                case events.CutMade() if self.snapshotting is not None:
-                    self.snapshotting.cut_made(effect)
-        self._machine.check()
+                case _ if self.snapshotting is not None:
+                    self.snapshotting.execute(effect)
 
     def _remove_all_but(self, members: Sequence[int]) -> None:
         """Release the workers that have sent Bye (R8). Their pre-commits wait for the next commit."""
@@ -433,7 +429,7 @@ class Coordinator(Generic[G]):
         """
         if self.is_steady or self._clock.monotonic_s() - self._got_on_s <= MOVE_DEADLINE_S:
             return
-        what = "a snapshot" if self._machine.phase is CoordinatorPhase.BARRIER else "a rescale"
+        what = "a snapshot" if self._moves.phase is CoordinatorPhase.BARRIER else "a rescale"
         remedy = "Start the job again." if self.snapshotting is None else "The job resumes from its last snapshot."
         raise DeadlineError(
             f"job {self._plan.job!r}: {what} has made no progress for {MOVE_DEADLINE_S:g} s. It waits for "
@@ -497,15 +493,13 @@ class Coordinator(Generic[G]):
 
     def drain(self) -> None:
         """Stop the sources, so that the job finishes."""
-        self._draining = True
+        self._machine.stop_to("drain")
         self._send_all(self.group.workers, Drain())
 
     def suspend(self) -> None:
         """Stop every worker when nothing moves (R7): after all data in flight, or after a last snapshot's barrier."""
-        if self.snapshotting is None:
-            self._suspending = True
-        else:
-            self.snapshotting.ask_last()
+        if self._machine.stop not in SUSPENDS:
+            self._machine.stop_to("suspend")
 
     # The end.
 
@@ -514,30 +508,29 @@ class Coordinator(Generic[G]):
         """Whether all workers have stopped and the last snapshot, if any, is committed."""
         if self.snapshotting is None:
             return self.group.suspended(self.members, self.version)
-        return self.snapshotting.has_stopped
+        return self._machine.stop is PlannedStop.SUSPENDED
 
     @property
     def finished(self) -> bool:
         """Whether every worker has finished, nothing moves, and no last barrier is in flight, which stops the job."""
-        stops = self.snapshotting is not None and self.snapshotting.is_stopping
+        stops = self.snapshotting is not None and self._machine.stop in SUSPENDS
         return self.is_steady and not stops and self.group.finished(self.members, self.version)
 
     def finish(self) -> None:
         """Make the last snapshot, with the job's result: all input is read and written."""
         assert self.snapshotting is not None
-        self.snapshotting.finish()
-        self._is_ending = True
+        self._machine.stop_to("finish")
 
     def pre_commit(self) -> None:
         """Finish all workers: pre-commit, and close all but the transactional writers."""
         self._finish(self.members)
-        self._is_ending = True
+        self._machine.stop_to("finish")
 
     def close(self) -> None:
         """Close every worker, then raise the first error."""
         if self.snapshotting is not None:
             self.snapshotting.close()
-        self.group.close(failed=not self._is_ending)
+        self.group.close(failed=self._machine.stop not in ENDS)
 
     # What is known.
 
@@ -549,42 +542,42 @@ class Coordinator(Generic[G]):
     @property
     def members(self) -> tuple[int, ...]:
         """The current workers."""
-        return self._machine.members
+        return self._moves.members
 
     @property
     def table(self) -> tuple[int, ...]:
         """The routing table: slot -> worker."""
-        return self._machine.table
+        return self._moves.table
 
     @property
     def version(self) -> int:
         """The version of the table."""
-        return self._machine.version
+        return self._moves.version
 
     @property
     def target(self) -> tuple[int, ...]:
         """The workers after the current rescale."""
-        return self._machine.target
+        return self._moves.target
 
     @property
     def phase(self) -> str:
         """The phase: "steady", "joining", "moving", "leaving" or "barrier"."""
-        return str(self._machine.phase)
+        return str(self._moves.phase)
 
     @property
     def is_steady(self) -> bool:
         """Whether no rescale and no barrier is in progress."""
-        return self._machine.phase is CoordinatorPhase.STEADY
+        return self._moves.phase is CoordinatorPhase.STEADY
 
     @property
     def is_between_moves(self) -> bool:
         """Whether a barrier passes between two moves of a rescale."""
-        return self._machine.phase is CoordinatorPhase.BARRIER and self._machine.moves_follow
+        return self._moves.phase is CoordinatorPhase.BARRIER and self._moves.moves_follow
 
     @property
     def readers(self) -> Mapping[tuple[str, str], int]:
         """The readers of the movable parts: (source, part) -> worker."""
-        return self._machine.parts
+        return self._moves.parts
 
     @property
     def moving(self) -> Moving | None:
@@ -593,7 +586,7 @@ class Coordinator(Generic[G]):
 
     def waiting_for(self) -> str:
         """R7: return a description of the missing reports."""
-        return self._machine.waiting_for()
+        return self._moves.waiting_for()
 
     @property
     def snapshots(self) -> SnapshotStatus | None:

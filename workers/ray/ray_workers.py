@@ -216,7 +216,7 @@ class RayWorkers:
                     self._arrived.append(content)
 
     def _go_on_starting(self, startup: WorkerStartup) -> None:
-        """Start, build and connect workers, as far as they are (R1)."""
+        """Start, build and connect workers, as far as possible now (R1)."""
         try:
             self._check_nodes(startup.handles.values())
             for handle in startup.handles.values():

@@ -149,7 +149,7 @@ def await_ends(handles: Sequence[WorkerHandle], timeout_s: float, look: Callable
         look()
     for handle in handles:
         end = handle.ended_by()
-        if end is not None and end[0] < 2:  # others end at other times: their loss is no error
+        if end is not None and end[0] < 2:  # workers end at different times, so a lost peer is expected
             raise end[1]
     if missing := [handle.worker for handle in handles if not handle.has_ended]:
         raise late_reply(missing, "close", timeout_s)

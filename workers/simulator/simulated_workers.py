@@ -385,7 +385,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
 
     def crash(self, who: str) -> NoReturn:
         """Lose a worker or the coordinator, as ``who`` says."""
-        self._coverage.hit(f"{who} crash" + (" inside a rescale" if self._moves else ""))
+        self._coverage.hit(f"{who} crash" + (" inside a rescale" if self._is_moving else ""))
         if self._saving is None:
             raise SimulatedCrash(
                 f"job {self._plan.job!r}: a {who} was lost, and the job has no snapshots. Start it from the beginning."
@@ -431,7 +431,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         return not self.group.in_flight and super().finished
 
     @property
-    def _moves(self) -> bool:
+    def _is_moving(self) -> bool:
         """Whether a rescale is under way, a barrier between two of its moves included."""
         return self.phase not in {"steady", "barrier"} or self.is_between_moves
 
@@ -441,7 +441,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
             return self._at_end
         match asked.when:
             case "moving":
-                return self._moves or self._at_end
+                return self._is_moving or self._at_end
             case "full":
                 return self.group.backlogged or self._at_end
             case "quiet":
@@ -489,7 +489,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         if self._turn < crash.turn:
             return False
         if crash.when == "moving":
-            return self._moves
+            return self._is_moving
         snapshotting = self.snapshotting
         return snapshotting is None or self._saving is None or self._saving.is_time(crash.when, snapshotting)
 
