@@ -9,8 +9,8 @@ from typing import Any
 
 from malstrom_py.rescale.moves import receiving_machine as region_machine
 from malstrom_py.rescale.moves import sending_machine as switch_machine
+from malstrom_py.workers.coordinator import job_machine, snapshot_machine
 from malstrom_py.workers.coordinator import machine as coordinator_machine
-from malstrom_py.workers.coordinator import snapshot_machine
 from tests.tree import ROOT
 
 PAGE = ROOT / "docs" / "protocol.md"
@@ -23,6 +23,7 @@ MACHINES: dict[str, Transitions] = {
     "switch machine": switch_machine.TRANSITIONS,
     "coordinator machine": coordinator_machine.TRANSITIONS,
     "snapshot machine": snapshot_machine.TRANSITIONS,
+    "planned stop": job_machine.STOPS,
 }
 
 

@@ -1,36 +1,70 @@
-"""The coordinator of a run: feeds its machine with events, keeps the requests, executes the decisions.
+"""The coordinator of a run: one shell for local, simulated and Ray workers.
 
-Rule: decisions of the machine are executed in its order. The `WorkerStarter` starts and removes workers; orders are
-returned as messages, which the worker group delivers. How workers are reached differs between the worker groups
-(local, Ray, simulated); all decisions are made here, for all groups.
+`step` takes the messages of the workers, feeds the machines with them, and executes their decisions in their order. A
+`WorkerGroup` starts and reaches the workers and decides nothing.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Generic, TypeVar
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.builder.regions import regions_of
 from malstrom_py.clock import Clock
-from malstrom_py.errors import DeadlineError, PlanError, SnapshotError
+from malstrom_py.errors import DeadlineError, InternalError, MalstromError, PlanError, SnapshotError
+from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.rescale.moves.move_sizing import Pacing
 from malstrom_py.rescale.moves.placement import first_table
-from malstrom_py.snapshot.snapshots import Snapshots
-from malstrom_py.workers.coordinator import machine as coordinator
+from malstrom_py.rescale.moves.protocol import Report
+from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator import machine as events
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
+from malstrom_py.workers.coordinator.job_machine import ENDS, SUSPENDS, Event, JobMachine, PlannedStop
 from malstrom_py.workers.coordinator.job_upgrades import plan_image
-from malstrom_py.workers.coordinator.machine import Topology
-from malstrom_py.workers.coordinator.recovery import RunStart
+from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase, RescaleCalledOff, Topology
+from malstrom_py.workers.coordinator.recovery import (
+    RestorePoint,
+    RunStart,
+    SnapshotUse,
+    begin,
+    beginning_steps,
+    listed,
+)
 from malstrom_py.workers.coordinator.rescale_requests import Done, RescaleRequests
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
-from malstrom_py.workers.engine.background import Background
-from malstrom_py.workers.reports.job_status import Moving, SnapshotStatus
-from malstrom_py.workers.reports.result import RunResult, StepCounts
-from malstrom_py.workers.transport.messages import Message
+from malstrom_py.workers.coordinator.worker_group import (
+    NO_JOURNAL,
+    Arrived,
+    NothingToDo,
+    RunJournal,
+    StartGroup,
+    WorkerGroup,
+)
+from malstrom_py.workers.engine.background import Background, ThreadBackground
+from malstrom_py.workers.engine.graph_builder import PartAssignment, build_sinks, deal_parts, movable_parts
+from malstrom_py.workers.engine.snapshot_capture import CapturedState
+from malstrom_py.workers.reports.error_transfer import unpack_error
+from malstrom_py.workers.reports.job_status import Moving, SnapshotStatus, check_size
+from malstrom_py.workers.reports.result import RunResult, StepCounts, merged_counts
+from malstrom_py.workers.transport.messages import (
+    Connected,
+    Content,
+    Drain,
+    Finish,
+    Finished,
+    OpenSources,
+    OrderFailed,
+    Parted,
+    PartWith,
+    Saved,
+    SourcesOpened,
+    Start,
+    Suspend,
+)
 
 
 def topology_of(plan: Plan) -> Topology:
@@ -70,93 +104,480 @@ MOVE_DEADLINE_S: Final = 120.0
 """R7: how long a rescale or a barrier may take without progress of any worker."""
 
 
-class WorkerStarter(Protocol):
-    """The interface that starts and removes workers."""
+TURN_S: Final = 0.5
+"""The longest wait between two checks for the end of a worker; any event ends the wait."""
 
-    def start(self, start: events.StartWorkers) -> Sequence[Message]:
-        """R1: start joiners, built from the current table and connected in both directions. Return the messages."""
-        ...
+ANSWER_S: Final = 120.0
+"""The timeout of a reply, which waits for the end of the worker's current step and its user functions."""
 
-    def remove_all_but(self, members: Sequence[int]) -> None:
-        """R8: stop and remove all workers except ``members``."""
-        ...
+FINISH_S: Final = 600.0
+"""The timeout of pre-commits."""
+
+SETTLE_S: Final = 2.0
+"""How long workers may continue to pre-commit once one of them has failed."""
+
+G = TypeVar("G", bound=WorkerGroup)
+R = TypeVar("R", SourcesOpened, Parted, Finished)
 
 
-class Coordinator:
-    """The coordinator of a run of ``plan`` that starts with the workers ``members``.
+class Coordinator(Generic[G]):
+    """The coordinator of a run of ``plan`` that starts with ``workers`` workers of ``group``.
 
-    ``slots_per_move``: the number of slots per move; None: as many as can be moved within the target pause.
+    ``keeping``: how the job keeps snapshots, if any; ``background``: makes what writes them. ``commits``: of the sinks.
+    ``journal``: for the next coordinator. ``slots_per_move``: None: as many as can be moved within the target pause.
     """
 
     def __init__(
         self,
         plan: Plan,
-        workforce: WorkerStarter,
+        group: G,
         *,
-        members: Sequence[int],
+        workers: int,
         clock: Clock,
+        keeping: SnapshotUse | None = None,
+        commits: SinkCommits | None = None,
+        journal: RunJournal = NO_JOURNAL,
+        background: Callable[[], Background] | None = None,
         slots_per_move: int | None = None,
     ) -> None:
-        self._plan = plan
-        self._workforce = workforce
-        self._clock = clock
-        self._pacing = Pacing.of(plan.slots) if slots_per_move is None else Pacing.fixed(slots_per_move)
-        self._next_worker = max(members) + 1
-        self._got_on_s = clock.monotonic_s()
-        self._first = tuple(members)
+        self.group = group
+        self.commit = commits or SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s())
         self.snapshotting: SnapshotCoordinator | None = None
-        self.deal({})
+        self._plan = plan
+        self._clock = clock
+        self._keeping = keeping
+        self._journal = journal
+        self._background = background or (lambda: ThreadBackground(group.wake))
+        self._pacing = Pacing.of(plan.slots) if slots_per_move is None else Pacing.fixed(slots_per_move)
+        self._next_worker = workers
+        self._started_s = self._got_on_s = clock.monotonic_s()
+        self._begun: RunStart | None = None
+        self._came: deque[Arrived] = deque()
+        self._saved: dict[int, str] = {}
+        self._last_counts: dict[int, Mapping[str, StepCounts]] = {}
+        self._left: list[Mapping[str, StepCounts]] = []
+        self._deal(tuple(range(workers)), {})
 
-    def deal(self, parts: Mapping[tuple[str, str], int]) -> None:
-        """Set the readers of the movable parts, (source, part) -> worker. Call this first."""
-        self._machine = coordinator.CoordinatorMachine(
+    def _deal(self, members: tuple[int, ...], parts: Mapping[tuple[str, str], int]) -> None:
+        """Set the first members, and the readers of the movable parts: (source, part) -> worker."""
+        self._moves = CoordinatorMachine(
             topology_of(self._plan),
-            members=self._first,
-            table=first_table(self._plan.slots, self._first),
+            members=members,
+            table=first_table(self._plan.slots, members),
             parts=parts,
             pacing=self._pacing,
         )
-        self._rescales = RescaleRequests(self._machine)
+        self._machine = JobMachine(self._moves)
+        self._rescales = RescaleRequests(self._moves)
+
+    # The beginning.
+
+    def begin(self) -> RunStart | None:
+        """Claim the job, choose the snapshot to resume from, and recover the sinks. Call this first."""
+        if self._keeping is None:
+            self.commit.recover()
+        else:
+            self._begun = begin(self._plan, self._keeping, self.commit, self._clock)
+            resumption = self._begun.resumption
+            self._journal.has_begun(None if resumption is None else resumption.manifest.id)
+            if self._begun.finished is not None:
+                return self._begun
+        self.group.begin(self._begun)
+        return self._begun
+
+    def open(self, pins: Mapping[str, Any] | None = None) -> None:
+        """Assign the parts of the sources, start the workers, restore their state, and open the sources."""
+        members = self.members
+        # Parts are listed before the workers start: all get what a source has learnt by that.
+        resumption = None if self._begun is None else self._begun.resumption
+        known = None if resumption is None else resumption.known
+        dealt = deal_parts(self._plan, members, self._clock, known)
+        self._deal(members, movable_parts(dealt.parts, dealt.movable))
+        beginning = tuple(beginning_steps(self._plan, resumption))
+        restored, begun = self._restored(dealt)
+        self.group.start(StartGroup(members, members, self.table, 0, restored=restored, beginning=beginning))
+        self._await_connected(len(members))
+        self._keep_snapshots(pins or {})
+        for worker in members:
+            parts = dealt.parts[worker]
+            self.group.send(worker, OpenSources(parts, parts_of(parts, begun)))
+        self._replies(SourcesOpened, members, "open its sources")
+        self._send_all(members, Start())
+
+    def _restored(self, dealt: PartAssignment) -> tuple[RestorePoint | None, Mapping[str, Mapping[Part, RestoredPart]]]:
+        """Return what workers restore, without data they do not need, and the positions of the parts."""
+        resumption = None if self._begun is None else self._begun.resumption
+        if resumption is None:
+            return None, {}
+        parts = listed(dealt.parts)
+        lighter = replace(resumption.manifest, sinks={}, pins={})
+        return replace(resumption.opened(self._plan, parts), manifest=lighter), resumption.begun(parts)
+
+    def _await_connected(self, count: int) -> None:
+        """Wait for the first workers. Their group has the deadlines."""
+        while count:
+            for content in self._awaited(TURN_S):
+                if isinstance(content, RescaleCalledOff):
+                    raise content.error
+                count -= isinstance(content, Connected)
+
+    def _keep_snapshots(self, pins: Mapping[str, Any]) -> None:
+        if self._keeping is None or self._begun is None:
+            return
+        self.snapshotting = SnapshotCoordinator(
+            self._machine,
+            self.handle,
+            self._plan.job,
+            plan_image(self._plan),
+            self._keeping.snapshots,
+            self._begun.checkpointer,
+            incarnation=self._begun.incarnation,
+            sequence=self._begun.sequence,
+            background=self._background(),
+            commits=self.commit,
+            clock=self._clock,
+            pins=pins,
+            count=self._result,
+            begun_from=self._begun.resumption,
+        )
+
+    # The run, step by step.
+
+    def step(self, *, until_s: float | None = None) -> None:
+        """Take what has arrived, and what follows. Wait if there is nothing, at the latest until ``until_s``."""
+        busy = self.turn()
+        came = self.group.receive()
+        while came or self._came:
+            busy = True
+            self.take([*self._came_before(), *came])
+            came = self.group.arrived()
+        if busy or self.group.at_work:
+            self.got_on()
+        self.check_deadline()
+        is_over = (self.finished and not self.is_saving) or self.suspended
+        if not busy and not is_over:
+            self._wait(until_s)
+
+    def turn(self) -> bool:
+        """Inject the barrier of a snapshot that is due, handle finished background tasks, and suspend workers.
+
+        Returns whether there were any orders. A slow commit blocks this thread, and counts as progress.
+        """
+        if self.snapshotting is None:
+            if self._machine.stop is not PlannedStop.SUSPEND_WANTED or not self.is_steady:
+                return False
+            self._machine.stop_to("begin")
+            self._send_all(self.members, Suspend())
+            return True
+        began_s = self._clock.monotonic_s()
+        has_begun = self.snapshotting.turn()
+        if self._clock.monotonic_s() - began_s > TURN_S:
+            self.got_on()
+        if (last := self.snapshotting.status.last) is not None:
+            self._journal.completed(last)
+        return has_begun
+
+    def take(self, came: Iterable[Arrived]) -> None:
+        """Handle messages of workers."""
+        for content in came:
+            match content:
+                case _ if isinstance(content, Report):
+                    self.handle(events.ReportReceived(content))
+                case Connected() | RescaleCalledOff():
+                    self._joined(content)
+                case Saved():
+                    self._was_saved(content)
+                case CapturedState() if self.snapshotting is not None:
+                    self.snapshotting.save(content)
+                case OrderFailed():
+                    raise unpack_error(content.error)
+
+    def _joined(self, event: Connected | RescaleCalledOff) -> None:
+        if isinstance(event, Connected) and self._machine.stop is PlannedStop.DRAINING:
+            self.group.send(event.worker, Drain())
+        self.handle(event)
+
+    def _was_saved(self, saved: Saved) -> None:
+        """Record the saved state of a worker. A leaving worker reports this twice: its stream may be lost."""
+        if self._saved.get(saved.worker) != saved.snapshot and self.snapshotting is not None:
+            self._saved[saved.worker] = saved.snapshot
+            self.snapshotting.saved(saved)
+
+    def handle(self, event: Event) -> None:
+        """Pass ``event`` to the machine and execute its decisions."""
+        self.got_on()
+        for effect in self._machine.handle(event):
+            match effect:
+                case events.StartWorkers():
+                    self.group.start(StartGroup(effect.workers, effect.members, effect.table, effect.version))
+                case events.Send():
+                    self.group.send(effect.worker, effect.order)
+                case events.Ended():
+                    self._remove_all_but(effect.members)
+                    self._rescales.ended(self._clock.monotonic_s(), effect.error)
+                case _ if self.snapshotting is not None:
+                    self.snapshotting.execute(effect)
+
+    def _remove_all_but(self, members: Sequence[int]) -> None:
+        """Release the workers that have sent Bye (R8). Their pre-commits wait for the next commit."""
+        leavers = [worker for worker in self.group.workers if worker not in members]
+        if not leavers:
+            return
+        self._send_all(members, PartWith(tuple(leavers)))
+        self._replies(Parted, members, "part with the leavers")
+        self._finish(leavers)
+        self.group.remove(leavers)
+        self._left += [self._last_counts.pop(worker) for worker in leavers]
+
+    def _finish(self, workers: Sequence[int]) -> None:
+        """Finish ``workers`` and keep what they have pre-committed, then raise the first error."""
+        self._send_all(workers, Finish(self.commit.contexts))
+        ended: dict[int, Finished] = {}
+        try:
+            self._replies(Finished, workers, "make durable what it has written", timeout_s=FINISH_S, into=ended)
+        except MalstromError:
+            self._settle(workers, ended)
+            raise
+        finally:
+            for end in ended.values():
+                self._last_counts[end.worker] = end.counts
+                if end.saved is not None:
+                    self._was_saved(end.saved)
+                self.commit.add(end.payloads)
+        for end in ended.values():
+            if end.error is not None:
+                raise unpack_error(end.error) if isinstance(end.error, bytes) else end.error
+
+    def _settle(self, workers: Sequence[int], ended: dict[int, Finished]) -> None:
+        """Wait a little for the pre-commits of the others, which are to be discarded."""
+        until_s = self._clock.monotonic_s() + SETTLE_S
+        while len(ended) < len(workers) and self._clock.monotonic_s() < until_s:
+            came = self.group.arrived()
+            ended.update({end.worker: end for end in came if isinstance(end, Finished)})
+            if not came:
+                self._clock.sleep_s(SETTLE_S / 40)
+
+    def _replies(
+        self,
+        kind: type[R],
+        workers: Sequence[int],
+        what: str,
+        *,
+        timeout_s: float = ANSWER_S,
+        into: dict[int, R] | None = None,
+    ) -> dict[int, R]:
+        """Return the replies of ``workers`` to an order. Other messages wait for the next step.
+
+        Raises:
+            DeadlineError: a worker has not replied within ``timeout_s``.
+        """
+        replies: dict[int, R] = {} if into is None else into
+        until_s = self._clock.monotonic_s() + timeout_s
+        while missing := [worker for worker in workers if worker not in replies]:
+            left_s = until_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                raise late_reply(missing, what, timeout_s)
+            for content in self._awaited(min(TURN_S, left_s)):
+                if isinstance(content, kind):
+                    replies[content.worker] = content
+                elif isinstance(content, OrderFailed):
+                    raise unpack_error(content.error)
+                else:
+                    self._came.append(content)
+        return replies
+
+    def _came_before(self) -> list[Arrived]:
+        """Return what has arrived while a reply was waited for."""
+        before = list(self._came)
+        self._came.clear()
+        return before
+
+    def _send_all(self, workers: Sequence[int], order: Content) -> None:
+        for worker in workers:
+            self.group.send(worker, order)
+
+    def _wait(self, until_s: float | None) -> None:
+        """Wait until a worker has work or something is due. A job that ends waits for no interval."""
+        due_s = None if self.snapshotting is None else self.snapshotting.due_s()
+        now_s = self._clock.monotonic_s()
+        # Overdue work waits for a worker, not for time.
+        waits_s = [due - now_s for due in (due_s, until_s) if due is not None and due > now_s]
+        try:
+            self.group.wait(min(waits_s, default=None), pending=self.is_saving)
+        except NothingToDo:
+            waits_for = self.waiting_for()
+            raise InternalError(
+                "no worker has anything to do, yet the job has not finished"
+                + (f"; its rescale waits for {waits_for}" if waits_for else "")
+            ) from None
+
+    def _awaited(self, wait_s: float) -> Sequence[Arrived]:
+        """Return what has arrived, after a wait of at most ``wait_s`` if that is nothing."""
+        if came := self.group.arrived():
+            return came
+        self.group.wait(wait_s)
+        return self.group.receive()
+
+    def got_on(self) -> None:
+        """Record progress of a worker."""
+        self._got_on_s = self._clock.monotonic_s()
+
+    def check_deadline(self) -> None:
+        """R7: raise `DeadlineError` if a rescale or a barrier makes no progress.
+
+        The error ends the run, which restarts from the last snapshot if there is one (S6).
+        """
+        if self.is_steady or self._clock.monotonic_s() - self._got_on_s <= MOVE_DEADLINE_S:
+            return
+        what = "a snapshot" if self._moves.phase is CoordinatorPhase.BARRIER else "a rescale"
+        remedy = "Start the job again." if self.snapshotting is None else "The job resumes from its last snapshot."
+        raise DeadlineError(
+            f"job {self._plan.job!r}: {what} has made no progress for {MOVE_DEADLINE_S:g} s. It waits for "
+            f"{self.waiting_for()}. {remedy}",
+            wait=self.waiting_for(),
+            deadline_s=MOVE_DEADLINE_S,
+        )
+
+    # Commands.
+
+    def rescale(self, size: int, done: Done) -> None:
+        """Rescale to ``size`` workers; ``done`` is called when the rescale has ended or was superseded (R9).
+
+        The youngest workers leave first. `PlanError` for an invalid size, if there is no room, or if a leaving worker
+        has to stay.
+        """
+        check_size(size)
+        self.group.check_room(size)
+        kept = self.target[:size]
+        members = (*kept, *self.new_workers(size - len(kept)))
+        self.check_leavers(members)
+        self._journal.wanted(size)
+        self.request(members, done)
+
+    def request(self, members: Sequence[int], done: Done) -> None:
+        """Rescale to exactly these ``members``, present or new."""
+        self.check_leavers(members)
+        members = tuple(members)
+        self._rescales.asked(members, self._clock.monotonic_s(), done)
+        self.handle(events.RescaleRequested(members))
+
+    def new_workers(self, count: int) -> range:
+        """Return ``count`` unused worker numbers, so that no old message is taken for a new worker's."""
+        new = range(self._next_worker, self._next_worker + count)
+        self._next_worker += count
+        return new
+
+    def check_leavers(self, members: Sequence[int]) -> None:
+        """Raise `PlanError` if a worker would leave whose source can be read there only."""
+        for worker, source in self.group.fixed().items():
+            if worker not in members:
+                raise PlanError(
+                    f"source {source!r} reads on worker {worker} and cannot move, because it has no positions: keep at "
+                    f"least {worker + 1} workers, or make it a PartitionedSource"
+                )
+
+    def snapshot(self, done: SnapshotDone) -> None:
+        """Request a snapshot; ``done`` is called when it is committed. `SnapshotError` without ``snapshots=``."""
+        self._ask_snapshot(done)
+
+    def savepoint(self, uri: str, done: SnapshotDone) -> None:
+        """Request a snapshot and a copy of it at ``uri``."""
+        self._ask_snapshot(done, copy_to=uri)
+
+    def _ask_snapshot(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
+        if self.snapshotting is None:
+            raise SnapshotError(
+                f"job {self._plan.job!r} runs without snapshots: start it with snapshots=mp.Snapshots(uri)"
+            )
+        self.snapshotting.ask(done, copy_to=copy_to)
+
+    def drain(self) -> None:
+        """Stop the sources, so that the job finishes."""
+        self._machine.stop_to("drain")
+        self._send_all(self.group.workers, Drain())
+
+    def suspend(self) -> None:
+        """Stop every worker when nothing moves (R7): after all data in flight, or after a last snapshot's barrier."""
+        if self._machine.stop not in SUSPENDS:
+            self._machine.stop_to("suspend")
+
+    # The end.
+
+    @property
+    def suspended(self) -> bool:
+        """Whether all workers have stopped and the last snapshot, if any, is committed."""
+        if self.snapshotting is None:
+            return self.group.suspended(self.members, self.version)
+        return self._machine.stop is PlannedStop.SUSPENDED
+
+    @property
+    def finished(self) -> bool:
+        """Whether every worker has finished, nothing moves, and no last barrier is in flight, which stops the job."""
+        stops = self.snapshotting is not None and self._machine.stop in SUSPENDS
+        return self.is_steady and not stops and self.group.finished(self.members, self.version)
+
+    def finish(self) -> None:
+        """Make the last snapshot, with the job's result: all input is read and written."""
+        assert self.snapshotting is not None
+        self._machine.stop_to("finish")
+
+    def pre_commit(self) -> None:
+        """Finish all workers: pre-commit, and close all but the transactional writers."""
+        self._finish(self.members)
+        self._machine.stop_to("finish")
+
+    def close(self) -> None:
+        """Close every worker, then raise the first error."""
+        if self.snapshotting is not None:
+            self.snapshotting.close()
+        self.group.close(failed=self._machine.stop not in ENDS)
+
+    # What is known.
+
+    @property
+    def wake(self) -> Any:
+        """An event that ends the wait of `step`."""
+        return self.group.wake
 
     @property
     def members(self) -> tuple[int, ...]:
         """The current workers."""
-        return self._machine.members
+        return self._moves.members
 
     @property
     def table(self) -> tuple[int, ...]:
         """The routing table: slot -> worker."""
-        return self._machine.table
+        return self._moves.table
 
     @property
     def version(self) -> int:
         """The version of the table."""
-        return self._machine.version
+        return self._moves.version
 
     @property
     def target(self) -> tuple[int, ...]:
         """The workers after the current rescale."""
-        return self._machine.target
+        return self._moves.target
 
     @property
     def phase(self) -> str:
         """The phase: "steady", "joining", "moving", "leaving" or "barrier"."""
-        return str(self._machine.phase)
+        return str(self._moves.phase)
 
     @property
     def is_steady(self) -> bool:
         """Whether no rescale and no barrier is in progress."""
-        return self._machine.phase is coordinator.CoordinatorPhase.STEADY
-
-    @property
-    def readers(self) -> Mapping[tuple[str, str], int]:
-        """The readers of the movable parts: (source, part) -> worker."""
-        return self._machine.parts
+        return self._moves.phase is CoordinatorPhase.STEADY
 
     @property
     def is_between_moves(self) -> bool:
         """Whether a barrier passes between two moves of a rescale."""
-        return self._machine.phase is coordinator.CoordinatorPhase.BARRIER and self._machine.moves_follow
+        return self._moves.phase is CoordinatorPhase.BARRIER and self._moves.moves_follow
+
+    @property
+    def readers(self) -> Mapping[tuple[str, str], int]:
+        """The readers of the movable parts: (source, part) -> worker."""
+        return self._moves.parts
 
     @property
     def moving(self) -> Moving | None:
@@ -165,91 +586,7 @@ class Coordinator:
 
     def waiting_for(self) -> str:
         """R7: return a description of the missing reports."""
-        return self._machine.waiting_for()
-
-    def resized(self, size: int) -> tuple[int, ...]:
-        """Return the members of a job of ``size`` workers: the youngest leave first."""
-        members = self.target[:size]
-        return (*members, *self.new_workers(size - len(members)))
-
-    def new_workers(self, count: int) -> range:
-        """Return ``count`` unused worker numbers, so that no old message is taken for a new worker's."""
-        new = range(self._next_worker, self._next_worker + count)
-        self._next_worker += count
-        return new
-
-    def check_leavers(self, members: Sequence[int], fixed: Mapping[int, str]) -> None:
-        """Raise `PlanError` if a worker of ``fixed`` would leave: worker -> the source that only it can read."""
-        for worker, source in fixed.items():
-            if source and worker not in members:
-                raise PlanError(
-                    f"source {source!r} reads on worker {worker} and cannot move, because it has no positions: keep at "
-                    f"least {worker + 1} workers, or make it a PartitionedSource"
-                )
-
-    def request(self, members: Sequence[int], done: Done) -> list[Message]:
-        """Rescale to ``members``; ``done`` is called when the rescale has ended or was superseded (R9)."""
-        members = tuple(members)
-        self._rescales.asked(members, self._clock.monotonic_s(), done)
-        return self.handle(events.RescaleRequested(members))
-
-    def handle(self, event: events.Event) -> list[Message]:
-        """Pass ``event`` to the machine and execute its decisions. Return the messages to send."""
-        messages: list[Message] = []
-        self.got_on()
-        for effect in self._machine.handle(event):
-            match effect:
-                case events.StartWorkers():
-                    messages += self._workforce.start(effect)
-                case events.Send():
-                    messages.append((effect.worker, effect.order))
-                case events.Ended():
-                    self._workforce.remove_all_but(effect.members)
-                    self._rescales.ended(self._clock.monotonic_s(), effect.error)
-                case events.BarrierBegun() if self.snapshotting is not None:
-                    self.snapshotting.barrier_begun(effect)
-                case events.CutMade() if self.snapshotting is not None:
-                    self.snapshotting.cut_made(effect)
-        self._machine.check()
-        return messages
-
-    def keep_snapshots(
-        self,
-        begun: RunStart,
-        snapshots: Snapshots,
-        background: Background,
-        commits: SinkCommits,
-        pins: Mapping[str, Any],
-        count: Callable[[], RunResult],
-    ) -> None:
-        """Make snapshots from now on. ``count`` returns the counts of the run so far."""
-        self.snapshotting = SnapshotCoordinator(
-            self._plan.job,
-            plan_image(self._plan),
-            snapshots,
-            begun.checkpointer,
-            incarnation=begun.incarnation,
-            sequence=begun.sequence,
-            background=background,
-            commits=commits,
-            clock=self._clock,
-            pins=pins,
-            count=count,
-            begun_from=begun.resumption,
-        )
-
-    def ask_snapshot(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
-        """Request a snapshot and, with ``copy_to``, a copy there. `SnapshotError` if the job runs without."""
-        if self.snapshotting is None:
-            raise SnapshotError(
-                f"job {self._plan.job!r} runs without snapshots: start it with snapshots=mp.Snapshots(uri)"
-            )
-        self.snapshotting.ask(done, copy_to=copy_to)
-
-    def close(self) -> None:
-        """Stop making snapshots: the run has ended."""
-        if self.snapshotting is not None:
-            self.snapshotting.close()
+        return self._moves.waiting_for()
 
     @property
     def snapshots(self) -> SnapshotStatus | None:
@@ -266,116 +603,31 @@ class Coordinator:
         """Whether a background task is pending."""
         return self.snapshotting is not None and self.snapshotting.background.pending > 0
 
-    def due_s(self) -> list[float]:
-        """Return the times of the next scheduled work, on the clock's monotonic time."""
-        due_s = None if self.snapshotting is None else self.snapshotting.due_s()
-        return [] if due_s is None else [due_s]
-
-    def turn(self) -> list[Message]:
-        """Inject the barrier of a snapshot that is due, and handle finished background tasks. Call between steps."""
-        if self.snapshotting is None:
-            return []
-        return [message for wanted in self.snapshotting.turn() for message in self.handle(wanted)]
-
-    def got_on(self) -> None:
-        """Record progress of a worker."""
-        self._got_on_s = self._clock.monotonic_s()
-
-    def check_deadline(self) -> None:
-        """R7: raise `DeadlineError` if a rescale or a barrier makes no progress.
-
-        The error ends the run, which restarts from the last snapshot if there is one (S6).
-        """
-        if self.is_steady or self._clock.monotonic_s() - self._got_on_s <= MOVE_DEADLINE_S:
-            return
-        what = "a snapshot" if self._machine.phase is coordinator.CoordinatorPhase.BARRIER else "a rescale"
-        remedy = "Start the job again." if self.snapshotting is None else "The job resumes from its last snapshot."
-        raise DeadlineError(
-            f"job {self._plan.job!r}: {what} has made no progress for {MOVE_DEADLINE_S:g} s. It waits for "
-            f"{self.waiting_for()}. {remedy}",
-            wait=self.waiting_for(),
-            deadline_s=MOVE_DEADLINE_S,
-        )
-
-
-class CoordinatedWorkers(ABC):
-    """The workers that run ``plan`` under the decisions of ``coordination``: the base class of all worker groups."""
-
-    coordination: Coordinator
-
-    def __init__(self, plan: Plan, clock: Clock) -> None:
-        self._plan = plan
-        self._clock = clock
-        self._started_s = clock.monotonic_s()
-        self._suspending = False
-
-    @property
-    @abstractmethod
-    def all_suspended(self) -> bool:
-        """Whether every worker has stopped."""
-
-    @abstractmethod
     def counts(self) -> dict[str, StepCounts]:
-        """Return the counts of each step so far, summed over all workers."""
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """The current workers."""
-        return self.coordination.members
-
-    @property
-    def target(self) -> tuple[int, ...]:
-        """The workers after the current rescale."""
-        return self.coordination.target
-
-    @property
-    def phase(self) -> str:
-        """The coordinator's phase: "steady", "joining", "moving", "leaving" or "barrier"."""
-        return self.coordination.phase
-
-    @property
-    def moving(self) -> Moving | None:
-        """The progress of the current rescale; None if nothing moves."""
-        return self.coordination.moving
-
-    @property
-    def snapshots(self) -> SnapshotStatus | None:
-        """The status of the snapshots; None for a job without."""
-        return self.coordination.snapshots
-
-    def snapshot(self, done: SnapshotDone) -> None:
-        """Request a snapshot; ``done`` is called when it is committed. `SnapshotError` without ``snapshots=``."""
-        self.coordination.ask_snapshot(done)
-
-    def savepoint(self, uri: str, done: SnapshotDone) -> None:
-        """Request a snapshot and a copy of it at ``uri``."""
-        self.coordination.ask_snapshot(done, copy_to=uri)
-
-    @property
-    def kept(self) -> RunResult | None:
-        """The result of the job, once its final snapshot is durable; else None."""
-        return self.coordination.kept
-
-    def suspend(self) -> None:
-        """Stop every worker when nothing moves (R7): after all data in flight, or after a last snapshot's barrier."""
-        snapshotting = self.coordination.snapshotting
-        if snapshotting is None:
-            self._suspending = True
-        else:
-            snapshotting.ask_last()
-
-    @property
-    def suspended(self) -> bool:
-        """Whether all workers have stopped and the last snapshot, if any, is committed."""
-        snapshotting = self.coordination.snapshotting
-        return self.all_suspended if snapshotting is None else snapshotting.has_stopped
-
-    @property
-    def may_finish(self) -> bool:
-        """Whether the run may finish: nothing moves, and no last barrier is in flight, which would stop the job."""
-        snapshotting = self.coordination.snapshotting
-        return self.coordination.is_steady and not (snapshotting is not None and snapshotting.is_stopping)
+        """Return the last known counts of each step, over all workers, including those that have left."""
+        here = list({**self.group.counts(), **self._last_counts}.values())
+        known = [counts for counts in here if counts]
+        return merged_counts(known, self._left) if known else {}
 
     def _result(self) -> RunResult:
         made = 0 if self.snapshots is None else self.snapshots.made
         return RunResult(self._plan.job, self.counts(), self._clock.monotonic_s() - self._started_s, snapshots=made)
+
+
+def late_reply(workers: Sequence[int], what: str, timeout_s: float) -> DeadlineError:
+    """Return the error for ``workers`` that have not replied in time."""
+    return DeadlineError(
+        f"worker {', '.join(map(str, workers))} did not {what} within {timeout_s:g} s: see its log for "
+        f"the function that takes so long",
+        wait=what,
+        deadline_s=timeout_s,
+    )
+
+
+def parts_of(
+    parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]]
+) -> dict[str, dict[Part, RestoredPart]]:
+    """Return the positions of those of ``parts`` that have one."""
+    return {
+        step: {part: begun[step][part] for part in some if part in begun.get(step, {})} for step, some in parts.items()
+    }

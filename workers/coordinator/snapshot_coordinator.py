@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from malstrom_py.clock import Clock
-from malstrom_py.errors import DeadlineError, MalstromError
+from malstrom_py.errors import DeadlineError, InternalError, MalstromError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.ids import next_snapshot_id
@@ -26,7 +26,8 @@ from malstrom_py.snapshot.verification import load_verified
 from malstrom_py.state.artefact import merged
 from malstrom_py.workers.coordinator import snapshot_machine as machine
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
-from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade, SnapshotWanted
+from malstrom_py.workers.coordinator.job_machine import OPEN, WANTED, Effect, Event, JobMachine, PlannedStop
+from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade
 from malstrom_py.workers.coordinator.recovery import RestorePoint
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.background import Background
@@ -43,18 +44,22 @@ SAVE_DEADLINE_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """A request for the next snapshot. ``copy_to``: where to copy it. ``last``: workers stop after its barrier."""
+    """A request for the next snapshot. ``copy_to``: where to copy it."""
 
     done: SnapshotDone
     copy_to: Snapshots | None = None
-    last: bool = False
 
 
 class SnapshotCoordinator:
-    """The coordinator of the snapshots of one incarnation of ``job``. ``pins``: the pinned inputs of sources."""
+    """The coordinator of the snapshots of one incarnation of ``job``. ``pins``: the pinned inputs of sources.
+
+    ``job_machine``: the machine of the run, which gets its part for snapshots here; ``handle`` feeds it with an event.
+    """
 
     def __init__(
         self,
+        job_machine: JobMachine,
+        handle: Callable[[Event], None],
         job: str,
         plan: PlanImage,
         options: Snapshots,
@@ -77,7 +82,9 @@ class SnapshotCoordinator:
         self._clock = clock
         self._pins = pins
         self._count = count
-        self._machine = machine.SnapshotMachine(
+        self._job_machine = job_machine
+        self._handle = handle
+        self._machine = job_machine.snapshots = machine.SnapshotMachine(
             job,
             plan,
             incarnation=incarnation,
@@ -94,18 +101,10 @@ class SnapshotCoordinator:
         self._next_s = clock.monotonic_s() + (options.interval_s or 0.0)
         self._compacting: set[tuple[Artefact, ...]] = set()
         self._copying: list[tuple[Artefact, ...]] = []
-        self._finishing = False
-        self._is_final = False
-        self.is_stopping = False
-        """Whether the workers stop, or have stopped, after a last barrier."""
-        self.has_stopped = False
-        """Whether the workers have stopped after a last barrier, and its snapshot is committed and noted."""
-        self._is_last = False
         self._began_at_s = 0.0
         self._paused_s = 0.0
         self.completed = 0
         self._last = None if begun_from is None else begun_from.manifest
-        self.is_finished = False
 
     @property
     def status(self) -> SnapshotStatus:
@@ -115,7 +114,8 @@ class SnapshotCoordinator:
     @property
     def result(self) -> RunResult | None:
         """The result of the job in its final snapshot; None before that snapshot is durable."""
-        return None if self._last is None or not self.is_finished else result_in(self._last)
+        is_finished = self._job_machine.stop is PlannedStop.FINISHED
+        return result_in(self._last) if is_finished and self._last is not None else None
 
     def due_s(self) -> float | None:
         """Return when the next scheduled snapshot starts, on monotonic time; None if none is scheduled or one runs."""
@@ -130,44 +130,45 @@ class SnapshotCoordinator:
     def is_due(self) -> bool:
         """Whether a snapshot is due."""
         due_s = self.due_s()
-        return (self._may_begin and bool(self._requests)) or (due_s is not None and self._clock.monotonic_s() >= due_s)
+        is_asked = bool(self._requests) or self._job_machine.stop in WANTED
+        return (self._may_begin and is_asked) or (due_s is not None and self._clock.monotonic_s() >= due_s)
 
     @property
     def _may_begin(self) -> bool:
         """No snapshot follows the one with the result of the job, nor the last one of a stop."""
-        return self._machine.phase is machine.SnapshotPhase.IDLE and not (self._is_final or self._is_last)
+        return self._machine.phase is machine.SnapshotPhase.IDLE and self._job_machine.stop in OPEN
 
     def ask(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
         """Request a snapshot of everything read by now, and with ``copy_to`` a copy of it there."""
         self._requests.append(SnapshotRequest(done, None if copy_to is None else self._options.elsewhere(copy_to)))
 
-    def ask_last(self) -> None:
-        """Request a last snapshot and stop the workers after its barrier."""
-        self.is_stopping = True
-        self._requests.append(SnapshotRequest(lambda ended: None, last=True))
-
-    def finish(self) -> None:
-        """Request the final snapshot with the result of the job: everything has been read and written."""
-        self._finishing = True
-        self._requests.append(SnapshotRequest(lambda ended: None))
-
-    def turn(self) -> list[SnapshotWanted]:
-        """Handle finished background tasks, and start a snapshot that is due. Return its barrier, if any."""
+    def turn(self) -> bool:
+        """Handle finished background tasks, and start a snapshot that is due. Return whether one was started."""
         self.background.turn()
         self._check_deadline()
-        return self._begun() if self.is_due else []
+        if not self.is_due:
+            return False
+        self._begin()
+        return True
 
-    def barrier_begun(self, begun: BarrierBegun) -> None:
-        """Record the injected barrier: output that sinks pre-commit without it belongs to the next snapshot."""
-        self._passed_s = None
-        self._commits.next(next_snapshot_id(self._clock.now_s(), after=self._now))
-        self._handle(begun)
-
-    def cut_made(self, made: CutMade) -> None:
-        """Record that the barrier has passed all workers."""
-        self._passed_s = self._clock.monotonic_s()
-        self._paused_s = made.paused_s
-        self._handle(made)
+    def execute(self, effect: Effect) -> None:
+        """Execute a decision of the machine."""
+        match effect:
+            case BarrierBegun():
+                # Output that sinks pre-commit from now on belongs to the next snapshot.
+                self._passed_s = None
+                self._commits.next(next_snapshot_id(self._clock.now_s(), after=self._now))
+            case CutMade():
+                self._passed_s = self._clock.monotonic_s()
+                self._paused_s = effect.paused_s
+            case machine.StoreManifest():
+                self._store(effect.manifest)
+            case machine.CommitSinks():
+                self._commit_sinks(effect.snapshot)
+            case machine.Completed():
+                self._complete(effect)
+            case _:
+                raise InternalError(f"{type(effect).__name__} is not of a snapshot")
 
     def save(self, cut: CapturedState) -> None:
         """Write the image of a worker of this process in the background."""
@@ -182,29 +183,21 @@ class SnapshotCoordinator:
         """Stop the background work. Requests for unfinished snapshots are repeated in the next run."""
         self.background.close()
 
-    def _begun(self) -> list[SnapshotWanted]:
+    def _begin(self) -> None:
         self._answered_by_this, self._requests = self._requests, []
-        # A snapshot that was in progress when the job finished does not contain the result.
-        self._is_final = self._finishing
+        # A snapshot that was in progress when the stop was planned is not the last one.
+        if self._job_machine.stop in WANTED:
+            self._job_machine.stop_to("begin")
         self._began_at_s = self._clock.monotonic_s()
         self._now = self._commits.snapshot
         if self._options.interval_s is not None:
             self._next_s = self._clock.monotonic_s() + self._options.interval_s
-        self._is_last = any(request.last for request in self._answered_by_this)
-        effects = self._machine.handle(machine.SnapshotStarted(self._now, self._is_last))
-        return [effect for effect in effects if isinstance(effect, SnapshotWanted)]
+        self._handle(machine.SnapshotStarted(self._now, self._job_machine.stop is PlannedStop.SUSPENDING))
 
-    def _handle(self, event: machine.Event) -> None:
-        for effect in self._machine.handle(event):
-            match effect:
-                case machine.StoreManifest():
-                    self._store(effect.manifest)
-                case machine.CommitSinks():
-                    self._commit_sinks(effect.snapshot)
-                case machine.Completed():
-                    self._complete(effect)
-                case SnapshotWanted():
-                    """The caller of `turn` executes it."""
+    @property
+    def _is_final(self) -> bool:
+        """Whether the snapshot in progress is the one with the result of the job."""
+        return self._job_machine.stop is PlannedStop.SAVING_RESULT
 
     def _was_saved(self, result: Saved | BaseException) -> None:
         if isinstance(result, BaseException):
@@ -260,19 +253,19 @@ class SnapshotCoordinator:
             # Older files that belong to no kept snapshot are no longer in use.
             checkpointer.prune(keep, 0.0, now_s, spare=spare)
 
-        self.background.submit(tidy, partial(self._tidied, self._is_final, self._is_last))
+        self.background.submit(tidy, partial(self._tidied, self._job_machine.stop not in OPEN))
 
     def _in_use(self) -> set[str]:
         """Return the paths of artefacts that are read or written now, or that the next manifest names."""
         read = {artefact.path for chain in (*self._compacting, *self._copying) for artefact in chain}
         return self._machine.paths() | read | {_place_of(chain) for chain in self._compacting}
 
-    def _tidied(self, is_final: bool, is_last: bool, result: object) -> None:
+    def _tidied(self, is_last: bool, result: object) -> None:
         """Handle the result of the clean-up. A failed one is repeated after the next snapshot or at the next start."""
         if isinstance(result, BaseException):
             _LOG.warning("job %s: the clean-up after a snapshot failed: %s", self._job, result)
-        self.is_finished = self.is_finished or is_final
-        self.has_stopped = self.has_stopped or is_last
+        if is_last:
+            self._job_machine.stop_to("done")
 
     def _log_completed(self) -> None:
         assert self._last is not None

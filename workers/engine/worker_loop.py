@@ -1,40 +1,41 @@
 """The loop that runs one worker: receives messages, steps the worker, sends its messages, or waits.
 
-Rule: only the thread of the loop touches the worker. Other threads pass a function to `ask`, which the loop calls
-between two steps. A wait ends with a message, a call of `ask`, or scheduled work. Captured state is written by a
-background thread, and then reported.
+Rule: only the thread of the loop touches the worker, and the loop executes orders between two steps. A wait ends with a
+message or scheduled work. Captured state is written by a background thread, and then reported.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol
 
 from malstrom_py.clock import Clock
-from malstrom_py.errors import DeadlineError, InternalError
+from malstrom_py.errors import DeadlineError, PeerError
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.workers.engine.background import ThreadBackground
 from malstrom_py.workers.engine.snapshot_capture import save
 from malstrom_py.workers.engine.worker import Worker
+from malstrom_py.workers.reports.error_transfer import pack_error
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.messages import (
     COORDINATOR,
+    Close,
     Content,
+    Finished,
+    OrderFailed,
     Outgoing,
     Saved,
     WorkerCounts,
+    WorkerOrder,
     WorkerReport,
     WorkerStatus,
 )
 
-T = TypeVar("T")
-
 IDLE_S: Final = 0.5
-"""The longest wait of the loop. All work arrives as a message or a call of `ask`, or is scheduled."""
+"""The longest wait of the loop. All work arrives as a message, or is scheduled."""
 
 TALLY_S: Final = 0.5
 """The interval of count reports to the coordinator while the worker works."""
@@ -54,80 +55,48 @@ class Wake(threading.Event):
             self.transport.wake()
 
 
-class WorkerLoop:
-    """The loop of a worker over ``transport``. The first call of `ask` makes the worker; it steps after `start`."""
+class Host(Protocol):
+    """What executes the orders of the coordinator on the worker of a loop."""
 
-    def __init__(self, transport: Transport, clock: Clock) -> None:
+    @property
+    def worker(self) -> Worker: ...
+
+    @property
+    def is_started(self) -> bool: ...
+
+    def obey(self, order: WorkerOrder) -> list[Outgoing]: ...
+
+
+class WorkerLoop:
+    """The loop of the worker ``number`` of ``host`` over ``transport``.
+
+    ``checkpointer``: writes the worker's images at barriers, in a job with snapshots.
+    """
+
+    def __init__(
+        self, number: int, host: Host, transport: Transport, clock: Clock, checkpointer: Checkpointer | None = None
+    ) -> None:
         self.transport = transport
         self.clock = clock
         self.wake = Wake(transport)
-        self._worker: Worker | None = None
-        self._asked: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
-        self._lock = threading.Lock()
-        self._stepping = False
+        self._number = number
+        self._host = host
         self._ended = False
         self._standing: WorkerStatus | None = None
         self._tally_at_s = 0.0
         self._unreported = False
         self._background = ThreadBackground(self.wake)
-        self._checkpointer: Checkpointer | None = None
-        self.saved: Saved | None = None
-        """The last durable image."""
-
-    # Any thread.
-
-    def ask(self, function: Callable[[], T]) -> Future[T]:
-        """Call ``function`` in the thread of the loop, between two steps. The future gets its result or its error."""
-        answer: Future[T] = Future()
-        with self._lock:
-            if self._ended:
-                raise InternalError("the loop of this worker has ended")
-            self._asked.append((function, answer))
-        self.wake.set()
-        return answer
-
-    # The thread of the loop, including functions passed to `ask`.
-
-    def take_on(self, worker: Worker) -> None:
-        """Run ``worker`` from now on."""
-        self._worker = worker
-
-    def keep_snapshots(self, checkpointer: Checkpointer) -> None:
-        """Write the worker's images at barriers with ``checkpointer``."""
         self._checkpointer = checkpointer
+        self._saved: Saved | None = None
 
-    @property
-    def has_worker(self) -> bool:
-        """Whether the loop has a worker."""
-        return self._worker is not None
-
-    @property
-    def worker(self) -> Worker:
-        """The worker of the loop."""
-        if self._worker is None:
-            raise InternalError("this loop has no worker yet")
-        return self._worker
-
-    def start(self) -> None:
-        """Step and receive messages from now on."""
-        self._stepping = True
-
-    def rest(self) -> None:
-        """Stop stepping and receiving."""
-        self._stepping = False
-
-    def stop(self) -> None:
-        """Make `run` return."""
-        self._ended = True
-
-    def settle(self, timeout_s: float) -> None:
-        """Wait until the image in progress is durable. `DeadlineError` after ``timeout_s``."""
+    def settle(self, timeout_s: float) -> Saved | None:
+        """Wait until the image in progress is durable, at most ``timeout_s``, and return the last report."""
         until_s = self.clock.monotonic_s() + timeout_s
         while self._background.pending:
             left_s = until_s - self.clock.monotonic_s()
             if left_s <= 0:
                 raise DeadlineError(
-                    f"worker {self.worker.id} has not written its state at a barrier within {timeout_s:g} s: check "
+                    f"worker {self._number} has not written its state at a barrier within {timeout_s:g} s: check "
                     f"that the store of the snapshots responds",
                     wait="a snapshot to be written",
                     deadline_s=timeout_s,
@@ -135,6 +104,7 @@ class WorkerLoop:
             self.wake.wait(min(left_s, IDLE_S))
             self.wake.clear()
             self._background.turn()
+        return self._saved
 
     def send(self, outgoing: Sequence[Outgoing]) -> None:
         """Send the worker's messages in order, those for one receiver in one call."""
@@ -148,28 +118,27 @@ class WorkerLoop:
             self.transport.send(receiver, contents)
 
     def run(self) -> None:
-        """Run until `stop`. An error of a step is raised, and waiting calls of `ask` get it too."""
+        """Run until the order to close. An error of a step or of closing is raised."""
         wait_s = 0.0
         try:
             while not self._ended:
-                self._answer()
-                if self._stepping:
-                    wait_s = self._turn(wait_s)
-                elif not self._ended:
-                    self.wake.wait(IDLE_S)
-                    self.wake.clear()
-        except BaseException as error:
-            self._end(error)
-            raise
-        self._end(InternalError("the loop of this worker has ended"))
+                wait_s = self._turn(wait_s)
+        finally:
+            self._background.close()
 
     def _turn(self, wait_s: float) -> float:
         """Receive, step and send once. Return how long the next `receive` may wait."""
-        worker = self.worker
+        came = self._received(wait_s)
         outgoing: list[Outgoing] = []
-        came = self.transport.receive(wait_s)
         for content in came:
-            outgoing += worker.receive(content)  # type: ignore[arg-type]  # others send what a worker takes
+            if isinstance(content, WorkerOrder):
+                outgoing += self._obey(content)
+            else:
+                outgoing += self._host.worker.receive(content)  # type: ignore[arg-type]  # others send what it takes
+        if self._ended or not self._host.is_started:
+            self.send(outgoing)
+            return IDLE_S
+        worker = self._host.worker
         began_s = self.clock.monotonic_s()
         done, more = worker.step()
         outgoing += more
@@ -183,6 +152,25 @@ class WorkerLoop:
             self._report(WorkerCounts(worker.id, worker.counts()))
             self._tally_at_s, self._unreported = now_s + TALLY_S, False
         return 0.0 if busy else self._idle(worker, began_s, now_s)
+
+    def _received(self, wait_s: float) -> list[Content]:
+        try:
+            return self.transport.receive(wait_s)
+        except PeerError as error:
+            if self._host.is_started or error.peer in {None, COORDINATOR}:
+                raise
+            self.transport.disconnect(error.peer)  # others end at other times
+            return []
+
+    def _obey(self, order: WorkerOrder) -> list[Outgoing]:
+        """Execute an order between two steps, and answer with its error if it fails. A failed `Close` ends the loop."""
+        if isinstance(order, Close):
+            self._ended = True
+            return self._host.obey(order)
+        try:
+            return [(receiver, _sendable(content)) for receiver, content in self._host.obey(order)]
+        except Exception as error:
+            return [(COORDINATOR, OrderFailed(self._number, pack_error(error)))]
 
     def _idle(self, worker: Worker, began_s: float, now_s: float) -> float:
         standing = WorkerStatus(worker.id, worker.version, worker.finished, worker.suspended)
@@ -209,27 +197,15 @@ class WorkerLoop:
     def _was_saved(self, result: Saved | BaseException) -> None:
         if isinstance(result, BaseException):
             raise result
-        self.saved = result
+        self._saved = result
         self._report(result)
 
     def _report(self, news: WorkerReport | Saved) -> None:
         self.transport.send(COORDINATOR, [news])
 
-    def _answer(self) -> None:
-        while self._asked:
-            function, answer = self._asked.popleft()
-            try:
-                answer.set_result(function())
-            except Exception as error:
-                answer.set_exception(error)
-            except BaseException as error:  # for example SystemExit: ends the loop, and the caller gets the error
-                answer.set_exception(error)
-                raise
 
-    def _end(self, error: BaseException) -> None:
-        with self._lock:
-            self._ended = True
-            unanswered, self._asked = list(self._asked), deque()
-        self._background.close()
-        for _, answer in unanswered:
-            answer.set_exception(error)
+def _sendable(content: Any) -> Any:
+    """Return ``content`` with its error packed, if it has one."""
+    if isinstance(content, Finished) and content.error is not None:
+        return replace(content, error=pack_error(content.error))
+    return content

@@ -23,11 +23,14 @@ from malstrom_py.snapshot.ids import made_at_s
 from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_request, encode_answer
 from malstrom_py.workers.control.server import answering, framed_answer
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
+from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.recovery import begun_again
 from malstrom_py.workers.coordinator.restart_policy import RestartBudget
+from malstrom_py.workers.coordinator.sink_commits import SinkCommits
+from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.ray.cluster import room_now
 from malstrom_py.workers.ray.coordinator_journal import CoordinatorJournal
-from malstrom_py.workers.ray.driver_commits import DriverTask, DriverTasks
+from malstrom_py.workers.ray.driver_commits import DriverTask, DriverTasks, commit_in_driver
 from malstrom_py.workers.ray.job_config import JobSetup, log_as, unpack_plan
 from malstrom_py.workers.ray.node_watch import NodeWatch
 from malstrom_py.workers.ray.ray_workers import RayWorkers
@@ -72,7 +75,7 @@ class CoordinatorActor:
         self._setup = setup
         self._controls = CommandQueue(setup.job, kept=setup.keeping is not None, accepted=self._accepted)
         self._tasks = DriverTasks(outlives=setup.outlives)
-        self._crew: RayWorkers | None = None
+        self._crew: Coordinator[RayWorkers] | None = None
         self._node_watch = NodeWatch()
         self._begun = threading.Event()
         self._known = threading.Event()
@@ -140,7 +143,7 @@ class CoordinatorActor:
     @ray.method(concurrency_group="deliver")
     def deliver(self, data: bytes) -> None:
         """Receive a worker's message where the streams are Ray calls."""
-        transport = None if self._crew is None else self._crew.transport
+        transport = None if self._crew is None else self._crew.group.transport
         if isinstance(transport, RayCallTransport):
             transport.deliver(data)
 
@@ -188,7 +191,18 @@ class CoordinatorActor:
             if again:
                 keeping = begun_again(keeping, None if self._crew is None else self._crew.snapshots)
             this = replace(setup, workers=size, keeping=keeping, watched=again)
-            self._crew = RayWorkers(this, plan, clock, self._tasks, journal, self._node_watch)
+            sinks = build_sinks(plan, clock)
+            if keeping is not None:
+                sinks = commit_in_driver(sinks, self._tasks)
+            self._crew = Coordinator(
+                plan,
+                RayWorkers(this, plan, clock, self._node_watch),
+                workers=size,
+                clock=clock,
+                keeping=keeping,
+                commits=SinkCommits(plan.job, sinks, clock.now_s(), deliver=keeping is None),
+                journal=journal,
+            )
             return JobRun(plan, self._crew, clock, controls=self._controls)
 
         return Supervisor(make, self._controls, setup.restart, clock, failures)

@@ -1,4 +1,7 @@
-"""The actor of one worker: passes Ray's calls to a `WorkerServer`, and returns answers and failures as values."""
+"""The actor of one worker: runs a `WorkerServer`, and returns its failure as a value.
+
+Rule: Ray's calls start an actor, run it and watch it; orders of the coordinator travel over the streams.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ class PackedFailure:
 
 
 class WorkerActor:
-    """Worker ``worker`` of job ``job``. The loop runs in ``run``, which returns when the loop has ended."""
+    """Worker ``worker`` of job ``job``. The loop runs in ``run``, which returns when the loop has ended.
+
+    ``coordinator``: the address of the coordinator's end of the streams.
+    """
 
     def __init__(
         self,
@@ -35,6 +41,7 @@ class WorkerActor:
         worker: int,
         plan: bytes,
         wiring: Wiring,
+        coordinator: Any,
         *,
         batching: Batching,
         checks: bool,
@@ -45,13 +52,20 @@ class WorkerActor:
         self._name = f"malstrom(job={job} worker={worker})"
         log_as(job, f"worker={worker}")
         self._failed: PackedFailure | None = None
-        self._host: WorkerServer | None = None
+        self._server: WorkerServer | None = None
         try:
             self._transport = wiring.end(worker, incarnation=incarnation)
             clear_before(wiring.secret.token, incarnation)
             box = BlackBox(box_path(wiring.secret.token, incarnation, worker)) if watched else None
-            self._host = WorkerServer(
-                unpack_plan(plan, job), self._transport, batching=batching, checks=checks, keeping=keeping, box=box
+            self._server = WorkerServer(
+                unpack_plan(plan, job),
+                worker,
+                self._transport,
+                coordinator,
+                batching=batching,
+                checks=checks,
+                keeping=keeping,
+                box=box,
             )
         except MalstromError as error:
             self._failed = PackedFailure(error)  # Ray would wrap an error
@@ -70,23 +84,14 @@ class WorkerActor:
     @ray.method(concurrency_group="run")
     def run(self) -> PackedFailure | None:
         """Run the worker's loop to its end."""
-        if self._host is None:
+        if self._server is None:
             return self._failed
         try:
-            self._host.run()
+            self._server.run()
         except BaseException as error:
             _LOG.error("failed: %s", error if isinstance(error, MalstromError) else type(error).__name__)
             return PackedFailure(error)
         return None
-
-    def do(self, what: str, arguments: tuple[Any, ...]) -> Any:
-        """Execute a request of the coordinator."""
-        if self._host is None:
-            return self._failed
-        try:
-            return self._host.do(what, *arguments).result()
-        except BaseException as error:
-            return PackedFailure(error)
 
     @ray.method(concurrency_group="deliver")
     def deliver(self, data: bytes) -> None:

@@ -1,12 +1,12 @@
-"""The coordinator's handle on one worker actor: starts it, sends it requests, kills it.
+"""The coordinator's handle on one worker actor: starts it, watches it, kills it.
 
-Rule: an answer is a value or one of our errors, never an error of Ray; every wait has a deadline.
+Rule: a failure is one of our errors, never an error of Ray; every wait has a deadline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future
+from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from typing import Any, Final
 
@@ -15,34 +15,36 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import DeadlineError, InternalError, MalstromError, PeerError
+from malstrom_py.errors import InternalError, MalstromError, PeerError
+from malstrom_py.workers.coordinator.coordinator import late_reply
 from malstrom_py.workers.ray.cluster import NAMESPACE, summarize_error
 from malstrom_py.workers.ray.job_config import JobSetup
 from malstrom_py.workers.ray.worker_actor import PackedFailure, worker_class
 from malstrom_py.workers.ray.worker_server import box_path, read_black_box
 from malstrom_py.workers.reports.error_transfer import unpack_error
 
-ANSWER_S: Final = 120.0
-"""The timeout of an answer, which waits for the end of the worker's current step and its user functions."""
-
-
 WORDS_S: Final = 10.0
 """The timeout for reading a black box on another machine."""
 
 LOOK_S: Final = 0.5
-"""How often a wait for answers makes its other checks."""
+"""How often a wait makes its other checks."""
 
 
 class WorkerHandle:
-    """The actor of ``worker``, on any node except ``but``. ``notify`` is called, in any thread, when it is up, has
-    answered or has ended.
+    """The actor of ``worker``, on any node except ``but``. ``coordinator``: the coordinator's address. ``notify``
+    is called, in any thread, when it is up or has ended.
     """
 
     def __init__(
-        self, setup: JobSetup, worker: int, plan: Any, notify: Callable[[], None], but: Collection[str] = ()
+        self,
+        setup: JobSetup,
+        worker: int,
+        plan: Any,
+        coordinator: Any,
+        notify: Callable[[], None],
+        but: Collection[str] = (),
     ) -> None:
         self.worker = worker
-        self._notify = notify
         options = setup.options
         self.actor = worker_class(
             {
@@ -60,6 +62,7 @@ class WorkerHandle:
             worker,
             plan,
             setup.wiring,
+            coordinator,
             batching=setup.batching,
             checks=setup.checks,
             incarnation=setup.incarnation,
@@ -70,8 +73,8 @@ class WorkerHandle:
         self._box = box_path(setup.wiring.secret.token, setup.incarnation, worker) if setup.watched else None
         self._node = self.actor.node.remote().future()
         self._up = self.actor.address.remote().future()
-        self._run = self.actor.run.remote().future()
-        self._run.add_done_callback(lambda _: notify())
+        self.run = self.actor.run.remote().future()
+        self.run.add_done_callback(lambda _: notify())
         self._up.add_done_callback(lambda _: notify())
 
     @property
@@ -93,27 +96,21 @@ class WorkerHandle:
     @property
     def has_ended(self) -> bool:
         """Whether the worker's loop has ended."""
-        return bool(self._run.done())
+        return bool(self.run.done())
 
     def ended_by(self) -> tuple[int, MalstromError] | None:
         """Return the error that ended the loop and its distance from the root: 0 if the worker itself failed, 1 its
         death, 2 the loss of a peer. None while the loop runs.
         """
-        if not self._run.done():
+        if not self.run.done():
             return None
         try:
-            result_of(self._run, self.worker)
+            result_of(self.run, self.worker)
         except PeerError as error:
             return (1 if error.peer == self.worker else 2), error
         except MalstromError as error:
             return 0, error
         return 2, PeerError(f"worker {self.worker} ended before the job did", peer=self.worker)
-
-    def ask(self, what: str, *arguments: Any) -> Future[Any]:
-        """Request one of `worker_server.ORDERS`; `await_answers` waits for the answer."""
-        future: Future[Any] = self.actor.do.remote(what, arguments).future()
-        future.add_done_callback(lambda _: self._notify())
-        return future
 
     def read_black_box(self) -> str:
         """Return the content of the dead worker's black box, or ""."""
@@ -136,44 +133,26 @@ class WorkerHandle:
             self._box.unlink(missing_ok=True)
 
 
-PendingAnswers = Sequence[tuple[WorkerHandle, Future[Any]]]
-"""Requests in flight: each worker with its future answer."""
+def await_ends(handles: Sequence[WorkerHandle], timeout_s: float, look: Callable[[], None]) -> None:
+    """Wait until the loops of ``handles``, which were ordered to close, have ended. Raise the first error of closing.
 
-
-def await_answers(
-    asked: PendingAnswers,
-    what: str,
-    *,
-    timeout_s: float = ANSWER_S,
-    waited_s: float = 0.0,
-    look: Callable[[], None] = lambda: None,
-) -> list[Any]:
-    """Return the workers' answers in order; the first error is raised immediately.
-
-    ``waited_s``: how long the caller has waited already. ``look`` is called every `LOOK_S` and may raise.
+    ``look`` is called every `LOOK_S` and may raise.
 
     Raises:
-        DeadlineError: one of them has not answered within ``timeout_s``.
+        DeadlineError: one of them has not ended within ``timeout_s``.
     """
     clock = SystemClock()
     until_s = clock.monotonic_s() + timeout_s
-    done, waiting = wait_for([future for _, future in asked], timeout=0)
+    _, waiting = wait_for([handle.run for handle in handles], timeout=0)
     while waiting and (left_s := until_s - clock.monotonic_s()) > 0:
-        done, waiting = wait_for([future for _, future in asked], min(LOOK_S, left_s), FIRST_EXCEPTION)
-        for handle, future in asked:
-            if future in done:
-                result_of(future, handle.worker)
+        _, waiting = wait_for(waiting, min(LOOK_S, left_s))
         look()
-    values = [result_of(future, handle.worker) for handle, future in asked if future in done]
-    if len(values) < len(asked):
-        silent = [str(handle.worker) for handle, future in asked if future not in done]
-        raise DeadlineError(
-            f"worker {', '.join(silent)} did not {what} within {waited_s + timeout_s:g} s: see its log for "
-            f"the function that takes so long",
-            wait=what,
-            deadline_s=waited_s + timeout_s,
-        )
-    return values
+    for handle in handles:
+        end = handle.ended_by()
+        if end is not None and end[0] < 2:  # workers end at different times, so a lost peer is expected
+            raise end[1]
+    if missing := [handle.worker for handle in handles if not handle.has_ended]:
+        raise late_reply(missing, "close", timeout_s)
 
 
 def result_of(future: Future[Any], worker: int) -> Any:

@@ -1,6 +1,4 @@
-"""The server of one worker on Ray: builds the worker, runs its loop, executes the coordinator's requests.
-
-Every request runs in the thread of the loop, between two steps; the server does not know how requests arrive.
+"""The server of one worker on Ray: its loop, which executes the orders of the coordinator, and its black box.
 
 The black box is a small memory-mapped file in which the worker notes its current step, part and position, never a value
 of a record; it survives the process however that ends. It is kept from the second run of a job on, because a first
@@ -13,30 +11,22 @@ import logging
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from malstrom_py.builder.plan import Plan
-from malstrom_py.clock import Clock, SystemClock
-from malstrom_py.codec import Codec
+from malstrom_py.clock import SystemClock
 from malstrom_py.data.batch import Batch
 from malstrom_py.operators.base import Operator, Outlet
-from malstrom_py.operators.read_source import ReadSource, RestoredPart
-from malstrom_py.sources.base import Part
-from malstrom_py.workers.coordinator.recovery import RestorePoint, SnapshotUse, restore
-from malstrom_py.workers.coordinator.sink_commits import Contexts, pre_committed
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.engine.graph_builder import Membership
-from malstrom_py.workers.engine.initial_states import initial_states
-from malstrom_py.workers.engine.worker import NOTHING, Worker
-from malstrom_py.workers.engine.worker_loop import WorkerLoop
-from malstrom_py.workers.reports.error_transfer import pack_error
-from malstrom_py.workers.reports.result import StepCounts
+from malstrom_py.workers.engine.worker import Worker
+from malstrom_py.workers.engine.worker_loop import Wake, WorkerLoop
+from malstrom_py.workers.runtime.worker_host import WorkerHost
 from malstrom_py.workers.transport.base import Transport
-from malstrom_py.workers.transport.messages import Saved
+from malstrom_py.workers.transport.messages import COORDINATOR
 
 _BYTES: Final = 2048
 
@@ -138,179 +128,59 @@ SETTLE_S: Final = 300.0
 _LOG: Final = logging.getLogger("malstrom_py.worker")
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerOutcome:
-    """What a finished worker leaves: the pre-commits of its sinks, by step, and its last counts.
-
-    ``error``: the packed error of finishing; earlier pre-commits are listed to be discarded. ``saved``: the last report
-    of saved state again, because the worker's stream may be closed before it arrives.
-    """
-
-    payloads: tuple[tuple[str, bytes], ...]
-    counts: Mapping[str, StepCounts]
-    error: bytes | None
-    saved: Saved | None = None
-
-
 class WorkerServer:
-    """The server of a worker of ``plan`` at ``transport``. ``keeping``: how the job keeps snapshots, if any; ``box``:
-    the black box, if any.
+    """The server of worker ``worker`` of ``plan`` at ``transport``. ``coordinator``: the coordinator's address;
+    ``keeping``: how the job keeps snapshots, if any; ``box``: the black box, if any.
     """
 
     def __init__(
         self,
         plan: Plan,
+        worker: int,
         transport: Transport,
+        coordinator: Any,
         *,
         batching: Batching,
         checks: bool,
         keeping: SnapshotUse | None = None,
         box: BlackBox | None = None,
     ) -> None:
-        self._plan = plan
-        self._batching = batching
-        self._checks = checks
-        self._keeping = keeping
+        self._transport = transport
+        self._coordinator = coordinator
         self._box = box
-        self._clock: Clock = SystemClock()
-        self._loop = WorkerLoop(transport, self._clock)
+        clock = SystemClock()
+        checkpointer = None if keeping is None else keeping.snapshots.checkpointer(plan.job)
+        self._host = WorkerHost(
+            plan,
+            batching=batching,
+            clock=clock,
+            wake=Wake(transport),
+            checks=checks,
+            checkpointer=checkpointer,
+            streams=transport,
+            built=self._watch,
+            settle=lambda: self._loop.settle(SETTLE_S),
+        )
+        self._loop = WorkerLoop(worker, self._host, transport, clock, checkpointer)
 
     def run(self) -> None:
-        """Run the loop until `close`, then close what is still open. Errors are raised."""
-        transport = self._loop.transport
+        """Run the loop until `Close`; after an error, close what is still open and raise it."""
+        self._transport.connect(COORDINATOR, self._coordinator)
         try:
             self._loop.run()
+            if self._box is not None:
+                self._box.close()
+            _LOG.info("closed")
         except BaseException as error:
-            self._close_quietly(error)
+            try:
+                self._host.close()
+            except Exception as failure:
+                error.add_note(str(failure))
             raise
         finally:
-            transport.close(linger_s=LINGER_S)
+            self._transport.close(linger_s=LINGER_S)
 
-    def do(self, what: str, *arguments: Any) -> Future[Any]:
-        """Execute a request of the coordinator, one of `ORDERS`, in the thread of the loop."""
-        return self._loop.ask(lambda: ORDERS[what](self, *arguments))
-
-    # Requests of the coordinator, executed by the thread of the loop.
-
-    def build(
-        self,
-        member: Membership,
-        others: Sequence[int],
-        draining: bool,
-        resumption: RestorePoint | None = None,
-        beginning: Collection[str] = (),
-    ) -> None:
-        """Build the worker with channels also to ``others``, which join with it (R1), and open its sinks.
-
-        It restores its own slots of ``resumption`` (S5). ``beginning``: the steps that start with their initial state.
-        """
-        worker = Worker(
-            self._plan,
-            member,
-            batching=self._batching,
-            clock=self._clock,
-            codec=Codec(self._plan.types),
-            tracked=self._keeping is not None,
-            checks=self._checks,
-            wake=self._loop.wake,
-        )
-        self._loop.take_on(worker)
+    def _watch(self, worker: Worker) -> None:
+        _LOG.info("started")
         if self._box is not None:
             watch(worker.operators, self._box)
-        for other in others:
-            worker.connect(other)
-        worker.open_sinks()
-        if self._keeping is not None:
-            checkpointer = self._keeping.snapshots.checkpointer(self._plan.job)
-            self._loop.keep_snapshots(checkpointer)
-            if resumption is not None:
-                restore(resumption, checkpointer, [worker])
-        worker.start_with(initial_states(self._plan, beginning))
-        if draining:
-            worker.reading.stop()
-
-    def reach(self, addresses: Mapping[int, Any]) -> None:
-        """Open the streams to these peers."""
-        for peer, address in addresses.items():
-            self._loop.transport.connect(peer, address)
-
-    def welcome(self, addresses: Mapping[int, Any]) -> None:
-        """Open streams and channels to joining workers (R1)."""
-        self.reach(addresses)
-        for joiner in addresses:
-            self._loop.worker.connect(joiner)
-
-    def part_with(self, leavers: Sequence[int]) -> None:
-        """Close channels and streams to workers that have left (R8)."""
-        for leaver in leavers:
-            self._loop.worker.disconnect(leaver)
-            self._loop.transport.disconnect(leaver)
-
-    def open_sources(
-        self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]] = NOTHING
-    ) -> str:
-        """Open the sources at the positions ``begun``, and name a source that cannot move to another worker, if any."""
-        worker = self._loop.worker
-        self._loop.send(worker.open_sources(parts, begun))
-        return worker.reading.fixed
-
-    def start(self) -> None:
-        """Start processing."""
-        _LOG.info("started")
-        self._loop.start()
-
-    def drain(self) -> None:
-        """Stop the sources."""
-        self._loop.worker.reading.stop()
-
-    def suspend(self) -> None:
-        """Suspend the worker after all messages in flight."""
-        self._loop.send(self._loop.worker.suspend())
-
-    def finish(self, contexts: Contexts) -> WorkerOutcome:
-        """Stop processing; once all state is saved, pre-commit, and close all but the transactional writers."""
-        self._loop.rest()
-        worker, payloads, error = self._loop.worker, list[tuple[str, bytes]](), None
-        try:
-            self._loop.settle(SETTLE_S)
-            for payload in pre_committed(worker.sinks, contexts):
-                payloads.append(payload)
-            worker.close_before_commit()
-        except Exception as failure:
-            error = pack_error(failure)
-        return WorkerOutcome(tuple(payloads), worker.counts(), error, self._loop.saved)
-
-    def close(self) -> None:
-        """Close the worker, and end the loop."""
-        self._loop.rest()
-        self._loop.stop()
-        if self._loop.has_worker:
-            self._loop.worker.close()
-        if self._box is not None:
-            self._box.close()
-        _LOG.info("closed")
-
-    def _close_quietly(self, error: BaseException) -> None:
-        try:
-            if self._loop.has_worker:
-                self._loop.worker.close()
-        except Exception as failure:
-            error.add_note(str(failure))
-
-
-ORDERS: Final[Mapping[str, Callable[..., Any]]] = {
-    order.__name__: order
-    for order in (
-        WorkerServer.build,
-        WorkerServer.reach,
-        WorkerServer.welcome,
-        WorkerServer.part_with,
-        WorkerServer.open_sources,
-        WorkerServer.start,
-        WorkerServer.drain,
-        WorkerServer.suspend,
-        WorkerServer.finish,
-        WorkerServer.close,
-    )
-}
-"""The requests that a server executes, by name."""

@@ -15,6 +15,7 @@ from malstrom_py.errors import MalstromError, PlanError
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.control.server import ControlSocket, answering
 from malstrom_py.workers.coordinator.command_queue import CommandQueue, WakefulClock
+from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.recovery import LATEST, begun_again, keeping_of, warn_of_reading_again
 from malstrom_py.workers.coordinator.restart_policy import Restart, restart_of
 from malstrom_py.workers.engine.flow_limits import Batching
@@ -25,7 +26,7 @@ from malstrom_py.workers.runtime.interrupts import PlannedStop
 from malstrom_py.workers.runtime.job_handle import JobHandle
 from malstrom_py.workers.runtime.job_run import JobRun
 from malstrom_py.workers.runtime.job_thread import LocalJob, run_to_end
-from malstrom_py.workers.runtime.local_workers import LocalWorkers
+from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
 from malstrom_py.workers.runtime.progress import Progress, progress_for
 from malstrom_py.workers.runtime.running_loop import refuse_in_coroutine
 from malstrom_py.workers.runtime.supervisor import Supervisor
@@ -153,7 +154,7 @@ class InProcess:
             nonlocal keeping, crew
             if again and crew is not None:
                 keeping = begun_again(keeping, crew.snapshots)
-            crew = LocalWorkers(
+            crew = local_run(
                 plan,
                 workers=workers or self._workers,
                 batching=self._batching,
@@ -166,13 +167,17 @@ class InProcess:
         return Supervisor(make, controls, self._restart, clock)
 
     def run_plan(
-        self, plan: Plan, *, until: Callable[[LocalWorkers], bool] | None = None, until_s: float | None = None
+        self,
+        plan: Plan,
+        *,
+        until: Callable[[Coordinator[LocalWorkers]], bool] | None = None,
+        until_s: float | None = None,
     ) -> RunResult:
         """The same for a plan, without snapshots. Ends early, and commits, once ``until(crew)`` is true after a step,
         or the clock's monotonic time is ``until_s``.
         """
         try:
-            crew = LocalWorkers(
+            crew = local_run(
                 plan, workers=self._workers, batching=self._batching, clock=self._clock, checks=self._checks
             )
             run = JobRun(plan, crew, self._clock, progress=progress_for(plan, self._progress))
@@ -266,7 +271,7 @@ def collect(
         last = plan.steps[-1].name
         runtime.run_plan(
             plan,
-            until=None if count is None else lambda crew: crew.rows_in(last) >= count,
+            until=None if count is None else lambda crew: crew.group.rows_in(last) >= count,
             until_s=None if timeout_s is None else time.monotonic_s() + timeout_s,
         )
     except (MalstromError, KeyboardInterrupt) as error:

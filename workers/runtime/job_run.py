@@ -5,70 +5,30 @@ Rule: without snapshots, sinks commit only after all input is read and written; 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.errors import JobEnded
-from malstrom_py.workers.coordinator.command_queue import CommandedWorkers, CommandQueue
-from malstrom_py.workers.coordinator.recovery import RunStart
-from malstrom_py.workers.coordinator.sink_commits import SinkCommits
+from malstrom_py.workers.coordinator.command_queue import CommandQueue
+from malstrom_py.workers.coordinator.coordinator import Coordinator, G
 from malstrom_py.workers.coordinator.snapshot_coordinator import result_in
-from malstrom_py.workers.reports.result import RunResult, StepCounts
+from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.interrupts import Interrupts
 from malstrom_py.workers.runtime.progress import Progress
 from malstrom_py.workers.runtime.source_pinning import SourcePins
 
 
-class WorkerGroup(CommandedWorkers, Protocol):
-    """The workers of a run as the run drives them, in this process or in others."""
-
-    @property
-    def wake(self) -> threading.Event: ...
-
-    @property
-    def commit(self) -> SinkCommits: ...
-
-    @property
-    def finished(self) -> bool: ...
-
-    @property
-    def kept(self) -> RunResult | None: ...
-
-    @property
-    def target(self) -> tuple[int, ...]: ...
-
-    def begin(self) -> RunStart | None: ...
-
-    def open(self, pins: Mapping[str, Any]) -> None: ...
-
-    def finish(self) -> None: ...
-
-    def step(self, *, until_s: float | None) -> None: ...
-
-    def counts(self) -> Mapping[str, StepCounts]: ...
-
-    def pre_commit(self) -> None: ...
-
-    def close_before_commit(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-S = TypeVar("S", bound=WorkerGroup)
-
-
-class JobRun(Generic[S]):
-    """One run of ``plan`` by ``crew``."""
+class JobRun(Generic[G]):
+    """One run of ``plan`` that ``crew`` coordinates."""
 
     def __init__(
         self,
         plan: Plan,
-        crew: S,
+        crew: Coordinator[G],
         clock: Clock,
         *,
         controls: CommandQueue | None = None,
@@ -88,7 +48,7 @@ class JobRun(Generic[S]):
         """Whether it has got as far as to take over the job."""
         self._enter("opening")
 
-    def execute(self, until: Callable[[S], bool] | None = None, until_s: float | None = None) -> RunResult:
+    def execute(self, until: Callable[[Coordinator[G]], bool] | None = None, until_s: float | None = None) -> RunResult:
         """To its end, or until ``until(crew)`` is true after a step, or the clock's monotonic time is ``until_s``."""
         with self._interrupts, self._pins:
             try:
@@ -127,7 +87,6 @@ class JobRun(Generic[S]):
     def _commit_at_end(self) -> None:
         self._enter("committing")
         self._crew.pre_commit()
-        self._crew.close_before_commit()
         with self._interrupts.held():
             self._commit.commit(self.result())
 
@@ -160,7 +119,7 @@ class JobRun(Generic[S]):
         self._controls.note_snapshots(self._crew.snapshots)
         self._controls.enter(phase, self.result(), len(self._crew.members))
 
-    def _loop(self, until: Callable[[S], bool] | None, until_s: float | None) -> None:
+    def _loop(self, until: Callable[[Coordinator[G]], bool] | None, until_s: float | None) -> None:
         crew, clock, controls, progress = self._crew, self._clock, self._controls, self._progress
         controls.loop()
         while not crew.finished:

@@ -73,9 +73,6 @@ class RequestedWorkers(Protocol):
     """The workers of a run that gets a rescale request."""
 
     @property
-    def phase(self) -> str: ...
-
-    @property
     def quiet(self) -> bool: ...
 
     @property
@@ -97,9 +94,9 @@ class Coverage:
         """Count ``case``."""
         self.hits[case] += times
 
-    def asked(self, workers: RequestedWorkers) -> None:
-        """Count the cases of a rescale request."""
-        if workers.phase != "steady":
+    def asked(self, phase: str, workers: RequestedWorkers) -> None:
+        """Count the cases of a rescale request in a ``phase`` of the coordinator."""
+        if phase != "steady":
             self.hit("rescale coalesced")
         if workers.quiet:
             self.hit("request with nothing flowing")

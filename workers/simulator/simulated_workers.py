@@ -17,9 +17,10 @@ from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError, PeerError, PlanError
 from malstrom_py.rescale.channels.channel import Frame, Grant
 from malstrom_py.rescale.moves.protocol import BarrierPassed
+from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.recovery import RunStart
 from malstrom_py.workers.coordinator.rescale_requests import Done
-from malstrom_py.workers.engine.background import Background
+from malstrom_py.workers.coordinator.worker_group import Arrived, StartGroup
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.engine.worker import Worker
@@ -33,7 +34,7 @@ from malstrom_py.workers.simulator.random_schedule import (
     ScheduledSnapshot,
 )
 from malstrom_py.workers.simulator.simulated_snapshots import SimulatedCommits, SimulatedSnapshots
-from malstrom_py.workers.transport.messages import COORDINATOR, Content, Message
+from malstrom_py.workers.transport.messages import COORDINATOR, Connected, Content, Message, WorkerOrder, WorkerReply
 
 _TICKS_S: Final = (0.001, 0.01, 0.2)
 _TICK: Final = 0.02
@@ -65,10 +66,167 @@ class SimulatedStop(SimulatedCrash):
 
 
 class SimulatedWorkers(LocalWorkers):
-    """Runs ``plan`` as the schedule decides. ``zombies``: messages of earlier incarnations that are still in flight.
+    """The workers of a simulated run: their messages wait in queues until they are delivered.
 
-    ``saving``: the snapshots of the job, if it has any; ``wanted``: when snapshots are requested.
+    ``zombies``: messages of earlier incarnations that are still in flight.
     """
+
+    def __init__(
+        self,
+        plan: Plan,
+        coverage: Coverage,
+        *,
+        batching: Batching,
+        clock: Clock,
+        checks: bool,
+        incarnation: int,
+        zombies: Queues,
+        keys_per_parcel: int | None,
+    ) -> None:
+        super().__init__(
+            plan,
+            batching=batching,
+            clock=clock,
+            checks=checks,
+            incarnation=incarnation,
+            keys_per_parcel=keys_per_parcel,
+        )
+        self._coverage = coverage
+        self._queues: Queues = {}
+        self._zombies = zombies
+        # Who had nothing to do, and has got nothing since.
+        self._resting: set[int] = set()
+        self._resting_at_s = 0.0
+        self.at_last_cut: dict[int, Mapping[str, StepCounts]] = {}
+        """The counts of each worker when it stopped at a last barrier."""
+
+    @property
+    def on_its_way(self) -> Queues:
+        """The messages in flight: after a crash, the zombies of the next incarnation."""
+        mine: Queues = {(self._incarnation, way): queue for way, queue in self._queues.items() if queue}
+        return {**self._zombies, **mine}
+
+    @property
+    def ways(self) -> list[Hashable]:
+        """The ways on which something is."""
+        return [*self._queues, *(("zombie", way) for way in self._zombies)]
+
+    @property
+    def busy(self) -> list[int]:
+        """The workers that may have something to do."""
+        now_s = self._clock.monotonic_s()
+        if now_s != self._resting_at_s:  # the job may have been given the clock as well
+            self._resting.clear()
+            self._resting_at_s = now_s
+        return [worker for worker in self._hosts if worker not in self._resting]
+
+    @property
+    def backlogged(self) -> bool:
+        """Whether anything waits for credit anywhere."""
+        return any(worker.backlogged for worker in self.hosted)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no record or epoch is in flight."""
+        return not any(isinstance(sent.content, Frame) for queue in self._queues.values() for sent in queue)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether any message of this incarnation is in flight."""
+        return any(self._queues.values())
+
+    def send(self, worker: int, content: Content) -> None:
+        if isinstance(content, WorkerOrder):
+            self._resting.discard(worker)
+        super().send(worker, content)
+
+    def work(self, number: int) -> None:
+        """Let a worker take one step."""
+        worker = self.worker(number)
+        done, outgoing = worker.step()
+        if not done and not outgoing and worker.at_rest:
+            self._resting.add(number)
+        self._take_cut(worker)
+        self._carry(number, outgoing)
+        self._coverage.stepped(worker)
+        worker.check()
+
+    def arrive(self, way: Hashable) -> Content | None:
+        """Deliver the first message on ``way``, and return it; None if it was dropped: of an old incarnation."""
+        queues, place = self._queues, way
+        if way not in queues:
+            assert isinstance(way, tuple)
+            queues, place = self._zombies, way[1]
+        incarnation, receiver, content = queues[place].popleft()
+        if not queues[place]:
+            del queues[place]
+        if incarnation != self._incarnation:
+            self._drop(receiver, content)
+            return None
+        host = self._hosts.get(receiver)
+        worker = None if host is None else host.worker
+        self._coverage.arrives(worker, content)
+        self._carry(receiver, self._hand(receiver, content))
+        self._resting.discard(receiver)
+        if worker is not None:
+            worker.check()
+        return content
+
+    def rest(self) -> bool:
+        """Wait for awaited calls, or else pass the time to the next timer. Return whether there was any."""
+        due_s = [due for worker in self.hosted if (due := worker.due_s()) is not None]
+        wait_s = min(due_s, default=0.0) - self._clock.monotonic_s()
+        if any(worker.awaiting for worker in self.hosted):
+            if self.wake.wait(WATCH_S):
+                self.wake.clear()
+            self._resting.clear()
+        elif wait_s > 0:
+            self._clock.sleep_s(wait_s)
+        else:
+            return False
+        return True
+
+    def _drop(self, receiver: int, content: Content) -> None:
+        if not isinstance(content, Frame):
+            self._coverage.hit("stale letter dropped")  # letters come from handles that name an incarnation
+        elif receiver in self._hosts:
+            self._coverage.hit("stale frame dropped")
+            self.worker(receiver).receive(content)
+
+    def _connected(self, start: StartGroup) -> None:
+        if start.joins:
+            self._carry(COORDINATOR, [(COORDINATOR, Connected(worker)) for worker in start.workers])
+        else:
+            super()._connected(start)
+
+    def _take_cut(self, worker: Worker) -> None:
+        cut = worker.take_cut()
+        if cut is None:
+            return
+        self._coverage.cut(worker, cut)
+        if worker.suspended:
+            self.at_last_cut[worker.id] = worker.counts()
+        self._arrived.append(cut)
+
+    def _carry(self, sender: int, messages: Iterable[Message]) -> None:
+        for receiver, content in messages:
+            if isinstance(content, WorkerReply):
+                self._arrived.append(content)
+                continue
+            way: Hashable = ("letters", sender, receiver)
+            if isinstance(content, Frame | Grant):
+                way = (type(content).__name__, *content.channel)
+            self._queues.setdefault(way, deque()).append(Sent(self._incarnation, receiver, content))
+
+
+class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
+    """The coordinator of a simulated run: in each step the schedule lets one thing happen, or crash.
+
+    ``saving``: the snapshots of the job, if it has any; ``wanted``: when snapshots are requested. ``rescales`` and
+    ``crashes``: what is to happen. The other arguments are those of `SimulatedWorkers`.
+    """
+
+    commit: SimulatedCommits
 
     def __init__(
         self,
@@ -87,33 +245,36 @@ class SimulatedWorkers(LocalWorkers):
         saving: SimulatedSnapshots | None = None,
         wanted: list[ScheduledSnapshot] | None = None,
     ) -> None:
-        super().__init__(
+        slots_per_move, keys_per_parcel = chance.slots_per_move(plan.slots), chance.keys_per_parcel()
+        group = SimulatedWorkers(
             plan,
-            workers=workers,
+            coverage,
             batching=batching,
             clock=clock,
-            keeping=None if saving is None else saving.keeping,
             checks=checks,
             incarnation=incarnation,
-            slots_per_move=chance.slots_per_move(plan.slots),
-            keys_per_parcel=chance.keys_per_parcel(),
+            zombies=zombies,
+            keys_per_parcel=keys_per_parcel,
+        )
+        super().__init__(
+            plan,
+            group,
+            workers=workers,
+            clock=clock,
+            keeping=None if saving is None else saving.keeping,
+            commits=SimulatedCommits(plan.job, build_sinks(plan, clock), clock.now_s()),
+            background=None if saving is None else lambda: saving.background,
+            slots_per_move=slots_per_move,
         )
         self._schedule = chance
         self._coverage = coverage
         self._asked = rescales
         self._crashes = crashes
-        self._queues: Queues = {}
-        self._zombies = zombies
         self._saving = saving
         self._wanted = [] if wanted is None else wanted
-        self.commit: SimulatedCommits = SimulatedCommits(plan.job, build_sinks(plan, clock), clock.now_s())
         self._turn = 0
-        # Who had nothing to do, and has got nothing since.
-        self._resting: set[int] = set()
-        self._resting_at_s = 0.0
         self._digest = hashlib.sha256()
         self._stops = False
-        self._at_last_cut: dict[int, Mapping[str, StepCounts]] = {}
 
     @property
     def trace(self) -> str:
@@ -123,8 +284,7 @@ class SimulatedWorkers(LocalWorkers):
     @property
     def on_its_way(self) -> Queues:
         """The messages in flight: after a crash, the zombies of the next incarnation."""
-        mine: Queues = {(self._incarnation, way): queue for way, queue in self._queues.items() if queue}
-        return {**self._zombies, **mine}
+        return self.group.on_its_way
 
     def begin(self) -> RunStart | None:
         saving, crashes = self._saving, self._crashes
@@ -143,7 +303,7 @@ class SimulatedWorkers(LocalWorkers):
         super().open(pins)
         if self._saving is not None:
             self._saving.has_begun()
-            self._coverage.opened(self._workers.values(), self.coordination.readers)
+            self._coverage.opened(self.group.hosted, self.readers)
 
     @property
     def finished(self) -> bool:
@@ -167,21 +327,17 @@ class SimulatedWorkers(LocalWorkers):
     @property
     def ways(self) -> list[Hashable]:
         """The ways on which something is."""
-        return [*self._queues, *(("zombie", way) for way in self._zombies)]
+        return self.group.ways
 
     @property
     def busy(self) -> list[int]:
         """The workers that may have something to do."""
-        now_s = self._clock.monotonic_s()
-        if now_s != self._resting_at_s:  # the job may have been given the clock as well
-            self._resting.clear()
-            self._resting_at_s = now_s
-        return [worker for worker in self._workers if worker not in self._resting]
+        return self.group.busy
 
     @property
     def chores(self) -> list[Hashable]:
         """The pending work of snapshots: of the coordinator, of its background, and of dead incarnations."""
-        snapshotting, saving = self.coordination.snapshotting, self._saving
+        snapshotting, saving = self.snapshotting, self._saving
         if snapshotting is None or saving is None:
             return []
         chores: list[Hashable] = [COORDINATE] if saving.background.is_back or snapshotting.is_due else []
@@ -198,47 +354,30 @@ class SimulatedWorkers(LocalWorkers):
 
     def do(self, chore: Hashable) -> None:
         """Let one of the `chores` be done."""
-        saving, made = self._saving, self.coordination.snapshots
+        saving, made = self._saving, self.snapshots
         assert saving is not None
         assert made is not None
         if chore == COORDINATE:
-            self._carry(COORDINATOR, self.coordination.turn())
-            now = self.coordination.snapshots
+            self.turn()
+            now = self.snapshots
             self._coverage.hit("snapshot completed", 0 if now is None else now.made - made.made)
         else:
             saving.write(chore)
 
     def work(self, worker: int) -> None:
         """Let a worker take one step."""
-        at_work = self._workers[worker]
-        done, outgoing = at_work.step()
-        if not done and not outgoing and at_work.at_rest:
-            self._resting.add(worker)
-        self._save_cut(at_work)
-        self._carry(worker, outgoing)
-        self._coverage.stepped(at_work)
-        at_work.check()
+        self.group.work(worker)
+        self.take(self.group.arrived())
 
     def arrive(self, way: Hashable) -> None:
-        """Deliver the first message on ``way``. Its receiver drops a message of an old incarnation."""
-        queues, place = self._queues, way
-        if way not in queues:
-            assert isinstance(way, tuple)
-            queues, place = self._zombies, way[1]
-        incarnation, receiver, content = queues[place].popleft()
-        if not queues[place]:
-            del queues[place]
-        if incarnation != self._incarnation:
-            self._drop(receiver, content)
-            return
-        worker = self._workers.get(receiver)
-        self._coverage.arrives(worker, content)
-        if isinstance(content, BarrierPassed) and self.coordination.is_between_moves:
+        """Deliver the first message on ``way``."""
+        between = self.is_between_moves
+        if isinstance(self.group.arrive(way), BarrierPassed) and between:
             self._coverage.hit("snapshot inside a rescale")
-        self._carry(receiver, self._hand(receiver, content))
-        self._resting.discard(receiver)
-        if worker is not None:
-            worker.check()
+        self.take(self.group.arrived())
+
+    def take(self, came: Iterable[Arrived]) -> None:
+        super().take([*self._came_before(), *came])
 
     def pass_s(self, duration_s: float) -> None:
         """Let time pass."""
@@ -246,12 +385,12 @@ class SimulatedWorkers(LocalWorkers):
 
     def crash(self, who: str) -> NoReturn:
         """Lose a worker or the coordinator, as ``who`` says."""
-        self._coverage.hit(f"{who} crash" + (" inside a rescale" if self._moves else ""))
+        self._coverage.hit(f"{who} crash" + (" inside a rescale" if self._is_moving else ""))
         if self._saving is None:
             raise SimulatedCrash(
                 f"job {self._plan.job!r}: a {who} was lost, and the job has no snapshots. Start it from the beginning."
             )
-        self._saving.lost(self.coordination.snapshotting)
+        self._saving.lost(self.snapshotting)
         self.commit.is_lost = self._schedule.happens(0.5)
         raise SimulatedCrash(f"job {self._plan.job!r}: a {who} was lost. The job resumes from its last snapshot.")
 
@@ -260,27 +399,13 @@ class SimulatedWorkers(LocalWorkers):
         self._stops = True
         self.suspend()
 
-    def drain(self) -> None:
-        super().drain()
-        self._resting.clear()
-
     def request(self, members: Sequence[int], done: Done) -> None:
-        self._coverage.asked(self)
+        self._coverage.asked(self.phase, self.group)
         super().request(members, done)
 
     def replace(self, kept: Sequence[int], size: int, done: Done) -> None:
         """Go to ``size`` workers: ``kept`` of those that are there, and new ones."""
-        self.request((*sorted(kept), *self.coordination.new_workers(size - len(kept))), done)
-
-    @property
-    def backlogged(self) -> bool:
-        """Whether anything waits for credit anywhere."""
-        return any(worker.backlogged for worker in self._workers.values())
-
-    @property
-    def quiet(self) -> bool:
-        """Whether no record or epoch is in flight."""
-        return not any(isinstance(sent.content, Frame) for queue in self._queues.values() for sent in queue)
+        self.request((*sorted(kept), *self.new_workers(size - len(kept))), done)
 
     def _next(self) -> Hashable | None:
         """What happens next: a worker's step, by its number, or the arrival on a way. None: time has passed."""
@@ -294,56 +419,21 @@ class SimulatedWorkers(LocalWorkers):
 
     def _rest(self) -> None:
         """Advance the time to the next timer: no message is in flight, and no worker has work."""
-        workers = self._workers.values()
-        due_s = [due for worker in workers if (due := worker.due_s()) is not None]
-        wait_s = min(due_s, default=0.0) - self._clock.monotonic_s()
-        if any(worker.awaiting for worker in workers):
-            if self.wake.wait(WATCH_S):
-                self.wake.clear()
-            self._resting.clear()
-        elif wait_s > 0:
-            self.pass_s(wait_s)
-        elif not self._at_end:
+        if not self.group.rest() and not self._at_end:
             raise InternalError(
                 f"the job makes no progress: the workers wait, but no message is in flight (P8). The coordinator is "
-                f"{self.phase} and waits for {self.coordination.waiting_for() or 'nothing'}"
+                f"{self.phase} and waits for {self.waiting_for() or 'nothing'}"
             )
-
-    def _drop(self, receiver: int, content: Content) -> None:
-        if not isinstance(content, Frame):
-            self._coverage.hit("stale letter dropped")  # letters come from handles that name an incarnation
-        elif receiver in self._workers:
-            self._coverage.hit("stale frame dropped")
-            self._workers[receiver].receive(content)
-
-    def _carry(self, sender: int, messages: Iterable[Message]) -> None:
-        for receiver, content in messages:
-            way: Hashable = ("letters", sender, receiver)
-            if isinstance(content, Frame | Grant):
-                way = (type(content).__name__, *content.channel)
-            self._queues.setdefault(way, deque()).append(Sent(self._incarnation, receiver, content))
 
     @property
     def _at_end(self) -> bool:
         """Whether the job is done with all that it has been asked for."""
-        return not any(self._queues.values()) and super().finished
+        return not self.group.in_flight and super().finished
 
     @property
-    def _moves(self) -> bool:
+    def _is_moving(self) -> bool:
         """Whether a rescale is under way, a barrier between two of its moves included."""
-        return self.phase not in {"steady", "barrier"} or self.coordination.is_between_moves
-
-    def _background(self) -> Background:
-        assert self._saving is not None
-        return self._saving.background
-
-    def _save_cut(self, worker: Worker) -> None:
-        cut = worker.take_cut()
-        if cut is not None and self.coordination.snapshotting is not None:
-            self._coverage.cut(worker, cut)
-            if worker.suspended:
-                self._at_last_cut[worker.id] = worker.counts()
-            self.coordination.snapshotting.save(cut)
+        return self.phase not in {"steady", "barrier"} or self.is_between_moves
 
     def _is_moment(self, asked: ScheduledRescale | ScheduledSnapshot) -> bool:
         """Whether the moment of a request has come; at the latest when nothing else can happen."""
@@ -351,11 +441,11 @@ class SimulatedWorkers(LocalWorkers):
             return self._at_end
         match asked.when:
             case "moving":
-                return self._moves or self._at_end
+                return self._is_moving or self._at_end
             case "full":
-                return self.backlogged or self._at_end
+                return self.group.backlogged or self._at_end
             case "quiet":
-                return self.quiet or self._at_end
+                return self.group.quiet or self._at_end
             case "end":
                 return self._at_end
         return True
@@ -371,7 +461,7 @@ class SimulatedWorkers(LocalWorkers):
         asked = self._asked.pop(0)
         if self._at_end:
             self._coverage.hit("request at end of stream")
-        kept = self._schedule.some_of(self.coordination.target, min(asked.size, asked.kept))
+        kept = self._schedule.some_of(self.target, min(asked.size, asked.kept))
         try:
             self.replace(kept, asked.size, _nobody)
         except PlanError:
@@ -380,10 +470,10 @@ class SimulatedWorkers(LocalWorkers):
     def _stop(self) -> NoReturn:
         """End the stopped job: no worker may have read or written since the barrier of the last snapshot."""
         assert self._saving is not None
-        for worker in self._workers.values():
-            if worker.counts() != self._at_last_cut.get(worker.id):
+        for worker in self.group.hosted:
+            if worker.counts() != self.group.at_last_cut.get(worker.id):
                 raise InternalError(f"worker {worker.id} has read or written after the last barrier")
-        self._saving.stopped(self.coordination.snapshots)
+        self._saving.stopped(self.snapshots)
         raise SimulatedStop(f"job {self._plan.job!r} was stopped. It resumes from its last snapshot.")
 
     def _break(self) -> None:
@@ -399,8 +489,8 @@ class SimulatedWorkers(LocalWorkers):
         if self._turn < crash.turn:
             return False
         if crash.when == "moving":
-            return self._moves
-        snapshotting = self.coordination.snapshotting
+            return self._is_moving
+        snapshotting = self.snapshotting
         return snapshotting is None or self._saving is None or self._saving.is_time(crash.when, snapshotting)
 
 

@@ -34,7 +34,12 @@ from malstrom_py.workers.simulator.random_schedule import (
     ScheduledSnapshot,
 )
 from malstrom_py.workers.simulator.simulated_snapshots import SimulatedSnapshots, Work
-from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedCrash, SimulatedWorkers
+from malstrom_py.workers.simulator.simulated_workers import (
+    Queues,
+    SimulatedCoordinator,
+    SimulatedCrash,
+    SimulatedWorkers,
+)
 
 _START_S: Final = 4_102_444_800.0
 """2100: no record of today is ahead of the simulated clock (T4)."""
@@ -224,8 +229,8 @@ class _Incarnations:
         """What the run of now has done so far."""
         return self._now.result()
 
-    def _new(self, zombies: Queues) -> tuple[SimulatedWorkers, JobRun[SimulatedWorkers]]:
-        crew = SimulatedWorkers(
+    def _new(self, zombies: Queues) -> tuple[SimulatedCoordinator, JobRun[SimulatedWorkers]]:
+        crew = SimulatedCoordinator(
             self._plan,
             self._schedule,
             self._coverage,

@@ -5,13 +5,16 @@ Frames and grants travel on channels; all other messages travel outside them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.rescale.channels.channel import Frame, Grant
 from malstrom_py.rescale.moves.protocol import Order, PartHandedOver, Report, StateChunk
+from malstrom_py.sinks.base import CommitContext
 from malstrom_py.snapshot.manifest import Artefact
+from malstrom_py.sources.base import Part
 from malstrom_py.workers.reports.result import StepCounts
 
 Positions = Mapping[str, tuple[Any, bool]]
@@ -64,20 +67,153 @@ class Saved:
     payloads: tuple[tuple[str, bytes], ...] = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Build:
+    """Build worker ``worker`` with the table of ``members``, and channels also to ``others``, which join with it (R1).
+
+    Then open its sinks and restore its slots of ``restored``, a `RestorePoint`, if any (S5). ``beginning``: the steps
+    that start with their initial state.
+    """
+
+    worker: int
+    members: tuple[int, ...]
+    table: tuple[int, ...] = field(repr=False)
+    version: int = 0
+    incarnation: int = 1
+    others: tuple[int, ...] = ()
+    restored: Any = field(default=None, repr=False)
+    beginning: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Open streams to these peers."""
+
+    addresses: Mapping[int, Any] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Open streams and channels to joining workers (R1)."""
+
+    addresses: Mapping[int, Any] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PartWith:
+    """Close channels and streams to workers that have left (R8)."""
+
+    leavers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSources:
+    """Open the sources with ``parts``, those in ``begun`` at their positions."""
+
+    parts: Mapping[str, Sequence[Part]] = field(hash=False)
+    begun: Mapping[str, Mapping[Part, RestoredPart]] = field(default_factory=dict, repr=False, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start processing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Stop the sources, so that the job finishes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """Stop after all data in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Stop processing, pre-commit, and close all but the transactional writers."""
+
+    contexts: Mapping[str, CommitContext] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the worker, and end its process or loop."""
+
+
+WorkerOrder = Build | Reach | Welcome | PartWith | OpenSources | Start | Drain | Suspend | Finish | Close
+"""The orders of the coordinator to a worker beside the rescale protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """``worker`` is built, its sinks are open and its state is restored."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """``worker`` has opened the streams of a `Reach` or a `Welcome`."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """``worker`` has closed the channels and streams of a `PartWith`."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesOpened:
+    """``worker`` has opened its sources. ``fixed``: a source that cannot move to another worker, or ""."""
+
+    worker: int
+    fixed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a finished worker leaves: the pre-commits of its sinks, by step, and its last counts.
+
+    ``error``: the error of finishing, packed between processes; earlier pre-commits are listed to be discarded.
+    ``saved``: the last `Saved` again, because a leaver's stream may be closed before it arrives.
+    """
+
+    worker: int
+    payloads: tuple[tuple[str, bytes], ...] = field(repr=False)
+    counts: Mapping[str, StepCounts] = field(repr=False, hash=False)
+    error: Any = None
+    saved: Saved | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OrderFailed:
+    """``worker`` could not execute an order. ``error`` is packed."""
+
+    worker: int
+    error: bytes = field(repr=False)
+
+
+WorkerReply = Built | Reached | Parted | SourcesOpened | Finished | OrderFailed
+"""The replies of a worker to a `WorkerOrder`. `Start`, `Drain`, `Suspend` and `Close` have none."""
+
 COORDINATOR: Final = -1
 """The peer number of the coordinator."""
 
 PeerMessage = StateChunk | PartHandedOver
 """The messages from worker to worker outside the channels."""
 
-Outgoing = tuple[int, Frame | Grant | PeerMessage | Report]
+Outgoing = tuple[int, Frame | Grant | PeerMessage | Report | WorkerReply]
 """A message for another worker or the coordinator, with its receiver."""
 
-Content = Frame | Grant | PeerMessage | Order | Report | Connected | WorkerReport | Saved
+Content = Frame | Grant | PeerMessage | Order | Report | Connected | WorkerReport | Saved | WorkerOrder | WorkerReply
 """All messages that a transport carries."""
 
 Message = tuple[int, Content]
 """Any message with its receiver."""
 
 Incoming = Frame | Grant | PeerMessage | Order
-"""The messages that a worker receives."""
+"""The messages that `Worker.receive` takes."""

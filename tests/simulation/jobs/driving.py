@@ -15,7 +15,7 @@ from malstrom_py.workers.reports.job_status import RescaleReport
 from malstrom_py.workers.simulator.coverage import Coverage
 from malstrom_py.workers.simulator.random_schedule import RandomSchedule
 from malstrom_py.workers.simulator.simulated_snapshots import SimulatedSnapshots, Work
-from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedCrash, SimulatedWorkers
+from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedCoordinator, SimulatedCrash
 from tests.simulation.jobs.feeding import Fed
 from tests.simulation.jobs.jobs import Case
 from tests.simulation.jobs.layouts import Layout
@@ -214,17 +214,16 @@ class Driven:
             crew.close()
             return
         crew.pre_commit()
-        crew.close_before_commit()
         crew.commit.commit()
         crew.close()
 
-    def _started(self, workers: int, zombies: Queues) -> SimulatedWorkers:
+    def _started(self, workers: int, zombies: Queues) -> SimulatedCoordinator:
         self.incarnation += 1
         keeping, again = self._keeping, self.incarnation > 1
         saving = None
         if keeping is not None:
             saving = SimulatedSnapshots(keeping, self.chance, self.coverage, self._dead_writes, is_recovery=again)
-        crew = SimulatedWorkers(
+        crew = SimulatedCoordinator(
             self.plan,
             self.chance,
             self.coverage,

@@ -161,7 +161,7 @@ class Machine(RuleBasedStateMachine):
     @rule(size=_SIZE, leavers=st.sets(st.integers(0, SIZE_MAX - 1)))
     def replace(self, size: int, leavers: set[int]) -> None:
         """Rescale to ``size`` workers, without the workers at the given places."""
-        kept = [worker for at, worker in enumerate(self.driven.crew.coordination.target) if at not in leavers]
+        kept = [worker for at, worker in enumerate(self.driven.crew.target) if at not in leavers]
         with self.noted():
             self.driven.replace(kept[:size], size)
 

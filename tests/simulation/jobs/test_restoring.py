@@ -48,7 +48,7 @@ def test_a_store_that_does_not_answer_ends_the_run() -> None:
     driven.snapshot()
     until(driven, lambda: driven.crew.phase == "barrier")
     until(driven, lambda: driven.crew.phase == "steady")
-    driven.crew.coordination.turn()
+    driven.crew.turn()
     driven.crew.pass_s(SAVE_DEADLINE_S + 1)
     with pytest.raises(mp.MalstromError, match="has not been written to MemoryStore"):
-        driven.crew.coordination.turn()
+        driven.crew.turn()

@@ -19,12 +19,14 @@ from malstrom_py.snapshot.log import JobStart, next_incarnation
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.coordinator import recovery as beginning
+from malstrom_py.workers.coordinator.coordinator import Coordinator
+from malstrom_py.workers.coordinator.job_machine import SUSPENDS
 from malstrom_py.workers.coordinator.recovery import RestorePoint
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.engine.region_input import RegionInput
 from malstrom_py.workers.engine.worker import Worker
-from malstrom_py.workers.runtime import local_workers as crew
+from malstrom_py.workers.runtime import worker_host
 from malstrom_py.workers.simulator import simulated_workers as simulated_crew
 from tests.simulation.jobs.jobs import draw
 
@@ -202,14 +204,13 @@ def last_forgotten(right: Callable[..., Any]) -> Callable[..., Any]:
     return lambda feed, message, last=False: right(feed, message)
 
 
-def stopped_early(right: Callable[..., Any]) -> Callable[..., Any]:
+def stopped_early(right: Any) -> Any:
     """The job stops before its last snapshot is durable."""
 
-    def ask_last(snapshotting: Any) -> None:
-        right(snapshotting)
-        snapshotting.has_stopped = True
+    def suspended(coordinator: Any) -> bool:
+        return coordinator._machine.stop in SUSPENDS
 
-    return ask_last
+    return property(suspended)
 
 
 def always_continued(right: Callable[..., Any]) -> Callable[..., Any]:
@@ -228,7 +229,7 @@ WRONG: Final = {
     "a dirty key is missed": Wrong(KeyedState, "note", change_missed, 0),
     "a key that has left is missed": Wrong(KeyedState, "collect", leaving_missed, 76),
     "sinks commit before the manifest": Wrong(SnapshotCoordinator, "_store", committed_early, 38),
-    "payloads of a leaver are lost": Wrong(crew, "pre_committed", leaver_forgotten, 292),
+    "payloads of a leaver are lost": Wrong(worker_host, "pre_committed", leaver_forgotten, 292),
     "frontiers are not restored": Wrong(Worker, "continue_at", nothing, 5, "ttl"),
     "frontiers are those of the end": Wrong(Worker, "_maybe_cut", frontiers_of_the_end, 2, "windows-of-windows"),
     "states of parts are not restored": Wrong(RestorePoint, "_kept", no_state, 90, "linear"),
@@ -239,6 +240,6 @@ WRONG: Final = {
     "enrich in flight is left out": Wrong(Enrich, "install", none_in_flight, 1, "enriched"),
     "collect buffers are left out": Wrong(CollectStep, "install", none_in_flight, 2, "collect"),
     "workers continue after the last barrier": Wrong(RegionInput, "at_sources", last_forgotten, 9),
-    "a job stops before its last snapshot is durable": Wrong(SnapshotCoordinator, "ask_last", stopped_early, 6),
+    "a job stops before its last snapshot is durable": Wrong(Coordinator, "suspended", stopped_early, 6),
 }
 """The error, its place, and the first seed that shows it: another seed soon after must show it too."""

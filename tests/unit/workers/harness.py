@@ -28,7 +28,7 @@ from malstrom_py.testing import VirtualClock, as_step
 from malstrom_py.worker_context import WorkerInfo
 from malstrom_py.workers.reports.job_status import RescaleReport
 from malstrom_py.workers.reports.result import StepCounts
-from malstrom_py.workers.runtime.local_workers import LocalWorkers
+from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
 from malstrom_py.workers.transport.messages import Content
 from tests.unit.operators.scripted import Scripted
 
@@ -81,7 +81,7 @@ STEPS_MAX = 20_000
 
 
 class Running:
-    """``job`` on ``workers`` workers, open; ``kind`` is the crew's class, ``options`` are its."""
+    """``job`` on ``workers`` workers, open; ``kind`` is the class of its workers, ``options`` as of `local_run`."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Running:
         self.clock = clock or VirtualClock()
         # Little credit, so that markers wait for few rows, and held rows fill a channel.
         batching = options.pop("batching", mp.Batching(rows_max=rows_max, credit=Credit(rows=4 * rows_max)))
-        self.crew = kind(job.plan(), workers=workers, batching=batching, clock=self.clock, **options)
+        self.crew = local_run(job.plan(), workers=workers, batching=batching, clock=self.clock, kind=kind, **options)
         self.crew.commit.recover()
         self.crew.open()
         self.reports: list[RescaleReport] = []
@@ -114,6 +114,10 @@ class Running:
     def _done(self, ended: RescaleReport | MalstromError) -> None:
         assert isinstance(ended, RescaleReport)
         self.reports.append(ended)
+
+    def rows_in(self, step: str) -> int:
+        """How many records a step has taken, over all workers there have been."""
+        return self.crew.counts()[step].rows_in
 
     def settle(self) -> Running:
         """Step until nothing moves."""
@@ -135,7 +139,6 @@ class Running:
             if self.crew.finished:
                 counts = self.crew.counts()
                 self.crew.pre_commit()
-                self.crew.close_before_commit()
                 self.crew.commit.commit()
                 self.crew.close()
                 return counts

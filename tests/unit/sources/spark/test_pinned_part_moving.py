@@ -11,6 +11,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks
 from malstrom_py.sources.spark import Spark
+from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.runtime.local_workers import LocalWorkers
 from tests.unit.sources.spark.copies import copy_with, parquet, pin_over
 
@@ -42,11 +43,11 @@ def test_whatever_the_schedule(tmp_path: Path, seed: int) -> None:
     check(out)
 
 
-def rescaling(*sizes: int, every: int) -> Callable[[LocalWorkers], bool]:
+def rescaling(*sizes: int, every: int) -> Callable[[Coordinator[LocalWorkers]], bool]:
     """Request the next of ``sizes`` after each given number of steps."""
     left, steps = list(sizes), [0]
 
-    def until(crew: LocalWorkers) -> bool:
+    def until(crew: Coordinator[LocalWorkers]) -> bool:
         steps[0] += 1
         if left and steps[0] % every == 0:
             assert not crew.finished

@@ -8,14 +8,15 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.clock import VirtualClock
 from malstrom_py.errors import SnapshotError
+from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.runtime.local_workers import LocalWorkers
+from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
 
 
-def crew() -> LocalWorkers:
+def crew() -> Coordinator[LocalWorkers]:
     job = mp.Job("crew")
     job.source("in", sources.Memory([1, 2])).key_by("key", lambda n: n).sink("out", sinks.Memory())
-    made = LocalWorkers(job.plan(), workers=2, batching=Batching(), clock=VirtualClock())
+    made = local_run(job.plan(), workers=2, batching=Batching(), clock=VirtualClock())
     made.open()
     return made
 

@@ -13,8 +13,7 @@ from malstrom_py.rescale.channels.channel import OPEN
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
-from malstrom_py.workers.engine.background import Background
-from malstrom_py.workers.runtime.local_workers import LocalWorkers
+from malstrom_py.workers.runtime.local_workers import local_run
 
 
 class AtOnce:
@@ -38,11 +37,6 @@ class AtOnce:
 
     def close(self) -> None:
         self._back.clear()
-
-
-class PromptCrew(LocalWorkers):
-    def _background(self) -> Background:
-        return AtOnce()
 
 
 class Slowly:
@@ -70,7 +64,9 @@ class Slowly:
         build(job.source("in", source or endless()), self)
         keeping = SnapshotUse(mp.Snapshots(MemoryStore(), interval_s=interval_s))
         batching = mp.Batching(rows_max=rows_max)
-        self.crew = PromptCrew(job.plan(), workers=workers, batching=batching, clock=self.clock, keeping=keeping)
+        self.crew = local_run(
+            job.plan(), workers=workers, batching=batching, clock=self.clock, keeping=keeping, background=AtOnce
+        )
         self.crew.begin()
         self.crew.open()
 
@@ -258,7 +254,7 @@ def test_what_is_fast_is_not_limited() -> None:
     slowly = Slowly(build, 1e-7, workers=3).go(0.1)
     slowly.largest = 0
     slowly.go(0.1)
-    workers = slowly.crew._workers.values()
+    workers = slowly.crew.group.hosted
     windows = [channel.window for w in workers for e in w._graph.exchanges.values() for channel in e.remote.values()]
     assert windows == [OPEN] * 6
     assert slowly.largest >= 1024
@@ -268,7 +264,7 @@ def test_where_the_clock_stands_still_nothing_is_limited() -> None:
     slowly = Slowly(into_slow_sink, 0.0, workers=3, source=endless(3))
     for _ in range(50):
         slowly.crew.step()
-    sources_read = [w._graph.operators["in"] for w in slowly.crew._workers.values()]
+    sources_read = [w._graph.operators["in"] for w in slowly.crew.group.hosted]
     rows = min(reader.batch_size.rows for read in sources_read for reader in read._readers)  # type: ignore[attr-defined]
     assert rows >= 1024
 

@@ -23,7 +23,7 @@ from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership
 from malstrom_py.workers.engine.worker import Worker
-from malstrom_py.workers.runtime.local_workers import LocalWorkers
+from malstrom_py.workers.runtime.local_workers import local_run
 
 ROWS_MAX, CONCURRENCY, CREDIT = 16, 5, 64
 QUEUE_MAX = CONCURRENCY + 2 * ROWS_MAX
@@ -179,7 +179,7 @@ def test_a_crew_that_awaits_calls_neither_spins_nor_sleeps_past_them(virtual: bo
     door = Door()
     job, out = enriched(door, 3)
     clock = VirtualClock() if virtual else SystemClock()
-    crew = LocalWorkers(job.plan(), workers=1, batching=Batching(rows_max=ROWS_MAX), clock=clock)
+    crew = local_run(job.plan(), workers=1, batching=Batching(rows_max=ROWS_MAX), clock=clock)
     crew.open()
     later = threading.Timer(0.1, door.open)
     later.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 import pytest
 
@@ -15,12 +15,33 @@ from malstrom_py.errors import InternalError, OperatorError, PeerError, SinkErro
 from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant
 from malstrom_py.worker_context import WorkerInfo
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
-from malstrom_py.workers.engine.graph_builder import Membership, build_sinks
-from malstrom_py.workers.ray.worker_server import ORDERS, WorkerServer
+from malstrom_py.workers.engine.graph_builder import build_sinks
+from malstrom_py.workers.ray.worker_server import WorkerServer
 from malstrom_py.workers.reports.error_transfer import unpack_error
-from malstrom_py.workers.transport.messages import COORDINATOR, WorkerCounts, WorkerStatus
+from malstrom_py.workers.runtime.worker_host import _EXECUTED_BY
+from malstrom_py.workers.transport.messages import (
+    COORDINATOR,
+    Build,
+    Built,
+    Close,
+    Content,
+    Drain,
+    Finish,
+    Finished,
+    OpenSources,
+    OrderFailed,
+    Reach,
+    Reached,
+    SourcesOpened,
+    Start,
+    WorkerCounts,
+    WorkerOrder,
+    WorkerStatus,
+)
 from tests.unit.polled import Polled
 from tests.unit.workers.harness import Ledger, Streams
+
+R = TypeVar("R")
 
 TABLE = tuple(slot % 2 for slot in range(1024))
 
@@ -36,43 +57,40 @@ def plan_of(sink: Any, values: range = range(100), *, fails_at: int = -1) -> Pla
 
 
 class Driven:
-    """A host with its streams. `ask` leaves a question, `go` runs the loop until ``rounds`` receives have been made."""
+    """A server with its streams. `go` lets it receive what has been ordered, then ``rounds`` times nothing."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
         self.streams = Streams()
-        self.host = WorkerServer(plan, self.streams, batching=mp.Batching(), checks=False)
+        self.server = WorkerServer(plan, 0, self.streams, "coordinator", batching=mp.Batching(), checks=False)
         self.commit = SinkCommits(plan.job, build_sinks(plan, mp.InProcess()._clock), 0.0)
 
-    def opened(self, *, members: tuple[int, ...] = (0,), parts: Sequence[str] = ("0",)) -> Driven:
-        member = Membership(0, members, TABLE if len(members) > 1 else (0,) * 1024)
-        others = {worker: "there" for worker in (COORDINATOR, *members) if worker}
-        self.answers = [
-            self.host.do("build", member, (), False),
-            self.host.do("reach", others),
-            self.host.do("open_sources", {"in": list(parts)}),
-            self.host.do("start"),
-        ]
+    def order(self, *orders: Content) -> Driven:
+        self.streams.coming.append(list(orders))
         return self
+
+    def opened(self, *, members: tuple[int, ...] = (0,), parts: Sequence[str] = ("0",)) -> Driven:
+        table = TABLE if len(members) > 1 else (0,) * 1024
+        others = {worker: "there" for worker in members if worker}
+        assigned = {"in": [sources.Part(part) for part in parts]}
+        return self.order(Build(0, members, table), Reach(others), OpenSources(assigned), Start())
 
     def go(self, rounds: int) -> None:
         """Let the loop work, then break its streams: what it had sent by then is there to be looked at."""
         self.streams.coming.extend([[]] * rounds)
         self.streams.coming.append(PeerError("enough"))
         with pytest.raises(PeerError, match="enough"):
-            self.host.run()
+            self.server.run()
+
+    def replies(self, kind: type[R]) -> list[R]:
+        return [content for content in self.streams.sent.get(COORDINATOR, []) if isinstance(content, kind)]
 
 
 def test_it_reads_to_the_end_and_says_how_it_stands() -> None:
     driven = Driven(plan_of(Ledger())).opened()
     driven.go(10)
-    assert [answer.exception() for answer in driven.answers] == [None] * 4
-    told = driven.streams.sent[COORDINATOR]
-    assert [news for news in told if isinstance(news, WorkerStatus)][-1] == WorkerStatus(
-        0, 0, finished=True, suspended=False
-    )
-    tallies = [news for news in told if isinstance(news, WorkerCounts)]
-    assert tallies
+    assert driven.streams.sent[COORDINATOR][:3] == [Built(0), Reached(0), SourcesOpened(0, "")]
+    assert driven.replies(WorkerStatus)[-1] == WorkerStatus(0, 0, finished=True, suspended=False)
+    assert driven.replies(WorkerCounts)
     assert driven.streams.closed
 
 
@@ -110,34 +128,28 @@ def test_finishing_pre_commits_and_closes_and_the_loop_ends_when_it_is_closed() 
     ledger = Ledger()
     driven = Driven(plan_of(ledger)).opened()
     driven.streams.coming.extend([[]] * 5)
-    seen: list[Any] = []
-
-    def look(_: float) -> list[Any]:
-        if driven.streams.coming:
-            return driven.streams.coming.popleft()  # type: ignore[return-value]
-        if not seen:
-            seen.append(driven.host.do("finish", driven.commit.contexts))
-            seen.append(driven.host.do("close"))
-        return []
-
-    driven.streams.receive = look  # type: ignore[method-assign,assignment]
-    driven.host.run()
-    finished = seen[0].result()
+    driven.order(Finish(driven.commit.contexts)).order(Close()).server.run()
+    (finished,) = driven.replies(Finished)
     assert (finished.error, [step for step, _ in finished.payloads]) == (None, ["out"])
     assert (finished.counts["in"].rows_in, finished.counts["out"].rows_in) == (100, 100)
     driven.commit.add(finished.payloads)
     driven.commit.commit()
     assert len(ledger.visible) == 100
-    with pytest.raises(InternalError, match="has ended"):
-        driven.host.do("start")
+    assert driven.streams.closed
 
 
 def test_a_writer_that_cannot_pre_commit_is_told_as_an_answer() -> None:
     driven = Driven(plan_of(Ledger(failing={0: "pre_commit"}))).opened()
-    asked = driven.host.do("finish", driven.commit.contexts)
-    driven.host.do("close")
-    driven.host.run()
-    assert isinstance(unpack_error(asked.result().error), SinkError)
+    driven.order(Finish(driven.commit.contexts)).order(Close()).server.run()
+    (finished,) = driven.replies(Finished)
+    assert isinstance(unpack_error(finished.error), SinkError)
+
+
+def test_a_worker_that_has_finished_does_not_mind_that_others_end_first() -> None:
+    driven = Driven(plan_of(Ledger())).opened(members=(0, 1)).order(Finish({}))
+    driven.streams.coming.append(PeerError("worker 1 is gone", peer=1))
+    driven.order(Close()).server.run()
+    assert 1 not in driven.streams.connected
 
 
 def test_a_function_that_raises_ends_the_loop_and_all_is_closed() -> None:
@@ -145,34 +157,25 @@ def test_a_function_that_raises_ends_the_loop_and_all_is_closed() -> None:
     driven = Driven(plan_of(ledger, fails_at=7)).opened()
     driven.streams.coming.extend([[]] * 5)
     with pytest.raises(OperatorError, match="step 'check'") as caught:
-        driven.host.run()
+        driven.server.run()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert driven.streams.closed
     assert (0, "close") in ledger.calls
 
 
-def test_who_asks_a_loop_that_fails_is_answered_with_the_failure() -> None:
-    driven = Driven(plan_of(Ledger())).opened()
-    driven.streams.coming.append(PeerError("worker 1 is gone"))
-    late: list[Any] = []
-    receive = driven.streams.receive
-
-    def ask_and_receive(timeout_s: float) -> Any:
-        late.append(driven.host.do("drain"))
-        return receive(timeout_s)
-
-    driven.streams.receive = ask_and_receive  # type: ignore[method-assign]
-    with pytest.raises(PeerError):
-        driven.host.run()
-    assert isinstance(late[0].exception(), PeerError)
+def test_a_close_that_fails_ends_the_loop_with_its_error() -> None:
+    driven = Driven(plan_of(Ledger(failing={0: "close"}))).opened().order(Close())
+    with pytest.raises(SinkError):
+        driven.server.run()
+    assert driven.streams.closed
 
 
-def test_a_question_that_fails_is_answered_and_the_loop_goes_on() -> None:
-    driven = Driven(plan_of(Ledger())).opened()
-    unknown = driven.host.do("no such order")
+def test_an_order_that_fails_is_answered_and_the_loop_goes_on() -> None:
+    driven = Driven(plan_of(Ledger(failing={0: "open"}))).order(Drain(), Build(0, (0,), (0,) * 1024), Drain())
     driven.go(5)
-    assert isinstance(unknown.exception(), KeyError)
-    assert driven.streams.sent[COORDINATOR]
+    before, build = driven.replies(OrderFailed)
+    assert isinstance(unpack_error(before.error), InternalError)
+    assert isinstance(unpack_error(build.error), SinkError)
 
 
 class Leaving(Ledger):
@@ -182,14 +185,12 @@ class Leaving(Ledger):
         sys.exit(3)
 
 
-def test_a_function_that_exits_ends_the_loop_and_who_asked_is_answered() -> None:
-    driven = Driven(plan_of(Leaving()))
-    asked = [driven.host.do("build", Membership(0, (0,), (0,) * 1024), (), False), driven.host.do("start")]
+def test_a_function_that_exits_ends_the_loop() -> None:
+    driven = Driven(plan_of(Leaving())).order(Build(0, (0,), (0,) * 1024), Start())
     with pytest.raises(SystemExit):
-        driven.host.run()
-    assert [type(answer.exception(timeout=0)) for answer in asked] == [SystemExit, SystemExit]
+        driven.server.run()
     assert driven.streams.closed
 
 
-def test_every_order_is_a_method_that_says_what_it_does() -> None:
-    assert all(order.__doc__ and getattr(WorkerServer, name) is order for name, order in ORDERS.items())
+def test_every_order_has_what_executes_it() -> None:
+    assert set(get_args(WorkerOrder)) == set(_EXECUTED_BY)

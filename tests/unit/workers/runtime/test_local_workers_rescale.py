@@ -73,7 +73,7 @@ def test_what_leavers_have_counted_stays_counted() -> None:
     running.ask(1).settle()
     after = running.crew.counts()
     assert all(after[name].rows_in >= count for name, count in before.items())
-    assert running.crew.rows_in("again") == after["again"].rows_in
+    assert running.rows_in("again") == after["again"].rows_in
     assert after["counted"].keys == 7
     assert running.finish()["out"].rows_in == 240
 
@@ -143,7 +143,7 @@ def test_a_key_that_moves_from_worker_one_to_worker_zero_keeps_its_order_in_memo
     job.source("in", sources.Memory(range(400))).key_by("key", lambda n: n % 8).sink("out", out)
     running = Running(job, workers=2)
     running.step(40)
-    written = {worker.id: worker.rows_in("out") for worker in running.crew._workers.values()}
+    written = {worker.id: worker.rows_in("out") for worker in running.crew.group.hosted}
     assert min(written.values()) > 10
     running.ask(1).settle().step(10).ask(3).settle()
     running.finish()
@@ -222,7 +222,7 @@ def test_a_size_that_cannot_be_is_refused_and_nothing_has_happened(size: Any) ->
 
 def test_r10_slots_are_balanced_and_few_move() -> None:
     running = Running(two_stages(sinks.Memory()), workers=4).ask(5).settle()
-    owned = [running.crew.coordination.table.count(worker) for worker in running.crew.members]
+    owned = [running.crew.table.count(worker) for worker in running.crew.members]
     assert (sorted(owned), running.reports[0].slots) == ([12, 13, 13, 13, 13], 12)
     running.finish()
 
@@ -253,7 +253,7 @@ def test_who_reads_what_cannot_be_read_on_elsewhere_does_not_leave() -> None:
     # Others may join, read none of its rows, and leave again.
     running.ask(4).settle().ask(2).settle()
     assert source.built == [0, 1]
-    while not running.crew._workers[1].reading.finished:
+    while not running.crew.group.worker(1).reading.finished:
         running.step()
     running.ask(1).settle()
     assert running.crew.members == (0,)
@@ -276,7 +276,7 @@ def test_a_job_that_is_drained_reads_nothing_more_whoever_joins(moment: str) -> 
     running.crew.drain()
     if moment != "during":
         running.ask(3)
-    read = running.crew.rows_in("in")
+    read = running.rows_in("in")
     running.settle()
     counts = running.finish()
     assert counts["in"].rows_in == counts["out"].rows_in == read
@@ -296,7 +296,7 @@ def test_r7_a_job_is_suspended_once_nothing_moves() -> None:
         running.crew.step()
     assert running.crew.suspended
     assert (running.crew.phase, len(running.reports)) == ("steady", 1)
-    assert running.crew.rows_in("in") == running.crew.rows_in("out")
+    assert running.rows_in("in") == running.rows_in("out")
     running.crew.close()
 
 

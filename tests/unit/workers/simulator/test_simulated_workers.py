@@ -8,7 +8,7 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.simulator.coverage import Coverage
 from malstrom_py.workers.simulator.random_schedule import RandomSchedule
-from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedWorkers
+from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedCoordinator
 
 
 def counting() -> Plan:
@@ -18,8 +18,8 @@ def counting() -> Plan:
     return job.plan()
 
 
-def started(plan: Plan, incarnation: int, zombies: Queues) -> SimulatedWorkers:
-    crew = SimulatedWorkers(
+def started(plan: Plan, incarnation: int, zombies: Queues) -> SimulatedCoordinator:
+    crew = SimulatedCoordinator(
         plan,
         RandomSchedule(1),
         Coverage(),
@@ -49,5 +49,5 @@ def test_f1_what_several_lost_runs_have_sent_all_comes_to_the_next_one() -> None
     crew = started(plan, 3, zombies)
     while crew.ways:
         crew.arrive(crew.ways[0])
-    assert crew.rows_in("n") == 0, "no row counts"
+    assert crew.group.rows_in("n") == 0, "no row counts"
     crew.close()

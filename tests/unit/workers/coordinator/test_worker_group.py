@@ -1,0 +1,56 @@
+"""Local and simulated workers keep the contract of a `WorkerGroup`. `tests/integration/ray` has Ray's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py.builder.plan import Plan
+from malstrom_py.testing import VirtualClock
+from malstrom_py.workers.runtime.local_workers import LocalWorkers
+from malstrom_py.workers.simulator.coverage import Coverage
+from malstrom_py.workers.simulator.simulated_workers import SimulatedWorkers
+from tests.unit.workers.coordinator.worker_groups import (
+    CHECKS,
+    Grouped,
+    Refusing,
+    check_failed_start_is_an_error,
+    counted,
+    make_counted,
+)
+
+
+def local(plan: Plan) -> Grouped:
+    return Grouped(LocalWorkers(plan, batching=mp.Batching(), clock=VirtualClock()), plan)
+
+
+def simulated(plan: Plan) -> Grouped:
+    group = SimulatedWorkers(
+        plan,
+        Coverage(),
+        batching=mp.Batching(),
+        clock=VirtualClock(),
+        checks=True,
+        incarnation=1,
+        zombies={},
+        keys_per_parcel=None,
+    )
+
+    def turn() -> None:
+        for way in list(group.ways):
+            group.arrive(way)
+
+    return Grouped(group, plan, turn)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("made", [local, simulated])
+def test_a_group_keeps_the_contract(made: Callable[[Plan], Grouped], check: Callable[[Grouped], None]) -> None:
+    check(made(make_counted()))
+
+
+@pytest.mark.parametrize("made", [local, simulated])
+def test_a_start_that_fails_is_an_error(made: Callable[[Plan], Grouped]) -> None:
+    check_failed_start_is_an_error(made(counted(Refusing())))
