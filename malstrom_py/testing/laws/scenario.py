@@ -363,12 +363,22 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         yield replace(scenario, cuts=scenario.cuts - {cut})
     for slot, owner in enumerate(scenario.owners):
         if owner:
-            yield replace(scenario, owners=(*scenario.owners[:slot], 0, *scenario.owners[slot + 1 :]))
+            owners = (*scenario.owners[:slot], 0, *scenario.owners[slot + 1 :])
+            yield replace(scenario, owners=owners)
+            yield replace(scenario, owners=owners, moves=tuple(_mirrored(move, slot) for move in scenario.moves))
     for number, move in enumerate(scenario.moves):
         before, after = scenario.moves[:number], scenario.moves[number + 1 :]
         yield replace(scenario, moves=before + after)
         for simpler in _simpler(move):
             yield replace(scenario, moves=(*before, simpler, *after))
+
+
+def _mirrored(move: SlotMove, slot: int) -> SlotMove:
+    """Return the move with instances 0 and 1 exchanged for one slot."""
+    owner = move.owners[slot]
+    return replace(
+        move, owners=(*move.owners[:slot], 1 - owner if owner in (0, 1) else owner, *move.owners[slot + 1 :])
+    )
 
 
 def _simpler(move: SlotMove) -> Iterator[SlotMove]:

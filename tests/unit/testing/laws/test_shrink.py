@@ -44,5 +44,10 @@ def test_a_move_becomes_one_that_is_over_at_once_of_all_keys_of_one_slot() -> No
     assert move.at == move.until
 
 
+def test_a_move_begins_on_instance_0() -> None:
+    small = shrunk(SCENARIO, lambda s: any(move.owners[0] not in (None, s.owners[0]) for move in s.moves))
+    assert (small.owners, small.moves[0].owners) == ((0, 0, 0, 0), (1, None, None, None))
+
+
 def test_nothing_is_left_out_of_what_needs_all() -> None:
     assert shrunk(SCENARIO, lambda scenario: False) is SCENARIO
