@@ -42,7 +42,7 @@ def verify(checkpointer: SnapshotReader, id: SnapshotId) -> list[str]:
 
 
 def faults_of(checkpointer: SnapshotReader, manifest: Manifest) -> Iterator[str]:
-    """Yield the faults of the artefacts of ``manifest``. A checkpointer with ``note_whole(id)`` is told of none.
+    """Yield the faults of the artefacts of ``manifest``. If there are none, ``checkpointer.note_whole`` is called.
 
     Raises:
         SnapshotError: the store cannot be reached or denies access; the snapshot may still be whole.
