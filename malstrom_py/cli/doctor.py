@@ -32,7 +32,7 @@ class Requirement:
 
 _CONNECT: Final = pip_command("pyspark[connect]>=4.0")
 
-CORE: Final = ("cloudpickle", "msgpack", "polars", "pyarrow", "rich", "typer", "xxhash")
+CORE: Final = ("cloudpickle", "msgpack", "msgspec", "polars", "pyarrow", "rich", "typer", "xxhash")
 OPTIONAL: Final = {
     "ray": Requirement(pip_install("ray"), "jobs on Ray", at_least=(2, 52)),
     "pyzmq": Requirement(pip_install("ray"), "jobs on Ray", at_least=(26,)),

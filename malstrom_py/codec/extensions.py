@@ -35,52 +35,28 @@ _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _ZONE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+-]{0,31}(/[A-Za-z0-9_+-]{1,31}){0,2}")
 
 
-def date_to_bytes(value: dt.date) -> bytes:
-    """Encode a date in four bytes: year, month, day."""
-    return _DATE.pack(value.year, value.month, value.day)
+def _time_to_bytes(value: dt.time) -> bytes:
+    return _TIME.pack(value.hour, value.minute, value.second, value.microsecond, value.fold) + _tzinfo_to_bytes(value)
 
 
-def date_from_bytes(data: bytes) -> dt.date:
-    """Decode the result of `date_to_bytes`."""
-    return dt.date(*_DATE.unpack(data))
-
-
-def time_to_bytes(value: dt.time) -> bytes:
-    """Encode a time: wall clock and fold, then the zone."""
-    return _TIME.pack(value.hour, value.minute, value.second, value.microsecond, value.fold) + _zone_to_bytes(value)
-
-
-def time_from_bytes(data: bytes) -> dt.time:
-    """Decode the result of `time_to_bytes`."""
+def _time_from_bytes(data: bytes) -> dt.time:
     hour, minute, second, microsecond, fold = _TIME.unpack_from(data)
-    return dt.time(hour, minute, second, microsecond, _zone_from_bytes(data[_TIME.size :]), fold=fold)
+    return dt.time(hour, minute, second, microsecond, _tzinfo_from_bytes(data[_TIME.size :]), fold=fold)
 
 
-def datetime_to_bytes(value: dt.datetime) -> bytes:
-    """Encode a datetime: date, wall clock and fold, then the zone."""
+def _datetime_to_bytes(value: dt.datetime) -> bytes:
     return _DATETIME.pack(
         value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, value.fold
-    ) + _zone_to_bytes(value)
+    ) + _tzinfo_to_bytes(value)
 
 
-def datetime_from_bytes(data: bytes) -> dt.datetime:
-    """Decode the result of `datetime_to_bytes`."""
+def _datetime_from_bytes(data: bytes) -> dt.datetime:
     year, month, day, hour, minute, second, microsecond, fold = _DATETIME.unpack_from(data)
-    zone = _zone_from_bytes(data[_DATETIME.size :])
+    zone = _tzinfo_from_bytes(data[_DATETIME.size :])
     return dt.datetime(year, month, day, hour, minute, second, microsecond, zone, fold=fold)
 
 
-def timedelta_to_bytes(value: dt.timedelta) -> bytes:
-    """Encode a timedelta: days, seconds, microseconds."""
-    return _DELTA.pack(value.days, value.seconds, value.microseconds)
-
-
-def timedelta_from_bytes(data: bytes) -> dt.timedelta:
-    """Decode the result of `timedelta_to_bytes`."""
-    return dt.timedelta(*_DELTA.unpack(data))
-
-
-def timezone_to_bytes(value: dt.timezone) -> bytes:
+def _timezone_to_bytes(value: dt.timezone) -> bytes:
     """Encode a timezone: the offset in microseconds, then the name if one was given."""
     given = value.__getinitargs__()  # type: ignore[attr-defined]  # as pickle does: (offset,) or (offset, name)
     name: str = given[1] if len(given) > 1 else ""
@@ -90,22 +66,20 @@ def timezone_to_bytes(value: dt.timezone) -> bytes:
     )
 
 
-def timezone_from_bytes(data: bytes) -> dt.timezone:
-    """Decode the result of `timezone_to_bytes`."""
+def _timezone_from_bytes(data: bytes) -> dt.timezone:
     offset = dt.timedelta(microseconds=_OFFSET.unpack_from(data)[0])
     name = data[_OFFSET.size :]
     return dt.timezone(offset, name[1:].decode("utf-8", "surrogatepass")) if name else dt.timezone(offset)
 
 
-def zone_to_bytes(value: zoneinfo.ZoneInfo) -> bytes:
-    """Encode the name of a zone."""
+def _zone_to_bytes(value: zoneinfo.ZoneInfo) -> bytes:
     if value.key is None or not _ZONE.fullmatch(value.key):
         raise NotEncodable(zoneinfo.ZoneInfo, "its zone has no name in the tz database. Use ZoneInfo('Area/City')")
     return value.key.encode()
 
 
-def zone_from_bytes(data: bytes) -> zoneinfo.ZoneInfo:
-    """Decode the result of `zone_to_bytes`. `NotDecodable` if this machine does not know the zone."""
+def _zone_from_bytes(data: bytes) -> zoneinfo.ZoneInfo:
+    """Decode the result of `_zone_to_bytes`. `NotDecodable` if this machine does not know the zone."""
     name = data.decode()
     if not _ZONE.fullmatch(name):
         raise NotDecodable("a time zone has an illegal name")
@@ -115,26 +89,26 @@ def zone_from_bytes(data: bytes) -> zoneinfo.ZoneInfo:
         raise NotDecodable(f"this machine does not know the time zone {name}; install tzdata") from None
 
 
-def _zone_to_bytes(value: dt.datetime | dt.time) -> bytes:
+def _tzinfo_to_bytes(value: dt.datetime | dt.time) -> bytes:
     zone = value.tzinfo
     if zone is None:
         return b""
     if type(zone) is dt.timezone:
-        return b"O" + timezone_to_bytes(zone)
+        return b"O" + _timezone_to_bytes(zone)
     if type(zone) is zoneinfo.ZoneInfo:
-        return b"Z" + zone_to_bytes(zone)
+        return b"Z" + _zone_to_bytes(zone)
     raise NotEncodable(
         type(value), f"its time zone is a {type(zone).__module__}.{type(zone).__qualname__}. Use zoneinfo.ZoneInfo"
     )
 
 
-def _zone_from_bytes(data: bytes) -> dt.tzinfo | None:
+def _tzinfo_from_bytes(data: bytes) -> dt.tzinfo | None:
     if not data:
         return None
     if data[0] == ord("O"):
-        return timezone_from_bytes(data[1:])
+        return _timezone_from_bytes(data[1:])
     if data[0] == ord("Z"):
-        return zone_from_bytes(data[1:])
+        return _zone_from_bytes(data[1:])
     raise NotDecodable("a time zone of an unknown kind")
 
 
@@ -146,23 +120,7 @@ _COUNT: Final = struct.Struct("<B")
 _DIMENSIONS_MAX: Final = 32
 
 
-def is_numpy(kind: type) -> bool:
-    """Return whether the module of ``kind`` is numpy; `scalar_to_bytes` and `array_to_bytes` check the type.
-
-    >>> is_numpy(int)
-    False
-    """
-    return kind.__module__ == "numpy"
-
-
-def is_array(kind: type) -> bool:
-    """Return whether ``kind`` is numpy's array, and not a subclass."""
-    import numpy as np
-
-    return kind is np.ndarray
-
-
-def scalar_to_bytes(value: Any) -> bytes:
+def _scalar_to_bytes(value: Any) -> bytes:
     """Encode a numpy scalar: the dtype, then its bytes; text and bytes unchanged."""
     import numpy as np
 
@@ -177,8 +135,7 @@ def scalar_to_bytes(value: Any) -> bytes:
     return _named(dtype.str) + value.tobytes()
 
 
-def scalar_from_bytes(data: bytes) -> Any:
-    """Decode the result of `scalar_to_bytes`."""
+def _scalar_from_bytes(data: bytes) -> Any:
     import numpy as np
 
     name, raw = _split_name(data)
@@ -192,7 +149,7 @@ def scalar_from_bytes(data: bytes) -> Any:
     return values[0]
 
 
-def array_to_bytes(value: np.ndarray[Any, Any]) -> bytes:
+def _array_to_bytes(value: np.ndarray[Any, Any]) -> bytes:
     """Encode a numpy array: the dtype, the shape, then the items in C order."""
     if value.ndim > _DIMENSIONS_MAX:
         raise NotEncodable(type(value), f"it has more than {_DIMENSIONS_MAX} dimensions")
@@ -200,8 +157,8 @@ def array_to_bytes(value: np.ndarray[Any, Any]) -> bytes:
     return _named(_dtype_to_store(value).str) + _COUNT.pack(value.ndim) + shape + value.tobytes()
 
 
-def array_from_bytes(data: bytes) -> np.ndarray[Any, Any]:
-    """Decode the result of `array_to_bytes` to a writable array in C order."""
+def _array_from_bytes(data: bytes) -> np.ndarray[Any, Any]:
+    """Decode the result of `_array_to_bytes` to a writable array in C order."""
     name, rest = _split_name(data)
     count = _COUNT.unpack_from(rest)[0]
     if count > _DIMENSIONS_MAX:
@@ -268,65 +225,52 @@ _COMPLEX: Final = struct.Struct("<dd")
 _DECIMALS: Final = decimal.Context(traps=[decimal.InvalidOperation])
 
 
-def _int_to_bytes(value: int) -> bytes:
-    return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+_CODECS: Final[list[tuple[int, type, Callable[[Any], bytes], Callable[[bytes], Any]]]] = [
+    # Only ints beyond 64 bits: msgpack packs the others itself.
+    (
+        BIG_INT,
+        int,
+        lambda value: value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True),
+        lambda data: int.from_bytes(data, "little", signed=True),
+    ),
+    (
+        COMPLEX,
+        complex,
+        lambda value: _COMPLEX.pack(value.real, value.imag),
+        lambda data: complex(*_COMPLEX.unpack(data)),
+    ),
+    (
+        DECIMAL,
+        decimal.Decimal,
+        lambda value: str(value).encode(),
+        lambda data: decimal.Decimal(data.decode("ascii"), _DECIMALS),
+    ),
+    (UUID, uuid.UUID, lambda value: value.bytes, lambda data: uuid.UUID(bytes=data)),
+    (
+        DATE,
+        dt.date,
+        lambda value: _DATE.pack(value.year, value.month, value.day),
+        lambda data: dt.date(*_DATE.unpack(data)),
+    ),
+    (TIME, dt.time, _time_to_bytes, _time_from_bytes),
+    (DATETIME, dt.datetime, _datetime_to_bytes, _datetime_from_bytes),
+    (
+        TIMEDELTA,
+        dt.timedelta,
+        lambda value: _DELTA.pack(value.days, value.seconds, value.microseconds),
+        lambda data: dt.timedelta(*_DELTA.unpack(data)),
+    ),
+    (TIMEZONE, dt.timezone, _timezone_to_bytes, _timezone_from_bytes),
+    (ZONE, zoneinfo.ZoneInfo, _zone_to_bytes, _zone_from_bytes),
+]
 
-
-def _int_from_bytes(data: bytes) -> int:
-    return int.from_bytes(data, "little", signed=True)
-
-
-def _complex_to_bytes(value: complex) -> bytes:
-    return _COMPLEX.pack(value.real, value.imag)
-
-
-def _complex_from_bytes(data: bytes) -> complex:
-    return complex(*_COMPLEX.unpack(data))
-
-
-def _decimal_to_bytes(value: decimal.Decimal) -> bytes:
-    return str(value).encode()
-
-
-def _decimal_from_bytes(data: bytes) -> decimal.Decimal:
-    return decimal.Decimal(data.decode("ascii"), _DECIMALS)
-
-
-def _uuid_to_bytes(value: uuid.UUID) -> bytes:
-    return value.bytes
-
-
-def _uuid_from_bytes(data: bytes) -> uuid.UUID:
-    return uuid.UUID(bytes=data)
-
-
-TO_BYTES: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
-    int: (BIG_INT, _int_to_bytes),  # only ints beyond 64 bits: msgpack packs the others itself
-    complex: (COMPLEX, _complex_to_bytes),
-    decimal.Decimal: (DECIMAL, _decimal_to_bytes),
-    uuid.UUID: (UUID, _uuid_to_bytes),
-    dt.date: (DATE, date_to_bytes),
-    dt.time: (TIME, time_to_bytes),
-    dt.datetime: (DATETIME, datetime_to_bytes),
-    dt.timedelta: (TIMEDELTA, timedelta_to_bytes),
-    dt.timezone: (TIMEZONE, timezone_to_bytes),
-    zoneinfo.ZoneInfo: (ZONE, zone_to_bytes),
-}
+TO_BYTES: Final = {kind: (code, encode) for code, kind, encode, _ in _CODECS}
 """Exact type -> its code and its encoder."""
 
 _FROM_BYTES: Final[dict[int, Callable[[bytes], Any]]] = {
-    BIG_INT: _int_from_bytes,
-    COMPLEX: _complex_from_bytes,
-    DECIMAL: _decimal_from_bytes,
-    UUID: _uuid_from_bytes,
-    DATE: date_from_bytes,
-    TIME: time_from_bytes,
-    DATETIME: datetime_from_bytes,
-    TIMEDELTA: timedelta_from_bytes,
-    TIMEZONE: timezone_from_bytes,
-    ZONE: zone_from_bytes,
-    NUMPY_SCALAR: scalar_from_bytes,
-    NUMPY_ARRAY: array_from_bytes,
+    **{code: decode for code, _, _, decode in _CODECS},
+    NUMPY_SCALAR: _scalar_from_bytes,
+    NUMPY_ARRAY: _array_from_bytes,
 }
 
 
@@ -352,8 +296,10 @@ def extension_of(value: Any) -> tuple[int, bytes] | None:
     found = TO_BYTES.get(kind)
     if found is not None:
         return found[0], found[1](value)
-    if is_numpy(kind):
-        if is_array(kind):
-            return NUMPY_ARRAY, array_to_bytes(value)
-        return NUMPY_SCALAR, scalar_to_bytes(value)
+    if kind.__module__ == "numpy":
+        import numpy as np
+
+        if kind is np.ndarray:
+            return NUMPY_ARRAY, _array_to_bytes(value)
+        return NUMPY_SCALAR, _scalar_to_bytes(value)
     return None

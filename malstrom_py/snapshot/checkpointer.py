@@ -146,7 +146,7 @@ class Checkpointer(Protocol):
         ...
 
 
-class StoreCheckpointer:
+class StoreCheckpointer(Checkpointer):
     """The `Checkpointer` of ``job`` in ``store``.
 
     >>> from malstrom_py.snapshot.store import MemoryStore
@@ -169,13 +169,11 @@ class StoreCheckpointer:
         return artefact_path(id, operator, partition, kind)
 
     def next_id(self, now_s: float) -> SnapshotId:
-        """Return an id for a new snapshot, larger than all ids ever used here, committed or not."""
         used = [entry.manifest.id for entry in self.entries() if entry.manifest]
         used += [SnapshotId(parts[1]) for parts in (path.split("/") for path in self.files()) if len(parts) > 1]
         return next_snapshot_id(now_s, max(filter(is_snapshot_id, used), default=None))
 
     def claim(self, now_s: float, *, resume: str = log.LATEST) -> JobStart:
-        """Record a start of the job under the next number of the log."""
         created = datetime.fromtimestamp(now_s, UTC).isoformat()
         for _ in range(_TRIES):
             entries = self._log.entries()
@@ -201,19 +199,15 @@ class StoreCheckpointer:
         )
 
     def save_snapshot(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
-        """Save all keyed state of an operator on one worker."""
         return self._save(artefact_path(id, operator, partition, "full"), data)
 
     def save_delta(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
-        """Save the changes of that state."""
         return self._save(artefact_path(id, operator, partition, "delta"), data)
 
     def save_compacted(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
-        """Save a compacted chain."""
         return self._save(artefact_path(id, operator, partition, "full", compacted=True), data)
 
     def save_manifest(self, manifest: Manifest) -> None:
-        """Commit a snapshot."""
         what = f"job {self.job!r}: snapshot {manifest.id}"
         try:
             data = manifest_bytes(manifest)
@@ -225,7 +219,6 @@ class StoreCheckpointer:
         self.note_whole(manifest.id)
 
     def load_manifest(self, id: SnapshotId) -> Manifest:
-        """Return the manifest of one snapshot."""
         entries = self._log.entries()
         for entry in reversed(entries):
             if entry.manifest is not None and entry.manifest.id == id:
@@ -237,7 +230,6 @@ class StoreCheckpointer:
         )
 
     def load_artifact(self, path: str) -> bytes:
-        """Return the bytes of one artefact."""
         return self._loaded(path, self.store.get)
 
     def load_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
@@ -245,17 +237,14 @@ class StoreCheckpointer:
         return self._loaded(path, lambda full: read_ranges(self.store, full, ranges))
 
     def update_latest(self, id: SnapshotId) -> None:
-        """Record the newest snapshot."""
         self.store.put(self._full(LATEST), f"{id}\n".encode("ascii"))
 
     def read_latest(self) -> SnapshotId | None:
-        """Return the snapshot of the hint, or the newest."""
         there = self.list_checkpoints()
         hint = self.latest_hint()
         return hint if hint in there else there[-1] if there else None
 
     def latest_hint(self) -> SnapshotId | None:
-        """Return the hint of `update_latest`."""
         try:
             text = self.store.get(self._full(LATEST)).decode("ascii", "replace").strip()
         except FileNotFoundError:
@@ -263,11 +252,9 @@ class StoreCheckpointer:
         return SnapshotId(text) if is_snapshot_id(text) else None
 
     def list_checkpoints(self) -> list[SnapshotId]:
-        """Return the snapshots that have a manifest."""
         return [entry.manifest.id for entry in self.entries() if entry.manifest is not None]
 
     def delete_checkpoint(self, id: SnapshotId) -> None:
-        """Remove one snapshot."""
         mine = self.load_manifest(id)
         entries = self.entries()
         if mine.sequence == entries[-1].sequence:
@@ -285,7 +272,6 @@ class StoreCheckpointer:
         self._remove([mine], files_of(mine, others, self.files()))
 
     def sinks_committed(self, id: SnapshotId) -> bool:
-        """Return whether it is recorded that all sinks have committed a snapshot."""
         try:
             self.store.get(self._full(f"{COMMITS}/{id}"))
         except FileNotFoundError:
@@ -297,11 +283,6 @@ class StoreCheckpointer:
         self.store.put(self._full(f"{COMMITS}/{id}"), b"committed\n")
 
     def prune(self, keep: int, grace_s: float, now_s: float, *, spare: Collection[str] = ()) -> Pruned:
-        """Remove all that neither the newest ``keep`` whole snapshots nor the savepoints need; return what was removed.
-
-        ``grace_s``: the age at which files of no snapshot are removed; ``spare``: paths of artefacts that the next
-        snapshot will list.
-        """
         pruning = Pruning(self.entries(), self.files(), self._is_whole, keep=keep)
         dropped = pruning.snapshots()
         files = [path for path in pruning.files(dropped, made_before_s=now_s - grace_s) if path not in spare]
@@ -309,11 +290,9 @@ class StoreCheckpointer:
         return Pruned(tuple(manifest.id for manifest in dropped), tuple(files))
 
     def entries(self) -> list[LogEntry]:
-        """Return the log, oldest first."""
         return self._log.entries()
 
     def files(self) -> list[str]:
-        """Return the paths of all files of the job."""
         folder = f"{self.job}/"
         return [path.removeprefix(folder) for path in self.store.list(self.job)]
 

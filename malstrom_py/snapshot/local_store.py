@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from malstrom_py.errors import SnapshotError
-from malstrom_py.snapshot.store import PART, Range, check_path
+from malstrom_py.snapshot.store import PART, Range, Store, check_path
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -88,14 +88,13 @@ class Disk(Protocol):
         ...
 
 
-class SystemDisk:
+class SystemDisk(Disk):
     """The tree below ``root`` on this machine. The first write makes the root folder."""
 
     def __init__(self, root: str) -> None:
         self.root = root
 
     def make_folder(self, path: str) -> None:
-        """Make one folder."""
         if not path:
             _make_root(Path(self.root))
             return
@@ -106,42 +105,34 @@ class SystemDisk:
                 os.close(os.open(name, _FOLDER, dir_fd=folder))  # NotADirectoryError: a link or a file
 
     def new_file(self, path: str) -> SystemFile:
-        """Create a file."""
         with self._within(path) as (folder, name):
             return SystemFile(os.open(name, _NEW, 0o600, dir_fd=folder))
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file."""
         with self._within(old) as (from_folder, from_name), self._within(new) as (folder, name):
             os.rename(from_name, name, src_dir_fd=from_folder, dst_dir_fd=folder)
 
     def link(self, old: str, new: str) -> None:
-        """Give a file a second name."""
         with self._within(old) as (from_folder, from_name), self._within(new) as (folder, name):
             os.link(from_name, name, src_dir_fd=from_folder, dst_dir_fd=folder, follow_symlinks=False)
 
     def unlink(self, path: str) -> None:
-        """Remove a name."""
         with self._within(path) as (folder, name):
             os.unlink(name, dir_fd=folder)
 
     def remove_folder(self, path: str) -> None:
-        """Remove an empty folder."""
         with self._within(path) as (folder, name):
             os.rmdir(name, dir_fd=folder)
 
     def sync_folder(self, path: str) -> None:
-        """Make the names in a folder durable."""
         with self._opened(path) as folder:
             os.fsync(folder)
 
     def read(self, path: str) -> bytes:
-        """Return the contents of a file."""
         with self._reading(path) as file:
             return file.read()
 
     def read_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
-        """Return ranges of the contents of a file."""
         found: list[bytes] = []
         with self._reading(path) as file:
             for start, end in ranges:
@@ -184,24 +175,21 @@ class SystemDisk:
             yield descriptor, name
 
 
-class SystemFile:
+class SystemFile(DiskFile):
     """A file of this machine that is being written."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def write(self, data: bytes) -> None:
-        """Write all of ``data``."""
         left = memoryview(data)
         while left:
             left = left[os.write(self._descriptor, left[:_WRITE_BYTES]) :]
 
     def sync(self) -> None:
-        """Make the contents durable."""
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
 
@@ -218,7 +206,7 @@ def _make_root(root: Path) -> None:
             os.close(descriptor)
 
 
-class LocalStore:
+class LocalStore(Store):
     """A `Store` in the folder ``root``. The first write makes the folder, for this user alone.
 
     ``disk``: a fake disk for tests.
@@ -266,7 +254,6 @@ class LocalStore:
             return True
 
     def get(self, path: str) -> bytes:
-        """Return the contents of ``path``."""
         with self._naming_path(check_path(path), "read"):
             return self._disk.read(path)
 
@@ -276,7 +263,6 @@ class LocalStore:
             return self._disk.read_ranges(path, ranges)
 
     def list(self, folder: str) -> list[str]:
-        """Return the paths below ``folder``."""
         if folder:
             check_path(folder)
         with self._naming_path(folder, "listed"):

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from malstrom_py.errors import SnapshotError
-from malstrom_py.snapshot.manifest import FORMAT, Fields, Manifest, manifest_of, open_seal, seal
+from malstrom_py.snapshot.manifest import FORMAT, Manifest, check_format, manifest_of, open_seal, seal, strict_form
 from malstrom_py.snapshot.store import Store, is_lost
 
 FOLDER: Final = "log"
@@ -200,21 +202,12 @@ class Log:
         self._store.delete(f"{self._job}/{path_of(sequence)}")
 
 
+_STORED_START: Final = strict_form(JobStart, format=int, kind=str, job=str)
+
+
 def _start_of(stored: Mapping[str, Any]) -> JobStart:
-    fields = Fields(stored, "the claim")
-    found = fields.whole("format")
-    if found != FORMAT:
-        raise ValueError(f"its format is {found}, and this version of malstrom-py knows {FORMAT}: use a newer version")
-    fields.text("kind")
-    fields.text("job")
-    claim = JobStart(
-        incarnation=fields.whole("incarnation"),
-        sequence=fields.whole("sequence"),
-        resume=fields.text("resume"),
-        created=fields.text("created"),
-        token=fields.text("token"),
-    )
-    fields.end()
+    check_format(stored)
+    claim = msgspec.convert(msgspec.convert(stored, _STORED_START), JobStart, from_attributes=True)
     if claim.incarnation < 1:
         raise ValueError("the claim: its incarnation is below one")
     return claim

@@ -18,97 +18,18 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn, get_type_hints
+
+import msgspec
 
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.errors import CodecError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.ids import is_snapshot_id
-
-
-class Fields:
-    """A strict reader of the fields of a JSON object; ``what`` names the object in errors.
-
-    >>> fields = Fields({"slots": 1024}, "a plan")
-    >>> fields.whole("slots")
-    1024
-    >>> Fields({"slots": True}, "a plan").whole("slots")
-    Traceback (most recent call last):
-        ...
-    ValueError: a plan: 'slots' is not a whole number
-    """
-
-    def __init__(self, stored: object, what: str) -> None:
-        if not isinstance(stored, dict):
-            raise ValueError(f"{what} is not a JSON object")
-        self._left: dict[str, Any] = dict(stored)
-        self._what = what
-
-    def any(self, name: str) -> Any:
-        """Read a field of any type."""
-        try:
-            return self._left.pop(name)
-        except KeyError:
-            raise ValueError(f"{self._what}: {name!r} is missing") from None
-
-    def text(self, name: str) -> str:
-        """Read a str."""
-        found = self.any(name)
-        if not isinstance(found, str):
-            raise ValueError(f"{self._what}: {name!r} is not a text")
-        return found
-
-    def text_or_none(self, name: str) -> str | None:
-        """Read a str or None."""
-        if self._left.get(name, "") is None:
-            del self._left[name]
-            return None
-        return self.text(name)
-
-    def whole(self, name: str) -> int:
-        """Read an int."""
-        found = self.any(name)
-        if type(found) is not int:
-            raise ValueError(f"{self._what}: {name!r} is not a whole number")
-        return found
-
-    def flag(self, name: str) -> bool:
-        """Read a bool."""
-        found = self.any(name)
-        if type(found) is not bool:
-            raise ValueError(f"{self._what}: {name!r} is neither true nor false")
-        return found
-
-    def items(self, name: str) -> list[Any]:
-        """Read a list."""
-        found = self.any(name)
-        if not isinstance(found, list):
-            raise ValueError(f"{self._what}: {name!r} is not a list")
-        return found
-
-    def table(self, name: str) -> Mapping[str, Any]:
-        """Read an object with any fields."""
-        found = self.any(name)
-        if not isinstance(found, dict):
-            raise ValueError(f"{self._what}: {name!r} is not a JSON object")
-        return found
-
-    def tables(self, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Read an object whose fields are objects."""
-        for key, inner in self.table(name).items():
-            if not isinstance(inner, dict):
-                raise ValueError(f"{self._what}: {key!r} of {name!r} is not a JSON object")
-            yield key, inner
-
-    def end(self) -> None:
-        """Check that every field was read. ValueError: a field is unknown."""
-        if self._left:
-            raise ValueError(f"{self._what}: {min(self._left)!r} is unknown")
-
 
 BYTES_MAX: Final = 256 << 20
 """The largest sealed line: a manifest holds positions and the payloads of sinks, but no state."""
@@ -369,43 +290,60 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     return seal(_fields_of(manifest))
 
 
-def manifest_of(stored: Mapping[str, Any]) -> Manifest:
-    """Return the manifest with these fields. ValueError: they are invalid."""
-    fields = Fields(stored, "the manifest")
-    found = fields.whole("format")
+def check_format(stored: Mapping[str, Any]) -> None:
+    """Check that this version knows the format of an entry. ValueError."""
+    found = stored.get("format")
+    if type(found) is not int:
+        raise ValueError("'format' is missing or is not a whole number")
     if found != FORMAT:
         raise ValueError(f"its format is {found}, and this version of malstrom-py knows {FORMAT}: use a newer version")
-    if fields.text("kind") != MANIFEST:
-        raise ValueError("it is not a manifest")
+
+
+def strict_form(of: type, **others: Any) -> type[msgspec.Struct]:
+    """Return the stored form of the dataclass ``of``: all fields are required, and no others than ``others`` allowed.
+
+    >>> msgspec.convert({"slots": 1024}, strict_form(PlanImage))
+    Traceback (most recent call last):
+        ...
+    msgspec.ValidationError: Object missing required field `steps`
+    """
+    return msgspec.defstruct(of.__name__, list({**get_type_hints(of), **others}.items()), forbid_unknown_fields=True)
+
+
+_STORED: Final = strict_form(
+    Manifest,
+    kind=Literal["manifest"],
+    plan=strict_form(PlanImage, steps=dict[str, strict_form(StepImage)]),  # type: ignore[misc]
+    artefacts=list[strict_form(Artefact)],  # type: ignore[misc]
+    sources=dict[str, dict[str, strict_form(PartImage)]],  # type: ignore[misc]
+)
+
+
+def manifest_of(stored: Mapping[str, Any]) -> Manifest:
+    """Return the manifest with these fields. ValueError: they are invalid."""
+    check_format(stored)
+    read = msgspec.convert(msgspec.convert(stored, _STORED), Manifest, from_attributes=True)
     try:
-        manifest = Manifest(
-            format=found,
-            job=fields.text("job"),
-            id=SnapshotId(fields.text("id")),
-            sequence=fields.whole("sequence"),
-            incarnation=fields.whole("incarnation"),
-            created=fields.text("created"),
-            parent=_id_or_none(fields.text_or_none("parent")),
-            workers=fields.whole("workers"),
-            savepoint=fields.flag("savepoint"),
-            plan=_plan_of(fields.table("plan")),
-            artefacts=tuple(_artefact_of(item) for item in fields.items("artefacts")),
+        manifest = replace(
+            read,
+            artefacts=tuple(read.artefacts),
             sources={
-                step: {part: _part_of(image, step) for part, image in parts.items()}
-                for step, parts in fields.tables("sources")
+                step: {
+                    part: replace(image, position=from_json(image.position, step=step)) for part, image in of.items()
+                }
+                for step, of in read.sources.items()
             },
             parts={
-                step: {part: from_json(kept, step=step) for part, kept in parts.items()}
-                for step, parts in fields.tables("parts")
+                step: {part: from_json(kept, step=step) for part, kept in of.items()} for step, of in read.parts.items()
             },
-            frontiers=_whole_numbers(fields.table("frontiers")),
-            sinks={step: _payloads_of(payloads) for step, payloads in fields.table("sinks").items()},
-            pins={step: from_json(pin, step=step) for step, pin in fields.table("pins").items()},
-            result=_result_of(fields.any("result")),
+            sinks={step: tuple(payloads) for step, payloads in read.sinks.items()},
+            pins={step: from_json(pin, step=step) for step, pin in read.pins.items()},
+            result=None if read.result is None else from_json(read.result, step="result"),
         )
     except CodecError as error:
         raise ValueError(str(error)) from error
-    fields.end()
+    if not isinstance(manifest.result, dict | None):
+        raise ValueError("its result is not a table")
     manifest.check()
     return manifest
 
@@ -446,77 +384,3 @@ def _fields_of(manifest: Manifest) -> dict[str, Any]:
         "pins": {step: as_json(pin, step=step) for step, pin in manifest.pins.items()},
         "result": None if manifest.result is None else as_json(dict(manifest.result), step="result"),
     }
-
-
-def _plan_of(stored: Mapping[str, Any]) -> PlanImage:
-    fields = Fields(stored, "its plan")
-    plan = PlanImage(
-        slots=fields.whole("slots"), steps={step: _step_of(image, step) for step, image in fields.tables("steps")}
-    )
-    fields.end()
-    return plan
-
-
-def _step_of(stored: Mapping[str, Any], step: str) -> StepImage:
-    fields = Fields(stored, f"step {step!r} of its plan")
-    image = StepImage(
-        kind=fields.text("kind"),
-        keyed=fields.flag("keyed"),
-        stateful=fields.flag("stateful"),
-        partitioner=fields.text_or_none("partitioner"),
-        migrate=fields.text_or_none("migrate"),
-    )
-    fields.end()
-    return image
-
-
-def _artefact_of(stored: object) -> Artefact:
-    fields = Fields(stored, "an artefact")
-    artefact = Artefact(
-        operator=fields.text("operator"),
-        partition=fields.whole("partition"),
-        kind=_kind_of(fields.text("kind")),
-        snapshot=SnapshotId(fields.text("snapshot")),
-        path=fields.text("path"),
-        size=fields.whole("size"),
-        sha256=fields.text("sha256"),
-    )
-    fields.end()
-    return artefact
-
-
-def _kind_of(text: str) -> Kind:
-    kinds: dict[str, Literal["full", "delta"]] = {"full": "full", "delta": "delta"}
-    if text not in kinds:
-        raise ValueError("an artefact is neither full nor a delta")
-    return kinds[text]
-
-
-def _part_of(stored: object, step: str) -> PartImage:
-    fields = Fields(stored, f"a part of source {step!r}")
-    image = PartImage(position=from_json(fields.any("position"), step=step), finished=fields.flag("finished"))
-    fields.end()
-    return image
-
-
-def _payloads_of(stored: object) -> tuple[bytes, ...]:
-    if not isinstance(stored, list) or not all(isinstance(payload, str) for payload in stored):
-        raise ValueError("the payloads of a sink are not a list of texts")
-    return tuple(base64.b64decode(payload.encode("ascii"), validate=True) for payload in stored)
-
-
-def _whole_numbers(stored: Mapping[str, Any]) -> dict[str, int]:
-    if not all(type(epoch) is int for epoch in stored.values()):
-        raise ValueError("a frontier is not a whole number")
-    return dict(stored)
-
-
-def _result_of(stored: object) -> Mapping[str, Any] | None:
-    result = None if stored is None else from_json(stored, step="result")
-    if not isinstance(result, dict | None):
-        raise ValueError("its result is not a table")
-    return result
-
-
-def _id_or_none(text: str | None) -> SnapshotId | None:
-    return None if text is None else SnapshotId(text)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import PlanError, SnapshotError, pip_install
-from malstrom_py.snapshot.store import Range, check_path
+from malstrom_py.snapshot.store import Range, Store, check_path
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Opened
@@ -38,7 +38,7 @@ OF_CONNECTIONS: Final = frozenset(
 """Options of the connection; obstore takes them separately from those of the store."""
 
 
-class ObjectStore:
+class ObjectStore(Store):
     """A `Store` at ``url``, such as ``s3://bucket/folder``, ``gs://bucket/folder`` or ``az://container/folder``.
 
     ``options``: the options of obstore for that kind of store and for its connections, as text, such as
@@ -57,12 +57,10 @@ class ObjectStore:
         self._opened: Opened | None = None
 
     def put(self, path: str, data: bytes) -> None:
-        """Write ``data`` to ``path``."""
         with self._naming_path(check_path(path), "written"):
             self._store().put(path, data)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write ``data`` to ``path`` if it does not exist."""
         with self._naming_path(check_path(path), "written"):
             from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -73,7 +71,6 @@ class ObjectStore:
             return True
 
     def get(self, path: str) -> bytes:
-        """Return the contents of ``path``."""
         with self._naming_path(check_path(path), "read"):
             return bytes(self._store().get(path).bytes())
 
@@ -86,14 +83,12 @@ class ObjectStore:
             return [bytes(next(read)) if start < end else b"" for start, end in ranges]
 
     def list(self, folder: str) -> list[str]:
-        """Return the paths below ``folder``."""
         if folder:
             check_path(folder)
         with self._naming_path(folder, "listed"):
             return sorted(found["path"] for page in self._store().list(folder or None) for found in page)
 
     def delete(self, path: str) -> None:
-        """Remove ``path``."""
         with self._naming_path(check_path(path), "removed"), contextlib.suppress(FileNotFoundError):
             self._store().delete(path)
 

@@ -114,7 +114,7 @@ def is_lost(error: SnapshotError) -> bool:
     return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """A store in the memory of this process, for tests and the simulator.
 
     >>> store = MemoryStore()
@@ -127,12 +127,10 @@ class MemoryStore:
         self._contents: dict[str, bytes] = {}
 
     def put(self, path: str, data: bytes) -> None:
-        """Write ``data`` to ``path``."""
         with self._lock:
             self._contents[check_path(path)] = bytes(data)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write ``data`` to ``path`` if it does not exist."""
         with self._lock:
             if check_path(path) in self._contents:
                 return False
@@ -140,7 +138,6 @@ class MemoryStore:
             return True
 
     def get(self, path: str) -> bytes:
-        """Return the contents of ``path``."""
         with self._lock:
             try:
                 return self._contents[check_path(path)]
@@ -152,14 +149,12 @@ class MemoryStore:
         return ranges_of(self.get(path), ranges)
 
     def list(self, folder: str) -> list[str]:
-        """Return the paths below ``folder``."""
         if folder:
             check_path(folder)
         with self._lock:
             return sorted(path for path in self._contents if is_below(path, folder))
 
     def delete(self, path: str) -> None:
-        """Remove ``path``."""
         with self._lock:
             self._contents.pop(check_path(path), None)
 

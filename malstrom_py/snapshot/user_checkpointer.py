@@ -25,7 +25,7 @@ T = TypeVar("T")
 _ENTRIES: Final = "a list of LogEntry"
 
 
-class CheckedCheckpointer:
+class CheckedCheckpointer(Checkpointer):
     """A `Checkpointer` of ``job`` that calls ``inner`` and checks its results."""
 
     def __init__(self, inner: Checkpointer, job: str) -> None:
@@ -40,7 +40,6 @@ class CheckedCheckpointer:
         self._job = job
 
     def claim(self, now_s: float, *, resume: str = log.LATEST) -> JobStart:
-        """Record a start under the next number of the log."""
         self.entries()  # checks first that the log is not of another job, whose start would be fenced off
         claim: object = self._done("claim", lambda: self._inner.claim(now_s, resume=resume))
         if not isinstance(claim, JobStart):
@@ -51,7 +50,6 @@ class CheckedCheckpointer:
         return claim
 
     def next_id(self, now_s: float) -> SnapshotId:
-        """Return an id for a new snapshot."""
         id = self._done("next_id", lambda: self._inner.next_id(now_s))
         if not is_snapshot_id(id):
             end = " that does not have the form of an id" if isinstance(id, str) else ""
@@ -59,19 +57,15 @@ class CheckedCheckpointer:
         return id
 
     def save_snapshot(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
-        """Save all keyed state of an operator on one worker."""
         return self._saved("save_snapshot", self._inner.save_snapshot, id, operator, partition, data)
 
     def save_delta(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
-        """Save the changes of that state."""
         return self._saved("save_delta", self._inner.save_delta, id, operator, partition, data)
 
     def save_compacted(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
-        """Save a compacted chain."""
         return self._saved("save_compacted", self._inner.save_compacted, id, operator, partition, data)
 
     def save_manifest(self, manifest: Manifest) -> None:
-        """Commit a snapshot."""
         try:
             manifest.check()
         except ValueError as error:
@@ -85,7 +79,6 @@ class CheckedCheckpointer:
             )
 
     def load_manifest(self, id: SnapshotId) -> Manifest:
-        """Return the manifest of one snapshot."""
         manifest: object = self._done("load_manifest", lambda: self._inner.load_manifest(id))
         if not isinstance(manifest, Manifest):
             raise self._wrong("load_manifest", "a Manifest", manifest)
@@ -107,39 +100,31 @@ class CheckedCheckpointer:
         return [self._bytes("load_ranges", what, data) for data in found]
 
     def update_latest(self, id: SnapshotId) -> None:
-        """Record the newest snapshot."""
         self._done("update_latest", lambda: self._inner.update_latest(id))
 
     def read_latest(self) -> SnapshotId | None:
-        """Return the snapshot of the hint, or the newest."""
         return self._id_or_none("read_latest", self._done("read_latest", self._inner.read_latest))
 
     def latest_hint(self) -> SnapshotId | None:
-        """Return the hint of `update_latest`."""
         return self._id_or_none("latest_hint", self._done("latest_hint", self._inner.latest_hint))
 
     def list_checkpoints(self) -> list[SnapshotId]:
-        """Return the snapshots that have a manifest."""
         ids = self._list("list_checkpoints", self._done("list_checkpoints", self._inner.list_checkpoints), str)
         return [SnapshotId(id) for id in ids]
 
     def delete_checkpoint(self, id: SnapshotId) -> None:
-        """Remove one snapshot."""
         self._done("delete_checkpoint", lambda: self._inner.delete_checkpoint(id))
 
     def sinks_committed(self, id: SnapshotId) -> bool:
-        """Return whether it is recorded that all sinks have committed a snapshot."""
         noted: object = self._done("sinks_committed", lambda: self._inner.sinks_committed(id))
         if not isinstance(noted, int):  # bool is a subclass, and some databases have no bool
             raise self._wrong("sinks_committed", "True or False", noted)
         return bool(noted)
 
     def note_sinks_committed(self, id: SnapshotId) -> None:
-        """Record that all sinks have committed a snapshot."""
         self._done("note_sinks_committed", lambda: self._inner.note_sinks_committed(id))
 
     def prune(self, keep: int, grace_s: float, now_s: float, *, spare: Collection[str] = ()) -> Pruned:
-        """Remove all that is not needed."""
         pruned: object = self._done("prune", lambda: self._inner.prune(keep, grace_s, now_s, spare=spare))
         if not isinstance(pruned, Pruned):
             raise self._wrong("prune", "a Pruned", pruned)
@@ -161,7 +146,6 @@ class CheckedCheckpointer:
         return entries
 
     def files(self) -> list[str]:
-        """Return the paths of all files."""
         return self._list("files", self._done("files", self._inner.files), str)
 
     def note_whole(self, id: SnapshotId) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.base import Part, SourcePart
-from malstrom_py.sources.files.csv import ColumnType
+from malstrom_py.sources.files.csv import ColumnType, check_types
 from malstrom_py.sources.files.follow import FollowPart, KnownFiles, identity_of, watched_folders
 from malstrom_py.sources.files.listing import (
     FileFormat,
@@ -24,8 +24,9 @@ from malstrom_py.sources.files.listing import (
     list_files,
     section_of,
 )
-from malstrom_py.sources.files.options import checked_options
-from malstrom_py.sources.files.reading import TYPES_FILES, FileReader, LazyPart, OpenedFile, Types, source_errors
+from malstrom_py.sources.files.options import Options, check_null_values
+from malstrom_py.sources.files.reading import TYPES_FILES, FileReader, LazyPart, Types, source_errors
+from malstrom_py.sources.files.zones import check_timezone
 
 V_co = TypeVar("V_co", covariant=True)
 
@@ -144,14 +145,14 @@ class Files(Generic[V_co]):
         follow: bool = False,
         new_files: bool = False,
     ) -> None:
-        options = checked_options(
+        options = Options(
             format=format,
-            null_values=null_values,
-            types=types,
+            null_values=check_null_values(null_values),
+            types=check_types(types),
             split_bytes=split_bytes,
             newlines_in_values=newlines_in_values,
             follow=follow,
-            timezone=timezone,
+            timezone=check_timezone(timezone),
             new_files=new_files,
         )
         self._patterns = check_patterns(pattern)
@@ -227,7 +228,7 @@ class Files(Generic[V_co]):
             "split_bytes": self._reading.options.split_bytes_of(section.file),
         }
 
-        def open_at(position: dict[str, Any]) -> OpenedFile:
+        def open_at(position: dict[str, Any]) -> SourcePart[Any]:
             types = pinned or self._types_by([section.file])
             remembered.update(schema=types.schema, first=types.first)
             with source_errors(part):

@@ -22,7 +22,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from malstrom_py.errors import MalformedRecord, SourceError, lasting
-from malstrom_py.sources.base import Part
+from malstrom_py.sources.base import Part, SourcePart
 from malstrom_py.sources.files.listing import (
     Section,
     goes_below,
@@ -32,7 +32,7 @@ from malstrom_py.sources.files.listing import (
     matching_of,
     section_of,
 )
-from malstrom_py.sources.files.reading import TYPES_FILES, FileReader, OpenedFile, Types, is_missing, source_errors
+from malstrom_py.sources.files.reading import TYPES_FILES, FileReader, Types, is_missing, source_errors
 from malstrom_py.sources.files.streams import why_unreadable
 
 
@@ -133,7 +133,7 @@ class FollowPart:
         self._resume: dict[str, Any] | None = state["current"] if state else None
         self._new: deque[str] = deque()
         self._name = ""
-        self._opened: OpenedFile | None = None
+        self._opened: SourcePart[Any] | None = None
 
     def poll(self, rows_max: int) -> Any:
         is_listed = False
@@ -177,7 +177,7 @@ class FollowPart:
         if self._opened is not None:
             self._opened.close()
 
-    def _poll(self, opened: OpenedFile, rows_max: int) -> Any:
+    def _poll(self, opened: SourcePart[Any], rows_max: int) -> Any:
         """Poll the current file; after its first record, good or bad, its types apply to all others."""
         try:
             rows = opened.poll(rows_max)
@@ -198,7 +198,7 @@ class FollowPart:
                 del self._taken[name]
         self._new.extend(self._watched.files({name: names[name] for name in names if name not in self._taken}))
 
-    def _open_next(self) -> OpenedFile | None:
+    def _open_next(self) -> SourcePart[Any] | None:
         """Open the next file; None if there is none, or it was removed since it was listed."""
         if self._resume is not None:
             return self._open_again(self._resume)
@@ -216,7 +216,7 @@ class FollowPart:
         self._name, self._opened, self._types_of_file = name, opened, types
         return opened
 
-    def _open_again(self, current: dict[str, Any]) -> OpenedFile:
+    def _open_again(self, current: dict[str, Any]) -> SourcePart[Any]:
         """Open the file of the saved position."""
         name = current["file"]
         try:
@@ -231,7 +231,7 @@ class FollowPart:
         self._name, self._opened, self._resume = name, opened, None
         return opened
 
-    def _open(self, name: str, types: Types, position: dict[str, Any]) -> OpenedFile:
+    def _open(self, name: str, types: Types, position: dict[str, Any]) -> SourcePart[Any]:
         path = self._watched.path(name)
         with source_errors(path):
             return self._reading.open(path, Section(path), types, position, {})

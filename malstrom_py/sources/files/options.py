@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from malstrom_py.data.schema import in_microseconds
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.sources.files.csv import ColumnType, check_types
+from malstrom_py.sources.files.csv import ColumnType
 from malstrom_py.sources.files.listing import COMPRESSIONS, FORMATS, FileFormat
-from malstrom_py.sources.files.zones import check_timezone
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,18 +106,37 @@ def _listed(names: list[str]) -> str:
     return ", ".join(repr(name) for name in names[:10]) + more
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of `sources.Files`; ``format`` is None until it is known from the files."""
+    """The options of `sources.Files`; ``format`` is None until it is known from the files.
+
+    `PlanError`: an option is invalid.
+    """
 
     format: FileFormat | None
     null_values: Sequence[str] | None
     types: Mapping[str, ColumnType]
+    timezone: str | None
     split_bytes: int | None
     newlines_in_values: bool
     follow: bool
     new_files: bool
-    timezone: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.format is not None and self.format not in tuple(FORMATS):
+            raise PlanError(f"sources.Files: format must be one of {', '.join(FORMATS)}, got {self.format!r}")
+        if self.split_bytes is not None and (
+            not isinstance(self.split_bytes, int) or isinstance(self.split_bytes, bool) or self.split_bytes < 1
+        ):
+            raise PlanError(
+                f"sources.Files: split_bytes must be a whole number of bytes of at least 1, or None to split no file, "
+                f"got {self.split_bytes!r}"
+            )
+        for name in ("newlines_in_values", "follow", "new_files"):
+            if not isinstance(getattr(self, name), bool):
+                raise PlanError(f"sources.Files: {name} must be True or False, got {getattr(self, name)!r}")
+        if self.follow and self.new_files:
+            raise PlanError("sources.Files: follow=True reads new files anyway: leave out new_files")
 
     def with_format(self, file_format: FileFormat | None) -> Options:
         """Return the options for ``file_format``; `PlanError` if an option does not apply to it."""
@@ -146,39 +164,8 @@ class Options:
         return self.split_bytes
 
 
-def checked_options(
-    *,
-    format: object,
-    null_values: object,
-    types: object,
-    split_bytes: object,
-    newlines_in_values: object,
-    follow: object,
-    timezone: object,
-    new_files: object,
-) -> Options:
-    """Return the user's options; raise `PlanError` for the first invalid one."""
-    known: FileFormat | None = next((one for one in FORMATS if one == format), None)
-    if format is not None and known is None:
-        raise PlanError(f"sources.Files: format must be one of {', '.join(FORMATS)}, got {format!r}")
-    if split_bytes is not None and (
-        not isinstance(split_bytes, int) or isinstance(split_bytes, bool) or split_bytes < 1
-    ):
-        raise PlanError(
-            f"sources.Files: split_bytes must be a whole number of bytes of at least 1, or None to split no file, "
-            f"got {split_bytes!r}"
-        )
-    for name, flag in (("newlines_in_values", newlines_in_values), ("follow", follow), ("new_files", new_files)):
-        if not isinstance(flag, bool):
-            raise PlanError(f"sources.Files: {name} must be True or False, got {flag!r}")
-    if follow and new_files:
-        raise PlanError("sources.Files: follow=True reads new files anyway: leave out new_files")
-    nulls, kinds = _check_null_values(null_values), check_types(types)
-    zone, follows = check_timezone(timezone), follow is True
-    return Options(known, nulls, kinds, split_bytes, newlines_in_values is True, follows, new_files is True, zone)
-
-
-def _check_null_values(null_values: object) -> list[str] | None:
+def check_null_values(null_values: object) -> list[str] | None:
+    """Return the user's ``null_values`` as a list; raise `PlanError` unless they are texts."""
     if null_values is None:
         return None
     values = list(null_values) if isinstance(null_values, Iterable) and not isinstance(null_values, str) else [None]

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import SourceError
+from malstrom_py.sources.base import SourcePart
 from malstrom_py.sources.files.csv import CsvDecoder, cut_csv_lines, cut_records, infer_types, read_header, with_types
 from malstrom_py.sources.files.frames import CSV_LINE_END, LINE_END, Cut, FramedPart, Framer, record_bounds
 from malstrom_py.sources.files.lines import cut_lines, json_runs, text_runs
@@ -25,33 +26,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class OpenedFile(Protocol):
-    """Records of one file while they are read."""
-
-    def poll(self, rows_max: int) -> Any:
-        """Return the next rows; None at the end."""
-        ...
-
-    def is_finished(self) -> bool:
-        """Return whether the end has been reached."""
-        ...
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the position after the last row."""
-        ...
-
-    def close(self) -> None:
-        """Close the file."""
-        ...
-
-
 class LazyPart:
     """A part that opens its file with ``open_at`` at the first poll; never if ``position`` is at the end."""
 
-    def __init__(self, position: dict[str, Any], open_at: Callable[[dict[str, Any]], OpenedFile]) -> None:
+    def __init__(self, position: dict[str, Any], open_at: Callable[[dict[str, Any]], SourcePart[Any]]) -> None:
         self._position = position
         self._open_at = open_at
-        self._opened: OpenedFile | None = None
+        self._opened: SourcePart[Any] | None = None
 
     def poll(self, rows_max: int) -> Any:
         if self._opened is None:

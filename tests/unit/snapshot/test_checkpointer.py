@@ -1,21 +1,20 @@
-"""Checkpointers over every store: artefacts, manifests, the hint, removal and pruning, claims."""
+"""Checkpointers over every store: messages, the hint, removal and pruning, beyond the contract of checkpointers.
+
+`check_checkpointer` runs over every store in tests/unit/testing/contracts/test_checkpointers.py.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import threading
 from dataclasses import replace
 from pathlib import Path
 
-import cloudpickle
 import pytest
 
 from malstrom_py.errors import CodecError, FencedError, PlanError, SnapshotError
 from malstrom_py.sinks.base import SnapshotId
-from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer
+from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.manifest import Artefact, PartImage
 from malstrom_py.snapshot.selection import latest_manifest
-from malstrom_py.snapshot.verification import verify
 from tests.unit.snapshot.stores import STORES
 from tests.unit.snapshot.taken import JOB, Start, artefact, manifest, restored
 
@@ -32,22 +31,6 @@ def start(checkpointer: StoreCheckpointer) -> Start:
     return Start(checkpointer)
 
 
-def test_it_is_a_checkpointer(checkpointer: Checkpointer) -> None:
-    assert checkpointer.list_checkpoints() == []
-
-
-def test_artefacts_come_back_and_their_digests_are_told(checkpointer: StoreCheckpointer) -> None:
-    digests = [
-        checkpointer.save_snapshot(ID, "totals", 0, b"all"),
-        checkpointer.save_delta(ID, "totals", 1, b"changed"),
-        checkpointer.save_compacted(ID, "totals", 0, b"made into one"),
-    ]
-    assert digests == [hashlib.sha256(data).hexdigest() for data in (b"all", b"changed", b"made into one")]
-    assert checkpointer.load_artifact(checkpointer.artefact_path(ID, "totals", 0, "full")) == b"all"
-    assert checkpointer.load_artifact(checkpointer.artefact_path(ID, "totals", 1, "delta")) == b"changed"
-    assert checkpointer.load_artifact(f"artefacts/{ID}/totals-0.compacted.full") == b"made into one"
-
-
 @pytest.mark.parametrize("path", ["_latest", "log/000000000001.json", "artefacts/../log/000000000001.json", ""])
 def test_nothing_but_artefacts_is_loaded_as_one(start: Start, path: str) -> None:
     start.take(b"one")
@@ -58,19 +41,6 @@ def test_nothing_but_artefacts_is_loaded_as_one(start: Start, path: str) -> None
 def test_an_artefact_that_is_missing_is_named(checkpointer: StoreCheckpointer) -> None:
     with pytest.raises(SnapshotError, match=f"artefacts/{ID}/totals-0.full is missing"):
         checkpointer.load_artifact(f"artefacts/{ID}/totals-0.full")
-
-
-def test_manifests_come_back_and_are_listed_oldest_first(start: Start) -> None:
-    made = [start.take(b"one"), start.take(b"two", delta=True), start.take(b"three")]
-    assert start.checkpointer.list_checkpoints() == [one.id for one in made]
-    assert [start.checkpointer.load_manifest(one.id) for one in made] == made
-    assert [one.sequence for one in made] == [2, 3, 4]
-
-
-def test_what_was_saved_and_not_committed_is_not_listed(start: Start) -> None:
-    start.save(start.new_id(), [b"one"])
-    assert start.checkpointer.list_checkpoints() == []
-    assert start.checkpointer.read_latest() is None
 
 
 def test_a_snapshot_that_there_is_not_is_told_with_those_that_there_are(start: Start) -> None:
@@ -104,15 +74,9 @@ def test_jobs_do_not_see_each_other(checkpointer: StoreCheckpointer) -> None:
         other.save_manifest(made)
 
 
-def test_s3_what_was_committed_can_be_committed_again(start: Start) -> None:
-    made = start.take(b"one")
-    start.checkpointer.save_manifest(made)
-    StoreCheckpointer(start.checkpointer.store, JOB).save_manifest(made)
-    assert start.checkpointer.list_checkpoints() == [made.id]
-
-
 def test_s3_another_under_the_same_number_is_refused(start: Start) -> None:
     made = start.take(b"one")
+    StoreCheckpointer(start.checkpointer.store, JOB).save_manifest(made)  # the same again changes nothing
     with pytest.raises(SnapshotError, match="was taken after this start of the job had read the log") as raised:
         start.checkpointer.save_manifest(replace(made, id=start.new_id()))
     assert not isinstance(raised.value, FencedError)
@@ -149,31 +113,13 @@ def test_a_manifest_that_cannot_be_is_not_committed(start: Start) -> None:
     assert start.checkpointer.list_checkpoints() == []
 
 
-def test_a_snapshot_is_removed_with_what_it_alone_needs(start: Start) -> None:
-    first, second = start.take(b"one", b"two"), start.take(b"three")
-    start.checkpointer.delete_checkpoint(first.id)
-    assert start.checkpointer.list_checkpoints() == [second.id]
-    assert [path for path in start.checkpointer.files() if first.id in path] == []
-    assert verify(start.checkpointer, second.id) == []
-    with pytest.raises(SnapshotError, match="has no snapshot"):
-        start.checkpointer.delete_checkpoint(first.id)
-
-
-def test_a_snapshot_is_not_removed_while_a_delta_depends_on_it(start: Start) -> None:
+def test_who_needs_a_snapshot_that_is_not_removed_is_told(start: Start) -> None:
     base, delta = start.take(b"one"), start.take(b"two", delta=True)
+    with pytest.raises(SnapshotError, match="is the newest, from which the job would resume"):
+        start.checkpointer.delete_checkpoint(delta.id)
     start.take(b"three")
     with pytest.raises(SnapshotError, match=f"snapshot {delta.id} needs artefacts of {base.id}"):
         start.checkpointer.delete_checkpoint(base.id)
-    assert verify(start.checkpointer, delta.id) == []
-    start.checkpointer.delete_checkpoint(delta.id)
-    start.checkpointer.delete_checkpoint(base.id)
-    assert start.checkpointer.list_checkpoints() == start.ids[2:]
-
-
-def test_the_last_snapshot_is_not_removed(start: Start) -> None:
-    made = start.take(b"one")
-    with pytest.raises(SnapshotError, match="is the newest, from which the job would resume"):
-        start.checkpointer.delete_checkpoint(made.id)
 
 
 def test_the_hint_goes_with_its_snapshot(start: Start) -> None:
@@ -182,13 +128,6 @@ def test_the_hint_goes_with_its_snapshot(start: Start) -> None:
     start.checkpointer.delete_checkpoint(made.id)
     assert start.checkpointer.latest_hint() is None
     assert latest_manifest(afresh.checkpointer, job=JOB) == (None, [])
-
-
-def test_it_is_noted_that_sinks_have_committed(start: Start) -> None:
-    assert not start.checkpointer.sinks_committed(ID)
-    start.checkpointer.note_sinks_committed(ID)
-    start.checkpointer.note_sinks_committed(ID)
-    assert start.checkpointer.sinks_committed(ID)
 
 
 def test_pruning_keeps_the_newest_and_the_chains_they_need(start: Start) -> None:
@@ -204,32 +143,6 @@ def test_pruning_keeps_the_newest_and_the_chains_they_need(start: Start) -> None
     left = [path for path in start.checkpointer.files() if path.startswith(("artefacts", "commits"))]
     assert sorted(left) == sorted([*(one.path for one in newest.artefacts), f"commits/{newest.id}"])
     assert start.checkpointer.prune(1, 0.0, start.now_s).snapshots == ()
-
-
-def test_pruning_keeps_savepoints_until_they_are_removed(start: Start) -> None:
-    id = start.new_id()
-    saved = manifest(id, start.claim, start.sequence + 1, start.save(id, [b"saved"]))
-    start.commit(replace(saved, savepoint=True))
-    start.take(b"one")
-    start.take(b"two")
-    start.checkpointer.prune(1, 0.0, start.now_s + 1e6)
-    assert start.checkpointer.list_checkpoints() == [id, start.ids[-1]]
-    assert verify(start.checkpointer, id) == []
-    start.checkpointer.delete_checkpoint(id)
-    assert start.checkpointer.list_checkpoints() == start.ids[-1:]
-
-
-def test_pruning_takes_what_was_never_committed_only_when_it_is_old(start: Start) -> None:
-    lost = start.new_id()
-    start.save(lost, [b"never committed"])
-    start.take(b"one")
-    lost_file = f"artefacts/{lost}/totals-0.full"
-    start.checkpointer.prune(3, 3600.0, start.now_s + 60)
-    assert lost_file in start.checkpointer.files()
-    start.checkpointer.prune(3, 3600.0, start.now_s + 7200, spare=[lost_file])
-    assert lost_file in start.checkpointer.files()
-    assert start.checkpointer.prune(3, 3600.0, start.now_s + 7200).files == (lost_file,)
-    assert lost_file not in start.checkpointer.files()
 
 
 def test_pruning_goes_on_after_a_start_and_keeps_claims(start: Start) -> None:
@@ -256,41 +169,6 @@ def test_a_chain_made_into_one_is_the_head_of_the_next(start: Start) -> None:
     assert sorted(path for path in start.checkpointer.files() if path.startswith("artefacts")) == sorted(
         one.path for one in made.artefacts
     )
-
-
-def test_many_threads_save_and_load(checkpointer: StoreCheckpointer) -> None:
-    digests: dict[int, str] = {}
-
-    def work(worker: int) -> None:
-        data = bytes([worker]) * 50_000
-        digests[worker] = checkpointer.save_snapshot(ID, "totals", worker, data)
-        assert checkpointer.load_artifact(checkpointer.artefact_path(ID, "totals", worker, "full")) == data
-
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert digests == {worker: hashlib.sha256(bytes([worker]) * 50_000).hexdigest() for worker in range(8)}
-    assert len(checkpointer.files()) == 8
-
-
-def test_many_starts_at_once_get_incarnations_of_their_own(checkpointer: StoreCheckpointer) -> None:
-    got: list[int] = []
-    threads = [threading.Thread(target=lambda: got.append(checkpointer.claim(0.0).incarnation)) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(got) == [1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.parametrize("kind", ["local", "objects in files"])
-def test_it_reaches_other_processes(kind: str, tmp_path: Path) -> None:
-    start = Start(StoreCheckpointer(STORES[kind](tmp_path / "store"), JOB))
-    made = start.take(b"one")
-    other: StoreCheckpointer = cloudpickle.loads(cloudpickle.dumps(start.checkpointer))
-    assert restored(other, other.load_manifest(made.id)) == {("totals", 0): [b"one"]}
 
 
 def test_a_job_whose_name_is_none_is_refused(checkpointer: StoreCheckpointer) -> None:

@@ -1,17 +1,24 @@
-"""Snapshots in a folder: permissions, links, full disks, and the rest of interrupted writes."""
+"""Snapshots in a folder and in an object store: permissions, links, full disks, and messages that name the place."""
 
 from __future__ import annotations
 
 import errno
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
-from malstrom_py.errors import SnapshotError
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.errors import PlanError, SnapshotError
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.local_store import LocalStore, SystemDisk
 from malstrom_py.snapshot.manifest import Manifest
+from malstrom_py.snapshot.object_store import ObjectStore
 from malstrom_py.snapshot.selection import latest_manifest
+from malstrom_py.snapshot.store import place_of
+from malstrom_py.testing import VirtualClock
 from tests.unit.snapshot.forgetful_disk import EVERYTHING, NOTHING, ForgetfulDisk
 from tests.unit.snapshot.oracle import NEW, OLD, on, with_two
 from tests.unit.snapshot.taken import JOB, Start, manifest, restored
@@ -157,3 +164,79 @@ def test_a_start_on_the_disk_of_this_machine(tmp_path: Path) -> None:
     assert latest_manifest(again.checkpointer, job=JOB) == (start.last, [])
     kept = sorted(path.name for path in (tmp_path / "store" / JOB / "artefacts").iterdir())
     assert kept == start.ids[-1:]
+
+
+def test_a_store_that_fails_names_the_path_and_what_it_said(tmp_path: Path) -> None:
+    store = ObjectStore(tmp_path.as_uri())
+    store.put("orders/log/1.json", b"one")
+    with pytest.raises(SnapshotError, match=r"orders/log cannot be written: .*Is a directory.*credentials") as raised:
+        store.put("orders/log", b"a file where a folder is")
+    assert "\n" not in str(raised.value)
+    assert raised.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("url", ["nothing://bucket", "no url"])
+def test_what_is_no_store_is_told_when_it_is_used(url: str) -> None:
+    with pytest.raises(PlanError, match=f"snapshots at {url}: the store cannot be opened"):
+        ObjectStore(url).put("orders/_latest", b"")
+
+
+def test_options_that_there_are_not_are_told() -> None:
+    with pytest.raises(PlanError, match="s3://bucket: the store cannot be opened") as raised:
+        ObjectStore("s3://bucket", options={"colour": "hush"}).get("orders/_latest")
+    assert "hush" not in str(raised.value)
+
+
+def test_without_obstore_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.setitem(sys.modules, "obstore.exceptions", None)
+    with pytest.raises(PlanError, match=r"pip install 'obstore>=0\.6'"):
+        ObjectStore("s3://bucket").get("orders/_latest")
+
+
+def run(folder: Path, *, resume: str = "latest") -> None:
+    job = mp.Job("orders")
+    job.source("in", sources.Memory([1, 2])).key_by("k", str).count("n").sink("out", sinks.Memory())
+    mp.run(job, clock=VirtualClock(), snapshots=mp.Snapshots(folder), resume=resume)
+
+
+def damage(folder: Path, below: str, *, remove: bool) -> None:
+    for path in [path for path in (folder / "orders" / below).rglob("*") if path.is_file()]:
+        if remove:
+            path.unlink()
+        else:
+            path.write_bytes(b"?" + path.read_bytes()[1:])
+
+
+@pytest.mark.parametrize("remove", [False, True])
+@pytest.mark.parametrize("below", ["log", "artefacts"])
+def test_what_cannot_be_gone_on_from_is_told_once_and_by_its_folder(below: str, remove: bool, tmp_path: Path) -> None:
+    run(tmp_path)
+    damage(tmp_path, below, remove=remove)
+    with pytest.raises(mp.SnapshotError) as raised:
+        run(tmp_path)
+    message = str(raised.value)
+    assert f" in {tmp_path}" in message
+    assert not re.search(r"Store|Posix|[A-Z]\w+\(", message)
+    ids = re.findall(r"\d{8}T\d{12}Z-[0-9a-f]{8}", message)
+    assert len(ids) == len(set(ids)) <= 1
+
+
+def test_a_snapshot_that_is_not_there_is_told_by_the_folder(tmp_path: Path) -> None:
+    run(tmp_path)
+    missing = "20261122T042242123456Z-1a2b3c4d"
+    with pytest.raises(mp.SnapshotError, match=f"has no snapshot {missing} in {tmp_path}; its snapshots are: "):
+        run(tmp_path, resume=missing)
+
+
+def test_a_path_that_was_given_as_a_path_is_shown_as_one(tmp_path: Path) -> None:
+    with pytest.raises(mp.PlanError, match=f"options are for object stores, and '{tmp_path}' is a folder"):
+        mp.Snapshots(tmp_path, options={"region": "x"}).store()
+
+
+def test_a_place_says_no_more_than_where_it_is() -> None:
+    class Own:
+        pass
+
+    assert place_of(ObjectStore("s3://bucket/x", options={"aws_secret_access_key": "hush"})) == "s3://bucket/x"
+    assert place_of(Own()) == "Own"

@@ -40,6 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frames, "FRAME_BYTES", 64)
         patch.setattr(frames, "FRAME_BYTES_MIN", 16)
+        patch.setattr(frames, "_CHUNK_BYTES", 3)
         patch.setattr(parquet_part, "_BATCH_ROWS_MIN", 3)
         yield tmp_path_factory.mktemp("splits")
 

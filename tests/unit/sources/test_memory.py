@@ -1,7 +1,10 @@
-"""`sources.Memory`: items dealt round-robin, each part in order, resumed from any position."""
+"""Sources in memory and from a generator."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +13,10 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.errors import PlanError
+from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.base import Part
+from malstrom_py.sources.generator import Generator
+from tests.unit.sources.reading import read_source
 
 
 def read(source: sources.Memory[Any], part: str, rows_max: int, state: Any = None) -> list[Any]:
@@ -73,3 +78,104 @@ def test_what_is_no_iterable_is_refused(items: Any) -> None:
 
 def test_the_text_tells_how_many_and_no_item() -> None:
     assert repr(sources.Memory(["secret"] * 3, parts=2)) == "Memory(3 items in 2 parts)"
+
+
+FIRST = Part("0")
+
+
+def breaks_at_five(part: int, start: int) -> Iterator[int]:
+    yield from range(start, 5)
+    raise ValueError("broken pipe of the user")
+
+
+def test_every_part_is_read_by_its_number() -> None:
+    source = Generator(lambda part, start: iter([(part, start)]), parts=3)
+    assert source.list_parts() == ["0", "1", "2"]
+    assert read_source(source) == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_the_function_is_told_how_many_items_were_taken() -> None:
+    part = Generator(lambda part, start: count(start)).build_part(FIRST, 7)
+    assert part.poll(2) == [7, 8]
+    assert part.snapshot() == 9
+
+
+def test_no_more_items_are_taken_than_are_polled() -> None:
+    taken: list[int] = []
+
+    def endless(part: int, start: int) -> Iterator[int]:
+        for number in count(start):
+            taken.append(number)
+            yield number
+
+    part = Generator(endless).build_part(FIRST, None)
+    part.poll(3)
+    assert taken == [0, 1, 2]
+    assert not part.is_finished()
+
+
+def test_what_came_before_an_error_is_delivered_before_it() -> None:
+    part = Generator(breaks_at_five).build_part(FIRST, None)
+    assert part.poll(3) == [0, 1, 2]
+    assert part.poll(3) == [3, 4]
+    assert part.snapshot() == 5
+    with pytest.raises(SourceError) as raised:
+        part.poll(3)
+    assert isinstance(raised.value.__cause__, ValueError)
+    message = str(raised.value)
+    assert "part 0 after item 5" in message
+    assert f"breaks_at_five at {Path(__file__)}:{breaks_at_five.__code__.co_firstlineno}" in message
+    assert not part.is_finished()
+
+
+def test_an_error_is_raised_again_when_it_is_polled_again() -> None:
+    part = Generator(breaks_at_five).build_part(FIRST, 5)
+    for _ in range(2):
+        with pytest.raises(SourceError, match="after item 5: ValueError"):
+            part.poll(1)
+
+
+def test_a_function_that_gives_no_iterator_is_told_as_such() -> None:
+    not_iterable: Any = lambda part, start: 5  # noqa: E731
+    with pytest.raises(SourceError, match="TypeError"):
+        Generator(not_iterable).build_part(FIRST, None).poll(1)
+
+
+def test_the_iterator_is_closed_with_the_part() -> None:
+    closed = []
+
+    def watched(part: int, start: int) -> Iterator[int]:
+        try:
+            yield from count(start)
+        finally:
+            closed.append(part)
+
+    part = Generator(watched).build_part(FIRST, None)
+    part.poll(1)
+    part.close()
+    assert closed == [0]
+
+
+def test_an_error_while_closing_names_the_function() -> None:
+    def stubborn(part: int, start: int) -> Iterator[int]:
+        try:
+            yield from count(start)
+        finally:
+            raise KeyError("left open")
+
+    part = Generator(stubborn).build_part(FIRST, None)
+    part.poll(1)
+    with pytest.raises(SourceError, match="stubborn"):
+        part.close()
+
+
+@pytest.mark.parametrize("parts", [0, -1, 1.5, "2"])
+def test_a_wrong_number_of_parts_is_refused(parts: Any) -> None:
+    with pytest.raises(PlanError, match="parts"):
+        Generator(breaks_at_five, parts=parts)
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    not_callable: Any = [1, 2, 3]
+    with pytest.raises(PlanError, match="list"):
+        Generator(not_callable)

@@ -1,18 +1,24 @@
-"""Staged files: hidden until their commit, moved once, taken back or cleared away; never outside their folder."""
+"""Staged files, rolling files and the buffer before them."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.files import Files
+from malstrom_py.sinks.files.encoding import BUFFER_BYTES_MAX, GROUP_ROWS, EncodedRows, WriteBuffer
 from malstrom_py.sinks.files.publishing import StagedFile, publish
+from malstrom_py.sinks.files.staging import Staging
+from malstrom_py.sinks.files.writer import OPEN_MAX, RollingFiles
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.writing import WORKER, context, everything, write
 
@@ -235,3 +241,109 @@ def test_a_folder_that_cannot_be_made_is_told_with_what_to_do(tmp_path: Path) ->
 def test_staged_files_are_for_this_user_alone(tmp_path: Path) -> None:
     pre_committed(tmp_path)
     assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_dir()} == {0o700}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[RollingFiles]:
+    files = RollingFiles(Staging(tmp_path, "job", "out"), "json", file_bytes_max=10)
+    yield files
+    files.discard()
+
+
+def test_a_folder_has_one_open_file(files: RollingFiles) -> None:
+    assert "a=1" not in files
+    assert files.current("a=1") is files.current("a=1")
+    assert files.current("") is not files.current("a=1")
+    assert "a=1" in files
+
+
+def test_the_one_that_was_not_written_for_longest_is_finished(files: RollingFiles) -> None:
+    for number in range(OPEN_MAX):
+        files.current(f"a={number}")
+    files.current("a=0")
+    files.current("a=more")
+    assert "a=0" in files
+    assert "a=1" not in files
+    assert [file.folder for file in files.written] == ["a=1"]
+
+
+def test_a_file_rolls_at_its_size(files: RollingFiles) -> None:
+    for content, is_open in ((b"x" * 9, True), (b"x", False)):
+        files.current("").stream.write(content)
+        files.roll("")
+        assert ("" in files) is is_open
+    assert [file.path.stat().st_size for file in files.written] == [10]
+
+
+def test_one_file_takes_the_place_of_another(files: RollingFiles) -> None:
+    for folder in ("a=1", "a=2", "a=1"):
+        files.current(folder).stream.write(b"old")
+        files.finish(folder)
+    old = files.written[0]
+    files.current("a=1").stream.write(b"new")
+    files.replace(old, files.finish("a=1"))
+    assert [(file.folder, file.path.read_bytes()) for file in files.written] == [
+        ("a=1", b"new"),
+        ("a=2", b"old"),
+        ("a=1", b"old"),
+    ]
+    assert not old.path.exists()
+
+
+def test_what_is_discarded_leaves_nothing(tmp_path: Path) -> None:
+    files = RollingFiles(Staging(tmp_path, "job", "out"), "json", file_bytes_max=10)
+    files.current("a=1").stream.write(b"x")
+    files.finish("a=1")
+    files.current("a=2")
+    files.discard()
+    assert everything(tmp_path) == []
+    assert files.written == []
+
+
+def piece(folder: str, content: str, *, rows: int = 1, bytes: int = 10) -> EncodedRows[str]:
+    return EncodedRows(folder, content, rows, bytes)
+
+
+def merged(folder: str, contents: Sequence[str]) -> EncodedRows[str]:
+    return EncodedRows(folder, "".join(contents), len(contents), len("".join(contents)))
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9)), max_size=300), st.integers(1, 2000))
+def test_what_is_taken_is_what_was_held_in_order(pieces: list[tuple[str, int]], group_bytes: int) -> None:
+    held, written = WriteBuffer(merged), dict.fromkeys("ab", "")
+    for folder, number in pieces:
+        due = held.add(piece(folder, str(number)), group_bytes=group_bytes)
+        if due is not None:
+            written[due] += "".join(held.take(due))
+    for folder in held:
+        written[folder] += "".join(held.take(folder))
+    assert written == {folder: "".join(str(n) for name, n in pieces if name == folder) for folder in "ab"}
+    assert list(held) == []
+
+
+def test_a_folder_is_due_by_its_bytes_or_its_rows() -> None:
+    held = WriteBuffer(merged)
+    assert held.add(piece("a", "x", bytes=99), group_bytes=100) is None
+    assert held.add(piece("b", "x", bytes=99), group_bytes=100) is None
+    assert held.add(piece("a", "x", bytes=1), group_bytes=100) == "a"
+    assert held.take("a") == ["x", "x"]
+    assert held.add(piece("b", "x", rows=GROUP_ROWS, bytes=0), group_bytes=100) == "b"
+
+
+def test_beyond_the_bound_of_all_the_largest_is_due() -> None:
+    held = WriteBuffer(merged)
+    half = BUFFER_BYTES_MAX // 2
+    assert held.add(piece("a", "x", bytes=half), group_bytes=BUFFER_BYTES_MAX) is None
+    assert held.add(piece("b", "x", bytes=half - 1), group_bytes=BUFFER_BYTES_MAX) is None
+    assert held.add(piece("c", "x", bytes=2), group_bytes=BUFFER_BYTES_MAX) == "a"
+    held.take("a")
+    assert held.add(piece("c", "x", bytes=2), group_bytes=BUFFER_BYTES_MAX) is None
+    held.clear()
+    assert held.add(piece("c", "x", bytes=BUFFER_BYTES_MAX - 1), group_bytes=BUFFER_BYTES_MAX) is None
+
+
+def test_many_small_pieces_become_few() -> None:
+    held = WriteBuffer(merged)
+    for _ in range(10_000):
+        held.add(piece("a", "x"), group_bytes=BUFFER_BYTES_MAX)
+    assert len(held.take("a")) < 128

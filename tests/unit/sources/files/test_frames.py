@@ -34,20 +34,6 @@ def test_frames_hold_whole_lines_and_together_the_file(tmp_path: Path) -> None:
     assert all(frame.data.endswith(b"\n") for frame in found[:-1])
 
 
-def test_frames_from_the_offset_of_a_frame_are_the_same(tmp_path: Path) -> None:
-    path = file_with(tmp_path, "a.txt", b"".join(b"%d\n" % n for n in range(500_000)))
-    found = frames_of(path)
-    for index, frame in enumerate(found):
-        assert frames_of(path, offset=frame.offset) == found[index:]
-
-
-def test_a_line_longer_than_a_frame_is_one_frame(tmp_path: Path) -> None:
-    content = b"short\n" + b"x" * (3 * frames.FRAME_BYTES) + b"\nshort\n"
-    found = frames_of(file_with(tmp_path, "a.txt", content))
-    assert b"".join(frame.data for frame in found) == content
-    assert all(frame.flaw is None for frame in found)
-
-
 def test_a_line_that_is_too_long_is_left_out_and_the_next_ones_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,13 +46,6 @@ def test_a_line_that_is_too_long_is_left_out_and_the_next_ones_are_read(
     assert "longer" in flaw.flaw
     assert len(flaw.data) <= 4096
     assert frames_of(path, offset=flaw.offset) == [flaw, after]
-
-
-def test_a_file_of_one_line_that_is_too_long_is_one_flaw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "FRAME_BYTES", 1 << 10)
-    monkeypatch.setattr(frames, "RECORD_BYTES_MAX", 1 << 14)
-    (flaw,) = frames_of(file_with(tmp_path, "a.txt", b"x" * 300_000))
-    assert (flaw.offset, flaw.end) == (0, 300_000)
 
 
 def test_a_quote_that_is_never_closed_costs_its_line(tmp_path: Path) -> None:

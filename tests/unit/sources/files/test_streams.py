@@ -1,4 +1,4 @@
-"""Bytes of a file from any offset, compressed or not, and the descriptions of read errors."""
+"""Bytes of a file from any offset, compressed or not; lines of text and JSON; names of sections."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from malstrom_py.errors import SourceError
+from malstrom_py.sources.files.frames import BadRecord
+from malstrom_py.sources.files.lines import json_runs, text_runs
+from malstrom_py.sources.files.listing import Section, section_of
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, why_unreadable
 from tests.unit.sources.reading import file_with
 
@@ -97,3 +102,61 @@ def test_reading_ends_where_it_is_to_stop(stop: int, tmp_path: Path) -> None:
             stream.skip_to(min(offset, stop))
             assert b"".join(iter(stream.read, b"")) == (head + CONTENT)[max(offset, len(head)) : stop]
             stream.close()
+
+
+def test_text_lines_come_without_their_ends_and_blank_ones_count() -> None:
+    assert text_runs("a\r\n\n b\x0bc\u2028d \ré\nend".encode()) == [["a", "", " b\x0bc\u2028d \ré", "end"]]
+
+
+def test_a_line_that_is_no_utf8_stands_between_the_others() -> None:
+    assert text_runs(b"a\nb\xff\r\nc\r\n") == [["a"], BadRecord("not valid UTF-8 text", b"b\xff"), ["c"]]
+
+
+def test_json_lines_keep_their_own_fields_and_types() -> None:
+    assert json_runs(b'{"a": 1, "t": "2013-01-01"}\n\n  \r\n{"b": [1.5, null]}\r\n') == [
+        [{"a": 1, "t": "2013-01-01"}, {"b": [1.5, None]}]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b'{"a": ', "not valid JSON"),
+        (b"{'a': 1}", "not valid JSON"),
+        (b'{"a": 1} {"b": 2}', "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "not valid JSON"),
+        (b"[1]", "JSON list"),
+        (b"5", "JSON int"),
+        (b"null", "JSON NoneType"),
+        (b'{"a": "\xff"}', "UTF-8"),
+    ],
+)
+def test_what_is_no_json_object_is_malformed(line: bytes, why: str) -> None:
+    first, bad, last = json_runs(b'{"n": 1}\n' + line + b'\n{"n": 2}\n')
+    assert (first, last) == ([{"n": 1}], [{"n": 2}])
+    assert isinstance(bad, BadRecord)
+    assert why in bad.why
+    assert bad.record in {line, line.decode(errors="replace")}
+
+
+FILES = st.text(max_size=20) | st.tuples(
+    st.text(max_size=5),
+    st.sampled_from(["#whole", "#bytes=0-5", "#rowgroups=1-2", "#bytes=0-", "#whole\n", "#bytes=0-٣"]),
+).map("".join)
+SECTIONS = st.builds(Section, FILES) | st.builds(
+    Section, FILES, st.sampled_from(["bytes", "rowgroups"]), st.integers(0, 10**15), st.integers(0, 10**15)
+)
+
+
+@given(section=SECTIONS)
+def test_a_section_comes_back_from_the_name_of_its_part(section: Section) -> None:
+    assert section_of(section.part) == section
+
+
+@pytest.mark.parametrize(
+    "file", ["a.csv", "folder/a b#c.txt", "#", "a#bytes=", "a#bytes=1-2.csv", "x#bytes=" + "9" * 5000]
+)
+def test_a_whole_file_goes_by_its_path(file: str) -> None:
+    assert Section(file).part == file
+    assert section_of(file) == Section(file)
