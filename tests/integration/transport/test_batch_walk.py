@@ -15,14 +15,12 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
-from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
 from malstrom_py.rescale.channels.channel import Frame
-from malstrom_py.workers.engine.graph_builder import Membership
-from malstrom_py.workers.engine.worker import Worker
-from malstrom_py.workers.engine.worker_loop import WorkerLoop
+from malstrom_py.workers.engine.worker_loop import Wake, WorkerLoop
+from malstrom_py.workers.runtime.worker_host import WorkerHost
 from malstrom_py.workers.transport.base import JobSecret
-from malstrom_py.workers.transport.messages import COORDINATOR
+from malstrom_py.workers.transport.messages import COORDINATOR, Build, OpenSources, Start
 from malstrom_py.workers.transport.zeromq import ZeroMQTransport
 from tests.tree import ROOT
 
@@ -83,28 +81,31 @@ def walk() -> Walk:
     """One batch, from worker 0 to worker 1, which owns all slots."""
     plan, secret, clock = counting(), JobSecret.new(), SystemClock()
     ends = {end: ZeroMQTransport(end, incarnation=1, secret=secret) for end in (0, 1, COORDINATOR)}
-    loops = [WorkerLoop(ends[worker], clock) for worker in (0, 1)]
-    for number, loop in enumerate(loops):
+    hosts = [
+        WorkerHost(plan, batching=mp.Batching(), clock=clock, wake=Wake(ends[number]), streams=ends[number])
+        for number in (0, 1)
+    ]
+    loops = [WorkerLoop(number, hosts[number], ends[number], clock) for number in (0, 1)]
+    for number, host in enumerate(hosts):
         for end in ends.keys() - {number}:
             ends[number].connect(end, ends[end].address)
-        member = Membership(number, (0, 1), (1,) * plan.slots)
-        loop.take_on(Worker(plan, member, batching=mp.Batching(), clock=clock, codec=Codec(plan.types)))
-        loop.worker.open_sinks()
-    dealt = loops[0].worker.list_parts([0, 1])
+        host.obey(Build(number, (0, 1), (1,) * plan.slots, 0, 1, (), None, ()))
+    dealt = hosts[0].worker.list_parts([0, 1])
     for number, loop in enumerate(loops):
-        loop.send(loop.worker.open_sources(dealt[number]))
+        loop.send(hosts[number].obey(OpenSources(dealt[number], {})))
+        loop.send(hosts[number].obey(Start()))
     seen = Walk()
     sys.setprofile(seen)
     try:
         for _ in range(TURNS_MAX):
             for loop in loops:
                 loop._turn(0.001)
-            if loops[1].worker.rows_in("out"):
+            if hosts[1].worker.rows_in("out"):
                 break
     finally:
         sys.setprofile(None)
-        for loop in loops:
-            loop.worker.close()
+        for host in hosts:
+            host.close()
         for transport in ends.values():
             transport.close(linger_s=0.0)
     return seen
