@@ -116,6 +116,7 @@ chaos: $(VENV)/.dev
 
 mutants: $(VENV)/.dev
 	@$(PY) -m tests.simulation.protocol_model.mutants
+	@$(PY) -m tests.simulation.jobs.wrong_protocols
 
 matrix: $(VENV)/.dev
 	@$(PY) -m tests.simulation.jobs.matrix --sizes $(SIZES)

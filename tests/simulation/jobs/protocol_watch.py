@@ -25,6 +25,7 @@ from malstrom_py.rescale.moves.protocol import (
     PollParts,
     StartMove,
 )
+from malstrom_py.rescale.moves.sending_machine import PollGained, SendingPhase
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.engine.exchange import InputChannel
 from malstrom_py.workers.engine.region_input import RegionInput
@@ -38,7 +39,7 @@ Watch = Callable[..., Any]
 
 @dataclass
 class Line:
-    """What has been put on one channel. ``joins``: one of its ends is no member yet, so a marker comes first (R1, R2).
+    """What has been put on one channel. ``joins``: one of its ends has yet to join, so a marker comes first (R1, R2).
 
     ``epochs``: those since the last marker; ``closed``: those of each version before it. ``silent``: parts are handed
     over, and the marker has not been sent (R2). ``owed``: rows and bytes that were sent and not granted back (F2).
@@ -70,6 +71,7 @@ class ProtocolWatch:
         self._routers: dict[int, list[Router]] = {}
         self._feeds: dict[ReadSource, RegionInput] = {}
         self._taken: dict[ChannelIn, int] = {}
+        self._allowed: set[tuple[int, str]] = set()
 
     def require(self, holds: bool, what: str) -> None:
         """Note ``what``, if something does not hold."""
@@ -87,8 +89,11 @@ class ProtocolWatch:
         yield ChannelOut, "grant", self.granted
         yield Loopback, "put", self.looped
         yield RoutingSwitch, "_hand_over", self.handed_over
+        yield RoutingSwitch, "receive", self.switches
         yield RegionInput, "_take_in", self.taken_in
         yield RegionInput, "take", self.held_back
+        yield RegionInput, "_release", self.released
+        yield RoutingSwitch, "_do", self.does
         yield ChannelIn, "receive", self.received
         yield ChannelIn, "grant", self.given_back
         yield SourceDriver, "__init__", self.sources_made
@@ -97,8 +102,8 @@ class ProtocolWatch:
         yield LocalWorkers, "remove_all_but", self.removed
 
     def begun(self, right: Watch, crew: LocalWorkers, *given: Any, **named: Any) -> None:
-        """The job starts, perhaps after a loss: what was in flight is no concern any more."""
-        for record in (self._lines, self._routers, self._feeds, self._taken):
+        """The job starts, perhaps after a loss: what was in flight does not matter any more."""
+        for record in (self._lines, self._routers, self._feeds, self._taken, self._allowed):
             record.clear()
         right(crew, *given, **named)
 
@@ -178,12 +183,21 @@ class ProtocolWatch:
 
     def handed_over(self, right: Watch, switch: RoutingSwitch, effect: Any) -> None:
         """R2: from here to the marker nothing is promised on what sources feed."""
+        self._silence(switch)
+        right(switch, effect)
+
+    def switches(self, right: Watch, switch: RoutingSwitch, letter: Any) -> None:
+        """R2: nor is it while parts are awaited."""
+        right(switch, letter)
+        if switch._machine.phase is SendingPhase.AWAITING:
+            self._silence(switch)
+
+    def _silence(self, switch: RoutingSwitch) -> None:
         sources = [node for node, _ in switch._sources.values()]
         fed = set[int]().union(*map(switch._executor.behind, sources))
         for router, node in switch._sending:
             for channel in (router.loopback, *router.channels.values()) if node in fed else ():
                 self._lines[channel].silent = True
-        right(switch, effect)
 
     # -- credit --
 
@@ -252,6 +266,19 @@ class ProtocolWatch:
         read: int = right(source, *given, **named)
         return read
 
+    def released(self, right: Watch, feed: RegionInput) -> None:
+        """R6: gained slots of a region that feeds others are opened by order only."""
+        is_allowed = not feed._exits or (feed.machine.version, feed.machine.region) in self._allowed
+        self.require(is_allowed, f"region {feed.machine.region} opens its slots without an order (R6)")
+        right(feed)
+
+    def does(self, right: Watch, switch: RoutingSwitch, effect: Any) -> None:
+        """R6: and so are gained parts read."""
+        if isinstance(effect, PollGained):
+            is_allowed = (switch.version, effect.source) in self._allowed
+            self.require(is_allowed, f"parts of {effect.source} are read without an order (R6)")
+        right(switch, effect)
+
     # -- orders --
 
     def ordered(self, right: Watch, coordinator: Coordinator, event: Any) -> Any:
@@ -259,7 +286,7 @@ class ProtocolWatch:
         messages = right(coordinator, event)
         crew: Any = coordinator._workforce
         workers = list(crew._workers.values())
-        for order in {type(order): order for _, order in messages}.values():
+        for order in {repr(order): order for _, order in messages}.values():
             match order:
                 case StartMove():
                     self._all_steady(workers, order.move.version - 1, "a move begins (R7)")
@@ -268,9 +295,11 @@ class ProtocolWatch:
                 case Leave():
                     self._all_steady(workers, coordinator.version, "workers leave (R8)")
                 case PollParts():
+                    self._allowed.add((order.version, order.source))
                     fed = coordinator._machine._topology.sources[order.source]
                     self._all_in(workers, order.version, fed, "before", f"parts of {order.source} are polled (R6)")
                 case OpenSlots():
+                    self._allowed.add((order.version, order.region))
                     fed = coordinator._machine._topology.regions[order.region]
                     self._all_in(workers, order.version, fed, "shipped", f"slots of {order.region} are opened (R6)")
         return messages
@@ -307,10 +336,8 @@ class ProtocolWatch:
         for leaver in leavers:
             for router in self._routers.pop(leaver):
                 self._forget(router)
-        for routers in self._routers.values():
-            for router in routers:
-                for channel in [c for c in self._lines if isinstance(c, ChannelOut) and c.channel.receiver in leavers]:
-                    del self._lines[channel]
+        for channel in [c for c in self._lines if isinstance(c, ChannelOut) and c.channel.receiver in leavers]:
+            del self._lines[channel]
 
     def _forget(self, router: Router) -> None:
         for channel in (router.loopback, *router.channels.values()):

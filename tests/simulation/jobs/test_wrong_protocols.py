@@ -1,4 +1,4 @@
-"""The oracle sees every wrong protocol in its recorded run; `make mutants` searches again. What no seed shows is made."""
+"""The oracle sees every wrong protocol in its recorded run; `make mutants` searches again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from unittest.mock import patch
 import pytest
 
 import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine
 from malstrom_py.workers.engine.idle_sources import IdleSource
 from tests.simulation.jobs.driving import Driven, Steered
@@ -16,7 +18,7 @@ from tests.simulation.jobs.layouts import Head, Layout, Stage, Timing, Way
 from tests.simulation.jobs.restoring import until
 from tests.simulation.jobs.runs import run
 from tests.simulation.jobs.verdicts import Violation
-from tests.simulation.jobs.wrong_protocols import WRONG, WrongProtocol, by_detours, nothing
+from tests.simulation.jobs.wrong_protocols import WRONG, WrongProtocol, by_detours, nothing, timers_unseen
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -46,7 +48,10 @@ def epochs_pass_an_idle_worker() -> None:
     for rows in (40, 80):
         reached = rows - 1 - BOUND - 1
         frontiers = driven._case.seen.frontiers
-        until(driven, lambda at=reached: all(frontiers.get(("a-in", w), [-1])[-1] >= at for w in (0, 1)))
+        until(
+            driven,
+            lambda at=reached, frontiers=frontiers: all(frontiers.get(("a-in", w), [-1])[-1] >= at for w in (0, 1)),
+        )
         for time in range(40, 80) if rows == 40 else ():
             fed.feed("0", time % 5, time)
     driven.end()
@@ -56,6 +61,33 @@ def test_t2_an_idle_worker_follows_or_windows_never_fire() -> None:
     epochs_pass_an_idle_worker()
     with patch.object(IdleSource, "follow", nothing(IdleSource.follow)), pytest.raises(Violation, match="P8"):
         epochs_pass_an_idle_worker()
+
+
+class Alarm(mp.KeyedLogic[int, int, None, int]):
+    """Keeps nothing but a timer for each key."""
+
+    def on_data(self, message: mp.DataMessage[int, int], key_state: None, output: mp.Output[int, int]) -> None:
+        output.set_timer(message.key, message.value + 5)
+
+    def on_timer(self, key: int, time: int, key_state: None, output: mp.Output[int, int]) -> None:
+        output.emit(key, time, time)
+
+
+def alarms(seed: int) -> list[int]:
+    """The alarms of a job that is rescaled; each number sets one."""
+    job, out = mp.Job("alarms"), sinks.Memory()
+    times = job.source("times", sources.Memory(range(30))).assign_timestamps("at", lambda time: time)
+    on_time, _ = times.generate_epochs("epochs", mp.limit_out_of_orderness(2))
+    on_time.key_by("key", lambda time: time).stateful_op("alarm", Alarm()).sink("out", out)
+    mp.Simulation(workers=2, seed=seed, rescales=2, crashes=0).run(job)
+    return sorted(out.items)
+
+
+def test_r4_a_key_that_has_only_timers_moves() -> None:
+    right = [time + 5 for time in range(30)]
+    assert [alarms(seed) for seed in range(8)] == [right] * 8
+    with patch.object(KeyedState, "interrogate", timers_unseen(KeyedState.interrogate)):
+        assert any(alarms(seed) != right for seed in range(8))
 
 
 def test_every_rule_that_jobs_can_break_is_broken_by_one() -> None:

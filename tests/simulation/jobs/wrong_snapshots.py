@@ -28,7 +28,9 @@ from malstrom_py.workers.engine.region_input import RegionInput
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.runtime import worker_host
 from malstrom_py.workers.simulator import simulated_workers as simulated_crew
+from tests.simulation.jobs.chain_watch import chains_watched
 from tests.simulation.jobs.jobs import draw
+from tests.simulation.jobs.protocol_watch import protocol_watched
 
 
 class Wrong(NamedTuple):
@@ -61,7 +63,9 @@ def shown(shape: str, seed: int) -> str:
     try:
         workers, clock = rng.randint(1, 3), case.clock
         simulation = mp.Simulation(workers, seed=seed, crashes=6, clock=clock, snapshots=saves)
-        with patch.object(simulated_crew, "_TICK", 0.15):  # so that a snapshot is always in progress
+        broken = case.seen.broken
+        # The tick is such that a snapshot is always in progress.
+        with patch.object(simulated_crew, "_TICK", 0.15), protocol_watched(broken), chains_watched(broken):
             simulation.run(job)
         case.check(case.seen.outcome())
     except Exception as error:

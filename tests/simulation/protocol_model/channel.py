@@ -27,6 +27,7 @@ class Frame(NamedTuple):
 class Channel:
     """``sent``: in flight or untaken; ``backlog``: waits at the sender for credit, or for earlier items.
 
+    ``promised``: the last epoch that was put, or the one of a marker; ``is_over``: Bye was. The oracle looks at them.
     Credit comes back when an item is taken; rows that a region holds keep theirs (R5).
     """
 
@@ -39,6 +40,8 @@ class Channel:
         self.untaken = 0
         self.numbered = 0
         self.taken = 0
+        self.promised: int | None = None
+        self.is_over = False
 
     @property
     def backlogged(self) -> bool:

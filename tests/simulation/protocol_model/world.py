@@ -9,8 +9,9 @@ from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.errors import PeerError
 from malstrom_py.rescale.moves.move_sizing import Pacing
 from malstrom_py.rescale.moves.placement import first_table
-from malstrom_py.rescale.moves.protocol import InBand, Marker, Report, StartMove
+from malstrom_py.rescale.moves.protocol import Bye, InBand, Marker, Report, StartMove
 from malstrom_py.rescale.moves.receiving_machine import ReceivingPhase
+from malstrom_py.rescale.moves.sending_machine import SendingPhase
 from malstrom_py.workers.coordinator import machine as ce
 from malstrom_py.workers.coordinator import machine as cm
 from malstrom_py.workers.transport.messages import Connected
@@ -95,6 +96,7 @@ class World:
         channel = self.channel_for(key)
         first = key.sender >= self.setup.workers and not channel.numbered
         self.oracle.require(not first or isinstance(item, Marker), f"joiner {key.sender} begins with {item} (R2)")
+        self._check_promises(channel, item)
         waits = channel.put(item)
         if waits:
             self.hit("marker in a backlog" if isinstance(item, Marker) else "credit at zero")
@@ -104,6 +106,22 @@ class World:
             cost = len(item.records) if isinstance(item, Rows) else int(isinstance(item, EpochItem))
             most = max(channel.credit - 1 + cost, channel.untaken * (not cost))
             self.oracle.require(channel.untaken <= most, f"{channel.untaken} untaken on {key}, at most {most} (F2)")
+
+    def _check_promises(self, channel: Channel, item: Item) -> None:
+        """T3, R2, R8: epochs rise until a marker, none is sent between hand-over and marker, nothing follows Bye."""
+        key, require = channel.key, self.oracle.require
+        require(not channel.is_over, f"{item} follows Bye on {key} (R8)")
+        channel.is_over = isinstance(item, Bye)
+        if isinstance(item, Marker):
+            is_last = channel.promised in (None, item.before)
+            require(is_last, f"the marker on {key} says {item.before} after {channel.promised} (R2)")
+            channel.promised = item.after
+        elif isinstance(item, EpochItem):
+            require(channel.promised is None or item.time >= channel.promised, f"{key} goes back to {item} (T3)")
+            awaiting = key.sender in self.workers and self.workers[key.sender].switch.phase is SendingPhase.AWAITING
+            fed = any(feeder in self.shape.sources for feeder in self.shape.exchanges[key.exchange])
+            require(not (awaiting and fed), f"{item} on {key} between hand-over and marker (R2)")
+            channel.promised = item.time
 
     def mail(self, sender: int, receiver: int, message: object) -> None:
         """Send a letter, outside the channels; letters between two keep their order."""
