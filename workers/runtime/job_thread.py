@@ -94,9 +94,8 @@ class LocalJob:
         try:
             value = done.result(timeout_s)
         except TimeoutError:
-            if done.done():
-                raise  # the job's own
-            value = self._controls.unanswered(command)
+            # It may be done since, also with a `TimeoutError` of the job.
+            value = done.result() if done.done() else self._controls.unanswered(command)
             if isinstance(value, MalstromError):
                 raise value from None
         except KeyboardInterrupt as error:

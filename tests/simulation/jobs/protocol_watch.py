@@ -6,7 +6,7 @@ machines. What it finds goes where a run notes what is wrong, so that the oracle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +14,16 @@ from unittest.mock import patch
 
 from malstrom_py.data.messages import Epoch
 from malstrom_py.operators.read_source import ReadSource
-from malstrom_py.rescale.channels.channel import MOVING, ChannelIn, ChannelOut, Credit, Frame, Grant, Loopback
-from malstrom_py.rescale.channels.router import Router
+from malstrom_py.rescale.channels.channel import (
+    MOVING,
+    Credit,
+    Frame,
+    Grant,
+    Loopback,
+    RemoteInbound,
+    RemoteOutbound,
+    Share,
+)
 from malstrom_py.rescale.moves.protocol import (
     Bye,
     InjectBarrier,
@@ -26,8 +34,8 @@ from malstrom_py.rescale.moves.protocol import (
     StartMove,
 )
 from malstrom_py.rescale.moves.sending_machine import PollGained, SendingPhase
-from malstrom_py.workers.coordinator.coordinator import Coordinator
-from malstrom_py.workers.engine.exchange import InputChannel
+from malstrom_py.workers.coordinator.coordinator import topology_of
+from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.region_input import RegionInput
 from malstrom_py.workers.engine.routing_switch import RoutingSwitch
 from malstrom_py.workers.engine.source_driver import SourceDriver
@@ -35,6 +43,8 @@ from malstrom_py.workers.runtime.local_workers import LocalWorkers
 from malstrom_py.workers.simulator.simulated_workers import SimulatedWorkers
 
 Watch = Callable[..., Any]
+
+_DECISIONS = (StartMove, InjectBarrier, Leave, PollParts, OpenSlots)
 
 
 @dataclass
@@ -68,9 +78,9 @@ class ProtocolWatch:
     def __init__(self, broken: list[str]) -> None:
         self._broken = broken
         self._lines: dict[object, Line] = {}
-        self._routers: dict[int, list[Router]] = {}
+        self._exchanges: dict[int, list[Exchange]] = {}
         self._feeds: dict[ReadSource, RegionInput] = {}
-        self._taken: dict[ChannelIn, int] = {}
+        self._taken: dict[RemoteInbound, int] = {}
         self._allowed: set[tuple[int, str]] = set()
 
     def require(self, holds: bool, what: str) -> None:
@@ -81,70 +91,84 @@ class ProtocolWatch:
     def watches(self) -> Iterator[tuple[Any, str, Watch]]:
         """What is watched: a method of a class, and what takes its place."""
         yield LocalWorkers, "__init__", self.begun
-        yield Router, "__init__", self.router_made
-        yield Router, "connect", self.connected
-        yield Router, "switch", self.switched
-        yield ChannelOut, "put", self.put
-        yield ChannelOut, "take", self.sent
-        yield ChannelOut, "grant", self.granted
-        yield Loopback, "put", self.looped
+        yield Exchange, "__init__", self.exchange_made
+        yield Exchange, "connect", self.connected
+        yield Exchange, "switch", self.switched
+        for kind in (Loopback, RemoteOutbound):
+            yield kind, "put", self.put
+            yield kind, "put_epoch", self.put_epoch
+            yield kind, "put_control", self.put_control
+        yield RemoteOutbound, "flush", self.framed
+        yield RemoteOutbound, "take", self.sent
+        yield RemoteOutbound, "grant", self.granted
         yield RoutingSwitch, "_hand_over", self.handed_over
         yield RoutingSwitch, "receive", self.switches
         yield RegionInput, "_take_in", self.taken_in
         yield RegionInput, "take", self.held_back
         yield RegionInput, "_release", self.released
         yield RoutingSwitch, "_do", self.does
-        yield ChannelIn, "receive", self.received
-        yield ChannelIn, "grant", self.given_back
+        yield RemoteInbound, "receive", self.received
+        yield RemoteInbound, "give_back", self.given_back
         yield SourceDriver, "__init__", self.sources_made
         yield ReadSource, "poll", self.polled
-        yield Coordinator, "handle", self.ordered
-        yield LocalWorkers, "remove_all_but", self.removed
+        yield LocalWorkers, "send", self.ordered
+        yield LocalWorkers, "remove", self.removed
 
     def begun(self, right: Watch, crew: LocalWorkers, *given: Any, **named: Any) -> None:
         """The job starts, perhaps after a loss: what was in flight does not matter any more."""
-        for record in (self._lines, self._routers, self._feeds, self._taken, self._allowed):
+        for record in (self._lines, self._exchanges, self._feeds, self._taken, self._allowed):
             record.clear()
         right(crew, *given, **named)
 
     # -- channels --
 
-    def router_made(self, right: Watch, router: Router, *given: Any, **named: Any) -> None:
+    def exchange_made(self, right: Watch, exchange: Exchange, *given: Any, **named: Any) -> None:
         """A worker has an exchange."""
-        right(router, *given, **named)
-        worker = router._worker
-        name = f"{router.exchange} from {worker} to {worker}"
-        self._lines[router.loopback] = Line(name, router.version, joins=worker not in router._members)
-        self._routers.setdefault(worker, []).append(router)
+        right(exchange, *given, **named)
+        worker = exchange._worker
+        name = f"{exchange.name} from {worker} to {worker}"
+        self._lines[exchange.loopback] = Line(name, exchange.version, joins=worker not in exchange._members)
+        self._exchanges.setdefault(worker, []).append(exchange)
 
-    def connected(self, right: Watch, router: Router, member: int) -> None:
+    def connected(self, right: Watch, exchange: Exchange, member: int) -> None:
         """It has a channel to another one."""
-        right(router, member)
-        name, members = f"{router.exchange} from {router._worker} to {member}", router._members
-        self._lines[router.channels[member]] = Line(
-            name, router.version, joins=router._worker not in members or member not in members, credit=router._credit
-        )
+        right(exchange, member)
+        name, members = f"{exchange.name} from {exchange._worker} to {member}", exchange._members
+        joins = exchange._worker not in members or member not in members
+        credit = exchange._batching.credit
+        self._lines[exchange.remote[member]] = Line(name, exchange.version, joins=joins, credit=credit)
 
-    def looped(self, right: Watch, loopback: Loopback, item: Any) -> None:
-        """Something goes to the worker itself."""
-        line = self._lines.get(loopback)
-        if line is not None:
-            self._put(line, item)
-        right(loopback, item)
-
-    def put(self, right: Watch, channel: ChannelOut, payload: bytes | None = None, **named: Any) -> None:
-        """Something goes to another worker, in the order in which it is put."""
+    def put(self, right: Watch, channel: Any, *given: Any) -> None:
+        """Rows go to a worker, in the order in which they are put."""
         line = self._lines.get(channel)
         if line is not None:
-            if payload is not None:
-                self._rows(line)
-                where = f"channel {line.name}: rows by version {named.get('version', 0)} after the marker of"
-                self.require(named.get("version", 0) == line.version, f"{where} {line.version} (R2)")
-            for placed in named.get("epochs", ()):
-                self._put(line, Epoch(placed.time, placed.idle))
-            if named.get("control") is not None:
-                self._put(line, named["control"])
-        right(channel, payload, **named)
+            self._rows(line)
+        right(channel, *given)
+
+    def put_epoch(self, right: Watch, channel: Any, epoch: Epoch) -> None:
+        """An epoch goes there."""
+        line = self._lines.get(channel)
+        if line is not None:
+            self._put(line, epoch)
+        right(channel, epoch)
+
+    def put_control(self, right: Watch, channel: Any, message: Any) -> None:
+        """A barrier, or a message of a move, goes there."""
+        line = self._lines.get(channel)
+        if line is not None:
+            channel.flush()
+            self._put(line, message)
+        right(channel, message)
+
+    def framed(self, right: Watch, channel: RemoteOutbound) -> None:
+        """Rows are sent by the version of the last marker."""
+        before, line = len(channel._backlog), self._lines.get(channel)
+        right(channel)
+        if line is None:
+            return
+        for frame in list(channel._backlog)[before:]:
+            where = f"channel {line.name}: rows by version {frame.version} after the marker of"
+            self.require(frame.version == line.version, f"{where} {line.version} (R2)")
 
     def _put(self, line: Line, item: Any) -> None:
         if isinstance(item, Marker):
@@ -172,14 +196,13 @@ class ProtocolWatch:
         line.epochs, line.version, line.joins = [(marker.after, marker.idle)], marker.move.version, False
         line.silent = False
 
-    def switched(self, right: Watch, router: Router, *given: Any, **named: Any) -> None:
+    def switched(self, right: Watch, exchange: Exchange, *given: Any, **named: Any) -> None:
         """T3: until its marker a worker has sent the same epochs to all members."""
-        members, version = router._members, router.version
-        right(router, *given, **named)
-        lines = [self._lines[router.loopback]] if router._worker in members else []
-        lines += [self._lines[channel] for member, channel in router.channels.items() if member in members]
+        members, version = exchange._members, exchange.version
+        right(exchange, *given, **named)
+        lines = [self._lines[channel] for member, channel in exchange.outbound.items() if member in members]
         said = [line.closed.get(version) for line in lines]
-        self.require(all(one == said[0] for one in said), f"exchange {router.exchange}: not the same to all (T3)")
+        self.require(all(one == said[0] for one in said), f"exchange {exchange.name}: not the same to all (T3)")
 
     def handed_over(self, right: Watch, switch: RoutingSwitch, effect: Any) -> None:
         """R2: from here to the marker nothing is promised on what sources feed."""
@@ -195,13 +218,13 @@ class ProtocolWatch:
     def _silence(self, switch: RoutingSwitch) -> None:
         sources = [node for node, _ in switch._sources.values()]
         fed = set[int]().union(*map(switch._executor.behind, sources))
-        for router, node in switch._sending:
-            for channel in (router.loopback, *router.channels.values()) if node in fed else ():
+        for exchange, node in switch._sending:
+            for channel in exchange.outbound.values() if node in fed else ():
                 self._lines[channel].silent = True
 
     # -- credit --
 
-    def sent(self, right: Watch, channel: ChannelOut) -> list[Frame]:
+    def sent(self, right: Watch, channel: RemoteOutbound) -> list[Frame]:
         """F2: what is data is sent only while there is credit in rows and in bytes."""
         frames: list[Frame] = right(channel)
         line = self._lines[channel]
@@ -213,7 +236,7 @@ class ProtocolWatch:
             line.owed_size += frame.size
         return frames
 
-    def granted(self, right: Watch, channel: ChannelOut, grant: Grant) -> None:
+    def granted(self, right: Watch, channel: RemoteOutbound, grant: Grant) -> None:
         """Credit has come back."""
         line = self._lines[channel]
         if grant.incarnation == channel._incarnation:
@@ -223,26 +246,25 @@ class ProtocolWatch:
             self.require(min(owed) >= 0, f"channel {line.name}: more credit comes back than was taken (F2)")
         right(channel, grant)
 
-    def received(self, right: Watch, channel: ChannelIn, frame: Frame) -> None:
+    def received(self, right: Watch, channel: RemoteInbound, frame: Frame) -> None:
         """A frame has come."""
         right(channel, frame)
         if frame.incarnation == channel._incarnation:
             self._taken[channel] = self._taken.get(channel, 0) + frame.cost
 
-    def given_back(self, right: Watch, channel: ChannelIn, rows: int, *given: Any) -> Grant:
+    def given_back(self, right: Watch, channel: RemoteInbound, share: Share, *given: Any) -> Grant:
         """Its credit goes back."""
-        self._taken[channel] = self._taken.get(channel, 0) - rows
-        grant: Grant = right(channel, rows, *given)
+        grant: Grant = right(channel, share, *given)
+        self._taken[channel] = self._taken.get(channel, 0) - grant.rows
         return grant
 
     def held_back(self, right: Watch, feed: RegionInput) -> Any:
         """R5: the rows that are held keep their credit."""
         taken = right(feed)
-        held: dict[ChannelIn, int] = {}
+        held: dict[RemoteInbound, int] = {}
         for rows in feed._held:
-            if isinstance(rows.lane, InputChannel):
-                channel = rows.lane.channel
-                held[channel] = held.get(channel, 0) + len(rows.rows)
+            if isinstance(rows.lane, RemoteInbound):
+                held[rows.lane] = held.get(rows.lane, 0) + len(rows.rows)
         for channel, count in held.items():
             where = f"channel {channel.channel}"
             self.require(self._taken[channel] >= count, f"{where}: {count} rows are held, with less credit (R5)")
@@ -250,7 +272,7 @@ class ProtocolWatch:
 
     def taken_in(self, right: Watch, feed: RegionInput, entry: Any, sender: int, lane: Any, item: Any) -> None:
         """F2: a region takes nothing but messages of a move while its outputs are full."""
-        full = not isinstance(item, MOVING) and any(router.backlogged for router in feed._exits)
+        full = not isinstance(item, MOVING) and any(exchange.backlogged for exchange in feed._exits)
         self.require(not full, f"a region takes {type(item).__name__} of {sender} while its output is full (F2)")
         right(feed, entry, sender, lane, item)
 
@@ -261,7 +283,7 @@ class ProtocolWatch:
 
     def polled(self, right: Watch, source: ReadSource, *given: Any, **named: Any) -> int:
         """F2: nor is a source read then."""
-        full = any(router.backlogged for router in self._feeds[source]._exits)
+        full = any(exchange.backlogged for exchange in self._feeds[source]._exits)
         self.require(not full, f"source {source.context.step} is read while its output is full (F2)")
         read: int = right(source, *given, **named)
         return read
@@ -281,28 +303,25 @@ class ProtocolWatch:
 
     # -- orders --
 
-    def ordered(self, right: Watch, coordinator: Coordinator, event: Any) -> Any:
+    def ordered(self, right: Watch, group: LocalWorkers, worker: int, order: Any) -> None:
         """The coordinator has decided: has what must be, been?"""
-        messages = right(coordinator, event)
-        crew: Any = coordinator._workforce
-        workers = list(crew._workers.values())
-        for order in {repr(order): order for _, order in messages}.values():
-            match order:
-                case StartMove():
-                    self._all_steady(workers, order.move.version - 1, "a move begins (R7)")
-                case InjectBarrier():
-                    self._all_steady(workers, coordinator.version, "a barrier is ordered (R7)")
-                case Leave():
-                    self._all_steady(workers, coordinator.version, "workers leave (R8)")
-                case PollParts():
-                    self._allowed.add((order.version, order.source))
-                    fed = coordinator._machine._topology.sources[order.source]
-                    self._all_in(workers, order.version, fed, "before", f"parts of {order.source} are polled (R6)")
-                case OpenSlots():
-                    self._allowed.add((order.version, order.region))
-                    fed = coordinator._machine._topology.regions[order.region]
-                    self._all_in(workers, order.version, fed, "shipped", f"slots of {order.region} are opened (R6)")
-        return messages
+        workers, topology = group.hosted if isinstance(order, _DECISIONS) else [], topology_of(group._plan)
+        match order:
+            case StartMove():
+                self._all_steady(workers, order.move.version - 1, "a move begins (R7)")
+            case InjectBarrier():
+                self._all_steady(workers, workers[0].version, "a barrier is ordered (R7)")
+            case Leave():
+                self._all_steady(workers, workers[0].version, "workers leave (R8)")
+            case PollParts():
+                self._allowed.add((order.version, order.source))
+                fed = topology.sources[order.source]
+                self._all_in(workers, order.version, fed, "before", f"parts of {order.source} are polled (R6)")
+            case OpenSlots():
+                self._allowed.add((order.version, order.region))
+                fed = topology.regions[order.region]
+                self._all_in(workers, order.version, fed, "shipped", f"slots of {order.region} are opened (R6)")
+        right(group, worker, order)
 
     def _all_steady(self, workers: Iterable[Any], version: int, when: str) -> None:
         for worker in workers:
@@ -323,30 +342,25 @@ class ProtocolWatch:
                     is_in = feed.machine.version == version and feed.steady if what == "before" and not is_in else is_in
                     self.require(is_in, f"{when}, and worker {worker.id} waits for others on {exchange}")
 
-    def removed(self, right: Watch, crew: LocalWorkers, members: Iterable[int]) -> None:
+    def removed(self, right: Watch, group: LocalWorkers, leavers: Sequence[int]) -> None:
         """R8: what a leaver has sent has been taken."""
-        members = list(members)
-        leavers = [worker for worker in crew._workers if worker not in members]
-        if isinstance(crew, SimulatedWorkers):
-            for queue in crew._queues.values():
+        if isinstance(group, SimulatedWorkers):
+            for queue in group._queues.values():
                 for sent in queue:
                     late = isinstance(sent.content, Frame) and sent.content.channel.sender in leavers
                     self.require(not late, "a leaver is dropped while its frames are in flight (R8)")
-        right(crew, members)
+        right(group, leavers)
         for leaver in leavers:
-            for router in self._routers.pop(leaver):
-                self._forget(router)
-        for channel in [c for c in self._lines if isinstance(c, ChannelOut) and c.channel.receiver in leavers]:
+            for exchange in self._exchanges.pop(leaver):
+                for channel in exchange.outbound.values():
+                    self._lines.pop(channel, None)
+        for channel in [c for c in self._lines if isinstance(c, RemoteOutbound) and c.channel.receiver in leavers]:
             del self._lines[channel]
-
-    def _forget(self, router: Router) -> None:
-        for channel in (router.loopback, *router.channels.values()):
-            self._lines.pop(channel, None)
 
     def ended(self) -> None:
         """F2: at the end of a run all credit has come back."""
         for channel, line in self._lines.items():
-            if isinstance(channel, ChannelOut):
+            if isinstance(channel, RemoteOutbound):
                 owed = (line.owed_rows, line.owed_size)
                 self.require(owed == (0, 0), f"channel {line.name}: credit of {owed} has not come back (F2)")
 

@@ -17,8 +17,7 @@ from unittest.mock import patch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch, PartReleased
 from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.read_source import ReadSource
-from malstrom_py.rescale.channels.channel import ChannelIn, ChannelOut, Grant, PlacedEpoch, Share
-from malstrom_py.rescale.channels.router import Router
+from malstrom_py.rescale.channels.channel import Grant, PlacedEpoch, RemoteInbound, RemoteOutbound, Share
 from malstrom_py.rescale.moves.placement import plan_moves
 from malstrom_py.rescale.moves.protocol import Bye, MarkersIn, RegionDone, RescaleMove, Shipped, ShippedIn
 from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
@@ -26,7 +25,7 @@ from malstrom_py.state.keyed_state import KeyedState, Timers
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.coordinator.snapshot_machine import SnapshotMachine
-from malstrom_py.workers.engine.exchange import InputChannel
+from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.region_input import RegionInput
 from malstrom_py.workers.engine.routing_switch import RoutingSwitch
 from malstrom_py.workers.engine.state_transfer import StateTransfer
@@ -55,7 +54,7 @@ class WrongProtocol(NamedTuple):
     def done(self) -> Iterator[None]:
         """As long as this lasts it is done wrong, and a run that does not end is stopped."""
         with ExitStack() as stack:
-            for place, name, wrong in (*self.changes, (SimulatedWorkers, "step", _ends)):
+            for place, name, wrong in (*self.changes, (SimulatedWorkers, "receive", _ends)):
                 stack.enter_context(patch.object(place, name, wrong(getattr(place, name))))
             yield
 
@@ -72,14 +71,14 @@ class WrongProtocol(NamedTuple):
 def _ends(right: Right) -> Right:
     turns = 0
 
-    def step(crew: Any, **named: Any) -> None:
+    def receive(group: Any) -> Any:
         nonlocal turns
         turns += 1
         if turns > TURNS_MAX:
             raise Violation("no end: livelock (P8)")
-        right(crew, **named)
+        return right(group)
 
-    return step
+    return receive
 
 
 def nothing(right: Right) -> Right:
@@ -124,9 +123,9 @@ def without_its_epoch(right: Right) -> Right:
 
 def _marked(**changed: Callable[[int, int], int]) -> Callable[[Right], Right]:
     def wrong(right: Right) -> Right:
-        def switch(router: Any, move: Any, *, before: int, after: int, idle: bool) -> None:
+        def switch(exchange: Any, move: Any, *, before: int, after: int, idle: bool) -> None:
             times = {"before": before, "after": after, **{name: of(before, after) for name, of in changed.items()}}
-            right(router, move, **times, idle=idle)
+            right(exchange, move, **times, idle=idle)
 
         return switch
 
@@ -135,7 +134,7 @@ def _marked(**changed: Callable[[int, int], int]) -> Callable[[Right], Right]:
 
 def idle_not_marked(right: Right) -> Right:
     """A marker does not say that its sender is idle."""
-    return lambda router, move, *, idle, **named: right(router, move, idle=False, **named)
+    return lambda exchange, move, *, idle, **named: right(exchange, move, idle=False, **named)
 
 
 # -- R3: the cut --
@@ -222,17 +221,22 @@ def credit_of_held(right: Right) -> Right:
 
 def credit_lost(right: Right) -> Right:
     """The credit of rows that were held never comes back."""
-    return lambda lane, share, window=0: None
+
+    def withhold(lane: Any, rows: int) -> Share:
+        right(lane, rows)
+        return Share(0, 0)
+
+    return withhold
 
 
 def credit_twice(right: Right) -> Right:
     """More credit is granted than was taken."""
 
-    def grant(channel: Any, rows: int, size: int, *given: Any) -> Grant:
-        granted: Grant = right(channel, rows + 1, size, *given)
+    def give_back(lane: Any, share: Share, *given: Any) -> Grant:
+        granted: Grant = right(lane, Share(share.rows + 1, share.size), *given)
         return granted
 
-    return grant
+    return give_back
 
 
 # -- R6, R7, R8: the coordinator --
@@ -264,8 +268,8 @@ def shipped_to_members(right: Right) -> Right:
     """Shipped is not sent to those that leave."""
 
     def tell(feed: Any, version: int) -> None:
-        for router in feed._exits:
-            router.control(Shipped(version))
+        for exchange in feed._exits:
+            exchange.control(Shipped(version))
 
     return tell
 
@@ -321,9 +325,9 @@ def no_wait_for_shipped(right: Right) -> Right:
 def speaks_after_bye(right: Right) -> Right:
     """A leaver sends an epoch after Bye."""
 
-    def leave(router: Any) -> None:
-        router.control(Bye())
-        router.epoch(Epoch(MAX_EPOCH))
+    def leave(exchange: Any) -> None:
+        exchange.control(Bye())
+        exchange.on_epoch(Epoch(MAX_EPOCH))
 
     return leave
 
@@ -360,25 +364,25 @@ def follows_the_furthest(right: Right) -> Right:
 def epoch_first(right: Right) -> Right:
     """An epoch leaves before the rows that were gathered before it."""
 
-    def epoch(router: Any, epoch: Any) -> None:
-        right(router, epoch)
-        for gathering in router._gathering.values():
-            gathering.epochs[:] = [PlacedEpoch(0, placed.time, placed.idle) for placed in gathering.epochs]
+    def on_epoch(exchange: Any, epoch: Any, out: Any = None) -> None:
+        right(exchange, epoch, out)
+        for channel in exchange.remote.values():
+            channel._epochs[:] = [PlacedEpoch(0, placed.time, placed.idle) for placed in channel._epochs]
 
-    return epoch
+    return on_epoch
 
 
 def epoch_to_others_only(right: Right) -> Right:
     """An epoch that one member got already is not sent to the others: they get the next one."""
 
-    def epoch(router: Any, epoch: Any) -> None:
-        members = router._members
-        if epoch.time != MAX_EPOCH and router._worker in members and len(members) > 1 and epoch.time % 2:
-            router._members = members[:-1]
-        right(router, epoch)
-        router._members = members
+    def on_epoch(exchange: Any, epoch: Any, out: Any = None) -> None:
+        members = exchange._members
+        if epoch.time != MAX_EPOCH and exchange._worker in members and len(members) > 1 and epoch.time % 2:
+            exchange._members = members[:-1]
+        right(exchange, epoch, out)
+        exchange._members = members
 
-    return epoch
+    return on_epoch
 
 
 def never_limited(right: Right) -> Right:
@@ -498,16 +502,16 @@ WRONG: Final[dict[str, WrongProtocol]] = {
     "R2 a region speaks between hand-over and marker": WrongProtocol(((RoutingSwitch, "_silence", regions_speak),)),
     "R2 the end is said at hand-over": WrongProtocol(((ReadSource, "release", ended_at_hand_over),)),
     "R2 a part comes without its epoch": WrongProtocol(((RoutingSwitch, "_take", without_its_epoch),)),
-    "R2 the marker never goes back": WrongProtocol(((Router, "switch", _marked(after=max)),)),
-    "R2 the marker forgets what was before": WrongProtocol(((Router, "switch", _marked(before=lambda b, a: a)),)),
+    "R2 the marker never goes back": WrongProtocol(((Exchange, "switch", _marked(after=max)),)),
+    "R2 the marker forgets what was before": WrongProtocol(((Exchange, "switch", _marked(before=lambda b, a: a)),)),
     "R3 epochs that waited are lost": WrongProtocol(((ReceivingMachine, "_maybe_done", later_lost),)),
     "R4 timers do not move": WrongProtocol(((Timers, "take", timers_left),)),
     "R4 keys of later records are not found": WrongProtocol(((StateTransfer, "saw", nothing),)),
     "R4 keys of an earlier move are not found": WrongProtocol(
         ((CoordinatorMachine, "__init__", by_detours), (StateTransfer, "start", found_once))
     ),
-    "R5 held rows give their credit back": WrongProtocol(((InputChannel, "withhold", credit_of_held),)),
-    "R5 the credit of held rows is lost": WrongProtocol(((InputChannel, "give_back", credit_lost),)),
+    "R5 held rows give their credit back": WrongProtocol(((RemoteInbound, "withhold", credit_of_held),)),
+    "R5 the credit of held rows is lost": WrongProtocol(((RemoteInbound, "withhold", credit_lost),)),
     "R6 slots are opened after one exchange": WrongProtocol(((CoordinatorMachine, "_reported", opened_after_one),)),
     "R6 a part is read after one exchange": WrongProtocol(((CoordinatorMachine, "_reported", polled_after_one),)),
     "R6 no wait for Shipped": WrongProtocol(((ReceivingMachine, "_maybe_done", no_wait_for_shipped),)),
@@ -523,14 +527,14 @@ WRONG: Final[dict[str, WrongProtocol]] = {
     "R7 a move ends when all have switched": WrongProtocol(
         ((CoordinatorMachine, "_order", regions_not_awaited), (CoordinatorMachine, "_reported", tolerant))
     ),
-    "R8 epochs after Bye": WrongProtocol(((Router, "leave", speaks_after_bye),)),
+    "R8 epochs after Bye": WrongProtocol(((Exchange, "leave", speaks_after_bye),)),
     "T2 an idle worker follows the furthest": WrongProtocol(((ReceivingMachine, "active", follows_the_furthest),)),
     "T2 idle parts keep their epoch": WrongProtocol(((GenerateEpochs, "_catch_up", nothing),)),
     "T2 idle parts are not raised at a switch": WrongProtocol(((GenerateEpochs, "keep", nothing),)),
-    "T2 the marker forgets idleness": WrongProtocol(((Router, "switch", idle_not_marked),)),
+    "T2 the marker forgets idleness": WrongProtocol(((Exchange, "switch", idle_not_marked),)),
     "T2 epochs that waited forget idleness": WrongProtocol(((ReceivingMachine, "_maybe_done", later_not_idle),)),
-    "T3 an epoch overtakes rows": WrongProtocol(((Router, "epoch", epoch_first),)),
-    "T3 not the same epochs to all": WrongProtocol(((Router, "epoch", epoch_to_others_only),)),
+    "T3 an epoch overtakes rows": WrongProtocol(((Exchange, "on_epoch", epoch_first),)),
+    "T3 not the same epochs to all": WrongProtocol(((Exchange, "on_epoch", epoch_to_others_only),)),
     "T4 the future is let in": WrongProtocol(((GenerateEpochs, "_late", never_limited),)),
     "S1 positions of parts that wait are lost": WrongProtocol(((ReadSource, "on_control", waiting_not_saved),)),
     "S1 finished parts that move are forgotten": WrongProtocol(((ReadSource, "take_finished", finished_forgotten),)),
@@ -542,9 +546,9 @@ WRONG: Final[dict[str, WrongProtocol]] = {
     ),
     "S3 files in use are pruned": WrongProtocol(((SnapshotCoordinator, "_in_use", lambda right: lambda self: set()),)),
     "F2 data despite a backlog": WrongProtocol(((RegionInput, "open", always),)),
-    "F2 bytes need no credit": WrongProtocol(((ChannelOut, "_has_credit", _of_row_credit),)),
-    "F2 data needs no credit": WrongProtocol(((ChannelOut, "_has_credit", always),)),
-    "F2 more credit comes back": WrongProtocol(((ChannelIn, "grant", credit_twice),)),
+    "F2 bytes need no credit": WrongProtocol(((RemoteOutbound, "_has_credit", _of_row_credit),)),
+    "F2 data needs no credit": WrongProtocol(((RemoteOutbound, "_has_credit", always),)),
+    "F2 more credit comes back": WrongProtocol(((RemoteInbound, "give_back", credit_twice),)),
 }
 
 
