@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 
 from malstrom_py.builder.plan import Plan
-from malstrom_py.builder.regions import regions_of
 from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError, InternalError, MalstromError, PlanError, SnapshotError
 from malstrom_py.operators.read_source import RestoredPart
@@ -24,7 +24,7 @@ from malstrom_py.workers.coordinator import machine as events
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
 from malstrom_py.workers.coordinator.job_machine import ENDS, SUSPENDS, Event, JobMachine, PlannedStop
 from malstrom_py.workers.coordinator.job_upgrades import plan_image
-from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase, RescaleCalledOff, Topology
+from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase, RescaleCalledOff, topology_of
 from malstrom_py.workers.coordinator.recovery import (
     RestorePoint,
     RunStart,
@@ -65,40 +65,6 @@ from malstrom_py.workers.transport.messages import (
     Start,
     Suspend,
 )
-
-
-def topology_of(plan: Plan) -> Topology:
-    """Return the exchanges of ``plan``, the regions that exchanges feed, and the sources.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sinks, sources
-    >>> job = mp.Job("docs")
-    >>> numbers = job.source("numbers", sources.Memory([1, 2])).key_by("parity", lambda n: n % 2)
-    >>> numbers.sum("total").sink("out", sinks.Memory())
-    >>> topology_of(job.plan()).sources
-    {'numbers': ('parity',)}
-    """
-    regions = regions_of(plan)
-    downstream = _downstream(plan)
-    return Topology(
-        exchanges=tuple(exit for region in regions for exit in region.exits),
-        regions={region.name: region.exits for region in regions if region.entries},
-        sources={
-            source: tuple(exit for exit in region.exits if exit in downstream[source])
-            for region in regions
-            for source in region.sources
-        },
-    )
-
-
-def _downstream(plan: Plan) -> dict[str, set[str]]:
-    """Return for each step all steps downstream, also those after another exchange."""
-    found: dict[str, set[str]] = {step.name: {step.name} for step in plan.steps}
-    for step in reversed(plan.steps):
-        for ref in step.inputs:
-            found[ref.step] |= found[step.name]
-    return found
-
 
 MOVE_DEADLINE_S: Final = 120.0
 """R7: how long a rescale or a barrier may take without progress of any worker."""
@@ -254,8 +220,7 @@ class Coordinator(Generic[G]):
         if busy or self.group.at_work:
             self.got_on()
         self.check_deadline()
-        is_over = (self.finished and not self.is_saving) or self.suspended
-        if not busy and not is_over:
+        if not (busy or self.group.busy or (self.finished and not self.is_saving) or self.suspended):
             self._wait(until_s)
 
     def turn(self) -> bool:
@@ -535,7 +500,7 @@ class Coordinator(Generic[G]):
     # What is known.
 
     @property
-    def wake(self) -> Any:
+    def wake(self) -> threading.Event:
         """An event that ends the wait of `step`."""
         return self.group.wake
 

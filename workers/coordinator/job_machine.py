@@ -1,4 +1,4 @@
-"""The machine of a run: moves, snapshots and the planned stop, behind one `handle`. Pure.
+"""The machine of a run: moves, snapshots and the planned stop, with one `handle`. Pure.
 
 It has two parts: `CoordinatorMachine` for moves and barriers, `SnapshotMachine` for manifests and commits. What one
 part needs of the other passes inside (`SnapshotWanted`, `BarrierBegun`, `CutMade`), so the shell feeds an event and
@@ -82,7 +82,7 @@ Effect = (
     | snapshots.CommitSinks
     | snapshots.Completed
 )
-"""`BarrierBegun` and `CutMade` tell the shell to note the time, and the id under which sinks pre-commit from now on."""
+"""At `BarrierBegun` and `CutMade` the shell notes the time, and the id under which sinks pre-commit from now on."""
 
 
 class JobMachine:

@@ -69,6 +69,11 @@ class WorkerGroup(Protocol):
         ...
 
     @property
+    def busy(self) -> bool:
+        """Whether the last `receive` has let a worker of this process work, so that there may be more to do now."""
+        ...
+
+    @property
     def at_work(self) -> bool:
         """Whether a worker has worked, awaited a call or was being started in the last `receive`."""
         ...

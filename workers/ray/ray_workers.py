@@ -64,7 +64,7 @@ class RayWorkers:
 
     def __init__(self, setup: JobSetup, plan: Plan, clock: Clock, node_watch: NodeWatch) -> None:
         self.wake = Wake()
-        self.at_work = False
+        self.busy = self.at_work = False
         self.transport: Transport | None = None
         self._worked = False
         self._setup = setup

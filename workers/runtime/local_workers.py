@@ -58,7 +58,7 @@ class LocalWorkers:
     ) -> None:
         self.wake = threading.Event()
         self.at_work = False
-        self._busy = False
+        self.busy = False
         self._plan = plan
         self._batching = batching
         self._clock = clock
@@ -123,19 +123,19 @@ class LocalWorkers:
 
     def receive(self) -> Sequence[Arrived]:
         """Step every worker once."""
-        self._busy = False
+        self.busy = False
         started = [host.worker for host in self._hosts.values() if host.is_started]
         for worker in started:
             done, outgoing = worker.step(len(started))
-            self._busy = self._busy or bool(done or outgoing)
+            self.busy = self.busy or bool(done or outgoing)
             self._take_cut(worker)
             self._carry(worker.id, outgoing)
-        self.at_work = self._busy or any(worker.awaiting for worker in started)
+        self.at_work = self.busy or any(worker.awaiting for worker in started)
         return self.arrived()
 
     def wait(self, wait_s: float | None, *, pending: bool = False) -> None:
         workers = self.hosted
-        if self._busy or any(worker.ready for worker in workers):
+        if any(worker.ready for worker in workers):
             return
         now_s = self._clock.monotonic_s()
         waits_s = [due - now_s for worker in workers if (due := worker.due_s()) is not None]

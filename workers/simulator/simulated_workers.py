@@ -112,7 +112,7 @@ class SimulatedWorkers(LocalWorkers):
         return [*self._queues, *(("zombie", way) for way in self._zombies)]
 
     @property
-    def busy(self) -> list[int]:
+    def awake(self) -> list[int]:
         """The workers that may have something to do."""
         now_s = self._clock.monotonic_s()
         if now_s != self._resting_at_s:  # the job may have been given the clock as well
@@ -332,7 +332,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
     @property
     def busy(self) -> list[int]:
         """The workers that may have something to do."""
-        return self.group.busy
+        return self.group.awake
 
     @property
     def chores(self) -> list[Hashable]:
