@@ -154,7 +154,7 @@ def open_and_close(transport: Any, address: Any) -> tuple[tuple[int, int], tuple
 
 
 def leaked(before: tuple[int, int], after: tuple[int, int]) -> bool:
-    """Whether each of the transports has left a descriptor or a thread. A library may start one of its own."""
+    """Whether each of the transports has left a descriptor or a thread. A library may start one itself."""
     return any(now - then >= ROUNDS for then, now in zip(before, after, strict=True))
 
 
