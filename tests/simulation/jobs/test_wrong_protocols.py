@@ -63,7 +63,7 @@ def test_t2_an_idle_worker_follows_or_windows_never_fire() -> None:
         epochs_pass_an_idle_worker()
 
 
-class Alarm(mp.KeyedLogic[int, int, None, int]):
+class Alarm(mp.KeyedLogic[int, int, int, None]):
     """Keeps nothing but a timer for each key."""
 
     def on_data(self, message: mp.DataMessage[int, int], key_state: None, output: mp.Output[int, int]) -> None:
