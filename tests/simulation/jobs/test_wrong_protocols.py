@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
@@ -45,13 +46,13 @@ def epochs_pass_an_idle_worker() -> None:
     driven = Driven(LAYOUT, {"s": fed}, Steered(1, tick=0.05), workers=2, slots=16, batching=mp.Batching())
     for time in range(40):
         fed.feed("0", time % 5, time)
+    frontiers = driven._case.seen.frontiers
+
+    def passed(epoch: int) -> Callable[[], bool]:
+        return lambda: all(frontiers.get(("a-in", worker), [-1])[-1] >= epoch for worker in (0, 1))
+
     for rows in (40, 80):
-        reached = rows - 1 - BOUND - 1
-        frontiers = driven._case.seen.frontiers
-        until(
-            driven,
-            lambda at=reached, frontiers=frontiers: all(frontiers.get(("a-in", w), [-1])[-1] >= at for w in (0, 1)),
-        )
+        until(driven, passed(rows - 1 - BOUND - 1))
         for time in range(40, 80) if rows == 40 else ():
             fed.feed("0", time % 5, time)
     driven.end()
