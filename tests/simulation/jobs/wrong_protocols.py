@@ -443,6 +443,9 @@ WRONG: Final[dict[str, WrongProtocol]] = {
         shape="two-stages",
     ),
     "R8 epochs after Bye": WrongProtocol(((Router, "leave", speaks_after_bye),), seed=0, shape="two-stages"),
+    "T2 idle parts keep their epoch": WrongProtocol(
+        ((GenerateEpochs, "_catch_up", nothing),), seed=28, shape="several-sources"
+    ),
     "T3 an epoch overtakes rows": WrongProtocol(((Router, "epoch", epoch_first),), seed=9, shape="two-stages"),
     "T3 not the same epochs to all": WrongProtocol(
         ((Router, "epoch", epoch_to_others_only),), seed=4, shape="two-stages"
