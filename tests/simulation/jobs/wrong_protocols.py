@@ -23,14 +23,11 @@ from malstrom_py.rescale.moves.protocol import Bye, MarkersIn, RegionDone, Resca
 from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
 from malstrom_py.state.keyed_state import KeyedState, Timers
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine
-from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.coordinator.snapshot_machine import SnapshotMachine
 from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.region_input import RegionInput
 from malstrom_py.workers.engine.routing_switch import RoutingSwitch
 from malstrom_py.workers.engine.state_transfer import StateTransfer
-from malstrom_py.workers.engine.worker import Worker
-from malstrom_py.workers.simulator.random_schedule import RandomSchedule
 from malstrom_py.workers.simulator.simulated_workers import SimulatedWorkers
 from tests.simulation.jobs.runs import run
 from tests.simulation.jobs.verdicts import Violation
@@ -100,11 +97,6 @@ def rises_at_hand_over(right: Right) -> Right:
     return on_part
 
 
-def regions_speak(right: Right) -> Right:
-    """Between hand-over and marker a region sends epochs where a source feeds the same exchange."""
-    return lambda switch, sending: None if sending is switch._fed_by_sources else right(switch, sending)
-
-
 def ended_at_hand_over(right: Right) -> Right:
     """Who hands over its last part says immediately that its source is at its end."""
 
@@ -132,11 +124,6 @@ def _marked(**changed: Callable[[int, int], int]) -> Callable[[Right], Right]:
     return wrong
 
 
-def idle_not_marked(right: Right) -> Right:
-    """A marker does not say that its sender is idle."""
-    return lambda exchange, move, *, idle, **named: right(exchange, move, idle=False, **named)
-
-
 # -- R3: the cut --
 
 
@@ -146,17 +133,6 @@ def later_lost(right: Right) -> Right:
     def maybe_done(machine: Any) -> Any:
         for side in machine._sides.values():
             side.later = {}
-        return right(machine)
-
-    return maybe_done
-
-
-def later_not_idle(right: Right) -> Right:
-    """Of epochs that waited it is forgotten that their sender is idle."""
-
-    def maybe_done(machine: Any) -> Any:
-        for side in machine._sides.values():
-            side.later = {sender: (time, False) for sender, (time, _) in side.later.items()}
         return right(machine)
 
     return maybe_done
@@ -274,22 +250,6 @@ def shipped_to_members(right: Right) -> Right:
     return tell
 
 
-def done_unasked(right: Right) -> Right:
-    """Only workers that lose or gain slots or parts report the end of a move."""
-
-    def order(machine: Any, move: Any) -> Any:
-        effects = right(machine, move)
-        pairs = zip(machine.table, move.table, strict=True)
-        involved = {worker for pair in pairs if pair[0] != pair[1] for worker in pair}
-        involved |= {worker for part in move.parts for worker in (part.giver, part.taker)}
-        machine._missing = {
-            report for report in machine._missing if not isinstance(report, RegionDone) or report.worker in involved
-        }
-        return effects
-
-    return order
-
-
 def tolerant(right: Right) -> Right:
     """Reports that are not awaited are ignored."""
 
@@ -332,33 +292,7 @@ def speaks_after_bye(right: Right) -> Right:
     return leave
 
 
-def in_small_moves(right: Right) -> Right:
-    """Not wrong: eight moves for each rescale, in which most workers neither gain nor lose."""
-    return lambda schedule, slots: max(1, slots // 8)
-
-
-def scheduled_in_a_move(right: Right) -> Right:
-    """Steps send what their clock says, though their keys have only just come (R6)."""
-
-    def linger(worker: Any, *, idle: bool) -> None:
-        with patch.object(RegionInput, "steady", True):
-            right(worker, idle=idle)
-
-    return linger
-
-
 # -- T: time --
-
-
-def follows_the_furthest(right: Right) -> Right:
-    """An idle worker follows the sender that is furthest."""
-
-    def active(machine: Any, exchange: str) -> int | None:
-        side = machine._sides[exchange]
-        times = [time for sender, time in side.frontier.items() if sender not in side.idle and time != MAX_EPOCH]
-        return max(times, default=None)
-
-    return active
 
 
 def epoch_first(right: Right) -> Right:
@@ -460,32 +394,9 @@ def saved_too_late(right: Right) -> Right:
     return saved
 
 
-def compacted_whole(right: Right) -> Right:
-    """A compacted chain takes the place of deltas that were written since."""
-
-    def compacted(machine: Any, event: Any) -> Any:
-        place = (event.artefact.operator, event.artefact.partition)
-        if place in machine._chains:
-            machine._chains[place] = (event.artefact,)
-        return []
-
-    return compacted
-
-
 def finished_forgotten(right: Right) -> Right:
     """Of a finished part that moves the position is lost."""
     return lambda source, *, part, position: None
-
-
-def waiting_not_saved(right: Right) -> Right:
-    """Positions of parts that are not open yet are not saved."""
-
-    def on_control(source: Any, message: Any, out: Any) -> None:
-        waiting, source._waiting = source._waiting, type(source._waiting)()
-        right(source, message, out)
-        source._waiting = waiting
-
-    return on_control
 
 
 def always(right: Any) -> Any:
@@ -498,57 +409,77 @@ def _of_row_credit(right: Any) -> Any:
 
 
 WRONG: Final[dict[str, WrongProtocol]] = {
-    "R2 epoch rises at hand-over": WrongProtocol(((GenerateEpochs, "on_part", rises_at_hand_over),)),
-    "R2 a region speaks between hand-over and marker": WrongProtocol(((RoutingSwitch, "_silence", regions_speak),)),
-    "R2 the end is said at hand-over": WrongProtocol(((ReadSource, "release", ended_at_hand_over),)),
-    "R2 a part comes without its epoch": WrongProtocol(((RoutingSwitch, "_take", without_its_epoch),)),
-    "R2 the marker never goes back": WrongProtocol(((Exchange, "switch", _marked(after=max)),)),
-    "R2 the marker forgets what was before": WrongProtocol(((Exchange, "switch", _marked(before=lambda b, a: a)),)),
-    "R3 epochs that waited are lost": WrongProtocol(((ReceivingMachine, "_maybe_done", later_lost),)),
-    "R4 timers do not move": WrongProtocol(((Timers, "take", timers_left),)),
-    "R4 keys of later records are not found": WrongProtocol(((StateTransfer, "saw", nothing),)),
-    "R4 keys of an earlier move are not found": WrongProtocol(
-        ((CoordinatorMachine, "__init__", by_detours), (StateTransfer, "start", found_once))
+    "R2 epoch rises at hand-over": WrongProtocol(((GenerateEpochs, "on_part", rises_at_hand_over),), seed=16),
+    "R2 the end is said at hand-over": WrongProtocol(((ReadSource, "release", ended_at_hand_over),), seed=24),
+    "R2 a part comes without its epoch": WrongProtocol(((RoutingSwitch, "_take", without_its_epoch),), seed=53),
+    "R2 the marker never goes back": WrongProtocol(((Exchange, "switch", _marked(after=max)),), seed=53),
+    "R2 the marker forgets what was before": WrongProtocol(
+        ((Exchange, "switch", _marked(before=lambda b, a: a)),), seed=24
     ),
-    "R5 held rows give their credit back": WrongProtocol(((RemoteInbound, "withhold", credit_of_held),)),
-    "R5 the credit of held rows is lost": WrongProtocol(((RemoteInbound, "withhold", credit_lost),)),
-    "R6 slots are opened after one exchange": WrongProtocol(((CoordinatorMachine, "_reported", opened_after_one),)),
-    "R6 a part is read after one exchange": WrongProtocol(((CoordinatorMachine, "_reported", polled_after_one),)),
-    "R6 no wait for Shipped": WrongProtocol(((ReceivingMachine, "_maybe_done", no_wait_for_shipped),)),
-    "R6 Shipped not sent to leavers": WrongProtocol(((RegionInput, "_tell_receivers", shipped_to_members),)),
-    "R6 a step sends by the clock in a move": WrongProtocol(((Worker, "_linger", scheduled_in_a_move),)),
-    "R7 those without a part in it do not report": WrongProtocol(
-        (
-            (CoordinatorMachine, "_order", done_unasked),
-            (CoordinatorMachine, "_reported", tolerant),
-            (RandomSchedule, "slots_per_move", in_small_moves),
-        )
+    "R3 epochs that waited are lost": WrongProtocol(
+        ((ReceivingMachine, "_maybe_done", later_lost),), seed=6, shape="two-stages"
+    ),
+    "R4 timers do not move": WrongProtocol(((Timers, "take", timers_left),), seed=1, shape="windows-of-windows"),
+    "R4 keys of an earlier move are not found": WrongProtocol(
+        ((CoordinatorMachine, "__init__", by_detours), (StateTransfer, "start", found_once)), seed=7, shape="two-stages"
+    ),
+    "R5 held rows give their credit back": WrongProtocol(
+        ((RemoteInbound, "withhold", credit_of_held),), seed=8, shape="two-stages"
+    ),
+    "R5 the credit of held rows is lost": WrongProtocol(
+        ((RemoteInbound, "withhold", credit_lost),), seed=8, shape="two-stages"
+    ),
+    "R6 slots are opened after one exchange": WrongProtocol(
+        ((CoordinatorMachine, "_reported", opened_after_one),), seed=5, shape="diamond"
+    ),
+    "R6 a part is read after one exchange": WrongProtocol(
+        ((CoordinatorMachine, "_reported", polled_after_one),), seed=1, shape="diamond"
+    ),
+    "R6 no wait for Shipped": WrongProtocol(
+        ((ReceivingMachine, "_maybe_done", no_wait_for_shipped),), seed=0, shape="three-stages"
+    ),
+    "R6 Shipped not sent to leavers": WrongProtocol(
+        ((RegionInput, "_tell_receivers", shipped_to_members),), seed=0, shape="three-stages"
     ),
     "R7 a move ends when all have switched": WrongProtocol(
-        ((CoordinatorMachine, "_order", regions_not_awaited), (CoordinatorMachine, "_reported", tolerant))
+        ((CoordinatorMachine, "_order", regions_not_awaited), (CoordinatorMachine, "_reported", tolerant)),
+        seed=0,
+        shape="two-stages",
     ),
-    "R8 epochs after Bye": WrongProtocol(((Exchange, "leave", speaks_after_bye),)),
-    "T2 an idle worker follows the furthest": WrongProtocol(((ReceivingMachine, "active", follows_the_furthest),)),
-    "T2 idle parts keep their epoch": WrongProtocol(((GenerateEpochs, "_catch_up", nothing),)),
-    "T2 idle parts are not raised at a switch": WrongProtocol(((GenerateEpochs, "keep", nothing),)),
-    "T2 the marker forgets idleness": WrongProtocol(((Exchange, "switch", idle_not_marked),)),
-    "T2 epochs that waited forget idleness": WrongProtocol(((ReceivingMachine, "_maybe_done", later_not_idle),)),
-    "T3 an epoch overtakes rows": WrongProtocol(((Exchange, "on_epoch", epoch_first),)),
-    "T3 not the same epochs to all": WrongProtocol(((Exchange, "on_epoch", epoch_to_others_only),)),
-    "T4 the future is let in": WrongProtocol(((GenerateEpochs, "_late", never_limited),)),
-    "S1 positions of parts that wait are lost": WrongProtocol(((ReadSource, "on_control", waiting_not_saved),)),
-    "S1 finished parts that move are forgotten": WrongProtocol(((ReadSource, "take_finished", finished_forgotten),)),
-    "S2 keys of parcels are not noted": WrongProtocol(((KeyedState, "_take_in", parcels_unnoted),)),
-    "S2 keys that left are not noted": WrongProtocol(((KeyedState, "collect", leaving_unnoted),)),
-    "S2 a fired timer is not noted": WrongProtocol(((Timers, "_forget", timers_unnoted),)),
+    "R8 epochs after Bye": WrongProtocol(((Exchange, "leave", speaks_after_bye),), seed=0, shape="two-stages"),
+    "T2 idle parts keep their epoch": WrongProtocol(
+        ((GenerateEpochs, "_catch_up", nothing),), seed=28, shape="several-sources"
+    ),
+    "T3 an epoch overtakes rows": WrongProtocol(((Exchange, "on_epoch", epoch_first),), seed=9, shape="two-stages"),
+    "T3 not the same epochs to all": WrongProtocol(
+        ((Exchange, "on_epoch", epoch_to_others_only),), seed=4, shape="two-stages"
+    ),
+    "T4 the future is let in": WrongProtocol(((GenerateEpochs, "_late", never_limited),), seed=1, shape="linear"),
+    "S1 finished parts that move are forgotten": WrongProtocol(
+        ((ReadSource, "take_finished", finished_forgotten),), seed=0, shape="linear"
+    ),
+    "S2 keys of parcels are not noted": WrongProtocol(
+        ((KeyedState, "_take_in", parcels_unnoted),), seed=7, shape="two-stages"
+    ),
+    "S2 keys that left are not noted": WrongProtocol(
+        ((KeyedState, "collect", leaving_unnoted),), seed=13, shape="two-stages"
+    ),
+    "S2 a fired timer is not noted": WrongProtocol(
+        ((Timers, "_forget", timers_unnoted),), seed=20, shape="windows-of-windows"
+    ),
     "S3 the manifest does not wait for all": WrongProtocol(
-        ((SnapshotMachine, "_maybe_commit", manifest_of_some), (SnapshotMachine, "_worker_saved", saved_too_late))
+        ((SnapshotMachine, "_maybe_commit", manifest_of_some), (SnapshotMachine, "_worker_saved", saved_too_late)),
+        seed=6,
+        shape="two-stages",
     ),
-    "S3 files in use are pruned": WrongProtocol(((SnapshotCoordinator, "_in_use", lambda right: lambda self: set()),)),
-    "F2 data despite a backlog": WrongProtocol(((RegionInput, "open", always),)),
-    "F2 bytes need no credit": WrongProtocol(((RemoteOutbound, "_has_credit", _of_row_credit),)),
-    "F2 data needs no credit": WrongProtocol(((RemoteOutbound, "_has_credit", always),)),
-    "F2 more credit comes back": WrongProtocol(((RemoteInbound, "give_back", credit_twice),)),
+    "F2 data despite a backlog": WrongProtocol(((RegionInput, "open", always),), seed=0, shape="two-stages"),
+    "F2 bytes need no credit": WrongProtocol(
+        ((RemoteOutbound, "_has_credit", _of_row_credit),), seed=6, shape="two-stages"
+    ),
+    "F2 data needs no credit": WrongProtocol(((RemoteOutbound, "_has_credit", always),), seed=4, shape="two-stages"),
+    "F2 more credit comes back": WrongProtocol(
+        ((RemoteInbound, "give_back", credit_twice),), seed=0, shape="two-stages"
+    ),
 }
 
 
