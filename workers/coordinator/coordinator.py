@@ -47,7 +47,7 @@ from malstrom_py.workers.coordinator.worker_group import (
 from malstrom_py.workers.engine.background import Background, ThreadBackground
 from malstrom_py.workers.engine.graph_builder import PartAssignment, build_sinks, deal_parts, movable_parts
 from malstrom_py.workers.engine.snapshot_capture import CapturedState
-from malstrom_py.workers.reports.error_transfer import unpack_error
+from malstrom_py.workers.reports.error_transfer import failure_of
 from malstrom_py.workers.reports.job_status import Moving, SnapshotStatus, check_size
 from malstrom_py.workers.reports.result import RunResult, StepCounts, merged_counts
 from malstrom_py.workers.transport.messages import (
@@ -255,7 +255,7 @@ class Coordinator(Generic[G]):
                 case CapturedState() if self.snapshotting is not None:
                     self.snapshotting.save(content)
                 case OrderFailed():
-                    raise unpack_error(content.error)
+                    raise failure_of(content.worker, content.error)
 
     def _joined(self, event: Connected | RescaleCalledOff) -> None:
         if isinstance(event, Connected) and self._machine.stop is PlannedStop.DRAINING:
@@ -311,7 +311,7 @@ class Coordinator(Generic[G]):
                 self.commit.add(end.payloads)
         for end in ended.values():
             if end.error is not None:
-                raise unpack_error(end.error) if isinstance(end.error, bytes) else end.error
+                raise failure_of(end.worker, end.error) if isinstance(end.error, bytes) else end.error
 
     def _settle(self, workers: Sequence[int], ended: dict[int, Finished]) -> None:
         """Wait a little for the pre-commits of the others, which are to be discarded."""
@@ -346,7 +346,7 @@ class Coordinator(Generic[G]):
                 if isinstance(content, kind):
                     replies[content.worker] = content
                 elif isinstance(content, OrderFailed):
-                    raise unpack_error(content.error)
+                    raise failure_of(content.worker, content.error)
                 else:
                     self._came.append(content)
         return replies

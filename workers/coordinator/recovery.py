@@ -364,23 +364,22 @@ def pairs_of(sinks: Mapping[str, Sequence[bytes]]) -> Iterator[tuple[str, bytes]
     return ((step, payload) for step, payloads in sinks.items() for payload in payloads)
 
 
-def restore(resumption: RestorePoint, checkpointer: Checkpointer, workers: Sequence[Worker]) -> None:
-    """Install in the new ``workers`` the state that each owns, and set their frontiers to the snapshot's (S5).
+def restore(resumption: RestorePoint, checkpointer: Checkpointer, worker: Worker) -> None:
+    """Install in the new ``worker`` the state that it owns, and set its frontiers to the snapshot's (S5).
 
-    Each reads only the slots that it owns. Its chain is continued if it owns all of that chain and nothing else.
+    It reads only the slots that it owns. Its chain is continued if it owns all of that chain and nothing else.
     """
     continued = resumption.continued
-    for worker in workers:
-        for step, chains in resumption.fit.chains.items():
-            is_same = (step, worker.id) in continued
-            for former, chain in chains.items():
-                parts = [load_slots(checkpointer, artefact, worker.slots) for artefact in chain]
-                worker.install(step, [part.data for part in parts], resumption.fit.migrate.get(step))
-                others = [part.left if former == worker.id else part.taken for part in parts]
-                is_same = is_same and not any(others)
-            if is_same:
-                worker.continue_chain(step, resumption.manifest.id)
-        worker.continue_at(resumption.fit.frontiers)
+    for step, chains in resumption.fit.chains.items():
+        is_same = (step, worker.id) in continued
+        for former, chain in chains.items():
+            parts = [load_slots(checkpointer, artefact, worker.slots) for artefact in chain]
+            worker.install(step, [part.data for part in parts], resumption.fit.migrate.get(step))
+            others = [part.left if former == worker.id else part.taken for part in parts]
+            is_same = is_same and not any(others)
+        if is_same:
+            worker.continue_chain(step, resumption.manifest.id)
+    worker.continue_at(resumption.fit.frontiers)
 
 
 def beginning_steps(plan: Plan, resumption: RestorePoint | None) -> list[str]:

@@ -19,7 +19,7 @@ from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.read_source import NO_RESTORED_PARTS, ReadSource, RestoredPart
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.engine.graph_builder import Known, WorkerGraph
+from malstrom_py.workers.engine.graph_builder import WorkerGraph
 
 _MIXED_ROWS: Final = 8
 """The factor on `rows_max` for a poll of columns if some steps take columns and others make rows."""
@@ -51,15 +51,6 @@ class SourceDriver:
         for node, generator in self._generators:
             self._executor.call(node, generator.advance)
         self._executor.run()
-
-    def list_parts(self, workers: Sequence[int], known: Known) -> dict[int, dict[str, list[Part]]]:
-        """Assign the parts of every source to ``workers``: worker -> step -> parts. Call on one worker only."""
-        dealt: dict[int, dict[str, list[Part]]] = {worker: {} for worker in workers}
-        for _, source in self._sources:
-            step = source.context.step
-            for worker, parts in source.list_parts(workers, known.get(step)).items():
-                dealt[worker][step] = parts
-        return dealt
 
     def read(self) -> int:
         """Poll each source once, if its region is open. Return the number of records."""
@@ -95,11 +86,6 @@ class SourceDriver:
     def stop(self) -> None:
         """Stop reading: from the next `read` on all sources are finished at their current positions."""
         self._stopping = True
-
-    @property
-    def movable(self) -> list[str]:
-        """The sources whose parts can move to other workers."""
-        return [source.context.step for _, source in self._sources if source.moves_parts]
 
     @property
     def fixed(self) -> str:

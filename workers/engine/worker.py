@@ -40,7 +40,7 @@ from malstrom_py.state.keyed_state import Migrate
 from malstrom_py.worker_context import Resources
 from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.engine.graph_builder import Known, Membership, WorkerGraph, build_graph, track_keys
+from malstrom_py.workers.engine.graph_builder import Membership, WorkerGraph, build_graph, track_keys
 from malstrom_py.workers.engine.initial_states import States, start_with
 from malstrom_py.workers.engine.region_input import RegionInput
 from malstrom_py.workers.engine.routing_switch import RoutingSwitch
@@ -196,11 +196,6 @@ class Worker:
         with self._resources:
             self.reading.open(parts, begun)
         return self._outgoing()
-
-    def list_parts(self, workers: Sequence[int], known: Known | None = None) -> dict[int, dict[str, list[Part]]]:
-        """Assign the parts of every source to ``workers``: worker -> step -> parts. Call on one worker only."""
-        with self._resources:
-            return self.reading.list_parts(workers, known or {})
 
     def connect(self, worker: int) -> None:
         """Open the channels to and from ``worker``, which joins (R1)."""

@@ -27,7 +27,7 @@ from malstrom_py.workers.ray.job_config import JobSetup, pack_plan
 from malstrom_py.workers.ray.node_watch import NodeWatch
 from malstrom_py.workers.ray.worker_handle import WorkerHandle, await_ends
 from malstrom_py.workers.ray.worker_startup import StartupParts, StartupPhase, WorkerStartup
-from malstrom_py.workers.reports.error_transfer import unpack_error
+from malstrom_py.workers.reports.error_transfer import failure_of
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.messages import (
@@ -208,7 +208,7 @@ class RayWorkers:
                 case Built() | Reached() if self._startup is not None:
                     self._startup.replied(content.worker)
                 case OrderFailed() if self._startup is not None and content.worker in self._startup.handles:
-                    self._start_failed(self._startup, unpack_error(content.error))
+                    self._start_failed(self._startup, failure_of(content.worker, content.error))
                 case SourcesOpened():
                     self._fixed[content.worker] = content.fixed
                     self._arrived.append(content)
@@ -238,9 +238,9 @@ class RayWorkers:
                 self.send(worker, Start())
             self._arrived.append(Connected(worker))
 
-    def _start_failed(self, startup: WorkerStartup, error: BaseException) -> None:
+    def _start_failed(self, startup: WorkerStartup, error: MalstromError) -> None:
         """End a failed start. Before joiners are connected only they know of the rescale, so the job continues."""
-        if not isinstance(error, MalstromError) or startup.phase is StartupPhase.CONNECTING:
+        if startup.phase is StartupPhase.CONNECTING:
             raise error
         if startup.start.joins:
             _LOG.warning("the rescale is cancelled: %s", error)

@@ -21,7 +21,7 @@ from malstrom_py.workers.ray.cluster import NAMESPACE, summarize_error
 from malstrom_py.workers.ray.job_config import JobSetup
 from malstrom_py.workers.ray.worker_actor import PackedFailure, worker_class
 from malstrom_py.workers.ray.worker_server import box_path, read_black_box
-from malstrom_py.workers.reports.error_transfer import unpack_error
+from malstrom_py.workers.reports.error_transfer import failure_of
 
 WORDS_S: Final = 10.0
 """The timeout for reading a black box on another machine."""
@@ -164,10 +164,7 @@ def result_of(future: Future[Any], worker: int) -> Any:
     except RayError as error:
         raise InternalError(f"worker {worker}: {summarize_error(error)}") from error
     if isinstance(value, PackedFailure):
-        failure = unpack_error(value.packed)
-        if isinstance(failure, MalstromError):
-            raise failure
-        raise InternalError(f"worker {worker} failed by an unexpected {type(failure).__name__}") from failure
+        raise failure_of(worker, value.packed)
     return value
 
 

@@ -106,3 +106,13 @@ def _users(frames: TracebackType | None) -> TracebackType | None:
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(PACKAGE_FOLDERS):
         frames = frames.tb_next
     return frames
+
+
+def failure_of(worker: int, packed: bytes) -> MalstromError:
+    """Return the error that ``worker`` has sent, as one of ours."""
+    failure = unpack_error(packed)
+    if isinstance(failure, MalstromError):
+        return failure
+    unexpected = InternalError(f"worker {worker} failed by an unexpected {type(failure).__name__}")
+    unexpected.__cause__ = failure
+    return unexpected

@@ -122,7 +122,7 @@ class WorkerHost:
             worker.connect(other)
         worker.open_sinks()
         if order.restored is not None and self._checkpointer is not None:
-            restore(order.restored, self._checkpointer, [worker])
+            restore(order.restored, self._checkpointer, worker)
         worker.start_with(self._load(self._plan, order.beginning))
         return [(COORDINATOR, Built(order.worker))]
 

@@ -75,7 +75,7 @@ def test_which_sources_can_be_read_on_elsewhere() -> None:
     job.source("whole", Whole()).sink("b", sinks.Memory())  # type: ignore[arg-type]  # a custom type of part
     running = Running(job)
     reading = running.crew.group.worker(0).reading
-    assert (reading.movable, reading.fixed) == (["parts"], "whole")
+    assert reading.fixed == "whole"
     while not reading.finished:
         running.step()
     assert reading.fixed == ""

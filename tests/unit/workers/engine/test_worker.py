@@ -10,7 +10,7 @@ from malstrom_py.errors import MalstromError
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.engine.graph_builder import Membership
+from malstrom_py.workers.engine.graph_builder import Membership, deal_parts
 from malstrom_py.workers.engine.worker import Worker
 from tests.unit.operators.scripted import Scripted
 from tests.unit.workers.harness import Journal, JournalSink, PlainSink
@@ -31,7 +31,7 @@ def alone(job: mp.Job, clock: VirtualClock) -> Worker:
 
 def opened(worker: Worker) -> Worker:
     worker.open_sinks()
-    worker.open_sources(worker.list_parts([3])[3])
+    worker.open_sources(deal_parts(worker._plan, [3], VirtualClock()).parts[3])
     return worker
 
 

@@ -21,7 +21,7 @@ from malstrom_py.rescale.channels.channel import Credit
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.engine.graph_builder import Membership
+from malstrom_py.workers.engine.graph_builder import Membership, deal_parts
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.runtime.local_workers import local_run
 
@@ -75,7 +75,7 @@ class Hand:
         ]
         for worker in self.workers:
             worker.open_sinks()
-        parts = self.workers[0].list_parts(members)
+        parts = deal_parts(plan, members, self.clock).parts
         for worker in self.workers:
             self.deliver(worker.open_sources(parts[worker.id]))
 

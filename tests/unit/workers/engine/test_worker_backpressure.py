@@ -21,7 +21,7 @@ from malstrom_py.rescale.channels.channel import Credit, Frame, RemoteInbound
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.engine.graph_builder import Membership
+from malstrom_py.workers.engine.graph_builder import Membership, deal_parts
 from malstrom_py.workers.engine.worker import Worker
 
 ROWS_MAX, CREDIT, FAN_OUT, WORKERS = 16, 64, 5, 3
@@ -65,7 +65,7 @@ class SlowCrew:
         self.peaks = Peaks()
 
     def run(self, turns_max: int = 1_000_000) -> SlowCrew:
-        parts = self.workers[0].list_parts(range(WORKERS))
+        parts = deal_parts(self.workers[0]._plan, range(WORKERS), self.clock).parts
         for worker in self.workers:
             worker.open_sinks()
         for worker in self.workers:

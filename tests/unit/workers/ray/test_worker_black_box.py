@@ -14,7 +14,7 @@ from malstrom_py.clock import SystemClock
 from malstrom_py.codec import Codec
 from malstrom_py.errors import OperatorError
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.engine.graph_builder import Membership
+from malstrom_py.workers.engine.graph_builder import Membership, deal_parts
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.ray.worker_server import BlackBox, read_black_box, watch
 
@@ -41,7 +41,7 @@ def test_it_names_the_step_the_part_and_up_to_where_it_was_read(tmp_path: Path) 
     worker = Worker(plan, member, batching=Batching(), clock=SystemClock(), codec=Codec(plan.types))
     watch(worker.operators, box)
     worker.open_sinks()
-    worker.open_sources(worker.list_parts([0])[0])
+    worker.open_sources(deal_parts(plan, [0], SystemClock()).parts[0])
     with pytest.raises(OperatorError):
         until_it_fails(worker)
     worker.close()
