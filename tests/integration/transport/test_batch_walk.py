@@ -17,6 +17,7 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.data.batch import Batch
 from malstrom_py.rescale.channels.channel import Frame
+from malstrom_py.workers.engine.graph_builder import deal_parts
 from malstrom_py.workers.engine.worker_loop import Wake, WorkerLoop
 from malstrom_py.workers.runtime.worker_host import WorkerHost
 from malstrom_py.workers.transport.base import JobSecret
@@ -90,7 +91,7 @@ def walk() -> Walk:
         for end in ends.keys() - {number}:
             ends[number].connect(end, ends[end].address)
         host.obey(Build(number, (0, 1), (1,) * plan.slots, 0, 1, (), None, ()))
-    dealt = hosts[0].worker.list_parts([0, 1])
+    dealt = deal_parts(plan, (0, 1), clock).parts
     for number, loop in enumerate(loops):
         loop.send(hosts[number].obey(OpenSources(dealt[number], {})))
         loop.send(hosts[number].obey(Start()))
