@@ -157,7 +157,7 @@ class WorkerLoop:
         try:
             return self.transport.receive(wait_s)
         except PeerError as error:
-            if self._host.is_started or error.peer in {None, COORDINATOR}:
+            if self._host.is_started or error.peer is None or error.peer == COORDINATOR:
                 raise
             self.transport.disconnect(error.peer)  # others end at other times
             return []
