@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -39,6 +40,12 @@ LAYOUT = Layout(
 ).finished()
 
 
+def have_reached(driven: Driven, time: int) -> bool:
+    """Whether the stage is at ``time`` on both workers."""
+    frontiers = driven._case.seen.frontiers
+    return all(frontiers.get(("a-in", worker), [-1])[-1] >= time for worker in (0, 1))
+
+
 def epochs_pass_an_idle_worker() -> None:
     """One worker reads, and the other one has nothing to read for ever: windows must fire on both."""
     fed = Fed("s", parts={"0": (), "1": ()})
@@ -47,11 +54,7 @@ def epochs_pass_an_idle_worker() -> None:
         fed.feed("0", time % 5, time)
     for rows in (40, 80):
         reached = rows - 1 - BOUND - 1
-        frontiers = driven._case.seen.frontiers
-        until(
-            driven,
-            lambda at=reached, frontiers=frontiers: all(frontiers.get(("a-in", w), [-1])[-1] >= at for w in (0, 1)),
-        )
+        until(driven, partial(have_reached, driven, reached))
         for time in range(40, 80) if rows == 40 else ():
             fed.feed("0", time % 5, time)
     driven.end()
@@ -63,7 +66,7 @@ def test_t2_an_idle_worker_follows_or_windows_never_fire() -> None:
         epochs_pass_an_idle_worker()
 
 
-class Alarm(mp.KeyedLogic[int, int, None, int]):
+class Alarm(mp.KeyedLogic[int, int, int, None]):
     """Keeps nothing but a timer for each key."""
 
     def on_data(self, message: mp.DataMessage[int, int], key_state: None, output: mp.Output[int, int]) -> None:
