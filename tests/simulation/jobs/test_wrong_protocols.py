@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -40,19 +40,21 @@ LAYOUT = Layout(
 ).finished()
 
 
+def have_reached(driven: Driven, time: int) -> bool:
+    """Whether the stage is at ``time`` on both workers."""
+    frontiers = driven._case.seen.frontiers
+    return all(frontiers.get(("a-in", worker), [-1])[-1] >= time for worker in (0, 1))
+
+
 def epochs_pass_an_idle_worker() -> None:
     """One worker reads, and the other one has nothing to read for ever: windows must fire on both."""
     fed = Fed("s", parts={"0": (), "1": ()})
     driven = Driven(LAYOUT, {"s": fed}, Steered(1, tick=0.05), workers=2, slots=16, batching=mp.Batching())
     for time in range(40):
         fed.feed("0", time % 5, time)
-    frontiers = driven._case.seen.frontiers
-
-    def passed(epoch: int) -> Callable[[], bool]:
-        return lambda: all(frontiers.get(("a-in", worker), [-1])[-1] >= epoch for worker in (0, 1))
-
     for rows in (40, 80):
-        until(driven, passed(rows - 1 - BOUND - 1))
+        reached = rows - 1 - BOUND - 1
+        until(driven, partial(have_reached, driven, reached))
         for time in range(40, 80) if rows == 40 else ():
             fed.feed("0", time % 5, time)
     driven.end()
