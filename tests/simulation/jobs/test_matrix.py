@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from itertools import cycle
+from typing import Any
 
 import pytest
 
+from malstrom_py.errors import InternalError
+from malstrom_py.workers.engine.region_input import RegionInput
 from tests.simulation.jobs import crossing
 from tests.simulation.jobs.crossing import SHAPES, Cell, Found, Run
 from tests.simulation.jobs.feeding import Fed
@@ -31,6 +34,20 @@ def test_p1_p2_jobs_of_every_shape_grow_and_shrink_under_traffic(capsys: pytest.
 def test_the_same_cell_is_the_same_run() -> None:
     assert Run(CELL).through() == Run(CELL).through()
     assert Run(CELL).through() != Run(Cell("two stages", 2, 3, seed=1)).through()
+
+
+def test_r5_a_batch_of_which_some_rows_are_held_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = RegionInput._split
+
+    def passed_and_held(feed: Any, entry: Any, lane: Any, batch: Any, held: Any) -> None:
+        before = len(feed._held)
+        split(feed, entry, lane, batch, held)
+        if len(feed._held) > before and len(feed._held[-1].rows) < len(batch):
+            feed._push(entry.node, feed._held[-1].rows)
+
+    monkeypatch.setattr(RegionInput, "_split", passed_and_held)
+    with pytest.raises(InternalError, match="already has state here"):
+        Run(Cell("linear", 2, 3)).through()
 
 
 class Drying(Run):
