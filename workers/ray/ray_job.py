@@ -245,8 +245,20 @@ class OwnRayJob(RayJob):
             self._control.close()
 
     async def _answer(self, command: Command) -> Result:
-        """Forward a command of the control socket to the coordinator, in its own thread."""
-        return await asyncio.to_thread(self._forwarded, command)
+        """Forward a command of the control socket to the coordinator, in its own thread: clients that wait for the end
+        leave room for others.
+        """
+        result: Future[Result] = Future()
+        result.set_running_or_notify_cancel()
+
+        def forward() -> None:
+            try:
+                result.set_result(self._forwarded(command))
+            except BaseException as error:
+                result.set_exception(error)
+
+        threading.Thread(target=forward, name=f"malstrom-ray-command-{self.name}", daemon=True).start()
+        return await asyncio.wrap_future(result)
 
     def _as_ending(self, packed: PackedEnding) -> JobOutcome:
         error = None if packed.error is None else unpack_error(packed.error)

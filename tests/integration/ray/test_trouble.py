@@ -137,6 +137,23 @@ def test_a_timeout_of_a_wait_leaves_the_job_running(out: sinks.Memory, attendanc
     assert handle.wait(timeout_s=PATIENCE_S).written == len(out.items) > 0
 
 
+def test_clients_that_wait_leave_room_for_others(out: sinks.Memory, attendance: Attendance) -> None:
+    handle = RUNTIME.start(traffic("awaited", out, attendance))
+    Tour(handle, attendance).stay(1)
+    attached, results = mp.JobHandle.attach("awaited"), list[mp.RunResult]()
+    clients = [
+        threading.Thread(target=lambda: results.append(attached.wait(timeout_s=PATIENCE_S)), daemon=True)
+        for _ in range(20)
+    ]
+    for client in clients:
+        client.start()
+        assert attached.status().workers == 1
+    attached.stop(wait=False)
+    for client in clients:
+        client.join(PATIENCE_S)
+    assert [result.written for result in results] == [handle.wait(timeout_s=PATIENCE_S).written] * len(clients)
+
+
 def test_stop_in_the_middle_of_a_rescale(out: sinks.Memory, attendance: Attendance) -> None:
     handle = RUNTIME.start(traffic("cut-short", out, attendance))
     Tour(handle, attendance).stay(1)
