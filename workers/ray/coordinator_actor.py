@@ -34,6 +34,7 @@ from malstrom_py.workers.ray.driver_commits import DriverTask, DriverTasks, comm
 from malstrom_py.workers.ray.job_config import JobSetup, log_as, unpack_plan
 from malstrom_py.workers.ray.node_watch import NodeWatch
 from malstrom_py.workers.ray.ray_workers import RayWorkers
+from malstrom_py.workers.ray.worker_handle import WorkerProcesses
 from malstrom_py.workers.reports.error_transfer import pack_error
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
@@ -77,6 +78,7 @@ class CoordinatorActor:
         self._tasks = DriverTasks(outlives=setup.outlives)
         self._crew: Coordinator[RayWorkers] | None = None
         self._node_watch = NodeWatch()
+        self._processes = WorkerProcesses(setup)
         self._begun = threading.Event()
         self._known = threading.Event()
         context = ray.get_runtime_context()
@@ -196,7 +198,7 @@ class CoordinatorActor:
                 sinks = commit_in_driver(sinks, self._tasks)
             self._crew = Coordinator(
                 plan,
-                RayWorkers(this, plan, clock, self._node_watch),
+                RayWorkers(this, plan, clock, self._node_watch, self._processes),
                 workers=size,
                 clock=clock,
                 keeping=keeping,
@@ -205,7 +207,7 @@ class CoordinatorActor:
             )
             return JobRun(plan, self._crew, clock, controls=self._controls)
 
-        return Supervisor(make, self._controls, setup.restart, clock, failures)
+        return Supervisor(make, self._controls, setup.restart, clock, failures, at_end=self._processes.kill_kept)
 
     def _follow(self, failures: RestartBudget, clock: SystemClock) -> None:
         """Continue after the death of an earlier coordinator. `PeerError` if too many have died."""

@@ -1,4 +1,4 @@
-"""The workers of a job on Ray, a `WorkerGroup`: starts, reaches, watches and ends the actors.
+"""The workers of a run on Ray, a `WorkerGroup`: starts, reaches, watches and ends them.
 
 Rule: batches, orders and replies travel over the streams between the actors; Ray's calls start, run and watch actors.
 Each run has streams with its own incarnation number, so messages of an earlier run are dropped. Of all failures the one
@@ -25,7 +25,7 @@ from malstrom_py.workers.engine.worker_loop import Wake
 from malstrom_py.workers.ray.cluster import check_room
 from malstrom_py.workers.ray.job_config import JobSetup, pack_plan
 from malstrom_py.workers.ray.node_watch import NodeWatch
-from malstrom_py.workers.ray.worker_handle import WorkerHandle, await_ends
+from malstrom_py.workers.ray.worker_handle import WorkerHandle, WorkerProcesses, await_ends
 from malstrom_py.workers.ray.worker_startup import StartupParts, StartupPhase, WorkerStartup
 from malstrom_py.workers.reports.error_transfer import failure_of
 from malstrom_py.workers.reports.result import StepCounts
@@ -60,9 +60,14 @@ _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 
 class RayWorkers:
-    """The workers of ``plan``, configured by ``setup``. ``node_watch``: knows the silent nodes."""
+    """The workers of ``plan`` in a run that is configured by ``setup``, in ``processes`` that may outlive the run.
 
-    def __init__(self, setup: JobSetup, plan: Plan, clock: Clock, node_watch: NodeWatch) -> None:
+    ``node_watch``: knows the silent nodes.
+    """
+
+    def __init__(
+        self, setup: JobSetup, plan: Plan, clock: Clock, node_watch: NodeWatch, processes: WorkerProcesses
+    ) -> None:
         self.wake = Wake()
         self.busy = self.at_work = False
         self.transport: Transport | None = None
@@ -71,6 +76,7 @@ class RayWorkers:
         self._plan = plan
         self._clock = clock
         self._node_watch = node_watch
+        self._processes = processes
         self._packed: Any = None
         self._handles: dict[int, WorkerHandle] = {}
         self._startup: WorkerStartup | None = None
@@ -92,8 +98,11 @@ class RayWorkers:
     def start(self, start: StartGroup) -> None:
         if self._packed is None:
             self._packed = ray.put(pack_plan(self._plan))
-        parts = StartupParts(self._setup, self._packed, self._streams, self._clock, self.wake.set, self._node_watch)
+        parts = StartupParts(
+            self._setup, self._packed, self._processes, self._streams, self._clock, self.wake.set, self._node_watch
+        )
         self._startup = WorkerStartup(start, parts, self._handles)
+        self._processes.kill_kept()  # a run of fewer workers leaves some
         self.wake.set()
 
     def send(self, worker: int, content: Content) -> None:
@@ -158,16 +167,29 @@ class RayWorkers:
         there = [] if startup is None or startup.phase is StartupPhase.STARTING else list(joiners.values())
         there = [handle for handle in [*self._handles.values(), *there] if handle.is_up and not handle.has_ended]
         handles, self._handles = [*self._handles.values(), *joiners.values()], {}
-        failed_s = GIVE_UP_S if self._setup.keeping is None else GO_BACK_S
+        keeps = failed and self._setup.keeping is not None  # only a job with snapshots has another run
+        if keeps:
+            self._replace_lost(handles)
         try:
             for handle in there:
                 self._streams.send(handle.worker, [Close()])
-            await_ends(there, failed_s if failed else CLOSE_S, lambda: self._check_nodes(there))
+            await_ends(
+                there, (GO_BACK_S if keeps else GIVE_UP_S) if failed else CLOSE_S, lambda: self._check_nodes(there)
+            )
         finally:
             for handle in handles:
-                handle.kill()
+                if keeps and handle.survives and handle.node not in self._node_watch.silent:
+                    self._processes.keep(handle.worker, handle.release())
+                else:
+                    handle.kill()
             if self.transport is not None:
                 self.transport.close(linger_s=0.0)
+
+    def _replace_lost(self, handles: Iterable[WorkerHandle]) -> None:
+        """Start processes for the workers that are lost, which takes longer than all else before the next run."""
+        for handle in handles:
+            if handle.has_ended and not handle.survives:
+                self._processes.replace(handle.worker, self._node_watch.silent)
 
     # Internals.
 

@@ -1,4 +1,4 @@
-"""The actor of one worker: runs a `WorkerServer`, and returns its failure as a value.
+"""The actor of a worker: runs a `WorkerServer` in each run of the job, and returns its failure as a value.
 
 Rule: Ray's calls start an actor, run it and watch it; orders of the coordinator travel over the streams.
 """
@@ -11,12 +11,11 @@ from typing import Any, Final
 
 import ray
 
-from malstrom_py.errors import MalstromError
-from malstrom_py.workers.coordinator.recovery import SnapshotUse
-from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.ray.job_config import Wiring, log_as, unpack_plan
+from malstrom_py.errors import InternalError, MalstromError
+from malstrom_py.workers.ray.job_config import JobSetup, log_as, unpack_plan
 from malstrom_py.workers.ray.worker_server import BlackBox, WorkerServer, box_path, clear_before
 from malstrom_py.workers.reports.error_transfer import pack_error
+from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.calls import RayCallTransport
 
 _LOG: Final = logging.getLogger("malstrom_py.worker")
@@ -30,52 +29,43 @@ class PackedFailure:
 
 
 class WorkerActor:
-    """Worker ``worker`` of job ``job``. The loop runs in ``run``, which returns when the loop has ended.
+    """The process of a worker of job ``job``: runs one worker after the other, each in its own run of the job.
 
-    ``coordinator``: the address of the coordinator's end of the streams.
+    `open` prepares a worker; then the loop runs in `run`, which returns when the loop has ended.
     """
 
-    def __init__(
-        self,
-        job: str,
-        worker: int,
-        plan: bytes,
-        wiring: Wiring,
-        coordinator: Any,
-        *,
-        batching: Batching,
-        checks: bool,
-        incarnation: int,
-        keeping: SnapshotUse | None,
-        watched: bool,
-    ) -> None:
-        self._name = f"malstrom(job={job} worker={worker})"
-        log_as(job, f"worker={worker}")
-        self._failed: PackedFailure | None = None
+    def __init__(self, job: str) -> None:
+        self._name = f"malstrom(job={job} worker)"
+        self._transport: Transport | None = None
         self._server: WorkerServer | None = None
-        try:
-            self._transport = wiring.end(worker, incarnation=incarnation)
-            clear_before(wiring.secret.token, incarnation)
-            box = BlackBox(box_path(wiring.secret.token, incarnation, worker)) if watched else None
-            self._server = WorkerServer(
-                unpack_plan(plan, job),
-                worker,
-                self._transport,
-                coordinator,
-                batching=batching,
-                checks=checks,
-                keeping=keeping,
-                box=box,
-            )
-        except MalstromError as error:
-            self._failed = PackedFailure(error)  # Ray would wrap an error
 
     def __repr__(self) -> str:
         return self._name
 
-    def address(self) -> Any:
-        """Return the address for the peers. The first answer means that the worker is up."""
-        return self._failed or self._transport.address
+    def open(self, setup: JobSetup, plan: bytes, worker: int, coordinator: Any) -> Any:
+        """Prepare the loop of ``worker`` of ``plan``, and return the address for its peers or the failure.
+
+        ``coordinator``: the address of the coordinator's end of the streams.
+        """
+        self._name = f"malstrom(job={setup.job} worker={worker})"
+        log_as(setup.job, f"worker={worker}")
+        try:
+            self._transport = setup.wiring.end(worker, incarnation=setup.incarnation)
+            token = setup.wiring.secret.token
+            clear_before(token, setup.incarnation)
+            self._server = WorkerServer(
+                unpack_plan(plan, setup.job),
+                worker,
+                self._transport,
+                coordinator,
+                batching=setup.batching,
+                checks=setup.checks,
+                keeping=setup.keeping,
+                box=BlackBox(box_path(token, setup.incarnation, worker)) if setup.watched else None,
+            )
+        except MalstromError as error:
+            return PackedFailure(error)  # Ray would wrap an error
+        return self._transport.address
 
     def node(self) -> str:
         """Return the id of the worker's node."""
@@ -84,10 +74,11 @@ class WorkerActor:
     @ray.method(concurrency_group="run")
     def run(self) -> PackedFailure | None:
         """Run the worker's loop to its end."""
-        if self._server is None:
-            return self._failed
+        server, self._server = self._server, None
         try:
-            self._server.run()
+            if server is None:
+                raise InternalError("a worker's loop runs once, after `open`")
+            server.run()
         except BaseException as error:
             _LOG.error("failed: %s", error if isinstance(error, MalstromError) else type(error).__name__)
             return PackedFailure(error)

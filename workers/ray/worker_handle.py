@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
+from dataclasses import replace
 from typing import Any, Final
 
 import ray
@@ -30,21 +31,10 @@ LOOK_S: Final = 0.5
 """How often a wait makes its other checks."""
 
 
-class WorkerHandle:
-    """The actor of ``worker``, on any node except ``but``. ``coordinator``: the coordinator's address. ``notify``
-    is called, in any thread, when it is up or has ended.
-    """
+class WorkerProcess:
+    """An actor that can run a worker of a job, on any node except ``but``."""
 
-    def __init__(
-        self,
-        setup: JobSetup,
-        worker: int,
-        plan: Any,
-        coordinator: Any,
-        notify: Callable[[], None],
-        but: Collection[str] = (),
-    ) -> None:
-        self.worker = worker
+    def __init__(self, setup: JobSetup, but: Collection[str] = ()) -> None:
         options = setup.options
         self.actor = worker_class(
             {
@@ -57,55 +47,110 @@ class WorkerHandle:
                 "scheduling_strategy": {"spread": "SPREAD", "pack": "DEFAULT"}[options.placement],
                 "label_selector": {"ray.io/node-id": f"!in({','.join(sorted(but))})"} if but else None,
             }
-        ).remote(
-            setup.job,
-            worker,
-            plan,
-            setup.wiring,
-            coordinator,
-            batching=setup.batching,
-            checks=setup.checks,
-            incarnation=setup.incarnation,
-            keeping=setup.keeping,
-            watched=setup.watched,
-        )
+        ).remote(setup.job)
+        self.found_node = self.actor.node.remote().future()
+
+    @property
+    def node(self) -> str | None:
+        """The id of its node, once it is known."""
+        if not self.found_node.done() or self.found_node.exception() is not None:
+            return None
+        return str(self.found_node.result())
+
+    def kill(self) -> None:
+        """Kill the process."""
+        ray.kill(self.actor, no_restart=True)
+
+
+class WorkerProcesses:
+    """The processes of a job's workers. Those whose worker survives a run are kept for the next one (S6)."""
+
+    def __init__(self, setup: JobSetup) -> None:
+        self._setup = setup
+        self._kept: dict[int, WorkerProcess] = {}
+
+    def take(self, worker: int, but: Collection[str] = ()) -> WorkerProcess:
+        """Return a process for ``worker``: the one that it had, another one that was kept, or else a new one."""
+        for number in sorted(self._kept, key=lambda number: number != worker):
+            process = self._kept.pop(number)
+            if process.node not in but:
+                return process
+            process.kill()
+        return WorkerProcess(self._setup, but)
+
+    def keep(self, worker: int, process: WorkerProcess) -> None:
+        """Keep the process of ``worker``, whose loop has ended."""
+        self._kept[worker] = process
+
+    def replace(self, worker: int, but: Collection[str]) -> None:
+        """Start a new process for ``worker``, which was lost."""
+        self._kept[worker] = WorkerProcess(self._setup, but)
+
+    def kill_kept(self) -> None:
+        """Kill the processes that are kept."""
+        while self._kept:
+            self._kept.popitem()[1].kill()
+
+
+class WorkerHandle:
+    """The worker ``worker`` of a run, in ``process``. ``plan``: packed, in Ray's store; ``coordinator``: the
+    coordinator's address. ``notify`` is called, in any thread, when it is up or has ended.
+    """
+
+    def __init__(
+        self,
+        process: WorkerProcess,
+        setup: JobSetup,
+        plan: Any,
+        worker: int,
+        coordinator: Any,
+        notify: Callable[[], None],
+    ) -> None:
+        self.worker = worker
+        self.process = process
         self.address: Any = None
+        self._notify = notify
         self._box = box_path(setup.wiring.secret.token, setup.incarnation, worker) if setup.watched else None
-        self._node = self.actor.node.remote().future()
-        self._up = self.actor.address.remote().future()
-        self.run = self.actor.run.remote().future()
-        self.run.add_done_callback(lambda _: notify())
+        self._up = process.actor.open.remote(replace(setup, plan=b""), plan, worker, coordinator).future()
         self._up.add_done_callback(lambda _: notify())
+        self.loop: Future[Any] | None = None
+        """The call that runs the loop; None before `run`."""
 
     @property
     def is_up(self) -> bool:
-        """Whether the actor is up or has failed to start; `wait_until_up` raises the failure."""
+        """Whether the actor is up or has failed to start; `run` raises the failure."""
         return bool(self._up.done())
 
     @property
     def node(self) -> str | None:
         """The id of the worker's node, once it is known."""
-        if not self._node.done() or self._node.exception() is not None:
-            return None
-        return str(self._node.result())
+        return self.process.node
 
-    def wait_until_up(self) -> None:
-        """Store the address, or raise the error of the start."""
+    def run(self) -> None:
+        """Store the address and start the loop, or raise the error of the start."""
         self.address = result_of(self._up, self.worker)
+        self.loop = self.process.actor.run.remote().future()
+        self.loop.add_done_callback(lambda _: self._notify())
 
     @property
     def has_ended(self) -> bool:
         """Whether the worker's loop has ended."""
-        return bool(self.run.done())
+        return self.loop is not None and self.loop.done()
+
+    @property
+    def survives(self) -> bool:
+        """Whether the loop has ended, but not by a failure of the worker or its process."""
+        end = self.ended_by()
+        return end is not None and end[0] == 2
 
     def ended_by(self) -> tuple[int, MalstromError] | None:
         """Return the error that ended the loop and its distance from the root: 0 if the worker itself failed, 1 its
         death, 2 the loss of a peer. None while the loop runs.
         """
-        if not self.run.done():
+        if self.loop is None or not self.loop.done():
             return None
         try:
-            result_of(self.run, self.worker)
+            result_of(self.loop, self.worker)
         except PeerError as error:
             return (1 if error.peer == self.worker else 2), error
         except MalstromError as error:
@@ -119,18 +164,22 @@ class WorkerHandle:
         if self._box.exists():
             return read_black_box(self._box)
         try:
-            here = NodeAffinitySchedulingStrategy(self._node.result(0.0), soft=False)
+            here = NodeAffinitySchedulingStrategy(self.process.found_node.result(0.0), soft=False)
             remote: Any = ray.remote  # its types lack the scheduling strategy
             read = remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(read_black_box)
             return str(ray.get(read.remote(self._box), timeout=WORDS_S))
         except (RayError, TimeoutError):
             return ""  # the node is gone too
 
-    def kill(self) -> None:
-        """Kill the worker's process."""
-        ray.kill(self.actor, no_restart=True)
+    def release(self) -> WorkerProcess:
+        """Delete the black box, and return the process."""
         if self._box is not None:
             self._box.unlink(missing_ok=True)
+        return self.process
+
+    def kill(self) -> None:
+        """Kill the worker's process."""
+        self.release().kill()
 
 
 def await_ends(handles: Sequence[WorkerHandle], timeout_s: float, look: Callable[[], None]) -> None:
@@ -143,7 +192,7 @@ def await_ends(handles: Sequence[WorkerHandle], timeout_s: float, look: Callable
     """
     clock = SystemClock()
     until_s = clock.monotonic_s() + timeout_s
-    _, waiting = wait_for([handle.run for handle in handles], timeout=0)
+    _, waiting = wait_for([handle.loop for handle in handles if handle.loop is not None], timeout=0)
     while waiting and (left_s := until_s - clock.monotonic_s()) > 0:
         _, waiting = wait_for(waiting, min(LOOK_S, left_s))
         look()

@@ -18,7 +18,7 @@ from malstrom_py.workers.coordinator.worker_group import StartGroup
 from malstrom_py.workers.ray.cluster import describe_needs, room_now
 from malstrom_py.workers.ray.job_config import JobSetup
 from malstrom_py.workers.ray.node_watch import NodeWatch
-from malstrom_py.workers.ray.worker_handle import WorkerHandle
+from malstrom_py.workers.ray.worker_handle import WorkerHandle, WorkerProcesses
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.messages import COORDINATOR, Reach, Welcome
 
@@ -46,6 +46,7 @@ class StartupParts:
 
     setup: JobSetup
     plan: Any
+    processes: WorkerProcesses
     streams: Transport
     clock: Clock
     notify: Callable[[], None]
@@ -94,7 +95,7 @@ class WorkerStartup:
     def _build(self) -> None:
         setup = self._parts.setup
         for handle in self.handles.values():
-            handle.wait_until_up()
+            handle.run()
         self.phase = StartupPhase.BUILDING
         if not self.start.joins:
             self._until_s = self._parts.clock.monotonic_s() + BUILD_S
@@ -146,7 +147,8 @@ class WorkerStartup:
 
     def _new_handle(self, worker: int) -> WorkerHandle:
         parts = self._parts
-        return WorkerHandle(parts.setup, worker, parts.plan, parts.streams.address, parts.notify, self._avoided)
+        process = parts.processes.take(worker, self._avoided)
+        return WorkerHandle(process, parts.setup, parts.plan, worker, parts.streams.address, parts.notify)
 
     def _start_elsewhere(self) -> None:
         """Replace workers that may be on a silent node. Ray knows a worker's node only once it is up."""

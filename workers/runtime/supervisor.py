@@ -49,6 +49,7 @@ class Supervisor(Generic[R]):
 
     ``make(again, workers)`` makes a run. ``again``: an earlier run claimed the job, so this one resumes from its last
     snapshot; ``workers``: the number of workers, None for the user's. ``failures``: earlier failures, which count.
+    ``at_end`` is called when no run follows.
     """
 
     def __init__(
@@ -58,25 +59,30 @@ class Supervisor(Generic[R]):
         restart: Restart,
         clock: Clock,
         failures: RestartBudget | None = None,
+        at_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._make = make
         self._controls = controls
         self._restart = restart
         self._failures = failures or RestartBudget(restart)
         self._clock = clock
+        self._at_end = at_end
         self._again = False
         self.restarts = 0
         self.now = make(False, None)
 
     def execute(self) -> RunResult:
         """Execute runs until the job ends, and return the result of the last one."""
-        while True:
-            try:
-                return self.now.execute()
-            except Exception as error:
-                self._wait_or_raise(error)
-            self.restarts += 1
-            self.now = self._make(self._again, self.now.workers)
+        try:
+            while True:
+                try:
+                    return self.now.execute()
+                except Exception as error:
+                    self._wait_or_raise(error)
+                self.restarts += 1
+                self.now = self._make(self._again, self.now.workers)
+        finally:
+            self._at_end()
 
     def result(self) -> RunResult:
         """Return the counts of the current run so far."""

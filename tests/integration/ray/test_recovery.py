@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,66 @@ def test_s6_state_and_files_are_exact_after_kills(tidy: None, tmp_path: Path) ->
     hits = ravage(tmp_path, kills=4, seed=SEED, say=print)
     assert set(hits) == {"WorkerActor", "WorkerActor in a rescale", "CoordinatorActor in a rescale"}
     assert sum(hits.values()) == 4
+
+
+def restarted(handle: mp.JobHandle, restarts: int) -> None:
+    """Wait until the job has restarted so often, and reads again."""
+    until(lambda: handle.status().restarts == restarts and handle.status().phase == "steady", handle.status)
+    handle.snapshot()
+
+
+def test_s6_workers_that_survive_keep_their_processes(tidy: None, tmp_path: Path) -> None:
+    handle = runtime(3, tmp_path / "kept").start(chaotic("survives", tmp_path / "out"))
+    handle.snapshot()
+    before = pids("WorkerActor")
+    os.kill(before[1], signal.SIGKILL)
+    restarted(handle, 1)
+    assert len(pids("WorkerActor")) == 3
+    assert set(before) - set(pids("WorkerActor")) == {before[1]}
+    handle.stop(drain=True, timeout_s=PATIENCE_S)
+    check(rows_in(tmp_path / "out"))
+
+
+def test_s6_a_worker_that_fails_gets_a_new_process_and_one_without_a_place_is_gone(tidy: None, tmp_path: Path) -> None:
+    failed = tmp_path / "failed"
+
+    def fails_once(row: Row) -> None:
+        if row["seen"] == 50 and not failed.exists():
+            failed.write_text(str(os.getpid()))
+            raise LookupError("once")
+
+    handle = runtime(3, tmp_path / "kept", streams="ray").start(chaotic("fails", tmp_path / "out", fails_once))
+    until(lambda: len(pids("WorkerActor")) == 3, handle.status)
+    before = set(pids("WorkerActor"))
+    restarted(handle, 1)
+    assert before - set(pids("WorkerActor")) == {int(failed.read_text())}
+    assert len(pids("WorkerActor")) == 3
+
+    handle.rescale(1, wait=False)  # a run of one worker follows, whether or not the rescale has ended
+    os.kill(pids("WorkerActor")[0], signal.SIGKILL)
+    restarted(handle, 2)
+    assert len(pids("WorkerActor")) == handle.status().workers == 1
+    handle.stop(drain=True, timeout_s=PATIENCE_S)
+    check(rows_in(tmp_path / "out"))
+
+
+def test_s6_a_survivor_that_does_not_stop_in_time_gets_a_new_process(tidy: None, tmp_path: Path) -> None:
+    stuck = tmp_path / "stuck"
+
+    def sticks_once(row: Row) -> None:
+        if row["seen"] == 50 and not stuck.exists():
+            stuck.write_text(str(os.getpid()))
+            time.sleep(PATIENCE_S)
+
+    handle = runtime(3, tmp_path / "kept").start(chaotic("sticks", tmp_path / "out", sticks_once))
+    until(lambda: stuck.exists() and stuck.read_text() != "", handle.status)
+    before = pids("WorkerActor")
+    stays, killed = [pid for pid in before if pid != int(stuck.read_text())]
+    os.kill(killed, signal.SIGKILL)
+    restarted(handle, 1)
+    assert set(before) & set(pids("WorkerActor")) == {stays}
+    handle.stop(drain=True, timeout_s=PATIENCE_S)
+    check(rows_in(tmp_path / "out"))
 
 
 def runtime(workers: int, folder: Path, **options: Any) -> mp.RayRuntime:

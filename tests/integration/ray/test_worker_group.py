@@ -15,6 +15,7 @@ from malstrom_py.errors import PeerError
 from malstrom_py.workers.ray.job_config import JobSetup, Wiring, WorkerOptions, pack_plan
 from malstrom_py.workers.ray.node_watch import NodeWatch
 from malstrom_py.workers.ray.ray_workers import RayWorkers
+from malstrom_py.workers.ray.worker_handle import WorkerProcesses
 from malstrom_py.workers.transport.base import JobSecret
 from malstrom_py.workers.transport.messages import Start
 from tests.integration.ray.leftovers import pids
@@ -40,7 +41,7 @@ def on_ray(plan: Plan) -> Grouped:
         start_timeout_s=60.0,
         autoscaling=False,
     )
-    return Grouped(RayWorkers(setup, plan, SystemClock(), NodeWatch()), plan)
+    return Grouped(RayWorkers(setup, plan, SystemClock(), NodeWatch(), WorkerProcesses(setup)), plan)
 
 
 @pytest.fixture
@@ -60,8 +61,10 @@ def test_a_start_that_fails_is_an_error(made: Callable[[Plan], Grouped]) -> None
 def test_a_worker_that_dies_is_named(made: Callable[[Plan], Grouped]) -> None:
     grouped = made(make_counted()).opened(0, 1)
     grouped.group.send(0, Start())
-    os.kill(pids("WorkerActor")[1], signal.SIGKILL)
-    with pytest.raises(PeerError, match="worker 1 died") as caught:
+    killed = pids("WorkerActor")[1]
+    os.kill(killed, signal.SIGKILL)
+    with pytest.raises(PeerError, match=r"worker [01] died") as caught:
         grouped.until(lambda: False)
-    assert caught.value.peer == 1
+    assert str(caught.value).startswith(f"worker {caught.value.peer} died")
+    assert f"pid: {killed};" in str(caught.value)
     grouped.group.close(failed=True)
