@@ -77,13 +77,13 @@ from malstrom_py.rescale.channels.channel import Credit
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.worker_context import PerWorker, per_worker
-from malstrom_py.workers.coordinator.restart_policy import Restart
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.ray.runtime import RayRuntime
 from malstrom_py.workers.reports.job_status import JobStatus, RescaleReport, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult, StepCounts
 from malstrom_py.workers.runtime.in_process import InProcess, collect, run
 from malstrom_py.workers.runtime.job_handle import JobHandle
+from malstrom_py.workers.runtime.supervisor import Restart
 from malstrom_py.workers.simulator.simulation import SimulatedResult, Simulation
 
 __version__ = "0.1.0"

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from malstrom_py.builder.initial_state import InitialState
-from malstrom_py.builder.partition import PartitionerLike
 from malstrom_py.builder.state_migration import Migration
 from malstrom_py.codec import TypeTable
 from malstrom_py.data.time import Unit
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.base import OnError, OperatorFactory
+
+
+class Bindable(Protocol):
+    """A partitioner as the builder uses it: it can be bound to a number of slots."""
+
+    def bind(self, slots: int, *, step: str = "") -> Any:
+        """Return this partitioner for ``step`` of a job with ``slots`` slots."""
+        ...
+
+
+PartitionerLike = Bindable | Callable[[Any], int]
+"""A partitioner, or your own function: key -> slot."""
+
+
+def check_partitioner(partitioner: object, step: str) -> Any:
+    """Return ``partitioner`` if it is None or may be a partitioner; raise `PlanError` naming ``step`` otherwise."""
+    if partitioner is not None and not (callable(partitioner) or hasattr(partitioner, "bind")):
+        raise PlanError(
+            f"step {step!r}: partitioner must be one of malstrom_py.partitioners or a function key -> slot, "
+            f"got {type(partitioner).__name__}"
+        )
+    return partitioner
+
 
 SOURCE_REGION = "source"
 

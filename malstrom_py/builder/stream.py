@@ -12,8 +12,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, get_args, overload
 
 from malstrom_py.builder.initial_state import initial_state_of
-from malstrom_py.builder.partition import PartitionerLike, check_partitioner
-from malstrom_py.builder.plan import Port, Step, StreamRef, Traits, epochs_traits, union_traits
+from malstrom_py.builder.plan import (
+    PartitionerLike,
+    Port,
+    Step,
+    StreamRef,
+    Traits,
+    check_partitioner,
+    epochs_traits,
+    union_traits,
+)
 from malstrom_py.builder.state_migration import Upgrade, former_name, migration_of, refuse_unknown
 from malstrom_py.data.epochs import EpochGenerator, idle_after_s, max_ahead_of
 from malstrom_py.data.time import Unit, check_unit

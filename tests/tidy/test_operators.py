@@ -15,7 +15,6 @@ INFRASTRUCTURE = {
     "batch_sizing",
     "enrich.cache",
     "enrich.calls",
-    "enrich.queue",
     "failures",
     "forgotten_return",
     "keyed",

@@ -1,4 +1,8 @@
-"""Builds the graph of one worker from a plan: the executor's nodes, the exchanges, and the inputs of regions."""
+"""Builds the graph of one worker from a plan: the executor's nodes, the exchanges, the inputs of regions, and the
+initial state of steps, each key on the worker that owns its slot.
+
+Rule: a step gets its initial state once: when the job starts without a snapshot, or from a snapshot without the step.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from malstrom_py.builder.partition import PartitionerLike
-from malstrom_py.builder.plan import Plan, Step, StreamRef
+from malstrom_py.builder.plan import PartitionerLike, Plan, Step, StreamRef
 from malstrom_py.builder.regions import Region, is_exchanged, regions_of
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
+from malstrom_py.errors import CodecError, InternalError, PlanError
 from malstrom_py.operators.base import Operator, StepContext
+from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.rescale.keys.key_types import check_keys
@@ -297,3 +302,37 @@ def _context(
         clock=clock,
         warned=set() if warned is None else warned,
     )
+
+
+States = Mapping[str, Mapping[Any, Any]]
+"""Step -> key -> state."""
+
+
+def initial_states(plan: Plan, steps: Collection[str]) -> States:
+    """Load and return the initial states of ``steps``.
+
+    Raises:
+        PlanError: a row is wrong, or a key is not legal (F4).
+        OperatorError: a function that returns the rows has raised.
+    """
+    loaded: dict[str, Mapping[Any, Any]] = {}
+    for step in plan.steps:
+        if step.name in steps and step.initial is not None:
+            states = step.initial.states()
+            try:
+                check_keys(list(states), step.name)
+            except CodecError as error:
+                raise PlanError(f"initial_state: {error}") from error
+            loaded[step.name] = states
+    return loaded
+
+
+def start_with(graph: WorkerGraph, states: States, slots: Collection[int]) -> None:
+    """Install in the steps of a worker the ``states`` of the keys in its ``slots``."""
+    for step, by_key in states.items():
+        operator = graph.operators[step]
+        if not isinstance(operator, StatefulOperator):
+            raise InternalError(f"step {step!r} has no keyed state, but has an initial state")
+        keys = list(by_key)
+        own = (key for key, slot in zip(keys, graph.slots_of[step](keys), strict=True) if slot in slots)
+        operator.start_with({key: by_key[key] for key in own})

@@ -40,8 +40,14 @@ from malstrom_py.state.keyed_state import Migrate
 from malstrom_py.worker_context import Resources
 from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.engine.graph_builder import Membership, WorkerGraph, build_graph, track_keys
-from malstrom_py.workers.engine.initial_states import States, start_with
+from malstrom_py.workers.engine.graph_builder import (
+    Membership,
+    States,
+    WorkerGraph,
+    build_graph,
+    start_with,
+    track_keys,
+)
 from malstrom_py.workers.engine.region_input import RegionInput
 from malstrom_py.workers.engine.routing_switch import RoutingSwitch
 from malstrom_py.workers.engine.snapshot_capture import CapturedState, SnapshotCapture

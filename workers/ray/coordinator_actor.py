@@ -2,16 +2,20 @@
 
 Clients send commands here in the format of `control.messages`. The actor exits once its job has ended and the driver
 knows, or after a while without a client. Rule: a job with snapshots survives its coordinator (S6): Ray restarts the
-actor under its name, and the job resumes from the store and the journal.
+actor under its name, and the job resumes from the store and the journal. The journal, in Ray's key-value store, holds
+only facts that no snapshot holds. It belongs to one start of the job and is deleted at its end. It is lost with the
+head of a cluster that does not persist its store; a restarted coordinator then uses its setup and the snapshots.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 import warnings
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import ray
@@ -25,11 +29,9 @@ from malstrom_py.workers.control.server import answering, framed_answer
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.recovery import begun_again
-from malstrom_py.workers.coordinator.restart_policy import RestartBudget
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.ray.cluster import room_now
-from malstrom_py.workers.ray.coordinator_journal import CoordinatorJournal
 from malstrom_py.workers.ray.driver_commits import DriverTask, DriverTasks, commit_in_driver
 from malstrom_py.workers.ray.job_config import JobSetup, log_as, unpack_plan
 from malstrom_py.workers.ray.node_watch import NodeWatch
@@ -40,8 +42,82 @@ from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, Snapsh
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.job_run import JobRun
 from malstrom_py.workers.runtime.job_thread import run_to_end
-from malstrom_py.workers.runtime.supervisor import Supervisor, wait_out
+from malstrom_py.workers.runtime.supervisor import RestartBudget, Supervisor, wait_out
 from malstrom_py.workers.transport.calls import RayCallTransport
+
+_NAMESPACE: Final = b"malstrom"
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """The facts. ``has_begun``: the job was claimed, to resume from the snapshot ``began_from``. ``workers``: the last
+    requested number of workers, 0 without a request. ``restarts``: the number of restarts. ``died_at_s``: when dead
+    coordinators were replaced, in seconds since 1970. ``drain``: how the job is being stopped, if it is.
+    ``last_known``: the last complete snapshot.
+    """
+
+    has_begun: bool = False
+    workers: int = 0
+    restarts: int = 0
+    died_at_s: Sequence[float] = ()
+    drain: bool | None = None
+    last_known: str | None = None
+    began_from: str | None = None
+
+
+class CoordinatorJournal:
+    """The journal of the coordinator in ``actor``. Without ``kept`` nothing is stored: no coordinator replaces it."""
+
+    def __init__(self, actor: str, *, kept: bool) -> None:
+        self._key = f"coordinator-{actor}".encode()
+        self._kept = kept
+        self._lock = threading.Lock()
+        self.entry = self._read() if kept else JournalEntry()
+
+    def has_begun(self, began_from: str | None = None) -> None:
+        """Record that the job was claimed, to resume from this snapshot. The first call counts."""
+        if not self.entry.has_begun:
+            self._write(has_begun=True, began_from=began_from)
+
+    def wanted(self, workers: int) -> None:
+        """Record the requested number of workers."""
+        self._write(workers=workers)
+
+    def completed(self, snapshot: str) -> None:
+        """Record the last complete snapshot."""
+        if snapshot != self.entry.last_known:
+            self._write(last_known=snapshot)
+
+    def stopping(self, *, drain: bool) -> None:
+        """Record that the job is being stopped."""
+        self._write(drain=drain)
+
+    def restarted(self, *, died_at_s: float | None = None) -> None:
+        """Record a restart; ``died_at_s``: because the coordinator was found dead then."""
+        died = self.entry.died_at_s if died_at_s is None else (*self.entry.died_at_s, died_at_s)
+        self._write(restarts=self.entry.restarts + 1, died_at_s=died)
+
+    def forget(self) -> None:
+        """Delete the journal: the job has ended."""
+        if self._kept:
+            _store()._internal_kv_del(self._key, namespace=_NAMESPACE)
+
+    def _write(self, **changes: Any) -> None:
+        with self._lock:
+            self.entry = replace(self.entry, **changes)
+            if self._kept:
+                _store()._internal_kv_put(self._key, json.dumps(asdict(self.entry)), namespace=_NAMESPACE)
+
+    def _read(self) -> JournalEntry:
+        data = _store()._internal_kv_get(self._key, namespace=_NAMESPACE)
+        return JournalEntry() if data is None else JournalEntry(**json.loads(data))
+
+
+def _store() -> Any:
+    from ray.experimental import internal_kv
+
+    return internal_kv
+
 
 ANSWERS: Final = 64
 """The number of commands answered at the same time; others queue."""

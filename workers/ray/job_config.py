@@ -15,8 +15,8 @@ from typing import Any, Final, Literal
 from malstrom_py.builder.plan import Plan
 from malstrom_py.errors import PlanError
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
-from malstrom_py.workers.coordinator.restart_policy import NEVER, Restart
 from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.runtime.supervisor import NEVER, Restart
 from malstrom_py.workers.transport.base import JobSecret, Transport
 
 _FORMAT: Final = "%(asctime)s %(levelname)s job={job} {who}: %(message)s"

@@ -23,19 +23,18 @@ from malstrom_py.errors import MalstromError, OperationInProgress, PlanError
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.control.registry import check_name
 from malstrom_py.workers.coordinator.recovery import LATEST, keeping_of, pinned, warn_of_reading_again
-from malstrom_py.workers.coordinator.restart_policy import Restart, restart_of
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.ray import discovery
 from malstrom_py.workers.ray.job_config import JobSetup, Placement, Streams, Wiring, WorkerOptions
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
-from malstrom_py.workers.runtime.in_process import check_job
+from malstrom_py.workers.runtime.in_process import check_job, refuse_in_coroutine
 from malstrom_py.workers.runtime.interrupts import PlannedStop
 from malstrom_py.workers.runtime.job_handle import JobHandle, RunningJob, search_cluster
 from malstrom_py.workers.runtime.progress import Progress, progress_for
-from malstrom_py.workers.runtime.running_loop import refuse_in_coroutine
 from malstrom_py.workers.runtime.source_pinning import SourcePins
+from malstrom_py.workers.runtime.supervisor import Restart, restart_of
 from malstrom_py.workers.transport.base import JobSecret
 
 _SIZES: Final = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}

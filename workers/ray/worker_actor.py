@@ -1,24 +1,197 @@
 """The actor of a worker: runs a `WorkerServer` in each run of the job, and returns its failure as a value.
 
+The black box is a small memory-mapped file in which the worker notes its current step, part and position, never a value
+of a record; it survives the process however that ends. It is kept from the second run of a job on, because a first
+death may not be caused by a record, and costs one write per batch and step.
+
 Rule: Ray's calls start an actor, run it and watch it; orders of the coordinator travel over the streams.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import ray
 
+from malstrom_py.builder.plan import Plan
+from malstrom_py.clock import SystemClock
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import InternalError, MalstromError
+from malstrom_py.operators.base import Operator, Outlet
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.workers.coordinator.recovery import SnapshotUse
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.worker import Worker
+from malstrom_py.workers.engine.worker_loop import Wake, WorkerLoop
 from malstrom_py.workers.ray.job_config import JobSetup, log_as, unpack_plan
-from malstrom_py.workers.ray.worker_server import BlackBox, WorkerServer, box_path, clear_before
 from malstrom_py.workers.reports.error_transfer import pack_error
+from malstrom_py.workers.runtime.worker_host import WorkerHost
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.calls import RayCallTransport
+from malstrom_py.workers.transport.messages import COORDINATOR
+
+_BYTES: Final = 2048
+
+
+def box_path(token: str, incarnation: int, worker: int) -> Path:
+    """Return the path of a worker's black box. ``token``: of this start of the job."""
+    return Path(tempfile.gettempdir()) / f"malstrom-box-{token}-{incarnation}-{worker}"
+
+
+def clear_before(token: str, incarnation: int) -> None:
+    """Delete the black boxes of earlier incarnations on this machine.
+
+    >>> BlackBox(box_path("docs", 1, 7)).note("")
+    >>> clear_before("docs", 2)
+    >>> box_path("docs", 1, 7).exists()
+    False
+    """
+    for path in Path(tempfile.gettempdir()).glob(f"malstrom-box-{token}-*"):
+        if int(path.name.split("-")[-2]) < incarnation:
+            path.unlink(missing_ok=True)
+
+
+class BlackBox:
+    """The black box at ``path``, a new file.
+
+    >>> path = box_path("docs", 1, 0)
+    >>> box = BlackBox(path)
+    >>> box.note("step 'parse' had 3 records")
+    >>> read_black_box(path)
+    "step 'parse' had 3 records"
+    >>> box.close()
+    >>> read_black_box(path)
+    ''
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        try:
+            os.ftruncate(descriptor, _BYTES)
+            self._map = mmap.mmap(descriptor, _BYTES)
+        finally:
+            os.close(descriptor)
+
+    def note(self, text: str) -> None:
+        """Replace the content with ``text``."""
+        data = text.encode()[: _BYTES - 1]
+        self._map[: len(data) + 1] = data + b"\0"
+
+    def close(self) -> None:
+        """Delete the file: the worker has ended without an error."""
+        self._map.close()
+        self._path.unlink(missing_ok=True)
+
+
+def read_black_box(path: Path) -> str:
+    """Return the content of the black box at ``path``, "" without one."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return ""
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(_BYTES).partition(b"\0")[0].decode(errors="replace")
+
+
+def watch(operators: Mapping[str, Operator], box: BlackBox) -> None:
+    """Make each step note its current work in ``box``."""
+    sources = [source for source in operators.values() if isinstance(source, ReadSource)]
+    stack: list[str] = []
+
+    def noting(step: str, work: Callable[[Batch, Outlet], None]) -> Callable[[Batch, Outlet], None]:
+        def on_batch(batch: Batch, out: Outlet) -> None:
+            stack.append(_describe_work(step, batch, sources))
+            box.note(stack[-1])
+            work(batch, out)
+            stack.pop()
+            box.note(stack[-1] if stack else "")
+
+        return on_batch
+
+    for step, operator in operators.items():
+        watched: Any = operator  # replaces the method of this one object
+        watched.on_batch = noting(step, operator.on_batch)
+
+
+def _describe_work(step: str, batch: Batch, sources: list[ReadSource]) -> str:
+    source = None if batch.part is None else batch.part.partition("/")[0]
+    read = [last for one in sources if source in {None, one.context.step} and (last := one.last_read())]
+    came = ", read from " if batch.part is not None else " that had come by an exchange; what was read here last is of "
+    return f"step {step!r} was at work on {len(batch)} records{came if read else ''}{' and '.join(read)}"
+
+
+LINGER_S: Final = 5.0
+"""How long an ending worker waits for sent messages to go out."""
+
+SETTLE_S: Final = 300.0
+"""How long a leaving worker may take to save its state of the last barrier."""
 
 _LOG: Final = logging.getLogger("malstrom_py.worker")
+
+
+class WorkerServer:
+    """The server of worker ``worker`` of ``plan`` at ``transport``. ``coordinator``: the coordinator's address;
+    ``keeping``: how the job keeps snapshots, if any; ``box``: the black box, if any.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        worker: int,
+        transport: Transport,
+        coordinator: Any,
+        *,
+        batching: Batching,
+        checks: bool,
+        keeping: SnapshotUse | None = None,
+        box: BlackBox | None = None,
+    ) -> None:
+        self._transport = transport
+        self._coordinator = coordinator
+        self._box = box
+        clock = SystemClock()
+        checkpointer = None if keeping is None else keeping.snapshots.checkpointer(plan.job)
+        self._host = WorkerHost(
+            plan,
+            batching=batching,
+            clock=clock,
+            wake=Wake(transport),
+            checks=checks,
+            checkpointer=checkpointer,
+            streams=transport,
+            built=self._watch,
+            settle=lambda: self._loop.settle(SETTLE_S),
+        )
+        self._loop = WorkerLoop(worker, self._host, transport, clock, checkpointer)
+
+    def run(self) -> None:
+        """Run the loop until `Close`; after an error, close what is still open and raise it."""
+        self._transport.connect(COORDINATOR, self._coordinator)
+        try:
+            self._loop.run()
+            if self._box is not None:
+                self._box.close()
+            _LOG.info("closed")
+        except BaseException as error:
+            try:
+                self._host.close()
+            except Exception as failure:
+                error.add_note(str(failure))
+            raise
+        finally:
+            self._transport.close(linger_s=LINGER_S)
+
+    def _watch(self, worker: Worker) -> None:
+        _LOG.info("started")
+        if self._box is not None:
+            watch(worker.operators, self._box)
 
 
 class PackedFailure:

@@ -20,8 +20,7 @@ from malstrom_py.errors import InternalError, MalstromError, PeerError
 from malstrom_py.workers.coordinator.coordinator import late_reply
 from malstrom_py.workers.ray.cluster import NAMESPACE, summarize_error
 from malstrom_py.workers.ray.job_config import JobSetup
-from malstrom_py.workers.ray.worker_actor import PackedFailure, worker_class
-from malstrom_py.workers.ray.worker_server import box_path, read_black_box
+from malstrom_py.workers.ray.worker_actor import PackedFailure, box_path, read_black_box, worker_class
 from malstrom_py.workers.reports.error_transfer import failure_of
 
 WORDS_S: Final = 10.0

@@ -1,9 +1,19 @@
-"""The in-process runtime: all workers of a job in one thread of this process."""
+"""The in-process runtime: all workers of a job in one thread of this process.
+
+Rule: a call that returns when a job has ended is refused in a coroutine or an event-loop callback, because the loop
+could do nothing else until then. A notebook cell is allowed, with or without ``await`` in it: the kernel runs cells
+inside its own loop, and a cell blocks only the notebook. A coroutine function that a cell awaits is refused like any
+other.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import FrameType
 from typing import Any, Final, Literal, TypeVar
 
 from malstrom_py import sinks
@@ -17,7 +27,6 @@ from malstrom_py.workers.control.server import ControlSocket, answering
 from malstrom_py.workers.coordinator.command_queue import CommandQueue, WakefulClock
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.recovery import LATEST, begun_again, keeping_of, warn_of_reading_again
-from malstrom_py.workers.coordinator.restart_policy import Restart, restart_of
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.job_status import check_size
@@ -28,8 +37,7 @@ from malstrom_py.workers.runtime.job_run import JobRun
 from malstrom_py.workers.runtime.job_thread import LocalJob, run_to_end
 from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
 from malstrom_py.workers.runtime.progress import Progress, progress_for
-from malstrom_py.workers.runtime.running_loop import refuse_in_coroutine
-from malstrom_py.workers.runtime.supervisor import Supervisor
+from malstrom_py.workers.runtime.supervisor import Restart, Supervisor, restart_of
 
 _CLOCK: Final = ("now_s", "monotonic_s", "sleep_s")
 
@@ -277,3 +285,43 @@ def collect(
     except (MalstromError, KeyboardInterrupt) as error:
         raise outermost(error) from error.__cause__
     return sink.items if count is None else sink.items[:count]
+
+
+_NOTEBOOKS: Final = frozenset({"IPython", "ipykernel", "marimo"})
+"""Packages whose coroutines run the cells of a notebook."""
+
+_CELLS: Final = ("<module>", "<cell line")
+"""Code names of notebook cells. A cell that awaits something is itself a coroutine."""
+
+_COROUTINE: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+
+
+def refuse_in_coroutine(function: str) -> None:
+    """`PlanError` if ``function``, which returns when a job has ended, is called where it would block an event loop.
+
+    >>> async def main():
+    ...     refuse_in_coroutine("mp.run")
+    >>> asyncio.run(main())  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    malstrom_py.errors.PlanError: mp.run blocks the event loop that runs here until its job has ended: start ...
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if _is_plain_cell(sys._getframe(1)):
+        return
+    raise PlanError(
+        f"{function} blocks the event loop that runs here until its job has ended: start it instead, handle = "
+        f"mp.InProcess(…).start(job), which returns immediately, and await asyncio.to_thread(handle.wait); or call it "
+        f"in a thread, await asyncio.to_thread({function}, …)"
+    )
+
+
+def _is_plain_cell(frame: FrameType | None) -> bool:
+    """Return whether the innermost coroutine that is running is a notebook's, and not one of the user's."""
+    while frame is not None:
+        if frame.f_code.co_flags & _COROUTINE and not frame.f_code.co_name.startswith(_CELLS):
+            return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _NOTEBOOKS
+        frame = frame.f_back
+    return False

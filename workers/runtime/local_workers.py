@@ -21,7 +21,7 @@ from malstrom_py.workers.coordinator.recovery import RunStart, SnapshotUse
 from malstrom_py.workers.coordinator.worker_group import Arrived, NothingToDo, StartGroup
 from malstrom_py.workers.engine.background import Background
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.engine.initial_states import States, initial_states
+from malstrom_py.workers.engine.graph_builder import States, initial_states
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.runtime.worker_host import WorkerHost

@@ -14,8 +14,7 @@ from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.workers.coordinator.recovery import restore
 from malstrom_py.workers.coordinator.sink_commits import pre_committed
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.engine.graph_builder import Membership
-from malstrom_py.workers.engine.initial_states import States, initial_states
+from malstrom_py.workers.engine.graph_builder import Membership, States, initial_states
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.messages import (

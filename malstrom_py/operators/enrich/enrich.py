@@ -35,8 +35,17 @@ from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.batch_sizing import UNLIMITED, Speed
 from malstrom_py.operators.enrich.cache import ABSENT, Answers, Cache
-from malstrom_py.operators.enrich.calls import Asking, Call, Calls
-from malstrom_py.operators.enrich.queue import Gathered, Held, artefact_of, encoded, held_in, in_one_slot
+from malstrom_py.operators.enrich.calls import (
+    Asking,
+    Call,
+    Calls,
+    Gathered,
+    Held,
+    artefact_of,
+    encoded,
+    held_in,
+    in_one_slot,
+)
 from malstrom_py.operators.failures import ErrorPolicy, call_each
 from malstrom_py.operators.forgotten_return import LOST_BY_COMBINE, watch_returns
 from malstrom_py.operators.keyed import distinct, keys_of

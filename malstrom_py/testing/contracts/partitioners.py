@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import cloudpickle
 
-from malstrom_py.builder.partition import PartitionerLike
+from malstrom_py.builder.plan import PartitionerLike
 from malstrom_py.errors import CodecError, OperatorError
 from malstrom_py.rescale.partitioners import partitioner_of
 from malstrom_py.testing.contracts.clauses import require

@@ -10,7 +10,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import partitioners, sinks, sources
-from malstrom_py.builder.partition import Bindable, PartitionerLike
+from malstrom_py.builder.plan import Bindable, PartitionerLike
 
 
 class Bound:

@@ -9,7 +9,7 @@ import pytest
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import CodecError
 from malstrom_py.operators.base import StepContext
-from malstrom_py.operators.enrich.queue import Gathered, Held, encoded
+from malstrom_py.operators.enrich.calls import Gathered, Held, encoded
 
 CONTEXT = StepContext("test", "under-test")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from malstrom_py.errors import PlanError
-from malstrom_py.workers.coordinator.restart_policy import NEVER, Restart, RestartBudget, restart_of
+from malstrom_py.workers.runtime.supervisor import NEVER, Restart, RestartBudget, restart_of
 
 
 def test_pauses_double_up_to_the_longest() -> None:

@@ -17,10 +17,9 @@ from malstrom_py.errors import (
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
-from malstrom_py.workers.coordinator.restart_policy import Restart
 from malstrom_py.workers.reports.job_status import SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
-from malstrom_py.workers.runtime.supervisor import Supervisor
+from malstrom_py.workers.runtime.supervisor import Restart, Supervisor
 
 FINE = RunResult("job", {}, 1.0)
 
