@@ -1,0 +1,187 @@
+"""T2: parts that have nothing to read, and never end, do not hold event time back, whatever moves meanwhile.
+
+Rule: nothing here ends before it is checked. In the jobs of seeds all parts end, so there a lost idleness only delays.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+from unittest.mock import patch
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py.data.messages import MAX_EPOCH
+from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
+from malstrom_py.workers.engine.exchange import Exchange
+from malstrom_py.workers.engine.idle_sources import IdleSource
+from tests.simulation.jobs.driving import Driven, Steered
+from tests.simulation.jobs.feeding import Fed
+from tests.simulation.jobs.layouts import Head, Layout, Stage, Timing, Way
+from tests.simulation.jobs.restoring import until
+from tests.simulation.jobs.verdicts import Violation
+from tests.simulation.jobs.wrong_protocols import Change, Right, nothing
+
+BOUND: Final = 4
+ROUNDS: Final = 4
+KEYS: Final = 5
+LAG: Final = 25
+AHEAD: Final = 30
+"""How far event time has to get in a round."""
+SEEDS: Final = 25
+
+LAYOUT: Final = Layout(
+    (Head("s", ("s",), Timing(BOUND, "ms", idle_s=0.05)), Head("t", ("t",), Timing(BOUND, "ms", idle_s=0.05))),
+    (
+        Stage("a", (Way("s"), Way("t")), kind="windows", window=10),
+        Stage("b", (Way("a"),), key="number", ttl=30),
+    ),
+).finished()
+
+
+class Busy:
+    """Feeds each part that is ``read``, whenever it has nothing left, with a record that is later than all before.
+
+    A part is up to `LAG` behind others, and may be so again after it was silent.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self.read: dict[tuple[str, str], int] = {}
+        self.time = 0
+        self._rng = rng
+
+    def choose(self, feds: Mapping[str, Fed]) -> None:
+        """Choose which parts are read, at least one of each source and never all."""
+        rng = self._rng
+        chosen = [
+            (name, part)
+            for name, fed in feds.items()
+            for part in rng.sample(fed.open, rng.randint(1, len(fed.open) - 1))
+        ]
+        self.read = {part: rng.choice((0, 0, LAG)) for part in chosen}
+
+    def more(self, fed: Fed, part: str) -> None:
+        """Feed one record."""
+        lag = self.read.get((fed.name, part))
+        if lag is not None:
+            self.time += 1
+            fed.feed(part, self.time % KEYS, self.time - lag)
+
+
+def check(seed: int) -> None:
+    """In each round some parts of both sources are read, the others are silent; then the job is rescaled."""
+    rng = random.Random(seed)
+    busy = Busy(rng)
+    feds = {
+        name: Fed(name, parts={str(part): () for part in range(rng.randint(2, 4))}, more=busy.more) for name in "st"
+    }
+    batching = mp.Batching(rows_max=rng.choice((2, 50)))
+    driven = Driven(LAYOUT, feds, Steered(seed, tick=0.05), workers=rng.randint(1, 3), slots=16, batching=batching)
+    for _ in range(ROUNDS):
+        busy.choose(feds)
+        until(driven, partial(have_reached, driven, busy.time + AHEAD))
+        driven.rescale(rng.randint(1, 4))
+        until(driven, lambda: len(driven.reports) == len(driven.asked))
+    busy.read.clear()
+    driven.end()
+
+
+def have_reached(driven: Driven, time: int) -> bool:
+    """Whether both stages have reached ``time`` on all workers."""
+    frontiers = driven._case.seen.frontiers
+    return all(
+        frontiers.get((stage, worker), [-1])[-1] >= time for stage in ("a-in", "b-in") for worker in driven.crew.members
+    )
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_t2_time_passes_although_parts_are_silent_for_ever(seed: int) -> None:
+    check(seed)
+
+
+def awake_in_markers(right: Right) -> Right:
+    """The marker of an idle worker says that it is not idle."""
+    return lambda exchange, move, *, before, after, idle: right(exchange, move, before=before, after=after, idle=False)
+
+
+def awake_while_held(right: Right) -> Right:
+    """An epoch that waits for the cut loses its idle flag."""
+
+    def epoch(machine: Any, exchange: str, sender: int, time: int, idle: bool = False) -> Any:
+        return right(machine, exchange, sender, time, idle and sender not in machine._sides[exchange].before)
+
+    return epoch
+
+
+def as_before_the_cut(right: Right) -> Right:
+    """Who was idle before the cut is so after it, whatever the markers say."""
+
+    def cut(machine: Any, move: Any) -> Any:
+        idle = {name: set(side.idle) for name, side in machine._sides.items()}
+        effects = right(machine, move)
+        for name, side in machine._sides.items():
+            side.idle = idle[name]
+        return effects
+
+    return cut
+
+
+def idle_ones_count(right: Right) -> Right:
+    """An idle worker follows idle ones too."""
+
+    def active(machine: Any, exchange: str) -> int | None:
+        return min((time for time in machine._sides[exchange].frontier.values() if time != MAX_EPOCH), default=None)
+
+    return active
+
+
+WRONG: Final[dict[str, tuple[int, Change]]] = {
+    "idle workers do not follow": (0, (IdleSource, "follow", nothing)),
+    "idle workers follow idle ones": (0, (ReceivingMachine, "active", idle_ones_count)),
+    "idleness is lost in markers": (4, (Exchange, "switch", awake_in_markers)),
+    "idleness is lost in held epochs": (4, (ReceivingMachine, "epoch", awake_while_held)),
+    "idleness is that before the cut": (42, (ReceivingMachine, "_cut", as_before_the_cut)),
+}
+"""Wrong protocols, with a seed that shows each."""
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_t2_time_stands_still_if(name: str) -> None:
+    seed, (place, method, wrong) = WRONG[name]
+    with patch.object(place, method, wrong(getattr(place, method))), pytest.raises(Violation, match="P8"):
+        check(seed)
+
+
+def late_of_one_that_wakes() -> int:
+    """Three workers read a part each: one is far ahead, one is slow, and one wakes between both. Who is late then?"""
+    fed = Fed("s", parts={"0": (), "1": (), "2": ()})
+    layout = Layout((LAYOUT.heads[0],), (Stage("a", (Way("s"),), kind="windows", window=10),)).finished()
+    driven = Driven(layout, {"s": fed}, Steered(1, tick=0.05), workers=3, slots=16, batching=mp.Batching())
+    readers = {worker: part for (_, part), worker in driven.crew.readers.items()}
+    assert len(readers) == 3
+    for time in range(100, 200):
+        fed.feed(readers[0], 0, time)
+        fed.feed(readers[1], 1, time - 100 if time < 150 else 50)
+    slow = 50 - BOUND - 1
+    frontiers = driven._case.seen.frontiers
+    until(driven, lambda: all(frontiers.get(("a-in", worker), [-1])[-1] >= slow for worker in range(3)))
+    fed.feed(readers[2], 2, slow + 1)
+    driven.end()
+    return len(driven._case.seen.outcome().rows.get("s-late", ()))
+
+
+def test_t2_an_idle_worker_follows_the_slowest() -> None:
+    assert late_of_one_that_wakes() == 0
+
+
+def test_t2_one_that_follows_the_fastest_is_falsely_late() -> None:
+    def fastest(machine: Any, exchange: str) -> int | None:
+        side = machine._sides[exchange]
+        times = [time for sender, time in side.frontier.items() if sender not in side.idle and time != MAX_EPOCH]
+        return max(times, default=None)
+
+    with patch.object(ReceivingMachine, "active", fastest):
+        assert late_of_one_that_wakes() == 1
