@@ -6,7 +6,7 @@ messages, and the cost of a message depends on the nodes that it reaches.
 
 from malstrom_py.dag.builder import DagBuilder
 from malstrom_py.dag.dag_executor import DagExecutor
-from malstrom_py.dag.metrics import DagMetrics, NodeMetrics
+from malstrom_py.dag.running import DagMetrics, NodeMetrics
 from malstrom_py.dag.topology import Dag, DagNode, Edge, NodeType
 
 __all__ = ["Dag", "DagBuilder", "DagExecutor", "DagMetrics", "DagNode", "Edge", "NodeMetrics", "NodeType"]

@@ -13,12 +13,10 @@ from typing import Any, Self, TypeVar
 
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec, TypeTable, can_register
+from malstrom_py.dag.checkpoint import bundle, image_of_bytes, image_to_bytes, restored, unbundle, watermarks_of
 from malstrom_py.dag.events import batches_of, batches_of_all, split_late, time_of
-from malstrom_py.dag.images import bundle, image_of_bytes, image_to_bytes, unbundle
-from malstrom_py.dag.metrics import DagMetrics, NodeMetrics, dag_metrics, node_metrics, reset
 from malstrom_py.dag.registration import Kind, NodeRegistration, registration_of
-from malstrom_py.dag.restoring import restored, watermarks_of
-from malstrom_py.dag.running import NodeServices, RunningDag
+from malstrom_py.dag.running import DagMetrics, NodeMetrics, NodeServices, RunningDag, dag_metrics, node_metrics, reset
 from malstrom_py.dag.topology import Dag, NodeType
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MIN_EPOCH, AbsBarrier, DeadLetter

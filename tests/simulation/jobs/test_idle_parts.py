@@ -1,4 +1,4 @@
-"""T2: parts that have nothing to read, and never end, do not hold event time back, whatever moves meanwhile.
+"""T2: parts that have nothing to read, and never end, do not hold event time back, through every rescale.
 
 Rule: nothing here ends before it is checked. In the jobs of seeds all parts end, so there a lost idleness only delays.
 """
@@ -45,7 +45,7 @@ LAYOUT: Final = Layout(
 class Busy:
     """Feeds each part that is ``read``, whenever it has nothing left, with a record that is later than all before.
 
-    A part is up to `LAG` behind others, and may be so again after it was silent.
+    A part may lag by `LAG`, also after it was silent.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -117,7 +117,7 @@ def awake_while_held(right: Right) -> Right:
 
 
 def as_before_the_cut(right: Right) -> Right:
-    """Who was idle before the cut is so after it, whatever the markers say."""
+    """Who was idle before the cut is so after it: markers are ignored."""
 
     def cut(machine: Any, move: Any) -> Any:
         idle = {name: set(side.idle) for name, side in machine._sides.items()}

@@ -1,24 +1,111 @@
-"""The restore of a checkpoint: makes a `RunningDag` that continues from the images of its nodes.
+"""Checkpoints of a DAG: the images of its nodes as bytes, and the restore, which continues from them.
 
-Rule: a restore builds a new `RunningDag`. If it fails, the new one is dropped and the old one is unchanged.
+Rule: an image is sealed with a SHA-256 of its contents, which is verified first. It describes its node, so that it is
+not restored into another one. Decoding restores the exact types; a value that cannot be stored is an error.
+A restore builds a new `RunningDag`. If it fails, the new one is dropped and the old one is unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from hashlib import sha256
+from typing import Any, Final
 
+from malstrom_py.codec import Codec
 from malstrom_py.dag.events import time_of
-from malstrom_py.dag.images import NodeImage, restore_failed
 from malstrom_py.dag.registration import NodeRegistration
-from malstrom_py.dag.running import NodeServices, Nowhere, RunningDag, SinkCollector, keeps_parts
+from malstrom_py.dag.running import NodeImage, NodeServices, Nowhere, RunningDag, SinkCollector, keeps_parts
 from malstrom_py.dag.topology import Dag, DagNode
-from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
-from malstrom_py.errors import DagError, MalstromError, OperatorError, RestoreFailed
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Control, Epoch, PartFinished, PartOpened
+from malstrom_py.errors import CodecError, DagError, InternalError, MalstromError, OperatorError, RestoreFailed
 from malstrom_py.operators.base import Operator
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.operators.stateful_op import StatefulOp
 from malstrom_py.operators.stateless_op import StatelessOp
+
+_MAGIC: Final = b"malstrom-dag\x00\x01"
+_DIGEST_BYTES: Final = 32
+
+
+def image_to_bytes(image: NodeImage, codec: Codec, node: str) -> bytes:
+    """Encode an image. `CodecError` naming the node for a value that cannot be stored."""
+    queue = [[index, *_message(message)] for index, message in image.queue]
+    kept = [_message(batch) for batch in image.kept]
+    head = [image.type, image.inputs, image.label, image.reached, image.epoch, image.state]
+    return _sealed(codec.encode_at_rest([*head, queue, kept], step=node))
+
+
+def image_of_bytes(data: object, codec: Codec, node: str) -> NodeImage:
+    """Decode an image. `RestoreFailed` naming the node if the bytes are not an image."""
+    try:
+        kind, inputs, label, reached, epoch, state, queue, kept = codec.decode_at_rest(_opened(data, node), step=node)
+        queued = [(index, _message_of(*message)) for index, *message in queue]
+        return NodeImage(
+            kind, inputs, label, reached, epoch, state, queued, [_batch_of(*fields) for _, *fields in kept]
+        )
+    except CodecError as error:
+        raise restore_failed(node, str(error)) from error
+    except (TypeError, ValueError) as error:
+        raise restore_failed(node, "these bytes were made by another version") from error
+
+
+def bundle(images: dict[str, bytes], codec: Codec) -> bytes:
+    """Encode the images of all nodes as one checkpoint."""
+    return _sealed(codec.encode_at_rest([[name, image] for name, image in images.items()], step="checkpoint"))
+
+
+def unbundle(data: object, codec: Codec) -> dict[str, bytes]:
+    """Decode a checkpoint: return node -> image. `RestoreFailed` if it is not one."""
+    try:
+        return dict(codec.decode_at_rest(_opened(data, "")))
+    except (CodecError, TypeError, ValueError) as error:
+        raise restore_failed("", "these bytes are not a checkpoint") from error
+
+
+def restore_failed(node: str, reason: str) -> RestoreFailed:
+    """Return the error of a failed restore; ``node`` is empty if the error concerns the whole graph."""
+    where = f"node {node!r} cannot be restored" if node else "the graph cannot be restored"
+    return RestoreFailed(f"{where}: {reason.rstrip('.')}. The executor is unchanged.", node=node, reason=reason)
+
+
+def _sealed(body: bytes) -> bytes:
+    return b"".join((_MAGIC, sha256(body).digest(), body))
+
+
+def _opened(data: object, node: str) -> bytes:
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise restore_failed(node, f"a checkpoint must be bytes, got {type(data).__name__}")
+    raw = bytes(data)
+    start = len(_MAGIC) + _DIGEST_BYTES
+    if len(raw) < start or not raw.startswith(_MAGIC):
+        raise restore_failed(node, "these bytes are not a checkpoint of a DAG of this version")
+    if sha256(raw[start:]).digest() != raw[len(_MAGIC) : start]:
+        raise restore_failed(node, "the checkpoint is damaged (its SHA-256 is wrong). Use another checkpoint")
+    return raw[start:]
+
+
+def _message(message: Batch | Control) -> list[Any]:
+    match message:
+        case Batch():
+            return ["batch", message.keys, message.values, message.timestamps, message.part]
+        case Epoch():
+            return ["epoch", message.time, message.idle]
+        case PartOpened(state=None) | PartFinished():
+            return ["opened" if isinstance(message, PartOpened) else "finished", message.part]
+    raise InternalError(f"a {type(message).__name__} is queued in a DAG, which cannot happen")
+
+
+def _message_of(kind: str, *fields: Any) -> Batch | Control:
+    if kind == "batch":
+        return _batch_of(*fields)
+    if kind == "epoch":
+        return Epoch(*fields)
+    return PartOpened(*fields) if kind == "opened" else PartFinished(*fields)
+
+
+def _batch_of(keys: list[Any], values: list[Any], timestamps: list[int] | None, part: str | None) -> Batch:
+    return Batch(values, keys=keys, timestamps=timestamps, part=part)
 
 
 def restored(
