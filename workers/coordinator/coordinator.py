@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
-from malstrom_py.errors import DeadlineError, InternalError, MalstromError, PlanError, SnapshotError
+from malstrom_py.errors import DeadlineError, InternalError, MalstromError, PeerError, PlanError, SnapshotError
 from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.rescale.moves.move_sizing import Pacing
 from malstrom_py.rescale.moves.placement import first_table
@@ -79,8 +79,8 @@ ANSWER_S: Final = 120.0
 FINISH_S: Final = 600.0
 """The timeout of pre-commits."""
 
-SETTLE_S: Final = 2.0
-"""How long workers may continue to pre-commit once one of them has failed."""
+SETTLE_S: Final = 10.0
+"""How long the other workers may continue to pre-commit once one of them has failed."""
 
 G = TypeVar("G", bound=WorkerGroup)
 R = TypeVar("R", SourcesOpened, Parted, Finished)
@@ -300,8 +300,9 @@ class Coordinator(Generic[G]):
         ended: dict[int, Finished] = {}
         try:
             self._replies(Finished, workers, "make durable what it has written", timeout_s=FINISH_S, into=ended)
-        except MalstromError:
-            self._settle(workers, ended)
+        except MalstromError as error:
+            lost = error.peer if isinstance(error, PeerError) else None
+            self._settle([worker for worker in workers if worker != lost], ended)
             raise
         finally:
             for end in ended.values():
@@ -316,11 +317,11 @@ class Coordinator(Generic[G]):
     def _settle(self, workers: Sequence[int], ended: dict[int, Finished]) -> None:
         """Wait a little for the pre-commits of the others, which are to be discarded."""
         until_s = self._clock.monotonic_s() + SETTLE_S
-        while len(ended) < len(workers) and self._clock.monotonic_s() < until_s:
+        while any(worker not in ended for worker in workers) and self._clock.monotonic_s() < until_s:
             came = self.group.arrived()
             ended.update({end.worker: end for end in came if isinstance(end, Finished)})
             if not came:
-                self._clock.sleep_s(SETTLE_S / 40)
+                self._clock.sleep_s(0.05)
 
     def _replies(
         self,

@@ -83,7 +83,7 @@ def test_s7_a_sigterm_before_the_job_has_been_started_stops_it_then(tmp_path: Pa
         last = mp.Snapshots(tmp_path / "kept").checkpointer("early").list_checkpoints()[-1]
         assert f"job early has stopped; it can resume from snapshot {last}" in err.splitlines()
         (tmp_path / "packed").unlink()
-    check(rows_in(tmp_path / "out"))
+    check(rows_in(tmp_path / "out"), all_parts=False)  # it may stop before it has read all of them
 
 
 SLOW = """
