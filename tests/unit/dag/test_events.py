@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.dag import DagExecutor
-from malstrom_py.dag.events import batches_of, batches_of_all, split_late, time_of
+from malstrom_py.dag.events import batches_of, batches_of_all, time_of
+from malstrom_py.dag.running import split_late
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, DataMessage
 from malstrom_py.errors import DagError

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.codec import Codec
-from malstrom_py.dag.images import NodeImage, _sealed, bundle, image_of_bytes, image_to_bytes, unbundle
+from malstrom_py.dag.checkpoint import NodeImage, _sealed, bundle, image_of_bytes, image_to_bytes, unbundle
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Control, Epoch, Interrogate, PartFinished, PartOpened
 from malstrom_py.errors import CodecError, InternalError, RestoreFailed

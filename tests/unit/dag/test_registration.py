@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.dag.registration import context_of, registration_of
-from malstrom_py.dag.topology import DagNode, NodeType
+from malstrom_py.dag.graph import DagNode, NodeType
+from malstrom_py.dag.registration import registration_of
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.aggregate import Count
-from malstrom_py.operators.base import Operator
+from malstrom_py.operators.base import Operator, StepContext
 from malstrom_py.operators.branching import Union
 from malstrom_py.operators.logic import KeyedLogic
 from malstrom_py.operators.stateful_op import StatefulOp
@@ -22,6 +22,7 @@ from malstrom_py.operators.stateless import Filter, Map
 from malstrom_py.operators.stateless_op import StatelessOp
 
 NODE = DagNode("a", NodeType.OPERATOR, (), ("odd", "dead_letters"))
+CONTEXT = StepContext("dag", "a", timed=None, keyed=None)
 
 
 class Stateless:
@@ -81,7 +82,7 @@ def wrapped(*arguments: Any, **named: Any) -> None:
 
 def built(thing: Any, **options: Any) -> Operator:
     given: dict[str, Any] = {"default": None, "on_error": "fail", "kind": None, **options}
-    return registration_of(thing, NODE, **given).build(context_of(NODE, given["on_error"]))
+    return registration_of(thing, NODE, **given).factory(CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_a_kind_is_said_where_it_cannot_be_told() -> None:
             r"'a': Near.on_dta is not a hook .*; did you mean 'on_data'\?",
         ),
         (type("Near", (Keyed,), {"on_epoc": three})(), "'a': Near.on_epoc is not a hook"),
-        (Count(context_of(NODE, "fail")), "node 'a': pass the class Count or a partial of it, not an instance"),
+        (Count(CONTEXT), "node 'a': pass the class Count or a partial of it, not an instance"),
     ],
 )
 def test_what_cannot_be_an_operator_is_refused(thing: Any, message: str) -> None:
@@ -180,14 +181,6 @@ def test_what_cannot_be_called_is_neither_function_nor_factory(kind: str) -> Non
 def test_a_factory_that_gives_no_operator_is_told(made: Callable[[Any], Any]) -> None:
     with pytest.raises(PlanError, match=r"node 'a': the factory returned .*, which is not an Operator"):
         built(made, kind="factory")
-
-
-def test_a_context_has_the_port_of_dead_letters_if_they_are_asked_for_and_read() -> None:
-    assert context_of(NODE, "dead-letter").dead_letter_port == 2
-    assert context_of(NODE, "skip").dead_letter_port is None
-    assert context_of(DagNode("b", NodeType.OPERATOR), "dead-letter").dead_letter_port is None
-    context = context_of(NODE, "fail")
-    assert (context.step, context.timed, context.keyed) == ("a", None, None)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypedDict
 import pyarrow as pa
 import pytest
 
-from malstrom_py.dag.builder import check_schema, is_schema, mismatch
+from malstrom_py.dag.graph import check_schema, is_schema, mismatch
 from malstrom_py.errors import PlanError
 
 
