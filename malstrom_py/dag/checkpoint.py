@@ -8,14 +8,14 @@ Rule: a restore builds a new `RunningDag`. If it fails, the new one is dropped a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 
 from malstrom_py.codec import Codec
 from malstrom_py.dag.events import time_of
-from malstrom_py.dag.graph import Dag, DagNode
+from malstrom_py.dag.graph import Dag, DagNode, listed
 from malstrom_py.dag.registration import NodeRegistration
 from malstrom_py.dag.running import NodeServices, RunningDag, SinkCollector, keeps_parts
 from malstrom_py.data.batch import Batch
@@ -218,7 +218,9 @@ def _check(node: DagNode, image: NodeImage, label: str) -> None:
     if image.type != node.type:
         raise restore_failed(name, f"it was of type {image.type} and is now of type {node.type}")
     if sorted(here) != sorted(image.inputs):
-        raise restore_failed(name, f"it read {_listed(image.inputs)} and now reads {_listed(here)}")
+        raise restore_failed(
+            name, f"it read {listed(image.inputs) or 'nothing'} and now reads {listed(here) or 'nothing'}"
+        )
     if image.state is not None and image.label != label:
         raise restore_failed(name, f"its state is of a {image.label}, but its operator is now {label or 'missing'}")
 
@@ -278,7 +280,3 @@ def _guarded(node: str, function: Any, *arguments: Any, **named: Any) -> Any:
         # The text of other exceptions may contain values.
         reason = str(error) if isinstance(error, MalstromError) else f"its operator raised {type(error).__name__}"
         raise restore_failed(node, reason) from error
-
-
-def _listed(inputs: Iterable[str]) -> str:
-    return ", ".join(map(repr, inputs)) or "nothing"

@@ -139,8 +139,17 @@ def build_fed(
     nodes: dict[str, int] = {}
     specs: list[NodeSpec] = []
     for step in plan.steps:
-        context = StepContext(plan.job, step.name, on_error=step.on_error, dead_letter_port=step.dead_letter_port)
-        operator = step.factory(replace(context, timed=None, keyed=None, codec=codec, clock=clock))
+        context = StepContext(
+            job=plan.job,
+            step=step.name,
+            on_error=step.on_error,
+            dead_letter_port=step.dead_letter_port,
+            timed=None,
+            keyed=None,
+            codec=codec,
+            clock=clock,
+        )
+        operator = step.factory(context)
         operators[step.name], nodes[step.name] = operator, len(specs)
         # Messages pass through a union: the executor needs no operator for that.
         specs.append(_spec(step, None if type(operator) is Union else operator, nodes, {}))
