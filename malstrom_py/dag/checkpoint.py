@@ -8,14 +8,14 @@ Rule: a restore builds a new `RunningDag`. If it fails, the new one is dropped a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 
 from malstrom_py.codec import Codec
 from malstrom_py.dag.events import time_of
-from malstrom_py.dag.graph import Dag, DagNode, listed
+from malstrom_py.dag.graph import Dag, DagNode
 from malstrom_py.dag.registration import NodeRegistration
 from malstrom_py.dag.running import NodeServices, RunningDag, SinkCollector, keeps_parts
 from malstrom_py.data.batch import Batch
@@ -218,11 +218,13 @@ def _check(node: DagNode, image: NodeImage, label: str) -> None:
     if image.type != node.type:
         raise restore_failed(name, f"it was of type {image.type} and is now of type {node.type}")
     if sorted(here) != sorted(image.inputs):
-        raise restore_failed(
-            name, f"it read {listed(image.inputs) or 'nothing'} and now reads {listed(here) or 'nothing'}"
-        )
+        raise restore_failed(name, f"it read {_named(image.inputs)} and now reads {_named(here)}")
     if image.state is not None and image.label != label:
         raise restore_failed(name, f"its state is of a {image.label}, but its operator is now {label or 'missing'}")
+
+
+def _named(inputs: Iterable[str]) -> str:
+    return ", ".join(map(repr, inputs)) or "nothing"
 
 
 def _open(running: RunningDag, images: Mapping[str, NodeImage]) -> None:

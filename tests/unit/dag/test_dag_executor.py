@@ -124,7 +124,8 @@ def test_many_messages_come_in_order_in_batches_that_are_keyed_and_wholly_timed_
     batches = batches_of_all([DataMessage(*event) for event in events], "n", "p")
     rows = [row for batch in batches for row in zip(batch.keys or (), batch.values, strict=True)]
     assert rows == [(key, value) for key, value, _ in events]
-    times: list[Any] = [time for batch in batches for time in batch.timestamps or [None] * len(batch)]
+    nothing: list[Any] = [None] * len(events)
+    times = [time for batch in batches for time in batch.timestamps or nothing[: len(batch)]]
     assert times == [time for *_, time in events]
     timed = [batch.timestamps is None for batch in batches]
     assert all(here is not there for here, there in pairwise(timed))
