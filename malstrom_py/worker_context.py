@@ -13,7 +13,7 @@ import asyncio
 import inspect
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
@@ -210,6 +210,18 @@ def per_worker(factory: Callable[[], T], close: Callable[[T], object] | None = N
     if close is not None and not callable(close):
         raise PlanError(f"per_worker: close must be a function that takes the resource, got {type(close).__name__}")
     return PerWorker(factory, close)
+
+
+def close_all(closes: Iterable[Callable[[], object]]) -> None:
+    """Call each of ``closes``, then raise the first error."""
+    errors: list[Exception] = []
+    for close in closes:
+        try:
+            close()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 class Resources:

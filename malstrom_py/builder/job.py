@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
 
 from malstrom_py.builder import explain
 from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
-from malstrom_py.builder.plan import Plan, Port, Step, StreamRef, Traits, ancestors, make_plan
+from malstrom_py.builder.plan import DEAD_LETTERS, Plan, Port, Step, StreamRef, Traits, ancestors, make_plan
 from malstrom_py.builder.regions import check_regions
 from malstrom_py.builder.state_migration import former_name
 from malstrom_py.builder.stream import StreamBuilder
@@ -78,7 +78,7 @@ class Job:
             )
         if on_error not in get_args(OnError):
             raise PlanError(f"step {name!r}: on_error must be 'fail', 'skip' or 'dead-letter', got {on_error!r}")
-        ports = (Port(), Port("dead_letters", epochs=False)) if on_error == "dead-letter" else (Port(),)
+        ports = (Port(), Port(DEAD_LETTERS, epochs=False)) if on_error == "dead-letter" else (Port(),)
         factory = partial(ReadSource, source=source)
         former = former_name(renamed_from, name)
         ref = self.add(Step(name, "source", factory, (), ports, on_error, detail=short(source), renamed_from=former))

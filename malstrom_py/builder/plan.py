@@ -38,6 +38,9 @@ def check_partitioner(partitioner: object, step: str) -> Any:
 
 SOURCE_REGION = "source"
 
+DEAD_LETTERS = "dead_letters"
+"""The name of the port for records on which a step with ``on_error="dead-letter"`` failed."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
@@ -96,8 +99,12 @@ class Step:
 
     @property
     def dead_letter_port(self) -> int | None:
-        """The port of dead letters: the last one if the step's policy is "dead-letter", else None."""
-        return len(self.ports) - 1 if self.on_error == "dead-letter" else None
+        """The port of dead letters: the last one if the step's policy is "dead-letter", else None.
+
+        A node of a DAG has that port only if another node reads it.
+        """
+        last = len(self.ports) - 1
+        return last if self.on_error == "dead-letter" and self.ports[last].name == DEAD_LETTERS else None
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, 
 
 from malstrom_py.builder.initial_state import initial_state_of
 from malstrom_py.builder.plan import (
+    DEAD_LETTERS,
     PartitionerLike,
     Port,
     Step,
@@ -363,7 +364,7 @@ class StreamBuilder(Generic[K, V_co]):
         if on_error not in get_args(OnError):
             raise PlanError(f"step {name!r}: on_error must be 'fail', 'skip' or 'dead-letter', got {on_error!r}")
         if on_error == "dead-letter":
-            ports = (*ports, Port("dead_letters", epochs=False))
+            ports = (*ports, Port(DEAD_LETTERS, epochs=False))
         label = ("" if function is None else describe_function(function)) if detail is None else detail
         former, migration = former_name(upgrade.get("renamed_from"), name), migration_of(upgrade.get("migrate"), name)
         initial = initial_state_of(upgrade.get("initial_state"), kind, name, factory, self.job.register_state)

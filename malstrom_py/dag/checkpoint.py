@@ -1,31 +1,98 @@
-"""Checkpoints of a DAG: the images of its nodes as bytes, and the restore, which continues from them.
+"""The checkpoint of a DAG: an image of each node, with its state, its watermarks, its queue and the records in a sink.
 
 Rule: an image is sealed with a SHA-256 of its contents, which is verified first. It describes its node, so that it is
 not restored into another one. Decoding restores the exact types; a value that cannot be stored is an error.
-A restore builds a new `RunningDag`. If it fails, the new one is dropped and the old one is unchanged.
+
+Rule: a restore builds a new `RunningDag`. If it fails, the new one is dropped and the old one is unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 
 from malstrom_py.codec import Codec
 from malstrom_py.dag.events import time_of
+from malstrom_py.dag.graph import Dag, DagNode
 from malstrom_py.dag.registration import NodeRegistration
-from malstrom_py.dag.running import NodeImage, NodeServices, Nowhere, RunningDag, SinkCollector, keeps_parts
-from malstrom_py.dag.topology import Dag, DagNode
+from malstrom_py.dag.running import NodeServices, RunningDag, SinkCollector, keeps_parts
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Control, Epoch, PartFinished, PartOpened
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, Control, Epoch, PartFinished, PartOpened
 from malstrom_py.errors import CodecError, DagError, InternalError, MalstromError, OperatorError, RestoreFailed
-from malstrom_py.operators.base import Operator
-from malstrom_py.operators.keyed import StatefulOperator
+from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.stateful_op import StatefulOp
 from malstrom_py.operators.stateless_op import StatelessOp
+from malstrom_py.rescale.channels.channel import Barrier
+from malstrom_py.workers.engine.snapshot_capture import SnapshotCapture
 
 _MAGIC: Final = b"malstrom-dag\x00\x01"
 _DIGEST_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class NodeImage:
+    """The image of one node. ``inputs``: their names; ``reached``: their epochs; ``epoch``: the last epoch sent.
+
+    ``label``: the name of its operator; ``state``: the persisted state of the operator, or None; ``kept``: the batches
+    in a sink.
+    """
+
+    type: str
+    inputs: list[str]
+    label: str
+    reached: list[int]
+    epoch: int
+    state: bytes | None = None
+    queue: list[tuple[int, Batch | Control]] = field(default_factory=list)
+    kept: list[Batch] = field(default_factory=list)
+
+
+class _Muted:
+    """An outlet that drops barriers, because each node gets the barrier by itself; without ``out`` it drops all."""
+
+    def __init__(self, out: Outlet | None = None) -> None:
+        self._out = out
+
+    def send(self, message: Batch | Control, port: int = 0) -> None:
+        if self._out is not None and not isinstance(message, AbsBarrier):
+            self._out.send(message, port)
+
+    def forward(self, message: Control) -> None:
+        if self._out is not None and not isinstance(message, AbsBarrier):
+            self._out.forward(message)
+
+    def drain(self) -> None:
+        """Do nothing: while images are taken no message is processed; the images contain the queues."""
+
+    def passed(self) -> int:
+        return MIN_EPOCH if self._out is None else self._out.passed()
+
+
+def images_of(running: RunningDag, snapshot: str, codec: Codec) -> dict[str, bytes]:
+    """Return the image of each node, upstream first; it contains what earlier nodes send at the barrier.
+
+    Raises:
+        CodecError: a key, value or state cannot be stored; names the node.
+    """
+    capture, executor = SnapshotCapture(Barrier(snapshot), regions=0), running.executor
+    barrier, images = capture.abs_barrier(incarnation=1), dict[str, bytes]()
+    for rank, node in enumerate(running.dag.nodes):
+        operator = running.operators[rank]
+        operator.on_control(barrier, _Muted(executor.outlet(rank)))
+        image = NodeImage(
+            str(node.type),
+            [str(edge) for edge in node.inputs],
+            _label(running, node.name),
+            executor.merged(rank).inputs(),
+            executor.epoch(rank),
+            capture.persisted.get(node.name),
+            executor.queued(rank),
+            operator.batches if isinstance(operator, SinkCollector) else [],
+        )
+        images[node.name] = image_to_bytes(image, codec, node.name)
+    return images
 
 
 def image_to_bytes(image: NodeImage, codec: Codec, node: str) -> bytes:
@@ -39,11 +106,11 @@ def image_to_bytes(image: NodeImage, codec: Codec, node: str) -> bytes:
 def image_of_bytes(data: object, codec: Codec, node: str) -> NodeImage:
     """Decode an image. `RestoreFailed` naming the node if the bytes are not an image."""
     try:
-        kind, inputs, label, reached, epoch, state, queue, kept = codec.decode_at_rest(_opened(data, node), step=node)
+        *head, queue, kept = codec.decode_at_rest(_opened(data, node), step=node)
         queued = [(index, _message_of(*message)) for index, *message in queue]
-        return NodeImage(
-            kind, inputs, label, reached, epoch, state, queued, [_batch_of(*fields) for _, *fields in kept]
-        )
+        kind, inputs, label, reached, epoch, state = head
+        kept_batches = [_batch_of(*fields) for _, *fields in kept]
+        return NodeImage(kind, inputs, label, reached, epoch, state, queued, kept_batches)
     except CodecError as error:
         raise restore_failed(node, str(error)) from error
     except (TypeError, ValueError) as error:
@@ -119,7 +186,7 @@ def restored(
     for name, image in images.items():
         if name not in dag.ranks:
             raise restore_failed(name, "the checkpoint has this node, but the graph does not")
-        _check(dag.nodes[dag.ranks[name]], image, running.label(name))
+        _check(dag.nodes[dag.ranks[name]], image, _label(running, name))
     _open(running, images)
     for rank, node in enumerate(dag.nodes):
         _resume(running, rank, node, images[node.name])
@@ -141,22 +208,31 @@ def watermarks_of(dag: Dag, watermarks: object) -> dict[int, int]:
     return dict(sorted(times.items()))
 
 
+def _label(running: RunningDag, node: str) -> str:
+    """Return the label of a node's registered operator, or an empty text."""
+    return running.registered[node].label if node in running.registered else ""
+
+
 def _check(node: DagNode, image: NodeImage, label: str) -> None:
     name, here = node.name, [str(edge) for edge in node.inputs]
     if image.type != node.type:
         raise restore_failed(name, f"it was of type {image.type} and is now of type {node.type}")
     if sorted(here) != sorted(image.inputs):
-        raise restore_failed(name, f"it read {_listed(image.inputs)} and now reads {_listed(here)}")
+        raise restore_failed(name, f"it read {_named(image.inputs)} and now reads {_named(here)}")
     if image.state is not None and image.label != label:
         raise restore_failed(name, f"its state is of a {image.label}, but its operator is now {label or 'missing'}")
+
+
+def _named(inputs: Iterable[str]) -> str:
+    return ", ".join(map(repr, inputs)) or "nothing"
 
 
 def _open(running: RunningDag, images: Mapping[str, NodeImage]) -> None:
     """Open the parts with the state that nodes kept for them, which restores that state."""
     parts: dict[str, Mapping[str, Any]] = {}
-    for rank, node in enumerate(running.dag.nodes):
-        operator, state = running.operators[rank], images[node.name].state
-        if operator is not None and state is not None and _takes_parts(operator):
+    for node, operator in zip(running.dag.nodes, running.operators, strict=True):
+        state = images[node.name].state
+        if state is not None and not hasattr(operator, "restore") and keeps_parts(operator):
             parts[node.name] = _guarded(node.name, operator.context.codec.decode_at_rest, state, step=node.name)
     finished = frozenset(name for name in running.dag.sources if images[name].reached == [MAX_EPOCH])
     try:
@@ -172,42 +248,28 @@ def _resume(running: RunningDag, rank: int, node: DagNode, image: NodeImage) -> 
     order = [labels[label] for label in image.inputs] or [0]
     reached = [time for _, time in sorted(zip(order, image.reached, strict=True))]
     executor.resume(rank, reached, image.epoch)
-    if isinstance(operator, SinkCollector):
-        for batch in image.kept:
-            operator.on_batch(batch, Nowhere())
-    elif operator is not None:
-        if image.epoch != MIN_EPOCH:
-            _set_epoch(node.name, operator, image.epoch)
-        if image.state is not None:
-            _restore_state(node.name, operator, image.state)
+    for batch in image.kept:
+        operator.on_batch(batch, _Muted())
+    if image.epoch != MIN_EPOCH:
+        # Before the state is restored, so that no key sees the epoch twice. What is sent was sent before the image.
+        if isinstance(operator, StatefulOp | StatelessOp):
+            operator.continue_at(image.epoch)
+        else:
+            _guarded(node.name, operator.on_epoch, Epoch(image.epoch), _Muted())
+    if image.state is not None:
+        _restore_state(node.name, operator, image.state)
     for index, message in image.queue:
         executor.push(rank, message, index=order[index])
         running.interrupted = True
 
 
-def _set_epoch(name: str, operator: Operator, epoch: int) -> None:
-    """Set the epoch of an operator. What it sends is dropped, because it was sent before the image was taken."""
-    if isinstance(operator, StatefulOp | StatelessOp):
-        operator.continue_at(epoch)
-    else:
-        # Before its state is restored, so that no key sees the epoch twice.
-        _guarded(name, operator.on_epoch, Epoch(epoch), Nowhere())
-
-
 def _restore_state(name: str, operator: Operator, state: bytes) -> None:
     restore = getattr(operator, "restore", None)
-    if isinstance(operator, StatefulOperator):
-        _guarded(name, operator.state.restore, state)
-    elif callable(restore):
+    if callable(restore):
         _guarded(name, restore, state)
-    elif not _takes_parts(operator):
+    elif not keeps_parts(operator):  # else its state was restored when the parts were opened
         kind = type(operator).__name__
         raise restore_failed(name, f"a {kind} has persisted a state, but it has no method restore(state: bytes)")
-
-
-def _takes_parts(operator: Operator) -> bool:
-    """Return whether ``operator`` gets its persisted state when its parts are opened."""
-    return keeps_parts(operator) and not isinstance(operator, StatefulOperator) and not hasattr(operator, "restore")
 
 
 def _guarded(node: str, function: Any, *arguments: Any, **named: Any) -> Any:
@@ -220,7 +282,3 @@ def _guarded(node: str, function: Any, *arguments: Any, **named: Any) -> Any:
         # The text of other exceptions may contain values.
         reason = str(error) if isinstance(error, MalstromError) else f"its operator raised {type(error).__name__}"
         raise restore_failed(node, reason) from error
-
-
-def _listed(inputs: Iterable[str]) -> str:
-    return ", ".join(map(repr, inputs)) or "nothing"

@@ -7,25 +7,71 @@ left when an operator raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Self, TypeVar
 
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec, TypeTable, can_register
-from malstrom_py.dag.checkpoint import bundle, image_of_bytes, image_to_bytes, restored, unbundle, watermarks_of
-from malstrom_py.dag.events import batches_of, batches_of_all, split_late, time_of
+from malstrom_py.dag.checkpoint import bundle, image_of_bytes, images_of, restored, unbundle, watermarks_of
+from malstrom_py.dag.events import batches_of, batches_of_all, time_of
+from malstrom_py.dag.graph import MAIN, Dag, DagNode, NodeType
 from malstrom_py.dag.registration import Kind, NodeRegistration, registration_of
-from malstrom_py.dag.running import DagMetrics, NodeMetrics, NodeServices, RunningDag, dag_metrics, node_metrics, reset
-from malstrom_py.dag.topology import Dag, NodeType
+from malstrom_py.dag.running import NodeServices, RunningDag
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MIN_EPOCH, AbsBarrier, DeadLetter
 from malstrom_py.errors import DagError, PlanError
-from malstrom_py.operators.base import OnError
+from malstrom_py.operators.base import Counters, OnError
 from malstrom_py.operators.stateful_op import StatefulOp
-from malstrom_py.worker_context import Resources
 
 C = TypeVar("C", bound=type)
+
+
+@dataclass(frozen=True, slots=True)
+class DagMetrics:
+    """Metrics of the whole graph, since it was built, restored, or since ``reset_metrics``.
+
+    Attributes:
+        processed: records received, summed over the nodes: one through a source, two operators and a sink counts 4.
+        routed: records sent to an output that has a reader; counted once for any number of readers.
+        fanned_out: the routed records whose output has more than one reader.
+        stalls: watermarks that reached a node without moving its watermark, because another input is lower.
+        skipped: nodes not visited, summed over the runs: each call that processes events, watermarks or timers is one
+            run, and its cost depends on the nodes that it visits. (A node that is visited twice counts as two.)
+        epochs: watermarks given to ``process_watermark`` that moved that of their source; others are ignored.
+    """
+
+    processed: int = 0
+    routed: int = 0
+    fanned_out: int = 0
+    stalls: int = 0
+    skipped: int = 0
+    epochs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMetrics:
+    """Metrics of one node, over the same time.
+
+    Attributes:
+        rows_in: records received, including late ones.
+        rows_out: records sent, on all outputs, with or without readers.
+        calls: batches received: an event is a batch, and events that are passed together are one batch.
+        time_ns: nanoseconds spent in the node, with events, watermarks and timers; 0 if not measured. Includes the time
+            of nodes that an operator runs before it continues, as ``flat_map`` does.
+        late: records at or below its watermark.
+        skipped: records on which its operator failed, dropped by ``on_error="skip"``.
+        dead_letters: records on which its operator failed, sent to its output ``dead_letters``.
+    """
+
+    rows_in: int = 0
+    rows_out: int = 0
+    calls: int = 0
+    time_ns: int = 0
+    late: int = 0
+    skipped: int = 0
+    dead_letters: int = 0
 
 
 class DagExecutor:
@@ -64,7 +110,7 @@ class DagExecutor:
         self._dag = dag
         self._types = TypeTable()
         self._types.register(DeadLetter)
-        self._services = NodeServices(Codec(self._types), clock or SystemClock(), Resources(), measured)
+        self._services = NodeServices(Codec(self._types), clock or SystemClock(), measured=measured)
         self._registered: dict[str, NodeRegistration] = {}
         self._running: RunningDag | None = None
         self._started = self._busy = self._closed = False
@@ -179,7 +225,7 @@ class DagExecutor:
             for rank, operator in enumerate(running.operators):
                 due = min(time, executor.frontier(rank))
                 if isinstance(operator, StatefulOp) and due > MIN_EPOCH:
-                    executor.call(rank, partial(operator.fire_timers, due))
+                    operator.fire_timers(due, executor.outlet(rank))
                     # Downstream nodes get these records before their own timers fire, as with a watermark.
                     executor.run()
 
@@ -188,9 +234,8 @@ class DagExecutor:
     def schedule(self) -> None:
         """Call ``on_schedule`` of the operators that have it, with the executor's clock. No other method calls it."""
         running = self._start()
-        for rank, operator in enumerate(running.operators):
-            if operator is not None and operator.scheduled:
-                running.executor.call(rank, partial(operator.on_schedule, clock=self._services.clock))
+        for rank, operator in running.scheduled:
+            operator.on_schedule(running.executor.outlet(rank), self._services.clock)
         self._run()
 
     def inject_events(self, node: str, events: Iterable[Any] | Batch) -> None:
@@ -210,8 +255,7 @@ class DagExecutor:
     def take_sink_outputs(self, sink: str, *, messages: bool = False) -> list[Any]:
         """Return the values that reached a sink since the last call, in order; as `DataMessage` s with ``messages``."""
         self._dag.rank(sink, NodeType.SINK)
-        collected = self._built().sink(sink)
-        return collected.take_messages() if messages else collected.take()
+        return self._built().sink(sink).take(messages=messages)
 
     def take_all_sink_outputs(self, *, messages: bool = False) -> dict[str, list[Any]]:
         """Return the values of every sink that has some, by name, in topological order."""
@@ -220,20 +264,39 @@ class DagExecutor:
 
     def metrics(self) -> DagMetrics:
         """Return the metrics of the graph, described in `DagMetrics`."""
-        running = self._built()
-        nodes = zip(running.counters(), running.readers(), strict=True)
-        return dag_metrics(nodes, skipped=self._skipped, epochs=self._epochs)
+        read = Counter((edge.node, edge.output) for node in self._dag.nodes for edge in node.inputs)
+        processed = routed = fanned_out = stalls = 0
+        for node, counters in self._counters():
+            processed += counters.rows_in
+            stalls += counters.held
+            for output, rows in zip((MAIN, *node.outputs), counters.rows_out, strict=True):
+                routed += rows if read[node.name, output] else 0
+                fanned_out += rows if read[node.name, output] > 1 else 0
+        return DagMetrics(processed, routed, fanned_out, stalls, self._skipped, self._epochs)
 
     def node_metrics(self) -> dict[str, NodeMetrics]:
         """Return the metrics of each node by name, described in `NodeMetrics`."""
-        counters = self._built().counters()
-        return {node.name: node_metrics(counted) for node, counted in zip(self._dag.nodes, counters, strict=True)}
+        return {
+            node.name: NodeMetrics(
+                counted.rows_in,
+                sum(counted.rows_out),
+                counted.calls,
+                counted.time_ns,
+                counted.late,
+                counted.skipped,
+                counted.dead_letters,
+            )
+            for node, counted in self._counters()
+        }
 
     def reset_metrics(self) -> None:
         """Set all metrics to 0."""
         self._skipped = self._epochs = 0
-        for counters in self._built().counters():
-            reset(counters)
+        for _, counters in self._counters():
+            # In place: the node and its operator share them.
+            for field in fields(counters):
+                value = getattr(counters, field.name)
+                setattr(counters, field.name, [0] * len(value) if isinstance(value, list) else 0)
 
     @property
     def dag(self) -> Dag:
@@ -347,12 +410,13 @@ class DagExecutor:
         self.close()
 
     def _images(self, snapshot: str) -> dict[str, bytes]:
-        running, codec = self._start(), self._services.codec
+        running = self._start()
         with self._services.resources:
-            return {
-                node.name: image_to_bytes(running.image(rank, snapshot), codec, node.name)
-                for rank, node in enumerate(self._dag.nodes)
-            }
+            return images_of(running, snapshot, self._services.codec)
+
+    def _counters(self) -> Iterator[tuple[DagNode, Counters]]:
+        running = self._built()
+        return ((node, running.executor.counters(rank)) for rank, node in enumerate(running.dag.nodes))
 
     def _built(self) -> RunningDag:
         self._open()
@@ -385,7 +449,7 @@ class DagExecutor:
     def _enter(self, rank: int, batches: list[Batch]) -> None:
         running = self._start()
         for batch in batches:
-            running.enter(rank, *split_late(batch, running.reached(rank)))
+            running.enter(rank, batch)
 
     def _run(self, work: Callable[[], None] | None = None) -> None:
         running = self._built()

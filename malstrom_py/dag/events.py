@@ -1,4 +1,4 @@
-"""Conversion of a user's events (values, messages or a batch) to batches, which are split by lateness.
+"""Conversion of a user's events (values, messages or a batch) to batches.
 
 Rule: every record in a DAG has a key, None by default; a batch has timestamps for all records or for none.
 """
@@ -57,22 +57,6 @@ def time_of(moment: Any, what: str, node: str = "") -> int:
     if not MIN_EPOCH < time <= MAX_EPOCH:
         raise DagError(f"{what} must be an int64 above {MIN_EPOCH}, got {time}", node=node)
     return time
-
-
-def split_late(batch: Batch, frontier: int) -> tuple[Batch | None, Batch | None]:
-    """Split a batch into the records above ``frontier`` and those at or below it; None for an empty batch.
-
-    After the maximum epoch every record is late, also one without a timestamp.
-    """
-    if frontier == MAX_EPOCH:
-        return None, batch
-    times = batch.timestamps
-    if times is None or frontier == MIN_EPOCH or min(times) > frontier:
-        return batch, None
-    late = [time <= frontier for time in times]
-    if all(late):
-        return None, batch
-    return batch.compress([not one for one in late]), batch.compress(late)
 
 
 def _batches(events: Iterable[Any], node: str, part: str | None) -> list[Batch]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, get_args
 
-from malstrom_py.dag.topology import DEAD_LETTERS, DagNode
+from malstrom_py.dag.graph import DagNode
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.base import OnError, Operator, OperatorFactory, StepContext
 from malstrom_py.operators.branching import Branch, Cloned, Split
@@ -97,20 +97,10 @@ class NodeRegistration:
     """The registered operator of a node. ``label`` names it, so that its state is not restored into another one."""
 
     factory: OperatorFactory
-    label: str
+    label: str = ""
     on_error: OnError = "fail"
     sends_late: bool = False
     """Whether the second stream is the output ``late``."""
-
-    def build(self, context: StepContext) -> Operator:
-        """Build the operator. `PlanError` naming the node if the factory does not return an operator."""
-        operator: object = self.factory(context)
-        if not isinstance(operator, Operator):
-            raise PlanError(
-                f"node {context.step!r}: the factory returned {type(operator).__name__}, which is not an Operator: "
-                f"return a subclass of malstrom_py.operators.base.Operator"
-            )
-        return operator
 
 
 def registration_of(
@@ -136,10 +126,15 @@ def registration_of(
     return NodeRegistration(factory, label, on_error, step is not None and issubclass(step, GenerateEpochs))
 
 
-def context_of(node: DagNode, on_error: OnError, **given: Any) -> StepContext:
-    """Return the context of a node's operator. The records of a node may or may not have keys and timestamps."""
-    port = node.port(DEAD_LETTERS) if on_error == "dead-letter" else None
-    return StepContext("dag", node.name, on_error=on_error, dead_letter_port=port, timed=None, keyed=None, **given)
+def _made(context: StepContext, *, factory: Callable[[StepContext], object]) -> Operator:
+    """Return what a user's ``factory`` makes. `PlanError` naming the node if it is not an operator."""
+    operator = factory(context)
+    if not isinstance(operator, Operator):
+        raise PlanError(
+            f"node {context.step!r}: the factory returned {type(operator).__name__}, which is not an Operator: "
+            f"return a subclass of malstrom_py.operators.base.Operator"
+        )
+    return operator
 
 
 def _factory(
@@ -156,7 +151,7 @@ def _factory(
         factory = partial(StatefulOp, logic=operator, default=default, sides=node.outputs)
     else:
         made = operator.func if isinstance(operator, partial) else operator
-        return factory, getattr(made, "__qualname__", type(made).__qualname__)
+        return partial(_made, factory=operator), getattr(made, "__qualname__", type(made).__qualname__)
     return factory, kind
 
 

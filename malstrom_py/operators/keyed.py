@@ -68,6 +68,10 @@ class StatefulOperator(Operator):
     def install(self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None) -> None:
         self.take_over(chain, slots, migrate)
 
+    def restore(self, state: bytes, owned: Callable[[Any], bool] = lambda key: True) -> None:
+        """Install what an untracked step has persisted, for the keys that are ``owned`` here."""
+        self.state.restore(state, owned)
+
     def continue_chain(self, snapshot: str) -> None:
         self.state.continue_chain(snapshot)
 

@@ -267,9 +267,6 @@ _INCARNATION: Final = 1
 _table = lru_cache(maxsize=16)(first_table)
 """Cached because tests build thousands of runners of few sizes."""
 
-_WATCH_S: Final = 0.1
-"""The interval in which a step is resumed when no call has finished; the calls have their own timeouts."""
-
 
 class _Nowhere:
     def persist(self, operator: str, state: bytes) -> None:
@@ -350,11 +347,7 @@ class StepRunner:
         """
         with self.resources:
             for node, operator in self._holding:
-                while operator.awaiting:
-                    if not self._executor.call(node, operator.resume) and self.resources.wake.wait(_WATCH_S):
-                        self.resources.wake.clear()
-                    self._executor.run()
-                    self._settle()
+                self._executor.finish_calls([(node, operator)], self.resources.wake, self._settle)
 
     def settle(self) -> None:
         """Transfer and process the messages in the channels until they are empty."""

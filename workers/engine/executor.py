@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from threading import Event
 from time import perf_counter_ns
 from typing import Final, TypeVar
 
@@ -20,6 +21,9 @@ from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.operators.base import Counters, Operator, Outlet
 
 T = TypeVar("T")
+
+_WATCH_S: Final = 0.1
+"""The interval in which pending calls are checked for a timeout."""
 
 _PIECE_ROWS: Final = 1024
 """The rows per piece of columns for a step that makes Python values of them: as many as a batch of rows has."""
@@ -294,6 +298,21 @@ class Executor:
     def frontier(self, node: int) -> int:
         """Return the node's frontier: the minimum of the epochs of its inputs (T6)."""
         return self._nodes[node].frontier.time
+
+    def finish_calls(
+        self, holding: Sequence[tuple[int, Operator]], wake: Event, settle: Callable[[], None] = lambda: None
+    ) -> None:
+        """Wait for the pending calls of ``holding``: nodes and their operators, which hold records back until then.
+
+        ``wake`` is set when a call has finished. ``settle`` is called after each run. `DeadlineError` if a call does
+        not return.
+        """
+        while any(operator.awaiting for _, operator in holding):
+            left = sum(operator.resume(self._nodes[node]) for node, operator in holding)
+            self.run()
+            settle()
+            if not left and wake.wait(_WATCH_S):
+                wake.clear()
 
     def _deliver_measured(self, node: _Node, index: int, message: Batch | Control) -> None:
         started_ns = perf_counter_ns()

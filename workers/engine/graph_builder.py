@@ -17,6 +17,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.errors import CodecError, InternalError, PlanError
 from malstrom_py.operators.base import Operator, StepContext
+from malstrom_py.operators.branching import Union
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
@@ -132,6 +133,34 @@ def build_graph(
     return WorkerGraph(*made, entries, turn)
 
 
+def build_fed(
+    plan: Plan, *, codec: Codec, clock: Clock, measured: bool = False
+) -> tuple[Executor, dict[str, Operator]]:
+    """Build the graph of a plan that has no exchanges and is fed by calls: its executor, and its operators by step.
+
+    Steps are nodes of the same rank. Whether a record has a key and a timestamp differs by record.
+    """
+    operators: dict[str, Operator] = {}
+    nodes: dict[str, int] = {}
+    specs: list[NodeSpec] = []
+    for step in plan.steps:
+        context = StepContext(
+            job=plan.job,
+            step=step.name,
+            on_error=step.on_error,
+            dead_letter_port=step.dead_letter_port,
+            timed=None,
+            keyed=None,
+            codec=codec,
+            clock=clock,
+        )
+        operator = step.factory(context)
+        operators[step.name], nodes[step.name] = operator, len(specs)
+        # Messages pass through a union: the executor needs no operator for that.
+        specs.append(_spec(step, None if type(operator) is Union else operator, nodes, {}))
+    return Executor(specs, measured=measured), operators
+
+
 def _operators(plan: Plan, member: Membership, codec: Codec, clock: Clock, *, checks: bool) -> dict[str, Operator]:
     """Return every operator, by its step. In test mode `OperatorError` for a function that never returns a value."""
     if checks:
@@ -223,7 +252,7 @@ def _nodes_of(
     read = {ref for ref, _ in plan.edges()}
     for step in plan.steps:
         nodes[step.name] = len(specs)
-        specs.append(_spec(plan, step, operators[step.name], nodes, entries))
+        specs.append(_spec(step, operators[step.name], nodes, entries))
         if is_exchanged(step, StreamRef(step.name)) and StreamRef(step.name) in read:
             context = _context(plan, step, member.worker, codec, clock)
             exchange = exchanges[step.name] = _exchange(plan, step, member, batching, context)
@@ -265,9 +294,10 @@ def _keyed(plan: Plan, region: Region, nodes: dict[str, int], exchanges: dict[st
     return [KeyedSteps(steps, exchange.slots_of, names) for _, exchange, steps, names in groups]
 
 
-def _spec(plan: Plan, step: Step, operator: Operator, nodes: dict[str, int], entries: dict[str, int]) -> NodeSpec:
+def _spec(step: Step, operator: Operator | None, nodes: dict[str, int], entries: dict[str, int]) -> NodeSpec:
     inputs = tuple(
-        (entries[ref.step], 0) if is_exchanged(plan.steps[plan.rank(ref.step)], ref) else (nodes[ref.step], ref.port)
+        # Port 0 of a step with an exchange is its keyed stream, which is read at the receiving node.
+        (entries[ref.step], 0) if ref.port == 0 and ref.step in entries else (nodes[ref.step], ref.port)
         for ref in step.inputs
     )
     return NodeSpec(step.name, operator, inputs, tuple(port.epochs for port in step.ports))

@@ -52,13 +52,14 @@ class SnapshotCapture:
     def __init__(self, barrier: Barrier, regions: int) -> None:
         self.barrier = barrier
         self._left = regions
-        self._persisted: dict[str, bytes] = {}
+        self.persisted: dict[str, bytes] = {}
+        """The states so far, by step."""
         self._frontiers: dict[str, int] = {}
         self.paused_s = 0.0
 
     def persist(self, operator: str, state: bytes) -> None:
         """Add the state of one step."""
-        self._persisted[operator] = state
+        self.persisted[operator] = state
 
     def passed(self, frontiers: Mapping[str, int], took_s: float) -> None:
         """Record that the barrier has passed one more region, and the ``frontiers`` of its exchanges before it."""
@@ -78,7 +79,7 @@ class SnapshotCapture:
         states: dict[str, bytes] = {}
         payloads: list[tuple[str, bytes]] = []
         for step, operator in operators.items():
-            persisted = self._persisted.get(step)
+            persisted = self.persisted.get(step)
             if isinstance(operator, WriteSink):
                 payloads += [(step, payload) for payload in operator.take_payloads()]
             elif persisted is None:

@@ -37,7 +37,7 @@ from malstrom_py.rescale.moves.protocol import (
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sources.base import Part
 from malstrom_py.state.keyed_state import Migrate
-from malstrom_py.worker_context import Resources
+from malstrom_py.worker_context import Resources, close_all
 from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import (
@@ -382,15 +382,8 @@ class Worker:
         self._close([*self._closing, self._resources])
 
     def _close(self, things: Sequence[Closable]) -> None:
-        errors: list[Exception] = []
         with self._resources:
-            for thing in things:
-                try:
-                    thing.close()
-                except Exception as error:
-                    errors.append(error)
-        if errors:
-            raise errors[0]
+            close_all(thing.close for thing in things)
 
     def _resume(self) -> int:
         """Resume steps that hold records back and may send. Return the number of records that have left them."""

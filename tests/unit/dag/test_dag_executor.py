@@ -1,100 +1,89 @@
-"""`DagExecutor`: events pass the graph in order, once; errors of calls name the node."""
+"""`DagExecutor`: events become batches and pass the graph in order, once; errors of calls name the node; closing."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from malstrom_py.dag import DagBuilder, DagExecutor, NodeType
+from malstrom_py.dag.events import batches_of, batches_of_all
+from malstrom_py.dag.running import split_late
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, DataMessage
 from malstrom_py.errors import DagError, NodeNotFound, OperatorError, PlanError
-from malstrom_py.operators.stateless import Filter
+from malstrom_py.operators.base import Operator, Outlet
+from malstrom_py.operators.enrich.calls import Asking
+from malstrom_py.operators.enrich.enrich import Enrich
+from malstrom_py.worker_context import per_worker
 from tests.unit.dag.graphs import at, joined, line, total
 
-
-def test_linear_events_pass_the_operators_in_turn_and_keep_their_order() -> None:
-    executor = line(lambda n: n * 2, lambda n: n + 1)
-    for number in range(4):
-        executor.process_event("in", number)
-    assert executor.take_sink_outputs("out") == [1, 3, 5, 7]
-
-
-def test_its_repr_has_the_ends_of_the_graph_and_how_far_it_is_but_no_record() -> None:
-    builder = DagBuilder().source("in").operator("double").operator("rest").connect("in", "double")
-    dag = builder.connect("double", "rest").sink_for("rest", "out").sink_for("in:late", "late").build()
-    executor = DagExecutor.from_dag(dag)
-    shape = "sources=['in'], operators=2, sinks=['out', 'late']"
-    assert repr(executor) == f"DagExecutor({shape}, registered=0, not started)"
-    executor.register_operator("double", lambda n: n * 2)
-    executor.process_event("in", 4711)
-    assert repr(executor) == f"DagExecutor({shape}, registered=1, started)"
-    executor.close()
-    assert repr(executor) == f"DagExecutor({shape}, registered=1, closed)"
-
-
-def test_fan_out_gives_every_branch_every_event() -> None:
-    builder = DagBuilder().source("in").operator("double").connect("in", "double")
-    executor = DagExecutor.from_dag(builder.sink_for("in", "left").sink_for("double", "right").build())
-    executor.register_operator("double", lambda n: n * 2)
-    executor.process_events("in", [1, 2])
-    assert executor.take_all_sink_outputs() == {"left": [1, 2], "right": [2, 4]}
-
-
-def test_fan_in_takes_from_every_source_as_it_comes() -> None:
-    executor = joined(lambda value: value.upper())
-    for source, value in [("left", "a"), ("right", "b"), ("left", "c")]:
-        executor.process_event(source, value)
-    assert executor.take_sink_outputs("out") == ["A", "B", "C"]
+Call = Callable[[DagExecutor], Any]
 
 
 def diamond() -> DagExecutor:
     builder = DagBuilder().source("in").operator("double").operator("add").operator("join")
     builder.connect("in", "double").connect("in", "add").connect("double", "join").connect("add", "join")
-    executor = DagExecutor.from_dag(builder.sink_for("join", "out").build())
+    executor = DagExecutor.from_dag(builder.sink_for("join", "out").sink_for("double", "left").build())
     executor.register_operator("double", lambda n: n * 2)
     executor.register_operator("add", lambda n: n + 100)
     return executor
 
 
-def test_a_diamond_gives_10_and_105_for_5() -> None:
+def test_linear_events_keep_their_order_and_a_node_without_operator_passes_them_through() -> None:
+    executor = line(lambda n: n * 2, None, lambda n: n + 1)
+    for number in range(4):
+        executor.process_event("in", at(number, 7, "k"))
+    assert executor.take_sink_outputs("out", messages=True) == [at(number, 7, "k") for number in (1, 3, 5, 7)]
+
+
+def test_a_diamond_gives_10_and_105_for_5_and_every_branch_gets_every_event_and_sinks_are_drained() -> None:
     executor = diamond()
+    assert (executor.take_sink_outputs("out"), executor.take_all_sink_outputs()) == ([], {})
     executor.process_event("in", 5)
-    assert executor.take_sink_outputs("out") == [10, 105]
-
-
-def test_a_node_without_operator_passes_records_through() -> None:
-    executor = line(None, lambda n: n + 1, None)
-    executor.process_event("in", at(1, 7, "k"))
-    assert executor.take_sink_outputs("out", messages=True) == [DataMessage("k", 2, 7)]
-
-
-def test_sinks_are_drained_in_order() -> None:
-    executor = diamond()
-    assert executor.take_sink_outputs("out") == []
-    assert executor.take_all_sink_outputs() == {}
-    executor.process_event("in", 1)
-    executor.process_event("in", 2)
-    assert executor.take_all_sink_outputs() == {"out": [2, 101, 4, 102]}
-    assert executor.take_sink_outputs("out") == []
-    assert executor.take_all_sink_outputs() == {}
+    assert list(executor.take_all_sink_outputs().items()) == [("out", [10, 105]), ("left", [10])]
+    assert (executor.take_sink_outputs("out"), executor.take_all_sink_outputs()) == ([], {})
     executor.process_event("in", 3)
     assert executor.take_sink_outputs("out") == [6, 103]
-    assert executor.take_all_sink_outputs(messages=True) == {}
+    assert executor.take_all_sink_outputs(messages=True) == {"left": [at(6)]}
 
 
-def test_all_sinks_that_hold_something_come_in_topological_order() -> None:
-    builder = DagBuilder().source("in").operator("odd").connect("in", "odd")
-    builder.sink_for("odd", "z").sink_for("in", "y").sink_for("odd:no", "a")
-    executor = DagExecutor.from_dag(builder.build())
-    executor.register_operator("odd", partial(Filter, predicate=lambda n: n % 2))
-    executor.process_event("in", 1)
-    assert list(executor.take_all_sink_outputs().items()) == [("z", [1]), ("y", [1])]
+def test_fan_in_takes_from_every_source_as_it_comes() -> None:
+    executor = joined(str.upper)
+    for source, value in [("left", "a"), ("right", "b"), ("left", "c")]:
+        executor.process_event(source, value)
+    assert executor.take_sink_outputs("out") == ["A", "B", "C"]
+
+
+def test_the_graph_tells_of_its_nodes_and_repr_of_its_ends_and_how_far_it_is_but_no_record() -> None:
+    executor = joined()
+    assert (executor.source_nodes, executor.sink_nodes) == (("left", "right"), ("out",))
+    kinds = [executor.node_type(node) for node in ("left", "join", "out")]
+    assert kinds == [NodeType.SOURCE, NodeType.OPERATOR, NodeType.SINK] == ["source", "operator", "sink"]
+    assert [executor.input_count(node) for node in ("left", "join", "out")] == [0, 2, 1]
+    assert [node.name for node in executor.dag.nodes] == ["left", "right", "join", "out"]
+    shape = "DagExecutor(sources=['left', 'right'], operators=1, sinks=['out']"
+    assert repr(executor) == f"{shape}, registered=0, not started)"
+    executor.register_operator("join", lambda n: n * 2)
+    executor.process_event("left", 4711)
+    assert repr(executor) == f"{shape}, registered=1, started)"
+    executor.close()
+    assert repr(executor) == f"{shape}, registered=1, closed)"
+    with pytest.raises(PlanError, match=r"expected a Dag, got DagBuilder: call build\(\)"):
+        DagExecutor.from_dag(DagBuilder())  # type: ignore[arg-type]  # that is what must fail
+
+
+# Events.
+
+COLUMNS = pa.RecordBatch.from_pydict({"n": [1, 2]})
 
 
 @pytest.mark.parametrize(
@@ -105,18 +94,18 @@ def test_all_sinks_that_hold_something_come_in_topological_order() -> None:
         ([], [at([])]),
         ([1, 2], [at([1, 2])]),
         (at(1), [at(1)]),
-        (at(1, 5), [at(1, 5)]),
         (at(1, 5, ("k", None)), [at(1, 5, ("k", None))]),
         (at(1, np.int64(5)), [at(1, 5)]),  # type: ignore[arg-type]  # it has __index__
         ([at(1, 5), at(2), at(3, 4)], [at(1, 5), at(2), at(3, 4)]),
         ([at(1), 2], [at([at(1), 2])]),
+        ((at(1),), [at((at(1),))]),
         (Batch([1, 2]), [at(1), at(2)]),
         (Batch([1, 2], keys=["a", "b"], timestamps=[7, 3]), [at(1, 7, "a"), at(2, 3, "b")]),
         (Batch([]), []),
-        (ColumnBatch(pa.RecordBatch.from_pydict({"n": [1, 2]})), [at({"n": 1}), at({"n": 2})]),
+        (ColumnBatch(COLUMNS), [at({"n": 1}), at({"n": 2})]),
         (
-            ColumnBatch(pa.RecordBatch.from_pydict({"n": [1]}), keys=["a"], time_column=pa.array([7])),
-            [at({"n": 1}, 7, "a")],
+            ColumnBatch(COLUMNS, keys=["a", "b"], time_column=pa.array([7, 8])),
+            [at({"n": 1}, 7, "a"), at({"n": 2}, 8, "b")],
         ),
     ],
     ids=repr,
@@ -127,26 +116,56 @@ def test_an_event_is_a_value_a_message_a_list_of_them_or_a_batch(event: Any, mes
     assert executor.take_sink_outputs("out", messages=True) == messages
 
 
-def test_many_events_are_handed_in_at_once_in_order() -> None:
+Row = tuple[Any, Any, int | None]
+
+
+@given(events=st.lists(st.tuples(st.sampled_from(["a", None]), st.integers(), st.none() | st.integers(-9, 9))))
+def test_many_messages_come_in_order_in_batches_that_are_keyed_and_wholly_timed_or_not(events: list[Row]) -> None:
+    batches = batches_of_all([DataMessage(*event) for event in events], "n", "p")
+    rows = [row for batch in batches for row in zip(batch.keys or (), batch.values, strict=True)]
+    assert rows == [(key, value) for key, value, _ in events]
+    nothing: list[Any] = [None] * len(events)
+    times = [time for batch in batches for time in batch.timestamps or nothing[: len(batch)]]
+    assert times == [time for *_, time in events]
+    timed = [batch.timestamps is None for batch in batches]
+    assert all(here is not there for here, there in pairwise(timed))
+    assert {batch.part for batch in batches} <= {"p"}
+
+
+def test_many_events_are_an_iterable_of_values_and_messages_or_a_batch() -> None:
     executor = line(total)
     executor.process_events("in", (event for event in [1, at(2, 5), at(3, 5, "k"), 4, []][:4]))
     executor.process_events("in", Batch([5, 6], keys=["k", None]))
     executor.process_events("in", [])
-    assert executor.take_sink_outputs("out", messages=True) == [
-        at(1),
-        at(3, 5),
-        at(3, 5, "k"),
-        at(7),
-        at(8, None, "k"),
-        at(13),
-    ]
+    taken = executor.take_sink_outputs("out", messages=True)
+    assert taken == [at(1), at(3, 5), at(3, 5, "k"), at(7), at(8, None, "k"), at(13)]
     assert executor.node_metrics()["a"].calls == 4
+    for call in (executor.process_events, executor.inject_events):
+        with pytest.raises(DagError, match=r"node 'in': events must be a list of .*, got int: write \[event\]"):
+            call("in", 5)  # type: ignore[arg-type]  # that is what must fail
 
 
-def test_a_batch_that_was_handed_in_is_not_changed() -> None:
-    batch = ColumnBatch(pa.RecordBatch.from_pydict({"n": [1]}))
-    line(None).process_event("in", batch)
-    assert (batch.keys, batch.part) == (None, None)
+def test_columns_stay_columns_and_a_batch_keeps_its_part_where_the_node_gives_none() -> None:
+    columns = ColumnBatch(COLUMNS, key_column=pa.array(["a", "b"]), part="theirs")
+    for batch in (Batch([1], keys=["a"], timestamps=[5], part="theirs"), columns):
+        assert [batches_of(batch, "n", part)[0].part for part in (None, "ours")] == ["theirs", "ours"]
+        assert batch.part == "theirs"
+    (taken,) = batches_of(columns, "n", "p")
+    assert (type(taken), taken.keys) == (ColumnBatch, ["a", "b"])
+    assert not columns.rows_made
+    bare = ColumnBatch(COLUMNS)
+    line(None).process_event("in", bare)
+    assert (bare.keys, bare.part) == (None, None)
+
+
+def test_a_batch_that_was_handed_in_is_not_shared_with_the_caller() -> None:
+    values, keys, times = [1, 2], ["a", "b"], [5, 6]
+    executor = line(None)
+    executor.inject_events("a", Batch(values, keys=keys, timestamps=times))
+    for column in (values, keys, times):
+        column.clear()
+    executor.run()
+    assert executor.take_sink_outputs("out", messages=True) == [at(1, 5, "a"), at(2, 6, "b")]
 
 
 @pytest.mark.parametrize("time", ["5", 5.0, True, MIN_EPOCH, MAX_EPOCH, MAX_EPOCH + 1, -(1 << 70)])
@@ -161,11 +180,66 @@ def test_a_timestamp_that_is_none_is_refused_and_nothing_is_queued(time: Any) ->
     assert executor.take_sink_outputs("out") == []
 
 
-@pytest.mark.parametrize("batch", [Batch([1, 2], keys=["a"]), Batch([1], timestamps=[1, 2]), Batch([1], timestamps=[])])
-def test_a_batch_of_uneven_columns_is_refused(batch: Batch) -> None:
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Batch([1, 2], keys=["a"]),
+        Batch([1], timestamps=[1, 2]),
+        Batch([1], timestamps=[]),
+        ColumnBatch(COLUMNS, time_column=pa.array([1, None])),
+    ],
+)
+def test_a_batch_of_uneven_columns_or_of_times_with_a_null_is_refused(batch: Batch) -> None:
     with pytest.raises(DagError, match="node 'in'"):
         line(None).process_event("in", batch)
 
+
+@given(
+    times=st.lists(st.integers(-9, 9), min_size=1),
+    frontier=st.integers(-10, 10) | st.sampled_from([MIN_EPOCH, MAX_EPOCH]),
+)
+def test_late_is_what_lies_at_or_below_the_frontier(times: list[int], frontier: int) -> None:
+    columns = ColumnBatch(pa.RecordBatch.from_pydict({"n": times}), keys=times, time_column=pa.array(times))
+    for batch in (Batch(list(range(len(times))), keys=times, timestamps=times), columns):
+        on_time, late = split_late(batch, frontier)
+        assert (on_time.timestamps if on_time else []) == [time for time in times if time > frontier]
+        assert (late.timestamps if late else []) == [time for time in times if time <= frontier]
+        assert {type(one) for one in (on_time, late)} <= {type(batch), type(None)}
+    assert not columns.rows_made
+    untimed = Batch([1], keys=[None])
+    assert split_late(untimed, frontier) == ((None, untimed) if frontier == MAX_EPOCH else (untimed, None))
+
+
+def test_injected_events_are_queued_at_any_node_until_something_runs() -> None:
+    executor = line(lambda n: n + 1, lambda n: n * 10)
+    executor.inject_events("b", [1, at(2, 5, "k")])
+    executor.inject_events("out", Batch([7]))
+    executor.inject_events("in", [3])
+    assert executor.take_all_sink_outputs() == {}
+    executor.process_event("in", 4)
+    assert executor.take_sink_outputs("out") == [7, 10, 20, 40, 50]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda e: e.run(),
+        lambda e: e.process_event("in", Batch([])),
+        lambda e: e.process_events("in", []),
+        lambda e: e.process_watermark("in", 1),
+        lambda e: e.fire_timers(1),
+        lambda e: e.schedule(),
+        lambda e: e.restore_watermarks({}),
+    ],
+)
+def test_injected_events_are_run_by_every_call_that_runs_something(call: Call) -> None:
+    executor = line(None)
+    executor.inject_events("a", [1])
+    call(executor)
+    assert executor.take_sink_outputs("out") == [1]
+
+
+# Errors.
 
 UNKNOWN: list[Callable[[DagExecutor, str], Any]] = [
     lambda executor, node: executor.process_event(node, 1),
@@ -198,81 +272,134 @@ def test_a_node_of_another_type_is_told_with_those_of_the_right_one() -> None:
         executor.take_sink_outputs("in")
 
 
-def test_the_graph_tells_of_its_nodes() -> None:
-    executor = joined()
-    assert (executor.source_nodes, executor.sink_nodes) == (("left", "right"), ("out",))
-    kinds = [executor.node_type(node) for node in ("left", "join", "out")]
-    assert kinds == [NodeType.SOURCE, NodeType.OPERATOR, NodeType.SINK] == ["source", "operator", "sink"]
-    assert [executor.input_count(node) for node in ("left", "join", "out")] == [0, 2, 1]
-    assert [node.name for node in executor.dag.nodes] == ["left", "right", "join", "out"]
-
-
-def test_an_executor_is_made_of_a_graph_that_is_built() -> None:
-    with pytest.raises(PlanError, match=r"expected a Dag, got DagBuilder: call build\(\)"):
-        DagExecutor.from_dag(DagBuilder())  # type: ignore[arg-type]  # that is what must fail
-
-
-def test_an_error_of_an_operator_names_the_node_and_the_executor_goes_on() -> None:
-    executor = line(lambda n: 1 // n, total)
-    executor.process_event("in", 1)
-    with pytest.raises(OperatorError, match="step 'a' failed: ZeroDivisionError") as caught:
-        executor.process_event("in", 0)
-    assert caught.value.step == "a"
-    executor.process_event("in", 1)
-    assert executor.take_sink_outputs("out") == [1, 2]
-
-
-def test_what_stands_behind_an_event_that_raised_stays_queued() -> None:
+def test_an_error_of_an_operator_names_the_node_and_what_stands_behind_the_event_stays_queued() -> None:
     builder = DagBuilder().source("in").operator("bad").operator("good").connect("in", "bad").connect("in", "good")
     executor = DagExecutor.from_dag(builder.sink_for("bad", "out").connect("good", "out").build())
     executor.register_operator("bad", lambda n: 10 // n)
-    executor.inject_events("bad", [5])
-    executor.inject_events("bad", [0])
-    executor.inject_events("bad", [2])
-    with pytest.raises(OperatorError):
+    for number in (5, 0, 2):
+        executor.inject_events("bad", [number])
+    with pytest.raises(OperatorError, match="step 'bad' failed: ZeroDivisionError") as caught:
         executor.process_event("in", 1)
+    assert caught.value.step == "bad"
     executor.run()
     assert executor.take_sink_outputs("out") == [2, 5, 10, 1]
 
 
-def test_an_operator_that_calls_its_own_executor_is_told() -> None:
-    executor: DagExecutor = line(lambda n: executor.process_event("in", n))
-    with pytest.raises(OperatorError) as caught:
-        executor.process_event("in", 1)
-    assert isinstance(caught.value.__cause__, DagError)
-    assert "one of the executor's operators called the executor" in str(caught.value.__cause__)
-
-
-@pytest.mark.parametrize("call", [lambda e: e.restore(b""), lambda e: e.checkpoint(), lambda e: e.run()])
-def test_so_is_one_that_would_checkpoint_or_restore_it(call: Callable[[DagExecutor], Any]) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda e: e.process_event("in", 1),
+        lambda e: e.restore(b""),
+        lambda e: e.checkpoint(),
+        lambda e: e.run(),
+        lambda e: e.close(),
+    ],
+)
+def test_an_operator_that_calls_its_own_executor_is_told(call: Call) -> None:
     executor: DagExecutor = line(lambda n: call(executor))
     with pytest.raises(OperatorError) as caught:
         executor.process_event("in", 1)
     assert isinstance(caught.value.__cause__, DagError)
+    assert "one of the executor's operators called the executor" in str(caught.value.__cause__)
+    executor.close()
 
 
-def test_injected_events_are_queued_at_any_node_until_something_runs() -> None:
-    executor = line(lambda n: n + 1, lambda n: n * 10)
-    executor.inject_events("b", [1, at(2, 5, "k")])
-    executor.inject_events("out", Batch([7]))
-    executor.inject_events("in", [3])
-    assert executor.take_all_sink_outputs() == {}
-    executor.process_event("in", 4)
-    assert executor.take_sink_outputs("out") == [7, 10, 20, 40, 50]
+# Waiting and closing.
 
 
-def test_injected_events_are_run_by_every_call_that_runs_something() -> None:
-    calls: list[Callable[[DagExecutor], Any]] = [
-        lambda e: e.run(),
-        lambda e: e.process_event("in", Batch([])),
-        lambda e: e.process_events("in", []),
+async def name_of(carrier: Any) -> str:
+    await asyncio.sleep(0)
+    return {"UA": "United", "B6": "JetBlue"}[carrier]
+
+
+async def never(carrier: Any) -> str:
+    raise RuntimeError
+
+
+def enriching(function: Any = name_of) -> DagExecutor:
+    return line(partial(Enrich, asking=Asking(function)), None)
+
+
+def test_a_call_waits_for_the_calls_that_enrich_makes_and_what_waits_behind_one_that_fails_stays() -> None:
+    with enriching() as executor:
+        executor.process_events("in", [at(1, 5, "UA"), at(2, 6, "B6"), at(3, 7, "UA")])
+        executor.process_watermark("in", 9)
+        assert executor.watermark("out") == 9
+        assert executor.take_sink_outputs("out") == [(1, "United"), (2, "JetBlue"), (3, "United")]
+        with pytest.raises(OperatorError, match="step 'a' failed for key 'XX': KeyError"):
+            executor.process_events("in", [at(1, 15, "XX"), at(2, 16, "UA"), at(3, 17, "B6")])
+        executor.run()
+        assert executor.take_sink_outputs("out") == [(2, "United"), (3, "JetBlue")]
+
+
+def test_what_enrich_holds_is_in_a_checkpoint() -> None:
+    with enriching(never) as executor:
+        with pytest.raises(OperatorError):
+            executor.process_events("in", [at(1, 5, "UA"), at(2, 6, "B6")])
+        snapshot = executor.checkpoint()
+    with enriching() as fresh:
+        fresh.restore(snapshot)
+        fresh.run()
+        assert fresh.take_sink_outputs("out", messages=True) == [at((2, "JetBlue"), 6, "B6")]
+
+
+def test_things_made_per_worker_are_made_once_kept_by_a_restore_and_closed_at_the_end() -> None:
+    done: list[str] = []
+
+    class Rates:
+        def __init__(self) -> None:
+            done.append("made")
+
+        def close(self) -> None:
+            done.append("closed")
+
+    rates = per_worker(Rates)
+    with line(lambda n: (rates(), n)[1]) as executor:
+        executor.process_event("in", 1)
+        executor.restore(executor.checkpoint())
+        executor.process_event("in", 2)
+        assert executor.take_sink_outputs("out") == [1, 2]
+        assert done == ["made"]
+    assert done == ["made", "closed"]
+
+
+def test_operators_are_closed_at_the_end_and_by_a_restore_also_when_one_raises() -> None:
+    closed: list[str] = []
+
+    class Open(Operator):
+        def on_batch(self, batch: Batch, out: Outlet) -> None:
+            out.send(batch)
+
+        def close(self) -> None:
+            closed.append(self.context.step)
+            if self.context.step == "a":
+                raise ValueError("first")
+
+    executor = line(Open, Open)
+    executor.process_event("in", 1)
+    with pytest.raises(ValueError, match="first"):
+        executor.restore(executor.checkpoint())
+    assert closed == ["a", "b"]
+    with pytest.raises(ValueError, match="first"):
+        executor.close()
+    assert closed == ["a", "b"] * 2
+    executor.close()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda e: e.process_event("in", 1),
         lambda e: e.process_watermark("in", 1),
-        lambda e: e.fire_timers(1),
-        lambda e: e.schedule(),
-        lambda e: e.restore_watermarks({}),
-    ]
-    for call in calls:
-        executor = line(None)
-        executor.inject_events("a", [1])
+        lambda e: e.inject_events("a", [1]),
+        lambda e: e.take_all_sink_outputs(),
+        lambda e: e.metrics(),
+        lambda e: e.checkpoint(),
+        lambda e: e.restore(b""),
+    ],
+)
+def test_an_executor_that_was_closed_does_nothing_more(call: Call) -> None:
+    executor = line(None)
+    executor.close()
+    with pytest.raises(DagError, match="the executor has been closed"):
         call(executor)
-        assert executor.take_sink_outputs("out") == [1]

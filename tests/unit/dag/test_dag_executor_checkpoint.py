@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from malstrom_py.codec import Codec
 from malstrom_py.dag import DagBuilder, DagExecutor
+from malstrom_py.dag.checkpoint import NodeImage, _sealed, image_of_bytes, image_to_bytes
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.epochs import limit_out_of_orderness
-from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, DataMessage, Epoch, StateMessage
-from malstrom_py.errors import CodecError, DagError, OperatorError, RestoreFailed
+from malstrom_py.data.messages import (
+    MAX_EPOCH,
+    MIN_EPOCH,
+    AbsBarrier,
+    Control,
+    DataMessage,
+    Epoch,
+    Interrogate,
+    PartFinished,
+    PartOpened,
+    StateMessage,
+)
+from malstrom_py.errors import CodecError, DagError, InternalError, OperatorError, RestoreFailed
 from malstrom_py.operators.aggregate import Count, Fold, Sum
 from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.branching import Union
 from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.logic import Output
 from malstrom_py.operators.stateful_map import TtlMap
@@ -55,40 +71,13 @@ def test_state_timers_watermarks_queued_events_and_what_nobody_took_are_in_a_che
     fresh = joined(Alarm())
     fresh.restore(executor.checkpoint())
     assert fresh.checkpoint_watermarks() == {"left": 12, "right": 11, "join": 11, "out": 11}
+    assert fresh.metrics().processed == 0  # metrics are not in a checkpoint
     fresh.process_watermark("right", 18)
     assert fresh.watermark("join") == 12
     assert fresh.take_sink_outputs("out", messages=True) == []  # 3 is below the watermark of "out", where it was late
     fresh.process_watermark("left", 30)
     fresh.process_watermark("right", 30)
     assert fresh.take_sink_outputs("out", messages=True) == [at("state and timer", 15, "k"), at("queued", 30, "k")]
-
-
-def test_sinks_that_hold_something_hold_it_after_a_restore_in_order() -> None:
-    executor = line(None)
-    executor.process_events("in", [1, at(2, 5, "k"), at(3, 4), None])
-    fresh = line(None)
-    fresh.restore(executor.checkpoint())
-    fresh.process_event("in", 5)
-    assert fresh.take_all_sink_outputs(messages=True) == {"out": [at(1), at(2, 5, "k"), at(3, 4), at(None), at(5)]}
-    assert fresh.take_all_sink_outputs() == {}
-
-
-def test_a_checkpoint_is_bytes_and_changes_nothing() -> None:
-    executor = line(total)
-    executor.process_event("in", 1)
-    executor.inject_events("a", [2])
-    first = executor.checkpoint()
-    assert type(first) is bytes
-    assert executor.checkpoint() == first
-    executor.run()
-    assert executor.take_sink_outputs("out") == [1, 3]
-
-
-def test_a_checkpoint_of_an_executor_that_has_done_nothing_is_one_too() -> None:
-    executor = line(total)
-    executor.restore(line(total).checkpoint())
-    executor.process_event("in", 1)
-    assert executor.take_sink_outputs("out") == [1]
 
 
 @pytest.mark.parametrize("key", [None, 1, 1.5, "k", ("a", None), b"x", frozenset({1})])
@@ -197,15 +186,6 @@ def test_nothing_may_be_sent_at_or_below_the_epoch_that_was_restored() -> None:
     assert fresh.node_metrics()["in"].late == 1
 
 
-def test_figures_begin_at_nothing_after_a_restore() -> None:
-    executor = line(total)
-    executor.process_event("in", 1)
-    executor.restore(executor.checkpoint())
-    assert executor.metrics().processed == 0
-    executor.process_event("in", 1)
-    assert executor.metrics().processed == 3
-
-
 STEPS: list[tuple[Callable[[], Any], list[Any], list[Any]]] = [
     (lambda: Count, [1, 2, 3], [1, 2, 3]),
     (lambda: partial(Sum, by=None), [1, 2, 3], [1, 3, 6]),
@@ -256,15 +236,6 @@ def test_generate_epochs_goes_on_with_the_epoch_of_each_source() -> None:
     assert expected[-1]["late"] == [("left", 7), ("right", 27)]
     assert expected[-2]["on_time"] == 7
     assert list(play(epochs_graph(), restart=True)) == expected
-
-
-def test_an_operator_of_ones_own_takes_its_state_back_by_restore() -> None:
-    executor = line(Counting)
-    executor.process_event("in", "a")
-    fresh = line(Counting)
-    fresh.restore(executor.checkpoint())
-    fresh.process_event("in", "b")
-    assert fresh.take_sink_outputs("out") == [1, 2]
 
 
 class Forgetful(Counting):
@@ -357,8 +328,13 @@ class Basket:
     items: int
 
 
+@dataclass(frozen=True)
+class Empty:
+    items: int = 0
+
+
 def fill(message: DataMessage[Any, Any], key_state: Any, output: Output[Any, Any]) -> Any:
-    return Basket((key_state.items if key_state else 0) + 1)
+    return type(key_state or Basket(0))((key_state.items if key_state else 0) + 1)
 
 
 def test_a_state_that_cannot_be_stored_names_the_node_and_the_executor_goes_on() -> None:
@@ -373,25 +349,196 @@ def test_a_state_that_cannot_be_stored_names_the_node_and_the_executor_goes_on()
         fresh.restore(snapshot)
     fresh.register_type(Basket)
     fresh.restore(snapshot)
+    default = DagExecutor.from_dag(executor.dag)
+    default.register_operator("a", fill, default=Empty)  # whose class needs no registering
+    default.process_event("in", at(1, None, "k"))
+    default.restore(default.checkpoint())
 
 
-def test_the_class_of_a_default_needs_no_registering() -> None:
-    executor = DagExecutor.from_dag(line(None).dag)
-    executor.register_operator("a", fill_from, default=Basket0)
+def used() -> DagExecutor:
+    """Return in -> a (a running sum) -> b -> out, with state, a watermark, a queued event and an output not taken."""
+    executor = line(total, None)
+    executor.process_events("in", [at(1, 5, "k"), at(2, 6, "k")])
+    executor.process_watermark("in", 4)
+    executor.inject_events("b", [7])
+    return executor
+
+
+def refused(executor: DagExecutor, snapshot: Any, node: str, reason: str) -> None:
+    before = executor.checkpoint()
+    figures = executor.metrics()
+    with pytest.raises(RestoreFailed, match=reason) as caught:
+        executor.restore(snapshot)
+    assert caught.value.node == node
+    assert caught.value.reason in str(caught.value)
+    assert str(caught.value).endswith("The executor is unchanged.")
+    assert executor.checkpoint() == before
+    assert executor.metrics() == figures
+
+
+def graph(*nodes: str, end: str = "out", source: str = "in") -> DagBuilder:
+    builder, previous = DagBuilder().source(source), source
+    for name in nodes:
+        builder.operator(name).connect(previous, name)
+        previous = name
+    return builder.sink_for(previous, end)
+
+
+def other_types() -> DagBuilder:
+    """Return the nodes of `used`, with other types."""
+    builder = DagBuilder().source("in").source("a").sink_for("in", "b").operator("out")
+    return builder.connect("a", "out").connect("out", "b")
+
+
+@pytest.mark.parametrize(
+    ("builder", "node", "reason"),
+    [
+        (graph("a"), "b", "node 'b' cannot be restored: the checkpoint has no such node"),
+        (
+            graph("a", "b", "c"),
+            "c",
+            "node 'c' cannot be restored: the checkpoint has this node, but the graph does not",
+        ),
+        (graph("a", "c"), "b", "node 'b' cannot be restored: the checkpoint has no such node"),
+        (graph("a", "b", end="end"), "out", "node 'out' cannot be restored: the checkpoint has no such node"),
+        (graph("a", "b", source="s"), "in", "node 'in' cannot be restored: the checkpoint has no such node"),
+        (graph("b", "a"), "b", "node 'b' cannot be restored: it read 'in' and now reads 'a'"),
+        (graph("a", "b").sink_for("a", "c"), "c", "node 'c' cannot be restored: the checkpoint has this node"),
+        (graph("a", "b").connect("a", "out"), "out", "node 'out' cannot .*: it read 'b', 'a' and now reads 'b'"),
+        (other_types(), "a", "node 'a' cannot be restored: it was of type source and is now of type operator"),
+    ],
+)
+def test_a_checkpoint_of_another_graph_is_refused(builder: DagBuilder, node: str, reason: str) -> None:
+    refused(used(), DagExecutor.from_dag(builder.build()).checkpoint(), node, reason)
+
+
+@pytest.mark.parametrize(
+    ("registered", "label"),
+    [(None, "missing"), (lambda n: n, "function"), (lambda message, output: None, "stateless"), (Count, "Count")],
+)
+def test_state_is_not_given_to_an_operator_of_another_kind(registered: Any, label: str) -> None:
+    executor = line(registered, None)
+    refused(executor, used().checkpoint(), "a", f"its state is of a stateful, but its operator is now {label}")
+
+
+def test_an_operator_without_state_may_be_changed_for_another() -> None:
+    executor = line(lambda n: n, None)
     executor.process_event("in", 1)
-    executor.restore(executor.checkpoint())
+    changed = line(lambda message, output: output.emit(message.key, message.value + 1), total)
+    changed.restore(executor.checkpoint())
+    changed.process_event("in", 1)
+    assert changed.take_sink_outputs("out") == [1, 2]
 
 
-@dataclass(frozen=True)
-class Basket0:
-    items: int = 0
+@given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
+def test_bytes_that_are_damaged_or_end_too_soon_are_refused_wherever_that_is(place: float, flip: int) -> None:
+    executor = used()
+    damaged = bytearray(executor.checkpoint())
+    index = int(place * len(damaged))
+    refused(executor, bytes(damaged[:index]), "", "damaged|not a checkpoint")
+    damaged[index] ^= flip
+    refused(executor, bytes(damaged), "", "damaged|not a checkpoint of a DAG of this version")
 
 
-def fill_from(message: DataMessage[Any, Any], key_state: Basket0, output: Output[Any, Any]) -> Basket0:
-    return Basket0(key_state.items + 1)
+@pytest.mark.parametrize("snapshot", [b"", b"malstrom", b"\x00" * 100, "text", None, 7, [b"x"], bytearray(b"x")])
+def test_what_is_no_checkpoint_is_refused(snapshot: Any) -> None:
+    refused(used(), snapshot, "", "checkpoint")
 
 
-@pytest.mark.parametrize("watermarks", [None, 5, [("in", 5)], {5: 5}])
-def test_watermarks_that_are_none_cannot_be_restored(watermarks: Any) -> None:
-    with pytest.raises(RestoreFailed, match=r"watermarks must be a mapping|the graph has no such node"):
-        line(None).restore_watermarks(watermarks)
+def test_one_damaged_node_of_a_barrier_is_named() -> None:
+    executor = used()
+    images = executor.process_checkpoint_barrier(AbsBarrier("x", CapturingPersistenceBackend()))
+    refused(executor, {**images, "b": images["b"][:-1]}, "b", "node 'b' cannot be restored: the checkpoint is damaged")
+    refused(executor, {**images, "b": "text"}, "b", "node 'b' cannot be restored: a checkpoint must be bytes, got str")
+    refused(executor, {**images, "b": images["a"]}, "b", "node 'b' cannot be restored: it read 'in' and now reads 'a'")
+    refused(executor, {**images, "b": executor.checkpoint()}, "b", "made by another version")
+    refused(executor, {name: images[name] for name in images if name != "b"}, "b", "has no such node")
+    refused(executor, images["b"], "", "the graph cannot be restored: these bytes are not a checkpoint")
+    executor.restore(images)
+
+
+def test_an_epoch_that_an_operator_does_not_bear_fails_the_restore() -> None:
+    class Touchy(Union):
+        def on_epoch(self, epoch: Any, out: Any) -> None:
+            if touchy:
+                raise ValueError("secret")
+
+    touchy: list[int] = []
+    executor = line(Touchy)
+    executor.process_watermark("in", 5)
+    touchy.append(1)
+    refused(executor, executor.checkpoint(), "a", "node 'a' cannot be restored: its operator raised ValueError")
+
+
+def test_watermarks_alone_are_restored_as_if_they_came_now() -> None:
+    executor = joined(Alarm())
+    executor.process_watermark("left", 20)
+    executor.process_watermark("right", 12)
+    marks = executor.checkpoint_watermarks()
+    assert marks == {"left": 20, "right": 12, "join": 12, "out": 12}
+    other = joined(Alarm())
+    other.process_event("left", at("due", 2))
+    other.restore_watermarks(marks)
+    assert other.checkpoint_watermarks() == marks
+    assert other.take_sink_outputs("out", messages=True) == [at("due", 12)]
+    other.process_watermark("right", 25)
+    assert other.watermark("join") == 20
+
+
+def test_watermarks_that_are_restored_never_go_back() -> None:
+    executor = joined()
+    executor.process_watermark("left", 30)
+    executor.restore_watermarks({"left": 20, "right": 10})
+    assert executor.checkpoint_watermarks() == {"left": 30, "right": 10, "join": 10, "out": 10}
+    executor.restore_watermarks({})
+    executor.restore_watermarks({"join": 15, "left": MAX_EPOCH})
+    assert executor.checkpoint_watermarks() == {"left": MAX_EPOCH, "right": 10, "join": 15, "out": 15}
+
+
+@pytest.mark.parametrize(
+    ("marks", "node", "reason"),
+    [
+        ({"left": 5, "nowhere": 5}, "nowhere", "the graph has no such node"),
+        ({"left": 5, "out": "5"}, "out", "must be an int in the stream's unit, got str"),
+        ({"left": 5, "out": MIN_EPOCH}, "out", "must be an int64 above"),
+        ({5: 5}, "5", "the graph has no such node"),
+        *[(marks, "", "watermarks must be a mapping of node -> time") for marks in (None, 5, [("in", 5)])],
+    ],
+)
+def test_watermarks_that_cannot_be_restored_are_told_and_none_is(marks: Any, node: str, reason: str) -> None:
+    executor = joined()
+    with pytest.raises(RestoreFailed, match=f"(node '{node}'|the graph) cannot be restored: .*{reason}") as caught:
+        executor.restore_watermarks(marks)
+    assert caught.value.node == node
+    assert executor.checkpoint_watermarks() == {}
+
+
+CODEC = Codec()
+
+
+def test_all_of_an_image_comes_back() -> None:
+    batches = [Batch([1, (2,)], keys=["k", None], timestamps=[5, -6]), Batch([None], keys=[1 << 70], part="p")]
+    controls: list[Control] = [Epoch(7), Epoch(8, idle=True), PartOpened("p"), PartFinished("q")]
+    queue = list(enumerate([*batches, *controls]))
+    image = NodeImage("operator", ["a", "b:late"], "Count", [7, MIN_EPOCH], 7, b"state", queue, batches)
+    back = image_of_bytes(image_to_bytes(image, CODEC, "n"), CODEC, "n")
+    assert repr(replace(back, queue=[], kept=[])) == repr(replace(image, queue=[], kept=[]))
+    assert [index for index, _ in back.queue] == list(range(6))
+    assert [message for _, message in back.queue[2:]] == controls
+    for kept in (back.kept, [message for _, message in back.queue[:2]]):
+        assert [(one.keys, one.values, one.timestamps, one.part) for one in kept if isinstance(one, Batch)] == [
+            (one.keys, one.values, one.timestamps, one.part) for one in batches
+        ]
+
+
+def test_a_message_that_cannot_be_queued_in_a_dag_is_our_bug() -> None:
+    image = NodeImage("sink", [], "", [], 0, None, [(0, Interrogate(bool))])
+    with pytest.raises(InternalError, match="Interrogate"):
+        image_to_bytes(image, CODEC, "n")
+
+
+@pytest.mark.parametrize("value", [7, [1, 2], {"a": 1}, ["operator", [], "", [], 0, None, [], [1]], [[1, 2, 3]]])
+def test_what_was_sealed_and_is_no_image_is_told(value: Any) -> None:
+    data = _sealed(CODEC.encode_at_rest(value, step="x"))
+    with pytest.raises(RestoreFailed, match="node 'n' cannot be restored: these bytes were made by another version"):
+        image_of_bytes(data, CODEC, "n")

@@ -10,7 +10,7 @@ import pytest
 from malstrom_py.dag import DagBuilder, DagExecutor, DagMetrics, NodeMetrics
 from malstrom_py.errors import OperatorError
 from malstrom_py.operators.stateless import Filter, FlatMap
-from tests.unit.dag.graphs import Alarm, at, joined, line, total
+from tests.unit.dag.graphs import Alarm, at, joined, line
 
 
 def diamond() -> DagExecutor:
@@ -21,23 +21,18 @@ def diamond() -> DagExecutor:
     return executor
 
 
-def test_nothing_has_been_counted_at_first() -> None:
+def test_processed_adds_up_over_the_nodes_and_routed_counts_a_record_once_however_many_nodes_read_it() -> None:
     executor = diamond()
     assert executor.metrics() == DagMetrics(0, 0, 0, 0, 0, 0)
     assert set(executor.node_metrics().values()) == {NodeMetrics(0, 0, 0, 0, 0, 0, 0)}
-    assert list(executor.node_metrics()) == ["in", "odd", "pass", "join", "out"]
-
-
-def test_processed_adds_up_records_over_the_nodes() -> None:
-    executor = diamond()
     executor.process_events("in", [1, 2, 3])
-    assert executor.metrics().processed == 3 + 3 + 3 + 5 + 5
-
-
-def test_routed_counts_a_record_once_and_fanned_out_if_more_than_one_node_reads_it() -> None:
-    executor = diamond()
-    executor.process_events("in", [1, 2, 3])
-    assert (executor.metrics().routed, executor.metrics().fanned_out) == (3 + 2 + 3 + 5, 3)
+    assert executor.metrics() == DagMetrics(processed=3 + 3 + 3 + 5 + 5, routed=3 + 2 + 3 + 5, fanned_out=3)
+    executor.process_event("in", 4)
+    nodes = executor.node_metrics()
+    told = {name: (node.rows_in, node.rows_out, node.calls) for name, node in nodes.items()}
+    assert told == {"in": (4, 4, 2), "odd": (4, 2, 2), "pass": (4, 4, 2), "join": (6, 6, 3), "out": (6, 0, 3)}
+    assert list(told) == ["in", "odd", "pass", "join", "out"]
+    assert all(node.time_ns > 0 for node in nodes.values())
 
 
 def test_what_nothing_reads_is_neither_routed_nor_fanned_out_but_is_sent() -> None:
@@ -86,31 +81,14 @@ def test_skipped_is_counted_when_an_operator_raises_and_never_less_than_nothing(
     assert executor.metrics().skipped == 0
 
 
-def test_node_metrics_tell_in_out_calls_and_time() -> None:
-    executor = diamond()
-    executor.process_events("in", [1, 2, 3])
-    executor.process_event("in", 4)
-    nodes = executor.node_metrics()
-    told = {name: (node.rows_in, node.rows_out, node.calls) for name, node in nodes.items()}
-    assert told == {"in": (4, 4, 2), "odd": (4, 2, 2), "pass": (4, 4, 2), "join": (6, 6, 3), "out": (6, 0, 3)}
-    assert all(node.time_ns > 0 for node in nodes.values())
-
-
-def test_time_is_measured_only_if_it_is_asked_for() -> None:
-    executor = line(total, measured=False)
-    executor.process_event("in", 1)
-    assert {node.time_ns for node in executor.node_metrics().values()} == {0}
-    assert executor.node_metrics()["a"].calls == 1
-
-
-def test_time_in_timers_is_time_in_the_node() -> None:
-    executor = line(Alarm())
-    executor.process_event("in", at(1, 1))
-    executor.reset_metrics()
-    executor.process_watermark("in", 100)
-    node = executor.node_metrics()["a"]
-    assert (node.rows_in, node.rows_out, node.calls) == (0, 1, 0)
-    assert node.time_ns > 0
+def test_time_in_timers_is_time_in_the_node_and_is_measured_only_if_it_is_asked_for() -> None:
+    for measured in (True, False):
+        executor = line(Alarm(), measured=measured)
+        executor.process_event("in", at(1, 1))
+        executor.reset_metrics()
+        executor.process_watermark("in", 100)
+        node = executor.node_metrics()["a"]
+        assert (node.rows_in, node.rows_out, node.calls, node.time_ns > 0) == (0, 1, 0, measured)
 
 
 def test_reset_sets_all_figures_to_nothing_and_they_go_on_from_there() -> None:

@@ -1,4 +1,4 @@
-"""The builder of a DAG: adds nodes and edges one by one and checks them as early as possible.
+"""The graph of a DAG: its nodes in topological order, and the builder that checks them as early as possible.
 
 Rule: an error in a call raises `PlanError` there and names the nodes. `build` raises for errors of the whole graph: it
 is empty, it has a cycle, a node is missing or disconnected. An edge may name nodes that are added later; each end is
@@ -11,14 +11,150 @@ module neither imports pyarrow nor examines records.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType, UnionType
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
+from itertools import islice
+from types import UnionType
 from typing import Any, Final, Self, Union, get_args, get_origin
 
-from malstrom_py.dag.topology import LATE, MAIN, UNTIMED, Dag, DagNode, Edge, NodeType, cycle_in, listed, topological
-from malstrom_py.errors import PlanError
+from malstrom_py.errors import NodeNotFound, PlanError
 from malstrom_py.validation import check_name
+
+MAIN: Final = "out"
+"""The name of a node's main output."""
+
+LATE: Final = "late"
+"""The output for late records. It carries only the last watermark, because its records are below the others."""
+
+DEAD_LETTERS: Final = "dead_letters"
+"""The output for records on which an operator with ``on_error="dead-letter"`` failed. Also without watermarks."""
+
+UNTIMED: Final = (LATE, DEAD_LETTERS)
+"""The outputs that any node may have, in the order of their ports, which follow those of the node's own outputs."""
+
+_NAMED_MAX: Final = 20
+
+
+class NodeType(StrEnum):
+    """The type of a node: receives events, processes them, or collects them."""
+
+    SOURCE = "source"
+    OPERATOR = "operator"
+    SINK = "sink"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """An input of a node: an output of another node."""
+
+    node: str
+    output: str = MAIN
+
+    def __str__(self) -> str:
+        return self.node if self.output == MAIN else f"{self.node}:{self.output}"
+
+
+@dataclass(frozen=True, slots=True)
+class DagNode:
+    """One node: its name, its type, its inputs, and its side outputs in the order of their ports, 1 and up.
+
+    ``late`` and ``dead_letters`` follow the node's own outputs. ``takes`` and ``gives`` are the schemas of its input
+    and its main output, or None.
+    """
+
+    name: str
+    type: NodeType
+    inputs: tuple[Edge, ...] = ()
+    outputs: tuple[str, ...] = ()
+    takes: Any = None
+    gives: Any = None
+
+    @property
+    def own_outputs(self) -> tuple[str, ...]:
+        """The side outputs of its operator, without ``late`` and ``dead_letters``."""
+        return tuple(output for output in self.outputs if output not in UNTIMED)
+
+    def port(self, output: str) -> int | None:
+        """Return the port of an output, or None if the node has no output of that name."""
+        if output == MAIN:
+            return 0
+        return self.outputs.index(output) + 1 if output in self.outputs else None
+
+
+@dataclass(frozen=True, slots=True)
+class Dag:
+    """A checked, immutable graph from `DagBuilder.build`; ``nodes`` are in topological order.
+
+    >>> from malstrom_py.dag import DagBuilder
+    >>> builder = DagBuilder().source("numbers").operator("double").connect("numbers", "double")
+    >>> dag = builder.sink_for("double", "out").build()
+    >>> [node.name for node in dag.nodes], dag.sources, dag.sinks
+    (['numbers', 'double', 'out'], ('numbers',), ('out',))
+    """
+
+    nodes: tuple[DagNode, ...]
+    ranks: Mapping[str, int] = field(repr=False, compare=False)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of the sources, in topological order."""
+        return self._of(NodeType.SOURCE)
+
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        """The names of the sinks, in topological order."""
+        return self._of(NodeType.SINK)
+
+    @property
+    def shape(self) -> str:
+        """The names of the sources and sinks, and the number of operators."""
+        sources, sinks, operators = map(self._of, (NodeType.SOURCE, NodeType.SINK, NodeType.OPERATOR))
+        return f"sources=[{listed(sources)}], operators={len(operators)}, sinks=[{listed(sinks)}]"
+
+    def rank(self, name: str, of: NodeType | None = None) -> int:
+        """Return the index of a node in ``nodes``. `NodeNotFound` if it is missing or not of type ``of``."""
+        rank = self.ranks.get(name) if isinstance(name, str) else None
+        if rank is None:
+            raise NodeNotFound(f"the graph has no node {name!r}; its nodes are {listed(self.ranks)}", node=str(name))
+        kind = self.nodes[rank].type
+        if of is not None and kind is not of:
+            others = listed(self._of(of)) or "none"
+            raise NodeNotFound(f"{name!r} is a node of type {kind}, not {of}; the {of}s are {others}", node=name)
+        return rank
+
+    def _of(self, kind: NodeType) -> tuple[str, ...]:
+        return tuple(node.name for node in self.nodes if node.type is kind)
+
+
+def listed(names: Collection[str]) -> str:
+    """Return the first of ``names`` as a text for messages."""
+    shown = ", ".join(map(repr, islice(names, _NAMED_MAX)))
+    return f"{shown}, …" if len(names) > _NAMED_MAX else shown
+
+
+def topological(inputs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the nodes in topological order; ties are broken by the order of declaration. ``inputs``: node -> the nodes
+    it reads. `CycleError` has the nodes of one cycle, in the order of the edges, with the first one at both ends.
+
+    >>> topological({"out": ["double"], "numbers": [], "double": ["numbers"]})
+    ['numbers', 'double', 'out']
+    """
+    names = list(inputs)
+    declared = {name: number for number, name in enumerate(names)}
+    sorter = TopologicalSorter(inputs)
+    sorter.prepare()
+    ready: list[int] = []
+    order: list[str] = []
+    while sorter.is_active():
+        for name in sorter.get_ready():
+            heappush(ready, declared[name])
+        order.append(names[heappop(ready)])
+        sorter.done(order[-1])
+    return order
+
 
 _ALSO_TAKEN = {float: (int,), complex: (int, float)}
 """The types that Python's typing also accepts for a float, and for a complex number."""
@@ -106,20 +242,6 @@ def _shown(kind: Any) -> str:
     return kind.__qualname__ if isinstance(kind, type) and not get_args(kind) else str(kind)
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """A node of an unfinished graph. ``open``: whether `connect` may add side outputs to its ``outputs``."""
-
-    type: NodeType
-    takes: Any = None
-    gives: Any = None
-    outputs: tuple[str, ...] = ()
-    open: bool = False
-
-
-_NONE_NEW: Final[Mapping[str, _Draft]] = MappingProxyType({})
-
-
 class DagBuilder:
     """The builder of a `Dag`. Every method except `build` returns the builder, so that calls can be chained.
 
@@ -139,7 +261,10 @@ class DagBuilder:
     """
 
     def __init__(self) -> None:
-        self._nodes: dict[str, _Draft] = {}
+        self._nodes: dict[str, DagNode] = {}
+        """The nodes without their inputs, and with the side outputs that they declare."""
+        self._open: set[str] = set()
+        """The operators to which `connect` may add side outputs."""
         self._edges: dict[tuple[Edge, str], None] = {}
         """Edges and their readers, in the order of the calls, which is the order of inputs and of side outputs."""
         self._awaited: defaultdict[str, list[tuple[Edge, str]]] = defaultdict(list)
@@ -150,7 +275,7 @@ class DagBuilder:
 
         Its side output ``late`` has the records at or below its watermark.
         """
-        return self._add(name, _Draft(NodeType.SOURCE, gives=check_schema(schema, name), outputs=(LATE,)))
+        return self._add(DagNode(name, NodeType.SOURCE, outputs=(LATE,), gives=check_schema(schema, name)))
 
     def operator(
         self,
@@ -169,21 +294,23 @@ class DagBuilder:
         """
         takes = check_schema(schema if input_schema is None else input_schema, name)
         gives = check_schema(schema if output_schema is None else output_schema, name)
-        sides = [_check_output(name, output) for output in _listed(outputs, name)]
+        if isinstance(outputs, str):
+            raise PlanError(f"node {name!r}: outputs must be a list of names, write [{outputs!r}]")
+        sides = tuple(_check_output(name, output) for output in outputs or ())
         if len({MAIN, *sides}) <= len(sides):
             raise PlanError(f"node {name!r}: an output is listed twice in {[MAIN, *sides]}: {MAIN!r} is the main one")
-        return self._add(name, _Draft(NodeType.OPERATOR, takes, gives, tuple(sides), outputs is None))
+        node = DagNode(name, NodeType.OPERATOR, outputs=sides, takes=takes, gives=gives)
+        return self._add(node, is_open=outputs is None)
 
     def sink_for(self, node: str, name: str, schema: Any = None, *, output: str | None = None) -> Self:
         """Add a sink that reads ``node``. `connect` may add inputs."""
-        draft = _Draft(NodeType.SINK, takes=check_schema(schema, name))
-        self._check_new(name, NodeType.SINK)
+        sink = DagNode(name, NodeType.SINK, takes=check_schema(schema, name))
+        self._check_new(sink)
         edge = self._edge(node, output)
-        self._check_edge(edge, name, {name: draft})
+        self._check_edge(edge, name, sink)
         self._check_once(edge, name)
-        self._add(name, draft)
-        self._attach(edge, name)
-        return self
+        self._add(sink)
+        return self._attach(edge, name)
 
     def connect(self, upstream: str, downstream: str, *, output: str | None = None) -> Self:
         """Add an edge from ``upstream``, its main output or the side output ``output``, to ``downstream``.
@@ -202,8 +329,7 @@ class DagBuilder:
         self._check_name(downstream)
         self._check_edge(edge, downstream)
         self._check_once(edge, downstream)
-        self._attach(edge, downstream)
-        return self
+        return self._attach(edge, downstream)
 
     def build(self) -> Dag:
         """Check the graph and return it. The builder remains usable.
@@ -216,17 +342,18 @@ class DagBuilder:
             raise PlanError("the graph is empty: start with source('name')")
         self._check_added()
         read: dict[str, list[Edge]] = {name: [] for name in self._nodes}
-        outputs = {name: list(draft.outputs) for name, draft in self._nodes.items()}
+        outputs = {name: list(node.outputs) for name, node in self._nodes.items()}
         for edge, downstream in self._edges:
             read[downstream].append(edge)
             if edge.output not in (MAIN, *outputs[edge.node]):
                 outputs[edge.node].append(edge.output)
-        inputs = {name: [edge.node for edge in edges] for name, edges in read.items()}
-        cycle = cycle_in(inputs)
-        if cycle:
-            raise PlanError(f"the graph has a cycle: {' -> '.join(cycle)}. Remove one of these edges")
-        self._check_connected(inputs)
-        nodes = tuple(_frozen(name, self._nodes[name], read[name], outputs[name]) for name in topological(inputs))
+        order = self._ordered(read)
+        self._check_connected(read)
+        nodes = tuple(
+            # The sort puts ``late`` and ``dead_letters`` last, so that ports do not depend on the order of calls.
+            replace(self._nodes[name], inputs=tuple(read[name]), outputs=tuple(sorted(outputs[name], key=_untimed)))
+            for name in order
+        )
         return Dag(nodes, {node.name: rank for rank, node in enumerate(nodes)})
 
     def _check_added(self) -> None:
@@ -238,18 +365,28 @@ class DagBuilder:
                         f"{str(edge)!r}: add both with source, operator or sink_for"
                     )
 
-    def _check_connected(self, inputs: Mapping[str, Sequence[str]]) -> None:
-        read = {edge.node for edge, _ in self._edges}
-        for name, draft in self._nodes.items():
-            if draft.type is not NodeType.SOURCE and not inputs[name]:
-                raise PlanError(f"{draft.type} {name!r} is disconnected: it reads nothing. connect('…', {name!r})")
-            if draft.type is not NodeType.SINK and name not in read:
+    def _ordered(self, read: Mapping[str, Sequence[Edge]]) -> list[str]:
+        try:
+            return topological({name: [edge.node for edge in edges] for name, edges in read.items()})
+        except CycleError as error:
+            ring, names = error.args[1][:-1], list(read)
+            first = min(range(len(ring)), key=lambda index: names.index(ring[index]))
+            cycle = " -> ".join([*ring[first:], *ring[:first], ring[first]])
+            raise PlanError(f"the graph has a cycle: {cycle}. Remove one of these edges") from None
+
+    def _check_connected(self, read: Mapping[str, Sequence[Edge]]) -> None:
+        has_reader = {edge.node for edge, _ in self._edges}
+        for name, node in self._nodes.items():
+            if node.type is not NodeType.SOURCE and not read[name]:
+                raise PlanError(f"{node.type} {name!r} is disconnected: it reads nothing. connect('…', {name!r})")
+            if node.type is not NodeType.SINK and name not in has_reader:
                 raise PlanError(
-                    f"{draft.type} {name!r} is disconnected: nothing reads it, so its records would be lost. "
+                    f"{node.type} {name!r} is disconnected: nothing reads it, so its records would be lost. "
                     f"connect({name!r}, '…') or sink_for({name!r}, '…')"
                 )
 
-    def _check_new(self, name: str, kind: NodeType) -> None:
+    def _check_new(self, node: DagNode) -> None:
+        name, kind = node.name, node.type
         if not isinstance(name, str):
             raise PlanError(
                 f"the name of a {kind} must be a str, got {type(name).__name__}: it is the node's id in checkpoints"
@@ -261,12 +398,20 @@ class DagBuilder:
                 f"needs another name"
             )
 
-    def _add(self, name: str, draft: _Draft) -> Self:
-        self._check_new(name, draft.type)
-        for edge, downstream in self._awaited.get(name, ()):
-            self._check_edge(edge, downstream, {name: draft})
-        self._awaited.pop(name, None)
-        self._nodes[name] = draft
+    def _add(self, node: DagNode, *, is_open: bool = False) -> Self:
+        self._check_new(node)
+        for edge, downstream in self._awaited.get(node.name, ()):
+            self._check_edge(edge, downstream, node, is_open=is_open)
+        self._awaited.pop(node.name, None)
+        self._nodes[node.name] = node
+        if is_open:
+            self._open.add(node.name)
+        return self
+
+    def _attach(self, edge: Edge, downstream: str) -> Self:
+        self._edges[edge, downstream] = None
+        for name in {edge.node, downstream} - self._nodes.keys():
+            self._awaited[name].append((edge, downstream))
         return self
 
     def _check_name(self, name: str) -> None:
@@ -288,15 +433,23 @@ class DagBuilder:
         self._check_name(name)
         return Edge(name, MAIN if not colon and output is None else _check_output(name, named if colon else output))
 
-    def _check_edge(self, edge: Edge, downstream: str, new: Mapping[str, _Draft] = _NONE_NEW) -> None:
-        """`PlanError` if ``downstream`` cannot read ``edge``; a missing node is not checked. ``new``: nodes to add."""
-        writer = new.get(edge.node) or self._nodes.get(edge.node)
-        reader = new.get(downstream) or self._nodes.get(downstream)
+    def _check_edge(self, edge: Edge, downstream: str, new: DagNode | None = None, *, is_open: bool = False) -> None:
+        """`PlanError` if ``downstream`` cannot read ``edge``; a missing node is not checked. ``new``: a node to add."""
+        writer, reader = (
+            new if new is not None and name == new.name else self._nodes.get(name) for name in (edge.node, downstream)
+        )
         if reader is not None and reader.type is NodeType.SOURCE:
             raise PlanError(f"source {downstream!r} cannot read {edge.node!r}: it receives events from outside only")
-        if writer is not None:
-            _check_output_exists(edge, downstream, writer)
-        if writer is None or reader is None:
+        if writer is None:
+            return
+        if writer.type is NodeType.SINK:
+            raise PlanError(f"{downstream!r} cannot read sink {edge.node!r}: records leave the graph there")
+        if writer.port(edge.output) is None and not ((is_open and writer is new) or writer.name in self._open):
+            raise PlanError(
+                f"{writer.type} {edge.node!r} has no output {edge.output!r} that {downstream!r} could read; it has "
+                f"{', '.join(map(repr, (MAIN, *writer.outputs)))}"
+            )
+        if reader is None:
             return
         # The schema of a side output is known only for sources, whose late records are like the others.
         gives = writer.gives if edge.output == MAIN or writer.type is NodeType.SOURCE else None
@@ -308,34 +461,10 @@ class DagBuilder:
         if (edge, downstream) in self._edges:
             raise PlanError(f"{downstream!r} reads {str(edge)!r} already")
 
-    def _attach(self, edge: Edge, downstream: str) -> None:
-        self._edges[edge, downstream] = None
-        for name in {edge.node, downstream} - self._nodes.keys():
-            self._awaited[name].append((edge, downstream))
 
-
-def _frozen(name: str, draft: _Draft, inputs: Sequence[Edge], outputs: Sequence[str]) -> DagNode:
-    # ``late`` and ``dead_letters`` follow the node's own outputs, so that ports do not depend on the order of calls.
-    own = [output for output in outputs if output not in UNTIMED]
-    ordered = (*own, *(output for output in UNTIMED if output in outputs))
-    return DagNode(name, draft.type, tuple(inputs), ordered, draft.takes, draft.gives)
-
-
-def _check_output_exists(edge: Edge, downstream: str, writer: _Draft) -> None:
-    """`PlanError` if the node of ``edge`` does not have that output."""
-    if writer.type is NodeType.SINK:
-        raise PlanError(f"{downstream!r} cannot read sink {edge.node!r}: records leave the graph there")
-    if edge.output not in (MAIN, *writer.outputs) and not writer.open:
-        raise PlanError(
-            f"{writer.type} {edge.node!r} has no output {edge.output!r} that {downstream!r} could read; it has "
-            f"{', '.join(map(repr, (MAIN, *writer.outputs)))}"
-        )
-
-
-def _listed(outputs: Sequence[str] | None, node: str) -> Sequence[str]:
-    if isinstance(outputs, str):
-        raise PlanError(f"node {node!r}: outputs must be a list of names, write [{outputs!r}]")
-    return outputs or ()
+def _untimed(output: str) -> int:
+    """Return the place of an output: 0 for those of the operator, then ``late``, then ``dead_letters``."""
+    return UNTIMED.index(output) + 1 if output in UNTIMED else 0
 
 
 def _check_output(node: str, output: object) -> str:
