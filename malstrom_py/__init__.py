@@ -28,7 +28,7 @@ except ModuleNotFoundError as _error:
         name=_error.name,
     ) from None
 
-from malstrom_py import agg, partitioners, sinks, sources
+from malstrom_py import agg, partitioners, sinks, sources, windows
 from malstrom_py.builder.job import Job
 from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
 from malstrom_py.builder.plan import Plan
@@ -157,6 +157,7 @@ __all__ = [
     "run",
     "sinks",
     "sources",
+    "windows",
 ]
 
 if not TYPE_CHECKING:
