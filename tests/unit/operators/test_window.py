@@ -17,6 +17,7 @@ import malstrom_py as mp
 from malstrom_py import agg, sinks, sources, windows
 from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.operators.window import Panes, SessionWindows, TimeWindows
+from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.windows import Windows
 
@@ -161,13 +162,14 @@ def test_p2_windows_come_once_through_moves_losses_and_snapshots(kind: str) -> N
 def wrong(place: Any, method: str, of: Callable[[Any], Any]) -> bool:
     """Return whether a wrong version of ``method`` is seen within some seeds."""
     rows = steady()
-    kind = WINDOWS["session" if place is SessionWindows else "sliding"]
+    kind = WINDOWS["session" if place is SessionWindows else "sliding, odd"]
     want = expected(kind, rows, sum)
     with patch.object(place, method, of(getattr(place, method))):
         for seed in range(60):
             job, out = job_of(kind, rows, lambda w: w.sum())
             try:
-                mp.Simulation(workers=2, seed=seed).run(job)
+                kept = mp.Snapshots(MemoryStore(), interval_s=0.001, chain_max=8)
+                mp.Simulation(workers=2, seed=seed, crashes=seed % 3, snapshots=kept).run(job)
             except Exception:
                 return True
             if found(out) != want:
