@@ -1,7 +1,6 @@
 """The builder of keyed streams: the steps that keep one state per key, besides those of `StreamBuilder`.
 
-The steps are, in this order: maps with state, custom logic, lists, enrichment, and running aggregates, which emit for
-each record the aggregate of its key's records so far."""
+In this order: maps with state, custom logic, lists, enrichment, windows, and running aggregates per record."""
 
 from __future__ import annotations
 
@@ -500,22 +499,16 @@ class WindowedStream(Generic[K, V_co]):
         check_name(name, "step")
         if not isinstance(windows, Sliding | Session | CountOf):
             raise PlanError(
-                f"step {name!r}: window takes windows.tumbling(…), sliding(…), session(…) or count(…), "
-                f"got {type(windows).__name__}"
+                f"step {name!r}: window takes windows.tumbling(…) or the like, got {type(windows).__name__}"
             )
         self._stream = stream
-        self._name = name
-        self._windows = windows
-        self._options = options
+        self._name, self._windows, self._options = name, windows, options
         self._unit: Unit = "ms"
         self._by_clock = not isinstance(windows, CountOf) and windows.clock == "processing"
         if not isinstance(windows, CountOf) and not self._by_clock:
             stream._needs_epochs(name, "window")
             self._unit = stream.traits.unit or "ms"
         self._emit = self._emit_of(emit, clock)
-
-    def __repr__(self) -> str:
-        return f"WindowedStream({self._name!r}, {self._windows})"
 
     def aggregate(self, **aggs: Aggregation[Any, Any]) -> KeyedStreamBuilder[K, WindowResult[dict[str, Any]]]:
         """Send a dict of aggregates of each window's records: ``total=agg.sum("price"), n=agg.count()``."""
@@ -533,8 +526,7 @@ class WindowedStream(Generic[K, V_co]):
         """
         if merge is None and isinstance(self._windows, Session):
             raise PlanError(
-                f"step {self._name!r}: a record may join two sessions: give fold a function merge=, which returns the "
-                f"result of both"
+                f"step {self._name!r}: a record may join two sessions, so fold needs merge=, for both results"
             )
         function_of(fn, self._name)
         made = self._stream._default(default, self._name)
@@ -595,13 +587,13 @@ class WindowedStream(Generic[K, V_co]):
             raise PlanError(f'step {self._name!r}: clock must be "event" or "processing", got {clock!r}')
         if emit == "close":
             return CLOSE
-        if isinstance(self._windows, CountOf):
-            raise PlanError(f"step {self._name!r}: windows.count has no early results: choose a smaller number")
-        if isinstance(emit, timedelta) and emit > timedelta(0):
-            by_clock = self._by_clock or clock == "processing"
-            return Emit(every=max(1, to_span(emit, "ms" if by_clock else self._unit)), by_clock=by_clock)
-        if isinstance(emit, int) and not isinstance(emit, bool) and emit > 0:
-            return Emit(rows=emit)
+        if not isinstance(self._windows, CountOf):
+            if isinstance(emit, timedelta) and emit > timedelta(0):
+                by_clock = self._by_clock or clock == "processing"
+                return Emit(every=max(1, to_span(emit, "ms" if by_clock else self._unit)), by_clock=by_clock)
+            if isinstance(emit, int) and not isinstance(emit, bool) and emit > 0:
+                return Emit(rows=emit)
         raise PlanError(
-            f'step {self._name!r}: emit must be "close", a timedelta above 0 or a number of records, got {emit!r}'
+            f'step {self._name!r}: emit must be "close" or, of windows of time, a timedelta above 0 or a number of '
+            f"records, got {emit!r}"
         )

@@ -178,7 +178,7 @@ def wrong(place: Any, method: str, of: Callable[[Any], Any]) -> bool:
 
 
 def panes_that_stay(right: Any) -> Any:
-    """A key that leaves leaves its panes behind, so its windows come twice."""
+    """A key that leaves keeps its panes here, so its windows come twice."""
     return lambda panes, key: None
 
 
