@@ -71,7 +71,7 @@ from malstrom_py.errors import (
     SparkError,
 )
 from malstrom_py.errors.unknown_names import MODULE, unknown_name
-from malstrom_py.operators.enrich.cache import Cache
+from malstrom_py.operators.enrich.calls import Cache
 from malstrom_py.operators.logic import KeyedLogic, Output, StatefulLogic, StatelessLogic
 from malstrom_py.rescale.channels.channel import Credit
 from malstrom_py.snapshot.checkpointer import Checkpointer

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 _WINDOWS: Final = ".key_by(…), then .window('name', windows.tumbling(…)), or sliding, session, count"
 _JOINS: Final = "there are no joins yet; .union(…) before .key_by(…), and .stateful_flat_map(…), match two streams"
-_FINALS: Final = "take a running step, and a logic of .stateful_op(…) that sends the last value of each key at the end"
+_FINALS: Final = "take a running step, then .final(), which sends the last value of each key at the end"
 _SINK: Final = "a stream ends by .sink('name', sink), with one of malstrom_py.sinks"
 _SOURCE: Final = "a stream begins by job.source('name', source), with one of malstrom_py.sources"
 _PRINT: Final = ".inspect('name', print), or .sink('name', sinks.Stdout()) at the end"
@@ -40,7 +40,7 @@ STREAM: Final = {
     **_all("session sessions sessionwindow", _WINDOWS, "windows.md"),
     **_all("join joinlatest joinasof joininterval intervaljoin cogroup connect zip", _JOINS, "joins"),
     **_all("lookup lookupjoin joinlookup asyncmap mapasync asyncwait", ".enrich(…) on a keyed stream", "enrich.md"),
-    **_all("foldfinal reducefinal countfinal maxfinal minfinal", _FINALS, f"{_MIGRATING}#finals"),
+    **_all("foldfinal reducefinal countfinal maxfinal minfinal", _FINALS, "operators/stateful.md#final"),
     **_all("groupby groupbykey partitionby keyon rekey", ".key_by('name', key)", "operators/keyed.md#key_by"),
     **_all(
         "keyrm unkey dropkeys",

@@ -1,5 +1,6 @@
 """The steps that keep running figures per key: `aggregate`, `count`, `sum`, `min`, `max`, `mean`, `fold`, `reduce`,
-`distinct` and `top_n`.
+`distinct` and `top_n`; and `final`, which sends
+the last of them.
 
 What a figure is, is defined by an `Aggregation` of `malstrom_py.agg`: these steps add each record to the state of its
 key and send the result. A step with a single figure stores the aggregation's state; `aggregate` stores a tuple of
@@ -18,11 +19,12 @@ from typing import Any
 from malstrom_py import agg
 from malstrom_py.agg import Aggregation, unchanged
 from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy, call_rows
 from malstrom_py.operators.forgotten_return import watch_returns
-from malstrom_py.operators.keyed import KeyedOperator, Rows
+from malstrom_py.operators.keyed import KeyedOperator, Rows, StatefulOperator, keys_of
 
 Loop = Callable[[Iterable[Any], list[Any], dict[Any, Any]], None]
 """Takes rows (key, one value per aggregation); per row sets the key's states, then appends the figures."""
@@ -375,3 +377,31 @@ class TopN(KeyedOperator):
             ranks, best = [*ranks[:place], rank, *ranks[place:]][-n:], [*best[:place], value, *best[place:]][-n:]
             states[key] = (ranks, best)
             results.append(best[::-1])
+
+
+class Final(StatefulOperator):
+    """Sends the last value of each key at the end of the stream.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> words = mp.Job("docs").source("words", sources.Memory(["ant", "bee", "ant"])).key_by("word", str)
+    >>> mp.collect(words.count("n").final())
+    [2, 1]
+    """
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        keys = keys_of(batch, self.context.step)
+        self.changes(keys)
+        # A tuple, because a value may be None, which means that a key has no state.
+        self.state.values.update(zip(keys, zip(batch.values), strict=True))
+        if self.state.untried:
+            self.state.try_first()
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        if epoch.time == MAX_EPOCH:
+            last = self.state.values
+            self.changes(last)
+            if last:
+                out.send(Batch([value for (value,) in last.values()], keys=list(last)))
+            last.clear()
+        out.forward(epoch)

@@ -234,3 +234,16 @@ def test_early_results_are_marked_and_the_last_is_final() -> None:
             (10, 20, 10, False),
             (20, 30, 5, False),
         ]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_last_value_of_each_key_comes_once_at_the_end(kept: bool) -> None:
+    values = [(number % 7, None if number % 3 else number) for number in range(100)]
+    want = {key: [[value for at, value in values if at == key][-1]] for key in range(7)}
+    for seed in range(SEEDS):
+        job, out = mp.Job("finals"), sinks.Memory()
+        keyed = job.source("in", sources.Memory(values)).key_by("key", lambda row: row[0])
+        keyed.map("value", lambda row: row[1]).final("last").sink("out", out)
+        snapshots = mp.Snapshots(MemoryStore(), interval_s=0.001) if kept else False
+        mp.Simulation(workers=2, seed=seed, snapshots=snapshots, crashes=seed % 3).run(job)
+        assert out.by_key == want, seed
