@@ -58,13 +58,9 @@ class FieldValues:
                     for name, kept in columns.items():
                         columns[name] = [value for index, value in enumerate(kept) if index not in gone]
                 columns[same] = column
-        # A blind one ignores its values, so any list of that length will do.
+        each_one = [1] * len(batch) if any(one.blind for one in self._aggregations) else []
         return batch, [
-            (batch.keys or batch.values)
-            if one.blind
-            else batch.values
-            if one.field is None
-            else columns[_identity(one.field)]
+            each_one if one.blind else batch.values if one.field is None else columns[_identity(one.field)]
             for one in self._aggregations
         ]
 

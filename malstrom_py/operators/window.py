@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress
+from functools import partial
+from itertools import chain, compress, repeat
 from math import gcd
 from operator import add, itemgetter, length_hint
 from typing import Any, Final, NamedTuple
@@ -133,23 +134,35 @@ def gather_all(aggregations: Mapping[str, Aggregation[Any, Any]]) -> Gathering:
                 changed[place] = adds[place](known[place], values[place])
             states[key] = changed
 
-    def loop_of_two(rows: Iterable[Any], states: dict[Any, Any]) -> None:
-        (init0, init1), (add0, add1), get = inits, adds, states.get
-        for key, value0, value1 in rows:
-            known = get(key)
-            if known is None:
-                states[key] = [add0(init0(), value0), add1(init1(), value1)]
-            else:
-                state0, state1 = known
-                states[key] = [add0(state0, value0), add1(state1, value1)]
-
     def merge(left: Any, right: Any) -> Any:
         return [one.merge(before, after) for one, before, after in zip(ones, left, right, strict=True)]
 
-    def finish(state: Any) -> dict[str, Any]:
-        return {name: one.finish(of) for (name, one), of in zip(aggregations.items(), state, strict=True)}
+    names, finishes = list(aggregations), [one.finish for one in ones]
 
-    return Gathering(ones, loop_of_two if len(ones) == 2 and not checks else loop, merge, finish)
+    def finish(state: Any) -> dict[str, Any]:
+        return {name: finish(of) for name, finish, of in zip(names, finishes, state, strict=True)}
+
+    def as_it_is(state: Any) -> dict[str, Any]:
+        return dict(zip(names, state, strict=True))
+
+    finished = as_it_is if all(one.finish is unchanged for one in ones) else finish
+    if len(ones) == 2 and {one.name for one in ones} <= {"count", "sum"}:
+        return Gathering(ones, _two_sums, merge, finished)
+    return Gathering(ones, loop, merge, finished)
+
+
+def _two_sums(rows: Iterable[Any], states: dict[Any, Any]) -> None:
+    """Add two values to two sums. Each value of a count is 1."""
+    get = states.get
+    for key, value0, value1 in rows:
+        known = get(key)
+        if known is None:
+            states[key] = [0 + value0, 0 + value1]
+        else:
+            sum0, sum1 = known
+            sum0, sum1 = sum0 + value0, sum1 + value1
+            known[0] = sum0
+            known[1] = sum1
 
 
 class Panes(MutableMapping[Any, Any]):
@@ -206,8 +219,8 @@ class Emit(NamedTuple):
 CLOSE: Final = Emit()
 """No early results."""
 
-Results = list[tuple[Any, WindowResult[Any]]]
-"""Results with their keys."""
+_result: Final[Callable[[tuple[Any, ...]], WindowResult[Any]]] = partial(tuple.__new__, WindowResult)
+"""Make a result of its fields, without a Python call."""
 
 
 class WindowOperator(StatefulOperator):
@@ -273,11 +286,16 @@ class WindowOperator(StatefulOperator):
         return from_clock(self.context.clock.now_s(), "ms")
 
     def _gather(
-        self, batch: Batch, keys: Sequence[Any], values: Iterable[Iterable[Any]], states: dict[Any, Any], out: Outlet
+        self,
+        batch: Callable[[], Batch],
+        keys: Sequence[Any],
+        values: Iterable[Iterable[Any]],
+        states: dict[Any, Any],
+        out: Outlet,
     ) -> int:
         """Add rows to ``states``, by key. A row that fails changes nothing; ``on_error`` decides about it.
 
-        Returns the number of rows that failed.
+        ``batch`` returns the rows, for an error. Returns the number of rows that failed.
         """
         left = iter(keys)
         rows = zip(left, *values, strict=False)
@@ -289,20 +307,20 @@ class WindowOperator(StatefulOperator):
             except Exception as error:
                 index = len(keys) - length_hint(left) - 1
                 check_hashable(keys[index], self.context.step)
-                self.failures.record(error, self._gathering.function, batch, index, out)
+                self.failures.record(error, self._gathering.function, batch(), index, out)
                 failed += 1
 
-    def _finished(self, start: int, end: int, states: Mapping[Any, Any], *, update: bool = False) -> Results:
-        """Return the results of one window, by key."""
-        finish = self._gathering.finish
-        with self.failures.of_hook(self._gathering.function or finish):
-            return [(key, WindowResult(start, end, finish(state), update)) for key, state in states.items()]
-
-    def _send(self, results: Results, out: Outlet) -> None:
-        if results:
-            keys, values = (list(column) for column in zip(*results, strict=True))
-            times = None if self._by_clock or not self.context.timed else [value.end - 1 for value in values]
-            out.send(Batch(values, keys=keys, timestamps=times))
+    def _send_window(
+        self, start: int, end: int, states: Mapping[Any, Any], out: Outlet, *, update: bool = False
+    ) -> None:
+        """Send the results of one window, one per key."""
+        if states:
+            finish = self._gathering.finish
+            with self.failures.of_hook(self._gathering.function or finish):
+                values = list(states.values()) if finish is unchanged else list(map(finish, states.values()))
+            results = list(map(_result, zip(repeat(start), repeat(end), values, repeat(update), strict=False)))
+            timed = self.context.timed and not self._by_clock
+            out.send(Batch(results, keys=list(states), timestamps=[end - 1] * len(results) if timed else None))
 
     @property
     def keys(self) -> int | None:
@@ -351,15 +369,18 @@ class TimeWindows(WindowOperator):
         span, origin = self._span, self._origin
         first, last = ((time - origin) // span for time in (min(times), max(times)))
         if first == last:
-            self._add_at(first * span + origin, batch, keys, values, out)
+            self._add_at(first * span + origin, lambda: batch, keys, values, out)
             return
         places = [(time - origin) // span for time in times]
         for place in sorted(set(places)):
             mask = [one == place for one in places]
             some = [list(compress(column, mask)) for column in values]
-            self._add_at(place * span + origin, batch.compress(mask), list(compress(keys, mask)), some, out)
+            rows = partial(batch.compress, mask)
+            self._add_at(place * span + origin, rows, list(compress(keys, mask)), some, out)
 
-    def _add_at(self, at: int, batch: Batch, keys: list[Any], values: list[list[Any]], out: Outlet) -> None:
+    def _add_at(
+        self, at: int, batch: Callable[[], Batch], keys: list[Any], values: list[list[Any]], out: Outlet
+    ) -> None:
         """Add rows whose times are in the span that begins ``at``."""
         panes = self._panes.open
         for pane in self._windows_at(at) if self._whole else (at,):
@@ -381,13 +402,13 @@ class TimeWindows(WindowOperator):
             start = min(panes) if self._whole else self._first_open(min(panes))
             if start + size - 1 > reached:
                 break
-            results = self._finished(start, start + size, self._states_of(start))
+            states = self._states_of(start)
             gone = [pane for pane in panes if pane == start or (not self._whole and pane < start + step)]
             for pane in gone:
                 self.state.note(panes.pop(pane))
             self._changed.pop(start, None)
             self._reached = start + size - 1
-            self._send(results, out)
+            self._send_window(start, start + size, states, out)
         self._reached = max(self._reached, reached)
 
     def _first_open(self, pane: int) -> int:
@@ -414,7 +435,7 @@ class TimeWindows(WindowOperator):
             due = {key for key, rows in changed.items() if rows >= rows_min}
             for key in due:
                 del changed[key]
-            self._send(self._finished(start, start + self._size, self._states_of(start, due), update=True), out)
+            self._send_window(start, start + self._size, self._states_of(start, due), out, update=True)
 
 
 class SessionWindows(WindowOperator):
@@ -452,7 +473,7 @@ class SessionWindows(WindowOperator):
             near = [one for one in there if one[0] - gap < time < one[1] + gap]
             gathered = {key: self._joined(near)} if near else {}
             row = [column[index : index + 1] for column in values]
-            if self._gather(batch.take([index]), [key], row, gathered, out):
+            if self._gather(partial(batch.take, [index]), [key], row, gathered, out):
                 continue
             session = [min([time, *(one[0] for one in near)]), max([time, *(one[1] for one in near)]), gathered[key]]
             sessions[key] = sorted([*(one for one in there if one not in near), session], key=itemgetter(0))
@@ -473,26 +494,27 @@ class SessionWindows(WindowOperator):
 
     def close(self, reached: int, out: Outlet) -> None:
         sessions, gap, timers = self.state.values, self._gap, self.state.timers
-        results: Results = []
         due = dict.fromkeys(key for key, _ in timers.due(reached))
         self.state.note(due)
+        ended: dict[tuple[int, int], dict[Any, Any]] = {}
         for key in due:
             there = sessions.pop(key, ())
             left = [one for one in there if one[1] + gap - 1 > reached]
             for first, last, state in there[: len(there) - len(left)]:
-                results += self._finished(first, last + gap, {key: state})
+                ended.setdefault((last + gap, first), {})[key] = state
             if left:
                 sessions[key] = left
                 timers.set(key, left[0][1] + gap - 1)
             else:
                 self._changed.pop(key, None)
-        self._send(sorted(results, key=lambda result: result[1].end), out)
+        for end, start in sorted(ended):
+            self._send_window(start, end, ended[end, start], out)
 
     def update(self, out: Outlet, *, rows_min: int = 1) -> None:
         for key in [key for key, rows in self._changed.items() if rows >= rows_min]:
             del self._changed[key]
             for first, last, state in self.state.values.get(key, ()):
-                self._send(self._finished(first, last + self._gap, {key: state}, update=True), out)
+                self._send_window(first, last + self._gap, {key: state}, out, update=True)
 
 
 class CountWindows(WindowOperator):
@@ -512,33 +534,30 @@ class CountWindows(WindowOperator):
         self._n = n
 
     def add(self, batch: Batch, keys: list[Any], values: list[list[Any]], times: list[int], out: Outlet) -> None:
-        states, results = self.state.values, list[tuple[Any, WindowResult[Any]]]()
+        states = self.state.values
         for index, (key, time) in enumerate(zip(keys, times, strict=True)):
             count, first, last, *state = states.get(key, (0, time, time))
             gathered = dict.fromkeys((key,), *state) if state else {}
             row = [column[index : index + 1] for column in values]
-            if self._gather(batch.take([index]), [key], row, gathered, out):
+            if self._gather(partial(batch.take, [index]), [key], row, gathered, out):
                 continue
             window = [count + 1, min(first, time), max(last, time), gathered[key]]
             if window[0] < self._n:
                 states[key] = window
             else:
                 states.pop(key, None)
-                results += self._result(key, window)
-        self._send(results, out)
+                self._send_full(key, window, out)
 
     def close(self, reached: int, out: Outlet) -> None:
         if reached == MAX_EPOCH:
             states = self.state.values
             self.state.note(states)
-            results = [result for key, window in states.items() for result in self._result(key, window)]
+            for key, window in states.items():
+                window[2] = max(window[2], out.passed())  # its records may be below the epochs sent since
+                self._send_full(key, window, out)
             states.clear()
-            # Its records may be below the epochs that were sent since.
-            passed = out.passed() + 1
-            late = [(key, result._replace(end=max(result.end, passed + 1))) for key, result in results]
-            self._send(late if self.context.timed else results, out)
 
-    def _result(self, key: Any, window: list[Any]) -> Results:
+    def _send_full(self, key: Any, window: list[Any], out: Outlet) -> None:
         count, first, last, state = window
         start, end = (first, last + 1) if self.context.timed else (0, count)
-        return self._finished(start, end, {key: state})
+        self._send_window(start, end, {key: state}, out)

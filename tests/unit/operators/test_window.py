@@ -244,6 +244,6 @@ def test_the_last_value_of_each_key_comes_once_at_the_end(kept: bool) -> None:
         job, out = mp.Job("finals"), sinks.Memory()
         keyed = job.source("in", sources.Memory(values)).key_by("key", lambda row: row[0])
         keyed.map("value", lambda row: row[1]).final("last").sink("out", out)
-        snapshots = mp.Snapshots(MemoryStore(), interval_s=0.001) if kept else False
+        snapshots: mp.Snapshots | None = mp.Snapshots(MemoryStore(), interval_s=0.001) if kept else None
         mp.Simulation(workers=2, seed=seed, snapshots=snapshots, crashes=seed % 3).run(job)
         assert out.by_key == want, seed
