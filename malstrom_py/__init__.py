@@ -28,7 +28,7 @@ except ModuleNotFoundError as _error:
         name=_error.name,
     ) from None
 
-from malstrom_py import agg, partitioners, sinks, sources
+from malstrom_py import agg, partitioners, sinks, sources, windows
 from malstrom_py.builder.job import Job
 from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
 from malstrom_py.builder.plan import Plan
@@ -71,7 +71,7 @@ from malstrom_py.errors import (
     SparkError,
 )
 from malstrom_py.errors.unknown_names import MODULE, unknown_name
-from malstrom_py.operators.enrich.cache import Cache
+from malstrom_py.operators.enrich.calls import Cache
 from malstrom_py.operators.logic import KeyedLogic, Output, StatefulLogic, StatelessLogic
 from malstrom_py.rescale.channels.channel import Credit
 from malstrom_py.snapshot.checkpointer import Checkpointer
@@ -157,6 +157,7 @@ __all__ = [
     "run",
     "sinks",
     "sources",
+    "windows",
 ]
 
 if not TYPE_CHECKING:

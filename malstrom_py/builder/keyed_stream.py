@@ -1,25 +1,26 @@
 """The builder of keyed streams: the steps that keep one state per key, besides those of `StreamBuilder`.
 
-The steps are, in this order: maps with state, custom logic, lists, enrichment, and running aggregates, which emit for
-each record the aggregate of its key's records so far."""
+In this order: maps with state, custom logic, lists, enrichment, windows, and running aggregates per record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from malstrom_py.agg import Aggregation
+from malstrom_py.builder.plan import Port
 from malstrom_py.builder.state_migration import Migrate, Upgrade
 from malstrom_py.builder.stream import StreamBuilder
+from malstrom_py.builder.windowed_stream import WindowedStream
 from malstrom_py.data.time import to_span
 from malstrom_py.errors import PlanError
-from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Fold, Max, Mean, Min, Reduce, Sum, TopN
+from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Final, Fold, Max, Mean, Min, Reduce, Sum, TopN
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.collect import CollectStep
-from malstrom_py.operators.enrich.cache import Cache
-from malstrom_py.operators.enrich.calls import Asking
+from malstrom_py.operators.enrich.calls import Asking, Cache
 from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.operators.logic import LogicLike, StatelessLike, hooks_of
 from malstrom_py.operators.stateful_map import StatefulFlatMap, StatefulMap, TtlMap
@@ -33,6 +34,7 @@ from malstrom_py.validation import (
     kind_of_default,
     sides_of,
 )
+from malstrom_py.windows import Clock, Windows
 
 if TYPE_CHECKING:
     import polars as pl
@@ -300,6 +302,24 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         factory = partial(Enrich, asking=asking, by=number_of(by, name), cache=kept, combine=combine)
         return self._then("enrich", name, factory, async_fn, on_error=on_error, upgrade=upgrade)
 
+    def window(
+        self,
+        name: str,
+        windows: Windows,
+        *,
+        emit: Literal["close"] | timedelta | int = "close",
+        clock: Clock = "event",
+        on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
+    ) -> WindowedStream[K, V_co]:
+        """Gather the records of each key into ``windows`` of `malstrom_py.windows`; a method of the result says how.
+
+        Each window sends one final `WindowResult` under its key when it closes. With ``emit`` it also sends early ones,
+        marked ``update=True``: a timedelta, in event time or, with ``clock="processing"``, on the runtime's clock; or a
+        number of records. No record is late here: lateness is decided at ``generate_epochs``.
+        """
+        return WindowedStream(self, name, windows, emit, clock, {"on_error": on_error, "upgrade": upgrade})
+
     def reduce(
         self, name: str, fn: Callable[[V_co, V_co], V_co], *, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
     ) -> KeyedStreamBuilder[K, V_co]:
@@ -365,15 +385,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         `malstrom_py.agg` lists the aggregates. A record that one aggregate cannot take changes no state.
         """
         check_name(name, "step")
-        if not aggs:
-            raise PlanError(f"step {name!r}: name at least one aggregate, such as n=agg.count()")
-        for label, one in aggs.items():
-            if not isinstance(one, Aggregation):
-                raise PlanError(
-                    f"step {name!r}: {label} must be an aggregate, which agg.count() or agg.sum('price') return, "
-                    f"got {type(one).__name__}"
-                )
-            self._default(one.init, name, f"init of {label}")
+        self._check_aggregations(aggs, name)
         detail = ", ".join(f"{label}={one}" for label, one in aggs.items())
         factory = partial(Aggregate, aggregations=aggs)
         upgrade: Upgrade = {"renamed_from": renamed_from, "migrate": migrate, "initial_state": initial_state}
@@ -393,6 +405,28 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         return self._then(
             "distinct", name, partial(Distinct, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade
         )
+
+    def final(self, name: str | None = None, **upgrade: Unpack[Upgrade]) -> KeyedStreamBuilder[K, V_co]:
+        """Send the last value of each key, once, at the end of the stream: of running figures the final ones.
+
+        ``name``: by default that of the step before, with ``-final``. The stream has no timestamps after it.
+        """
+        traits = replace(self.traits, unit=None, epochs=False)
+        ports = (Port(epochs=False),)
+        step = f"{self.ref.step}-final" if name is None else name
+        return self._then("final", step, Final, None, traits=traits, ports=ports, upgrade=upgrade)
+
+    def _check_aggregations(self, aggs: Mapping[str, object], name: str) -> None:
+        """Check the arguments of `aggregate`, and register the types of their states."""
+        if not aggs:
+            raise PlanError(f"step {name!r}: name at least one aggregate, such as n=agg.count()")
+        for label, one in aggs.items():
+            if not isinstance(one, Aggregation):
+                raise PlanError(
+                    f"step {name!r}: {label} must be an aggregate, which agg.count() or agg.sum('price') return, "
+                    f"got {type(one).__name__}"
+                )
+            self._default(one.init, name, f"init of {label}")
 
     def _default(self, default: object, step: str, what: str = "default") -> Any:
         """Check ``default`` and register the type of state that it returns; this calls it once."""

@@ -1,4 +1,4 @@
-"""Rows into Arrow columns, and columns that join them. `malstrom_py.data.columns_to_rows` is the inverse.
+"""Rows into Arrow columns, and columns that join them. `malstrom_py.data.batch` is the inverse.
 
 The first rows name the columns; types widen as far as they can. Rule: a value's column type never depends on where
 batches are cut; a value whose type would is refused.

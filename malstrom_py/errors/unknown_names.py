@@ -10,10 +10,9 @@ import dis
 import sys
 from typing import Any, Final
 
-_WINDOWS: Final = "there are no windows yet; write one with the timers of .stateful_op(…), which fire in event time"
-_SESSIONS: Final = "there are no windows yet; a logic of .stateful_op(…) with timers makes sessions"
+_WINDOWS: Final = ".key_by(…), then .window('name', windows.tumbling(…)), or sliding, session, count"
 _JOINS: Final = "there are no joins yet; .union(…) before .key_by(…), and .stateful_flat_map(…), match two streams"
-_FINALS: Final = "take a running step, and a logic of .stateful_op(…) that sends the last value of each key at the end"
+_FINALS: Final = "take a running step, then .final(), which sends the last value of each key at the end"
 _SINK: Final = "a stream ends by .sink('name', sink), with one of malstrom_py.sinks"
 _SOURCE: Final = "a stream begins by job.source('name', source), with one of malstrom_py.sources"
 _PRINT: Final = ".inspect('name', print), or .sink('name', sinks.Stdout()) at the end"
@@ -35,13 +34,13 @@ def _all(names: str, says: str, page: str) -> dict[str, tuple[str, str]]:
 
 
 STREAM: Final = {
-    **_all("window windowby windowed windowall timewindow countwindow tumbling tumblingwindow", _WINDOWS, "windows"),
-    **_all("hopping hoppingwindow sliding slidingwindow collectwindow foldwindow", _WINDOWS, "windows"),
-    **_all("reducewindow maxwindow minwindow joinwindow windowfold", _WINDOWS, "windows"),
-    **_all("session sessions sessionwindow", _SESSIONS, "custom-operators.md#writing-the-logic"),
+    **_all("windowby windowed windowall timewindow countwindow tumbling tumblingwindow", _WINDOWS, "windows.md"),
+    **_all("hopping hoppingwindow sliding slidingwindow collectwindow foldwindow", _WINDOWS, "windows.md"),
+    **_all("reducewindow maxwindow minwindow joinwindow windowfold", _WINDOWS, "windows.md"),
+    **_all("session sessions sessionwindow", _WINDOWS, "windows.md"),
     **_all("join joinlatest joinasof joininterval intervaljoin cogroup connect zip", _JOINS, "joins"),
     **_all("lookup lookupjoin joinlookup asyncmap mapasync asyncwait", ".enrich(…) on a keyed stream", "enrich.md"),
-    **_all("foldfinal reducefinal countfinal maxfinal minfinal", _FINALS, f"{_MIGRATING}#finals"),
+    **_all("foldfinal reducefinal countfinal maxfinal minfinal", _FINALS, "operators/stateful.md#final"),
     **_all("groupby groupbykey partitionby keyon rekey", ".key_by('name', key)", "operators/keyed.md#key_by"),
     **_all(
         "keyrm unkey dropkeys",
@@ -92,9 +91,9 @@ MODULE: Final = {
     **_all("runmain climain clustermain execute main", _RUN, "running.md"),
     **_all("recoveryconfig checkpointconfig", _SNAPSHOTS, "snapshots.md"),
     **_all("kafka topic connectors", f"{_CONNECTOR}; own sources and sinks are classes with few methods", _ENDS),
-    **_all("window windows windowing tumblingwindower slidingwindower", _WINDOWS, "windows"),
-    **_all("tumblingwindow hoppingwindow slidingwindow tumbling hopping", _WINDOWS, "windows"),
-    **_all("sessionwindower sessionwindow", _SESSIONS, "custom-operators.md#writing-the-logic"),
+    **_all("window windowing tumblingwindower slidingwindower", _WINDOWS, "windows.md"),
+    **_all("tumblingwindow hoppingwindow slidingwindow tumbling hopping", _WINDOWS, "windows.md"),
+    **_all("sessionwindower sessionwindow", _WINDOWS, "windows.md"),
     **_all("join", _JOINS, "joins"),
     **_all("eventclock systemclock watermarkstrategy", _TIMES, "event-time.md"),
     **_all("state valuestate table processfunction keyedprocessfunction", _LOGIC, "custom-operators.md"),

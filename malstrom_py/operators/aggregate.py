@@ -1,5 +1,6 @@
 """The steps that keep running figures per key: `aggregate`, `count`, `sum`, `min`, `max`, `mean`, `fold`, `reduce`,
-`distinct` and `top_n`.
+`distinct` and `top_n`; and `final`, which sends
+the last of them.
 
 What a figure is, is defined by an `Aggregation` of `malstrom_py.agg`: these steps add each record to the state of its
 key and send the result. A step with a single figure stores the aggregation's state; `aggregate` stores a tuple of
@@ -11,23 +12,57 @@ Rule: a key's state is assigned after everything that can raise, so that a recor
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 from malstrom_py import agg
 from malstrom_py.agg import Aggregation, unchanged
 from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.failures import call_rows
+from malstrom_py.operators.failures import ErrorPolicy, call_rows
 from malstrom_py.operators.forgotten_return import watch_returns
-from malstrom_py.operators.keyed import KeyedOperator, Rows, keys_of
+from malstrom_py.operators.keyed import KeyedOperator, Rows, StatefulOperator, keys_of
 
 Loop = Callable[[Iterable[Any], list[Any], dict[Any, Any]], None]
 """Takes rows (key, one value per aggregation); per row sets the key's states, then appends the figures."""
 
 _ABSENT: Any = object()
+
+
+class FieldValues:
+    """Looks up the fields of ``aggregations`` in batches. ``names``: the columns read; None if whole values are."""
+
+    def __init__(self, aggregations: Sequence[Aggregation[Any, Any]]) -> None:
+        looking = [one.field for one in aggregations if not one.blind]
+        columns = [field for field in looking if isinstance(field, str)]
+        self.names = list(dict.fromkeys(columns)) if len(columns) == len(looking) else None
+        self._aggregations = aggregations
+
+    def of(self, batch: Batch, failures: ErrorPolicy, out: Outlet) -> tuple[Batch, list[Any]]:
+        """Look up each field once: the rows where this succeeds, and one list of values per aggregation."""
+        columns: dict[Any, list[Any]] = {}
+        if self.names is not None and isinstance(batch, ColumnBatch):
+            found = {name: batch.field(name) for name in self.names}
+            columns = {name: column for name, column in found.items() if column is not None}
+        for one in self._aggregations:
+            field, same = one.field, _identity(one.field)
+            if field is not None and same not in columns:
+                look_up = itemgetter(field) if isinstance(field, str) else field
+                failed, column = call_rows(look_up, batch, failures, out)
+                if failed:
+                    batch = batch.drop(failed)
+                    gone = set(failed)
+                    for name, kept in columns.items():
+                        columns[name] = [value for index, value in enumerate(kept) if index not in gone]
+                columns[same] = column
+        each_one = [1] * len(batch) if any(one.blind for one in self._aggregations) else []
+        return batch, [
+            each_one if one.blind else batch.values if one.field is None else columns[_identity(one.field)]
+            for one in self._aggregations
+        ]
 
 
 class Aggregate(KeyedOperator):
@@ -44,31 +79,11 @@ class Aggregate(KeyedOperator):
         super().__init__(context)
         self._aggregations = [one for _, one in sorted(aggregations.items())]
         self._loop = loop_of(aggregations)
-        self._columns = columns_of(aggregations)
-        self.takes_columns = self._columns is not None
+        self._fields = FieldValues(self._aggregations)
+        self.takes_columns = self._fields.names is not None
 
     def _taken(self, batch: Batch, out: Outlet) -> tuple[Batch, list[Any]]:
-        """Look up each field once: the rows where this succeeds, and one list of values per aggregation."""
-        columns: dict[Any, list[Any]] = {}
-        if self._columns is not None and isinstance(batch, ColumnBatch):
-            found = {name: batch.field(name) for name in self._columns}
-            columns = {name: column for name, column in found.items() if column is not None}
-        for one in self._aggregations:
-            field, same = one.field, _identity(one.field)
-            if field is not None and same not in columns:
-                look_up = itemgetter(field) if isinstance(field, str) else field
-                failed, column = call_rows(look_up, batch, self.failures, out)
-                if failed:
-                    batch = batch.drop(failed)
-                    gone = set(failed)
-                    for name, kept in columns.items():
-                        columns[name] = [value for index, value in enumerate(kept) if index not in gone]
-                columns[same] = column
-        keys = keys_of(batch, self.context.step)
-        return batch, [
-            keys if one.blind else batch.values if one.field is None else columns[_identity(one.field)]
-            for one in self._aggregations
-        ]
+        return self._fields.of(batch, self.failures, out)
 
     def rows(self, keys: list[Any], values: list[Any]) -> Rows:
         return zip(keys, *values, strict=True)
@@ -100,13 +115,6 @@ class Aggregate(KeyedOperator):
 def _identity(field: object) -> object:
     """Return the identity of ``field``: a function may be unhashable, or equal to another."""
     return field if isinstance(field, str) else id(field)
-
-
-def columns_of(aggregations: Mapping[str, Aggregation[Any, Any]]) -> list[str] | None:
-    """Return the columns that ``aggregations`` read; None if one needs a whole value."""
-    looking = [one.field for one in aggregations.values() if not one.blind]
-    columns = [field for field in looking if isinstance(field, str)]
-    return list(dict.fromkeys(columns)) if len(columns) == len(looking) else None
 
 
 def loop_of(aggregations: Mapping[str, Aggregation[Any, Any]]) -> Loop:
@@ -365,3 +373,31 @@ class TopN(KeyedOperator):
             ranks, best = [*ranks[:place], rank, *ranks[place:]][-n:], [*best[:place], value, *best[place:]][-n:]
             states[key] = (ranks, best)
             results.append(best[::-1])
+
+
+class Final(StatefulOperator):
+    """Sends the last value of each key at the end of the stream.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> words = mp.Job("docs").source("words", sources.Memory(["ant", "bee", "ant"])).key_by("word", str)
+    >>> mp.collect(words.count("n").final())
+    [2, 1]
+    """
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        keys = keys_of(batch, self.context.step)
+        self.changes(keys)
+        # A tuple, because a value may be None, which means that a key has no state.
+        self.state.values.update(zip(keys, zip(batch.values), strict=True))
+        if self.state.untried:
+            self.state.try_first()
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        if epoch.time == MAX_EPOCH:
+            last = self.state.values
+            self.changes(last)
+            if last:
+                out.send(Batch([value for (value,) in last.values()], keys=list(last)))
+            last.clear()
+        out.forward(epoch)

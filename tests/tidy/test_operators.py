@@ -13,7 +13,6 @@ PACKAGE = "malstrom_py.operators"
 INFRASTRUCTURE = {
     "base",
     "batch_sizing",
-    "enrich.cache",
     "enrich.calls",
     "failures",
     "forgotten_return",

@@ -34,9 +34,11 @@ from malstrom_py.errors import InternalError, OperatorError, shown
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.batch_sizing import UNLIMITED, Speed
-from malstrom_py.operators.enrich.cache import ABSENT, Answers, Cache
 from malstrom_py.operators.enrich.calls import (
+    ABSENT,
+    Answers,
     Asking,
+    Cache,
     Call,
     Calls,
     Gathered,

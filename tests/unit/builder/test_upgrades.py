@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import agg, sinks, sources
+from malstrom_py import agg, sinks, sources, windows
 from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
 from malstrom_py.builder.plan import Step
 from malstrom_py.builder.state_migration import migration_of
@@ -43,6 +43,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "collect": {"size": 1},
     "aggregate": {"n": agg.count()},
     "enrich": {"async_fn": ask},
+    "window": {"windows": windows.tumbling(10)},
 }
 
 
@@ -61,6 +62,7 @@ def step_of(job: mp.Job, name: str) -> Step:
 def test_every_step_with_state_says_what_it_was(method: str) -> None:
     stream = keyed()
     made = getattr(stream, method)("it", **ARGUMENTS.get(method, {}), renamed_from="was", migrate=in_cents)
+    made = made.count() if method == "window" else made
     made.sink("out", sinks.Memory())
     step = step_of(stream.job, "it")
     assert step.renamed_from == "was"

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malstrom_py.data.columns_to_rows import python_values, rows_of
+from malstrom_py.data.batch import python_values, rows_of
 from malstrom_py.data.rows_to_columns import RowColumns, check_names, fields_of
 from malstrom_py.errors import PlanError, SinkError, SourceError
 

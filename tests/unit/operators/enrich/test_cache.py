@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from malstrom_py.errors import PlanError
-from malstrom_py.operators.enrich.cache import ABSENT, Answers, Cache
+from malstrom_py.operators.enrich.calls import ABSENT, Answers, Cache
 
 
 @pytest.mark.parametrize("ttl", [timedelta(0), timedelta(seconds=-1), 5, "5s"])

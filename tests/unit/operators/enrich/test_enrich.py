@@ -17,7 +17,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Epoch
 from malstrom_py.errors import OperatorError
 from malstrom_py.operators.base import OnError
-from malstrom_py.operators.enrich.cache import Cache
+from malstrom_py.operators.enrich.calls import Cache
 from malstrom_py.testing import OperatorTester, VirtualClock
 from malstrom_py.validation import field_getter
 from tests.unit.operators.desk import enriching

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.errors import CodecError, OperatorError
-from malstrom_py.operators.enrich.cache import Cache
+from malstrom_py.operators.enrich.calls import Cache
 from malstrom_py.testing import OperatorTester
 from tests.unit.operators.desk import TIMED, barrier, enriching, row, told
 

@@ -1,0 +1,563 @@
+"""``window``: gathers the records of a key into windows, and sends one result per window and key when it closes.
+
+Rule: what is gathered is state of its key: it moves with the key and is persisted. Nothing else is: which early results
+are due is known to a worker only, so after a rescale or a recovery an update may come later, or twice; the final result
+of a window comes once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, compress, repeat
+from math import gcd
+from operator import add, itemgetter, length_hint
+from typing import Any, Final, NamedTuple
+
+from malstrom_py.agg import Aggregation, unchanged
+from malstrom_py.clock import Clock
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
+from malstrom_py.data.time import from_clock
+from malstrom_py.errors import InternalError
+from malstrom_py.operators.aggregate import FieldValues
+from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
+from malstrom_py.windows import WindowResult
+
+_ABSENT: Final[Any] = object()
+
+_WHOLE: Final[Aggregation[Any, Any]] = Aggregation("value", list, add, add, unchanged)
+"""The whole value of a record, where no aggregation reads a field."""
+
+Loop = Callable[[Iterable[tuple[Any, ...]], dict[Any, Any]], None]
+"""Takes rows (key, values …) until they end; per row sets the state of the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """How the records of a window become its value: as of an `Aggregation`, but over one or more values of a record.
+
+    ``aggregations``: whose fields are the values; ``loop``: adds rows; ``merge``: None if two parts of a window cannot
+    be merged. ``function``: the user's, which an error message names.
+    """
+
+    aggregations: Sequence[Aggregation[Any, Any]]
+    loop: Loop
+    merge: Callable[[Any, Any], Any] | None
+    finish: Callable[[Any], Any]
+    function: object = None
+
+
+def gather_one(one: Aggregation[Any, Any], *, merges: bool = True, function: object = None) -> Gathering:
+    """Gather by one aggregation, whose result is the value."""
+    init, add, check = one.init, one.add, one.check
+
+    def loop(rows: Iterable[Any], states: dict[Any, Any]) -> None:
+        get = states.get
+        for key, value in rows:
+            state = get(key, _ABSENT)
+            if state is _ABSENT:
+                state = init()
+            if check is not None:
+                check(state, value)
+            states[key] = add(state, value)
+
+    quick = {"count": _count, "sum": _sum}.get(one.name, loop)
+    return Gathering((one,), quick, one.merge if merges else None, one.finish, function)
+
+
+def _count(rows: Iterable[Any], states: dict[Any, Any]) -> None:
+    get = states.get
+    for key, _ in rows:
+        states[key] = get(key, 0) + 1
+
+
+def _sum(rows: Iterable[Any], states: dict[Any, Any]) -> None:
+    get = states.get
+    for key, value in rows:
+        states[key] = get(key, 0) + value
+
+
+def gather_fold(
+    fn: Callable[[Any, Any], Any], default: Callable[[], Any], merge: Callable[[Any, Any], Any] | None
+) -> Gathering:
+    """Gather by a user's fold."""
+    one = Aggregation("fold", default, fn, merge or fn, unchanged)
+    return gather_one(one, merges=merge is not None, function=fn)
+
+
+def gather_reduce(fn: Callable[[Any, Any], Any]) -> Gathering:
+    """Gather by a user's function of two values."""
+
+    def loop(rows: Iterable[Any], states: dict[Any, Any]) -> None:
+        get = states.get
+        for key, value in rows:
+            state = get(key, _ABSENT)
+            states[key] = value if state is _ABSENT else fn(state, value)
+
+    return Gathering((_WHOLE,), loop, fn, unchanged, fn)
+
+
+def gather_list() -> Gathering:
+    """Gather values into a list."""
+
+    def loop(rows: Iterable[Any], states: dict[Any, Any]) -> None:
+        get = states.get
+        for key, value in rows:
+            values = get(key)
+            if values is None:
+                states[key] = [value]
+            else:
+                values.append(value)
+
+    return Gathering((_WHOLE,), loop, add, list)
+
+
+def gather_all(aggregations: Mapping[str, Aggregation[Any, Any]]) -> Gathering:
+    """Gather by several aggregations: the value is a dict of their results."""
+    ones = list(aggregations.values())
+    inits, adds = [one.init for one in ones], [one.add for one in ones]
+    checks = [(place, one.check) for place, one in enumerate(ones) if one.check is not None]
+    # An `add` that changes the state it is given comes last, when nothing can fail any more.
+    order = sorted(range(len(ones)), key=lambda place: ones[place].check is not None)
+
+    def loop(rows: Iterable[Any], states: dict[Any, Any]) -> None:
+        get = states.get
+        for key, *values in rows:
+            known = get(key) or [init() for init in inits]
+            for place, check in checks:
+                check(known[place], values[place])
+            changed = [*known]
+            for place in order:
+                changed[place] = adds[place](known[place], values[place])
+            states[key] = changed
+
+    def merge(left: Any, right: Any) -> Any:
+        return [one.merge(before, after) for one, before, after in zip(ones, left, right, strict=True)]
+
+    names, finishes = list(aggregations), [one.finish for one in ones]
+
+    def finish(state: Any) -> dict[str, Any]:
+        return {name: finish(of) for name, finish, of in zip(names, finishes, state, strict=True)}
+
+    def as_it_is(state: Any) -> dict[str, Any]:
+        return dict(zip(names, state, strict=True))
+
+    finished = as_it_is if all(one.finish is unchanged for one in ones) else finish
+    if len(ones) == 2 and {one.name for one in ones} <= {"count", "sum"}:
+        return Gathering(ones, _two_sums, merge, finished)
+    return Gathering(ones, loop, merge, finished)
+
+
+def _two_sums(rows: Iterable[Any], states: dict[Any, Any]) -> None:
+    """Add two values to two sums. Each value of a count is 1."""
+    get = states.get
+    for key, value0, value1 in rows:
+        known = get(key)
+        if known is None:
+            states[key] = [0 + value0, 0 + value1]
+        else:
+            sum0, sum1 = known
+            sum0, sum1 = sum0 + value0, sum1 + value1
+            known[0] = sum0
+            known[1] = sum1
+
+
+class Panes(MutableMapping[Any, Any]):
+    """The states of keys, kept by pane: ``open`` is pane -> key -> state. As a mapping: key -> {pane: state}.
+
+    A batch touches few panes, so this is faster than a dict of panes for each key. Its length is that of the largest
+    pane, which is at most the number of keys.
+    """
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open: dict[int, dict[Any, Any]] = {}
+
+    def __getitem__(self, key: Any) -> dict[int, Any]:
+        found = {pane: states[key] for pane, states in self.open.items() if key in states}
+        if not found:
+            raise KeyError(key)
+        return found
+
+    def __setitem__(self, key: Any, of_panes: Mapping[int, Any]) -> None:
+        for pane, state in of_panes.items():
+            self.open.setdefault(pane, {})[key] = state
+
+    def __delitem__(self, key: Any) -> None:
+        if key not in self:
+            raise KeyError(key)
+        for states in self.open.values():
+            states.pop(key, None)
+
+    def __contains__(self, key: object) -> bool:
+        return any(key in states for states in self.open.values())
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from dict.fromkeys(chain.from_iterable(self.open.values()))
+
+    def __reversed__(self) -> Iterator[Any]:
+        return iter(tuple(self)[::-1])
+
+    def __len__(self) -> int:
+        return max(map(len, self.open.values()), default=0)
+
+
+class Emit(NamedTuple):
+    """When early results are sent: every ``every`` of time, in the unit of the stream or, ``by_clock``, in ms of the
+    runtime's clock; and after ``rows`` records. 0: never.
+    """
+
+    every: int = 0
+    rows: int = 0
+    by_clock: bool = False
+
+
+CLOSE: Final = Emit()
+"""No early results."""
+
+_result: Final[Callable[[tuple[Any, ...]], WindowResult[Any]]] = partial(tuple.__new__, WindowResult)
+"""Make a result of its fields, without a Python call."""
+
+
+class WindowOperator(StatefulOperator):
+    """The base of the window steps. ``by_clock``: windows go by the runtime's clock, in ms."""
+
+    def __init__(
+        self, context: StepContext, *, gather: Callable[[], Gathering], emit: Emit = CLOSE, by_clock: bool = False
+    ) -> None:
+        super().__init__(context)
+        self._gathering = gather()
+        self._fields = FieldValues(self._gathering.aggregations)
+        self.takes_columns = self._fields.names is not None
+        self._emit = emit
+        self._by_clock = by_clock
+        self.scheduled = by_clock or (emit.every > 0 and emit.by_clock)
+        self._updated_at = MIN_EPOCH
+
+    def add(self, batch: Batch, keys: list[Any], values: list[list[Any]], times: list[int], out: Outlet) -> None:
+        """Add the rows of ``batch``, which is not empty. ``values``: a list per aggregation."""
+        raise NotImplementedError
+
+    def close(self, reached: int, out: Outlet) -> None:
+        """Send the results of all windows whose last moment is at most ``reached``, and drop their state."""
+        raise NotImplementedError
+
+    def update(self, out: Outlet, *, rows_min: int = 1) -> None:
+        """Send early results of the windows that have got ``rows_min`` records since the last one."""
+        raise NotImplementedError
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        batch, values = self._fields.of(batch, self.failures, out)
+        if not len(batch):
+            return
+        keys = keys_of(batch, self.context.step)
+        self.changes(keys)
+        times = [self._now()] * len(keys) if self._by_clock else (batch.timestamps or [0] * len(keys))
+        self.add(batch, keys, values, times, out)
+        if self.state.untried:
+            self.state.try_first()
+        if self._emit.rows:
+            self.update(out, rows_min=self._emit.rows)
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        if not self._by_clock or epoch.time == MAX_EPOCH:
+            self.close(epoch.time, out)
+            if self._emit.every and not self._emit.by_clock:
+                self._update_at(epoch.time, out)
+        out.forward(epoch)
+
+    def on_schedule(self, out: Outlet, clock: Clock) -> None:
+        if self._by_clock:
+            self.close(self._now() - 1, out)
+        if self._emit.every and self._emit.by_clock:
+            self._update_at(self._now(), out)
+
+    def _update_at(self, time: int, out: Outlet) -> None:
+        due = time // self._emit.every
+        if due > self._updated_at:
+            self._updated_at = due
+            self.update(out)
+
+    def _now(self) -> int:
+        return from_clock(self.context.clock.now_s(), "ms")
+
+    def _gather(
+        self,
+        batch: Callable[[], Batch],
+        keys: Sequence[Any],
+        values: Iterable[Iterable[Any]],
+        states: dict[Any, Any],
+        out: Outlet,
+    ) -> int:
+        """Add rows to ``states``, by key. A row that fails changes nothing; ``on_error`` decides about it.
+
+        ``batch`` returns the rows, for an error. Returns the number of rows that failed.
+        """
+        left = iter(keys)
+        rows = zip(left, *values, strict=False)
+        failed = 0
+        while True:
+            try:
+                self._gathering.loop(rows, states)
+                return failed
+            except Exception as error:
+                index = len(keys) - length_hint(left) - 1
+                check_hashable(keys[index], self.context.step)
+                self.failures.record(error, self._gathering.function, batch(), index, out)
+                failed += 1
+
+    def _send_window(
+        self, start: int, end: int, states: Mapping[Any, Any], out: Outlet, *, update: bool = False
+    ) -> None:
+        """Send the results of one window, one per key."""
+        if states:
+            finish = self._gathering.finish
+            with self.failures.of_hook(self._gathering.function or finish):
+                values = list(states.values()) if finish is unchanged else list(map(finish, states.values()))
+            results = list(map(_result, zip(repeat(start), repeat(end), values, repeat(update), strict=False)))
+            timed = self.context.timed and not self._by_clock
+            out.send(Batch(results, keys=list(states), timestamps=[end - 1] * len(results) if timed else None))
+
+    @property
+    def keys(self) -> int | None:
+        return sum(1 for _ in self.state.values)
+
+
+class TimeWindows(WindowOperator):
+    """Windows of ``size`` every ``step`` from ``origin``, in the unit of the stream.
+
+    State is kept by pane. If parts of a window can be merged, a pane is the longest span of which all windows consist,
+    and each record is added once. Otherwise a pane is a window, and each record is added to all its windows.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources, windows
+    >>> times = mp.Job("docs").source("times", sources.Memory([1, 12, 9, 23])).assign_timestamps("time", int)
+    >>> on_time, _ = times.generate_epochs("epochs", mp.limit_out_of_orderness(5))
+    >>> counts = on_time.key_by("all", lambda time: "all").window("tens", windows.tumbling(10)).count()
+    >>> [(start, end, n) for start, end, n, update in mp.collect(counts)]
+    [(0, 10, 2), (10, 20, 1), (20, 30, 1)]
+    """
+
+    def __init__(
+        self,
+        context: StepContext,
+        *,
+        gather: Callable[[], Gathering],
+        size: int,
+        step: int,
+        origin: int = 0,
+        emit: Emit = CLOSE,
+        by_clock: bool = False,
+    ) -> None:
+        super().__init__(context, gather=gather, emit=emit, by_clock=by_clock)
+        self._size, self._step, self._origin = size, step, origin
+        self._span = gcd(size, step)
+        self._whole = size == step or self._gathering.merge is None
+        self._panes = Panes()
+        self.state.values = self._panes  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
+        self._reached = MIN_EPOCH
+        self._changed: dict[int, dict[Any, int]] = {}
+
+    def continue_at(self, epoch: int) -> None:
+        self._reached = epoch
+
+    def add(self, batch: Batch, keys: list[Any], values: list[list[Any]], times: list[int], out: Outlet) -> None:
+        span, origin = self._span, self._origin
+        first, last = ((time - origin) // span for time in (min(times), max(times)))
+        if first == last:
+            self._add_at(first * span + origin, lambda: batch, keys, values, out)
+            return
+        places = [(time - origin) // span for time in times]
+        for place in sorted(set(places)):
+            mask = [one == place for one in places]
+            some = [list(compress(column, mask)) for column in values]
+            rows = partial(batch.compress, mask)
+            self._add_at(place * span + origin, rows, list(compress(keys, mask)), some, out)
+
+    def _add_at(
+        self, at: int, batch: Callable[[], Batch], keys: list[Any], values: list[list[Any]], out: Outlet
+    ) -> None:
+        """Add rows whose times are in the span that begins ``at``."""
+        panes = self._panes.open
+        for pane in self._windows_at(at) if self._whole else (at,):
+            self._gather(batch, keys, values, panes.setdefault(pane, {}), out)
+        if self._emit is not CLOSE:
+            for start in self._windows_at(at):
+                changed = self._changed.setdefault(start, {})
+                for key in keys:
+                    changed[key] = changed.get(key, 0) + 1
+
+    def _windows_at(self, at: int) -> range:
+        """Return the starts of the windows that have the moment ``at``."""
+        last = at - (at - self._origin) % self._step
+        return range(last, at - self._size, -self._step)
+
+    def close(self, reached: int, out: Outlet) -> None:
+        panes, size, step = self._panes.open, self._size, self._step
+        while panes:
+            start = min(panes) if self._whole else self._first_open(min(panes))
+            if start + size - 1 > reached:
+                break
+            states = self._states_of(start)
+            gone = [pane for pane in panes if pane == start or (not self._whole and pane < start + step)]
+            for pane in gone:
+                self.state.note(panes.pop(pane))
+            self._changed.pop(start, None)
+            self._reached = start + size - 1
+            self._send_window(start, start + size, states, out)
+        self._reached = max(self._reached, reached)
+
+    def _first_open(self, pane: int) -> int:
+        """Return the start of the first window with ``pane`` that is not closed."""
+        return next(start for start in reversed(self._windows_at(pane)) if start + self._size - 1 > self._reached)
+
+    def _states_of(self, start: int, keys: Collection[Any] | None = None) -> dict[Any, Any]:
+        """Return the states of a window by key, merged over its panes; of ``keys``, None: of all."""
+        panes, merge = self._panes.open, self._gathering.merge
+        if self._whole or merge is None:
+            states = panes.get(start, {})
+            return states if keys is None else {key: states[key] for key in keys if key in states}
+        merged: dict[Any, Any] = {}
+        with self.failures.of_hook(merge):
+            for pane in sorted(pane for pane in panes if start <= pane < start + self._size):
+                for key, state in panes[pane].items():
+                    if keys is None or key in keys:
+                        merged[key] = merge(merged[key], state) if key in merged else state
+        return merged
+
+    def update(self, out: Outlet, *, rows_min: int = 1) -> None:
+        for start in sorted(self._changed):
+            changed = self._changed[start]
+            due = {key for key, rows in changed.items() if rows >= rows_min}
+            for key in due:
+                del changed[key]
+            self._send_window(start, start + self._size, self._states_of(start, due), out, update=True)
+
+
+class SessionWindows(WindowOperator):
+    """Windows of records that are less than ``gap`` apart.
+
+    The state of a key is its open sessions, ascending: the time of the first record, that of the last, and what was
+    gathered. A session has a timer at a moment at which it may end; if more records have come, it is set again.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources, windows
+    >>> times = mp.Job("docs").source("times", sources.Memory([1, 12, 6, 30])).assign_timestamps("time", int)
+    >>> on_time, _ = times.generate_epochs("epochs", mp.limit_out_of_orderness(10))
+    >>> visits = on_time.key_by("all", lambda time: "all").window("visits", windows.session(7)).collect()
+    >>> [tuple(visit) for visit in mp.collect(visits)]
+    [(1, 19, [1, 12, 6], False), (30, 37, [30], False)]
+    """
+
+    def __init__(
+        self,
+        context: StepContext,
+        *,
+        gather: Callable[[], Gathering],
+        gap: int,
+        emit: Emit = CLOSE,
+        by_clock: bool = False,
+    ) -> None:
+        super().__init__(context, gather=gather, emit=emit, by_clock=by_clock)
+        self._gap = gap
+        self._changed: dict[Any, int] = {}
+
+    def add(self, batch: Batch, keys: list[Any], values: list[list[Any]], times: list[int], out: Outlet) -> None:
+        sessions, gap, timers = self.state.values, self._gap, self.state.timers
+        for index, (key, time) in enumerate(zip(keys, times, strict=True)):
+            there = sessions.get(key, ())
+            near = [one for one in there if one[0] - gap < time < one[1] + gap]
+            gathered = {key: self._joined(near)} if near else {}
+            row = [column[index : index + 1] for column in values]
+            if self._gather(partial(batch.take, [index]), [key], row, gathered, out):
+                continue
+            session = [min([time, *(one[0] for one in near)]), max([time, *(one[1] for one in near)]), gathered[key]]
+            sessions[key] = sorted([*(one for one in there if one not in near), session], key=itemgetter(0))
+            if not near:
+                timers.set(key, time + gap - 1)
+            if self._emit is not CLOSE:
+                self._changed[key] = self._changed.get(key, 0) + 1
+
+    def _joined(self, near: list[list[Any]]) -> Any:
+        """Return what sessions have gathered together, in the order of time."""
+        merge = self._gathering.merge
+        joined = near[0][2]
+        for _, _, state in near[1:]:
+            if merge is None:
+                raise InternalError(f"step {self.context.step!r}: two sessions join, and cannot be merged")
+            joined = merge(joined, state)
+        return joined
+
+    def close(self, reached: int, out: Outlet) -> None:
+        sessions, gap, timers = self.state.values, self._gap, self.state.timers
+        due = dict.fromkeys(key for key, _ in timers.due(reached))
+        self.state.note(due)
+        ended: dict[tuple[int, int], dict[Any, Any]] = {}
+        for key in due:
+            there = sessions.pop(key, ())
+            left = [one for one in there if one[1] + gap - 1 > reached]
+            for first, last, state in there[: len(there) - len(left)]:
+                ended.setdefault((last + gap, first), {})[key] = state
+            if left:
+                sessions[key] = left
+                timers.set(key, left[0][1] + gap - 1)
+            else:
+                self._changed.pop(key, None)
+        for end, start in sorted(ended):
+            self._send_window(start, end, ended[end, start], out)
+
+    def update(self, out: Outlet, *, rows_min: int = 1) -> None:
+        for key in [key for key, rows in self._changed.items() if rows >= rows_min]:
+            del self._changed[key]
+            for first, last, state in self.state.values.get(key, ()):
+                self._send_window(first, last + self._gap, {key: state}, out, update=True)
+
+
+class CountWindows(WindowOperator):
+    """Windows of ``n`` records of a key, in the order of arrival; incomplete ones close at the end of the stream.
+
+    The state of a key is the number of records, their smallest and largest time, and what was gathered.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources, windows
+    >>> words = mp.Job("docs").source("words", sources.Memory(["ant", "bee", "ape", "asp"])).key_by("all", lambda w: "")
+    >>> mp.collect(words.window("threes", windows.count(3)).collect().map("lists", lambda window: window.value))
+    [['ant', 'bee', 'ape'], ['asp']]
+    """
+
+    def __init__(self, context: StepContext, *, gather: Callable[[], Gathering], n: int) -> None:
+        super().__init__(context, gather=gather)
+        self._n = n
+
+    def add(self, batch: Batch, keys: list[Any], values: list[list[Any]], times: list[int], out: Outlet) -> None:
+        states = self.state.values
+        for index, (key, time) in enumerate(zip(keys, times, strict=True)):
+            count, first, last, *state = states.get(key, (0, time, time))
+            gathered = dict.fromkeys((key,), *state) if state else {}
+            row = [column[index : index + 1] for column in values]
+            if self._gather(partial(batch.take, [index]), [key], row, gathered, out):
+                continue
+            window = [count + 1, min(first, time), max(last, time), gathered[key]]
+            if window[0] < self._n:
+                states[key] = window
+            else:
+                states.pop(key, None)
+                self._send_full(key, window, out)
+
+    def close(self, reached: int, out: Outlet) -> None:
+        if reached == MAX_EPOCH:
+            states = self.state.values
+            self.state.note(states)
+            for key, window in states.items():
+                window[2] = max(window[2], out.passed())  # its records may be below the epochs sent since
+                self._send_full(key, window, out)
+            states.clear()
+
+    def _send_full(self, key: Any, window: list[Any], out: Outlet) -> None:
+        count, first, last, state = window
+        start, end = (first, last + 1) if self.context.timed else (0, count)
+        self._send_window(start, end, {key: state}, out)

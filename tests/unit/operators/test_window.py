@@ -1,0 +1,249 @@
+"""Windows against a definition of what belongs to which: in one process, and in the simulator with moves and losses."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, Final
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import malstrom_py as mp
+from malstrom_py import agg, sinks, sources, windows
+from malstrom_py.data.messages import MAX_EPOCH
+from malstrom_py.operators.window import Panes, SessionWindows, TimeWindows
+from malstrom_py.snapshot.store import MemoryStore
+from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.windows import Windows
+
+BOUND: Final = 8
+SEEDS: Final = 12
+Row = tuple[str, int, int]
+"""A key, a time, and a number."""
+
+ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-30, 60), st.integers(-5, 5)), max_size=40)
+WINDOWS: Final[dict[str, Windows]] = {
+    "tumbling": windows.tumbling(10),
+    "tumbling, origin": windows.tumbling(7, origin=-3),
+    "sliding": windows.sliding(12, 4),
+    "sliding, odd": windows.sliding(5, 2, origin=1),
+    "session": windows.session(6),
+}
+
+
+def on_time(rows: list[Row]) -> list[Row]:
+    """Return the rows that are not late in one part."""
+    kept, epoch = [], -(1 << 62)
+    for row in rows:
+        if row[1] > epoch:
+            kept.append(row)
+            epoch = max(epoch, row[1] - BOUND - 1)
+    return kept
+
+
+def spans(kind: Windows, times: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the windows that have one of ``times``, all of one key."""
+    if isinstance(kind, windows.Sliding):
+        size, step, origin = kind.in_unit("ms", "test")
+        low, high = min(times, default=0), max(times, default=0)
+        for start in range(origin + (low - size - origin) // step * step, high + 1, step):
+            if any(start <= time < start + size for time in times):
+                yield start, start + size
+        return
+    assert isinstance(kind, windows.Session)
+    gap, run = kind.in_unit("ms", "test"), list[int]()
+    for time in [*sorted(times), 1 << 62]:
+        if run and time - run[-1] >= gap:
+            yield run[0], run[-1] + gap
+            run = []
+        run.append(time)
+
+
+def expected(kind: Windows, rows: list[Row], value: Callable[[list[int]], Any]) -> Counter[Any]:
+    """Return (key, window) -> how often it comes out: once."""
+    by_key = defaultdict[str, list[Row]](list)
+    for row in rows:
+        by_key[row[0]].append(row)
+    found: Counter[Any] = Counter()
+    for key, own in by_key.items():
+        for start, end in spans(kind, [time for _, time, _ in own]):
+            inside = [number for _, time, number in own if start <= time < end]
+            found[key, start, end, repr(value(inside))] += 1
+    return found
+
+
+def job_of(kind: Windows, rows: list[Row], gather: Callable[[Any], Any], *, parts: int = 1, **options: Any) -> Any:
+    """Return a job of these windows, and its sink."""
+    job, out = mp.Job("windows"), sinks.Memory()
+    timed = job.source("rows", sources.Memory(rows, parts=parts)).assign_timestamps("time", lambda row: row[1])
+    kept, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(BOUND))
+    keyed = kept.key_by("key", lambda row: row[0]).map("number", lambda row: row[2])
+    gather(keyed.window("window", kind, **options)).sink("out", out)
+    return job, out
+
+
+def found(out: sinks.Memory) -> Counter[Any]:
+    """Return the final results as `expected` does."""
+    return Counter(
+        (key, result.start, result.end, repr(result.value))
+        for key, results in out.by_key.items()
+        for result in results
+        if not result.update
+    )
+
+
+def in_any_order(numbers: list[int], number: int) -> list[int]:
+    return sorted([*numbers, number])
+
+
+HOW: Final[dict[str, tuple[Callable[[Any], Any], Callable[[list[int]], Any]]]] = {
+    "count": (lambda w: w.count(), len),
+    "sum": (lambda w: w.sum(), sum),
+    "max": (lambda w: w.max(), max),
+    "aggregate": (
+        lambda w: w.aggregate(n=agg.count(), total=agg.sum(), least=agg.min()),
+        lambda numbers: {"n": len(numbers), "total": sum(numbers), "least": min(numbers)},
+    ),
+    "reduce": (lambda w: w.reduce(operator.add), sum),
+    "collect": (lambda w: w.collect().map("sorted", lambda r: r._replace(value=sorted(r.value))), sorted),
+    "fold": (
+        lambda w: w.fold(in_any_order, default=list, merge=lambda left, right: sorted(left + right)),
+        sorted,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+@settings(max_examples=40, deadline=None)
+@given(rows=ROWS, how=st.sampled_from(sorted(HOW)), batch=st.sampled_from((1, 3, 1024)), workers=st.integers(1, 2))
+def test_each_record_is_in_its_windows(kind: str, rows: list[Row], how: str, batch: int, workers: int) -> None:
+    gather, value = HOW[how]
+    job, out = job_of(WINDOWS[kind], rows, gather)
+    mp.run(job, workers=workers, batch=mp.Batching(rows_max=batch), progress=False, checks=True)
+    assert found(out) == expected(WINDOWS[kind], on_time(rows), value)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=ROWS, batch=st.sampled_from((1, 3, 1024)))
+def test_sliding_windows_of_a_fold_that_cannot_be_merged_are_kept_whole(rows: list[Row], batch: int) -> None:
+    kind = windows.sliding(5, 2)
+    job, out = job_of(kind, rows, lambda w: w.fold(in_any_order, default=list))
+    mp.run(job, batch=mp.Batching(rows_max=batch), progress=False)
+    assert found(out) == expected(kind, on_time(rows), sorted)
+
+
+def steady() -> list[Row]:
+    """Return rows that are out of order by up to `BOUND`, with gaps between sessions; some keys come once."""
+    return [
+        (
+            f"once-{number}" if number % 9 == 0 else f"k{number * 7 % 5}",
+            number // 2 + number // 40 * 20 + (BOUND + 1, 0, 5, 1)[number // 2 % 4],
+            number % 7,
+        )
+        for number in range(200)
+    ]
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_p2_windows_come_once_through_moves_losses_and_snapshots(kind: str) -> None:
+    rows = steady()
+    want = expected(WINDOWS[kind], rows, lambda numbers: {"n": len(numbers), "total": sum(numbers)})
+    for seed in range(SEEDS):
+        job, out = job_of(WINDOWS[kind], rows, lambda w: w.aggregate(n=agg.count(), total=agg.sum()), parts=2)
+        mp.Simulation(workers=2, seed=seed).run(job)
+        assert found(out) == want, seed
+
+
+def wrong(place: Any, method: str, of: Callable[[Any], Any]) -> bool:
+    """Return whether a wrong version of ``method`` is seen within some seeds."""
+    rows = steady()
+    kind = WINDOWS["session" if place is SessionWindows else "sliding, odd"]
+    want = expected(kind, rows, sum)
+    with patch.object(place, method, of(getattr(place, method))):
+        for seed in range(60):
+            job, out = job_of(kind, rows, lambda w: w.sum())
+            try:
+                kept = mp.Snapshots(MemoryStore(), interval_s=0.001, chain_max=8)
+                mp.Simulation(workers=2, seed=seed, crashes=seed % 3, snapshots=kept).run(job)
+            except Exception:
+                return True
+            if found(out) != want:
+                return True
+    return False
+
+
+def panes_that_stay(right: Any) -> Any:
+    """A key that leaves keeps its panes here, so its windows come twice."""
+    return lambda panes, key: None
+
+
+def panes_lost_in_deltas(right: Any) -> Any:
+    """A barrier finds only one pane of a key."""
+    return lambda panes, key: dict(list(right(panes, key).items())[:1])
+
+
+def one_side_of_a_session(right: Any) -> Any:
+    """Two sessions that join keep what one of them had."""
+    return lambda step, near: near[0][2]
+
+
+def too_early(right: Any) -> Any:
+    """Windows close one unit before the epoch reaches their last moment."""
+    return lambda step, reached, out: right(step, min(reached + 1, MAX_EPOCH), out)
+
+
+def changes_unnoted(right: Any) -> Any:
+    """Closed windows are not noted as changed, so a delta keeps them."""
+
+    def close(step: Any, reached: int, out: Any) -> None:
+        with patch.object(KeyedState, "note", lambda *given: None):
+            right(step, reached, out)
+
+    return close
+
+
+@pytest.mark.parametrize(
+    ("place", "method", "of"),
+    [
+        (Panes, "__delitem__", panes_that_stay),
+        (Panes, "__getitem__", panes_lost_in_deltas),
+        (SessionWindows, "_joined", one_side_of_a_session),
+        (TimeWindows, "close", too_early),
+        (TimeWindows, "close", changes_unnoted),
+    ],
+)
+def test_p2_a_wrong_window_is_seen(place: Any, method: str, of: Callable[[Any], Any]) -> None:
+    assert wrong(place, method, of)
+
+
+def test_early_results_are_marked_and_the_last_is_final() -> None:
+    rows = [("a", time, 1) for time in range(25)]
+    for emit, updates in ((4, {4, 8}), (timedelta(milliseconds=5), {5, 10})):
+        job, out = job_of(windows.tumbling(10), rows, lambda w: w.count(), emit=emit)
+        mp.run(job, batch=mp.Batching(rows_max=1), progress=False)
+        early = [result for result in out.by_key["a"] if result.update]
+        assert {result.value for result in early if result.start == 0} <= updates | {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+        assert early
+        assert [tuple(result) for result in out.by_key["a"] if not result.update] == [
+            (0, 10, 10, False),
+            (10, 20, 10, False),
+            (20, 30, 5, False),
+        ]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_last_value_of_each_key_comes_once_at_the_end(kept: bool) -> None:
+    values = [(number % 7, None if number % 3 else number) for number in range(100)]
+    want = {key: [[value for at, value in values if at == key][-1]] for key in range(7)}
+    for seed in range(SEEDS):
+        job, out = mp.Job("finals"), sinks.Memory()
+        keyed = job.source("in", sources.Memory(values)).key_by("key", lambda row: row[0])
+        keyed.map("value", lambda row: row[1]).final("last").sink("out", out)
+        snapshots: mp.Snapshots | None = mp.Snapshots(MemoryStore(), interval_s=0.001) if kept else None
+        mp.Simulation(workers=2, seed=seed, snapshots=snapshots, crashes=seed % 3).run(job)
+        assert out.by_key == want, seed
