@@ -15,7 +15,7 @@ import pytest
 from hypothesis import strategies as st
 
 import malstrom_py as mp
-from malstrom_py import agg
+from malstrom_py import agg, windows
 from malstrom_py.operators.base import Operator
 from malstrom_py.testing import LAWS, as_step, check_operator
 from tests.laws.logics import (
@@ -153,6 +153,15 @@ TABLE = [
     stateless(
         "enrich", lambda s: s.enrich("step", look_up, by=lambda v: v % 3, combine=risky_pair, on_error="dead-letter")
     ),
+    stateful("time_windows", lambda s: s.window("step", windows.tumbling(7)).aggregate(**FIGURES), timed=True),
+    stateful("time_windows", lambda s: s.window("step", windows.sliding(6, 4)).collect(), timed=True),
+    stateful("time_windows", lambda s: s.window("step", windows.sliding(5, 2)).fold(max, default=int), timed=True),
+    stateful("time_windows", lambda s: s.window("step", windows.tumbling(9), on_error="skip").sum(risky), timed=True),
+    stateful("session_windows", lambda s: s.window("step", windows.session(4)).mean(), timed=True),
+    stateful("session_windows", lambda s: s.window("step", windows.session(3)).collect(), timed=True),
+    stateful("count_windows", lambda s: s.window("step", windows.count(3)).max(), timed=True),
+    stateful("count_windows", lambda s: s.window("step", windows.count(2)).reduce(max)),
+    stateful("final", lambda s: s.sum("sum").final("step")),
     stateful("top_n", lambda s: s.top_n("step", 2, by=lambda v: v[0]), values=PAIRS, timed=True),
     stateful("distinct", lambda s: s.distinct("step"), values=WORDS, timed=True),
     stateful("collect", lambda s: s.collect("step", size=3), timed=True),
@@ -184,7 +193,7 @@ ENDS = {"read_source", "write_sink"}
 """The steps without an input or an output: `tests/unit/sources` and `tests/unit/sinks` check their contracts."""
 
 
-PARTS_OF_STEPS = {"ColumnStep", "Figure", "KeyByPart"}
+PARTS_OF_STEPS = {"ColumnStep", "Figure", "KeyByPart", "WindowOperator"}
 """Operators that no step of a stream is made of alone."""
 
 
