@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import sinks, sources
+from malstrom_py import partitioners, sinks, sources
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine
+from malstrom_py.workers.engine.state_transfer import StateTransfer
 from tests.simulation.jobs.runs import run
 from tests.simulation.jobs.wrong_protocols import WRONG, WrongProtocol, by_detours, timers_unseen
 
@@ -52,6 +55,49 @@ def test_r4_a_key_that_has_only_timers_moves() -> None:
     assert [alarms(seed) for seed in range(8)] == [right] * 8
     with patch.object(KeyedState, "interrogate", timers_unseen(KeyedState.interrogate)):
         assert any(alarms(seed) != right for seed in range(8))
+
+
+def keyed_in_two_ways(seed: int) -> dict[str, list[int]]:
+    """Counts of two streams with different partitioners, whose dead letters are one stream: one region with both."""
+    job, outs = mp.Job("two-ways"), {name: sinks.Memory() for name in ("hash", "index", "letters")}
+    letters = []
+    for name, partitioner in (("hash", partitioners.stable_hash), ("index", partitioners.index)):
+        numbers = job.source(name, sources.Memory(range(40))).key_by(
+            f"key-{name}", lambda n: n % 5, partitioner=partitioner
+        )
+        numbers.count(f"count-{name}").map(f"risky-{name}", risky, on_error="dead-letter").sink(
+            f"out-{name}", outs[name]
+        )
+        letters.append(job.dead_letters(f"risky-{name}"))
+    letters[0].union("both", letters[1]).sink("out-letters", outs["letters"])
+    mp.Simulation(workers=2, seed=seed, rescales=2, crashes=0).run(job)
+    return {name: sorted(out.items) for name, out in outs.items() if name != "letters"}
+
+
+def risky(count: int) -> int:
+    if count == 3:
+        raise ValueError("three")
+    return count
+
+
+def first_group_only(right: Callable[..., Any]) -> Callable[..., Any]:
+    """A parcel is installed in the steps of one partitioner only."""
+
+    def install(transfer: StateTransfer, parcel: Any) -> None:
+        all_groups, transfer._keyed = transfer._keyed, transfer._keyed[:1]
+        try:
+            right(transfer, parcel)
+        finally:
+            transfer._keyed = all_groups
+
+    return install
+
+
+def test_r5_a_region_with_two_partitioners_moves_the_state_of_both() -> None:
+    right = dict.fromkeys(("hash", "index"), sorted([1, 2, 4, 5, 6, 7, 8] * 5))
+    assert [keyed_in_two_ways(seed) for seed in range(8)] == [right] * 8
+    with patch.object(StateTransfer, "install", first_group_only(StateTransfer.install)):
+        assert any(keyed_in_two_ways(seed) != right for seed in range(8))
 
 
 def test_every_rule_that_jobs_can_break_is_broken_by_one() -> None:
