@@ -62,3 +62,10 @@ def readings(n: int) -> list[Reading]:
     """``n`` pairs of time and number."""
     rng = random.Random(SEED)
     return [(START_MS + max(number - int(rng.random() * 2000), 0), number) for number in range(n)]
+
+
+def w2(n: int) -> list[tuple[str, int, int]]:
+    """``n`` rows of key, time and number: 1,000 keys, one row per ms, up to 2 s out of order."""
+    rng = random.Random(SEED)
+    keys = [f"user-{number:04d}" for number in range(1000)]
+    return [(rng.choice(keys), START_MS + number - int(rng.random() * 2000), number % 1000) for number in range(n)]

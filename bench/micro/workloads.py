@@ -12,7 +12,7 @@ from typing import Any
 import malstrom_py as mp
 from bench.micro import inputs
 from bench.micro.inputs import Bid, Pair, Reading
-from malstrom_py import agg, sources
+from malstrom_py import agg, sources, windows
 from malstrom_py.data.batch import Batch
 from malstrom_py.worker_context import WorkerInfo
 
@@ -259,12 +259,65 @@ def _on_time(stream: mp.StreamBuilder[None, Any]) -> mp.StreamBuilder[None, Any]
 
 event_time_job = through(_on_time, lambda values: sum([value[1] for value in values]))
 
+# W2: count and sum per key and tumbling window, as (key, time, number).
+
+BOUND_W2_MS = 2_000
+WINDOW_MS = 10_000
+
+Row = tuple[str, int, int]
+
+
+def w2_key_of(row: Row) -> str:
+    return row[0]
+
+
+def w2_time_of(row: Row) -> int:
+    return row[1]
+
+
+def w2_number_of(row: Row) -> int:
+    return row[2]
+
+
+def w2_loop(rows: list[Row]) -> Check:
+    windows: dict[int, dict[str, tuple[int, int]]] = {}
+    largest = -(2**63)
+    for row in rows:
+        time = w2_time_of(row)
+        if time > largest:  # noqa: PLR1730  by hand one would not call max() per record
+            largest = time
+        if time >= largest - BOUND_W2_MS:
+            key, number = w2_key_of(row), w2_number_of(row)
+            start = time - time % WINDOW_MS
+            of_keys = windows.get(start)
+            if of_keys is None:
+                of_keys = windows[start] = {}
+            count, total = of_keys.get(key, (0, 0))
+            of_keys[key] = count + 1, total + number
+    results = [(start, *figures) for start, of_keys in windows.items() for figures in of_keys.values()]
+    return len(results), sum([(3 * count + total) * (start // WINDOW_MS + 1) for start, count, total in results])
+
+
+def w2_build(stream: mp.StreamBuilder[None, Any]) -> mp.StreamBuilder[Any, Any]:
+    timed = stream.assign_timestamps("time", w2_time_of)
+    on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(BOUND_W2_MS))
+    minutes = on_time.key_by("key", w2_key_of).window("windows", windows.tumbling(WINDOW_MS))
+    return minutes.aggregate(n=agg.count(), total=agg.sum(w2_number_of))
+
+
+def w2_total(results: list[Any]) -> int:
+    return sum([(3 * value["n"] + value["total"]) * (start // WINDOW_MS + 1) for start, _, value, _ in results])
+
+
+w2_job = through(w2_build, w2_total)
+
 WORKLOADS = [
     Workload("W1 uniform", lambda n: inputs.w1(n, zipf=False), w1_loop, w1_job, 0.65, "w1_uniform", fresh=inputs.fresh),
     Workload("W1 zipf", lambda n: inputs.w1(n, zipf=True), w1_loop, w1_job, 0.65, "w1_zipf", fresh=inputs.fresh),
     Workload("q1 map", lambda n: inputs.bids(n // 2), q1_loop, q1_job, 0.60, "q1"),
     Workload("q2 filter", lambda n: inputs.bids(n // 2), q2_loop, q2_job, 0.60, "q2"),
     Workload("fan-out q1+q2", lambda n: inputs.bids(n // 2), fan_out_loop, fan_out_job),
+    Workload("W2 windows", lambda n: inputs.w2(n // 2), w2_loop, w2_job, 0.45),
     Workload("event time", inputs.readings, event_time_loop, event_time_job),
     Workload("aggregate", lambda n: inputs.w1(n // 2, zipf=False), aggregate_loop, aggregate_job, fresh=inputs.fresh),
     Workload("W1 on_data", lambda n: inputs.w1(n, zipf=False), w1_loop, w1_on_data, fresh=inputs.fresh),
