@@ -5,7 +5,8 @@ state. ``field`` is the aggregated part of a value: a function, a column's name,
 ``by`` of the steps ``sum``, ``min``, ``max`` and ``mean``. Steps and aggregates treat special values alike:
 
 - ``sum``, ``min``, ``max``, ``mean`` and ``std`` take no None: such a record fails, and the step's ``on_error=``
-  decides; filter it out first. ``count``, ``first``, ``last`` and ``n_unique`` take None like any value.
+  decides. ``count``, ``first``, ``last`` and ``n_unique`` take None like any value. With ``skip_nulls=True`` all leave
+  None out, as SQL does: the result over no other value is None, or 0 of ``count`` and ``n_unique``.
 - NaN makes ``sum``, ``mean`` and ``std`` NaN permanently. NaN is neither smaller nor larger than any value, so ``min``
   and ``max`` keep their value; if the first value is NaN the result stays NaN.
 - ``sum``, ``min``, ``max`` and ``mean`` return numbers of the type of their input (int, float, Decimal).
@@ -15,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from malstrom_py.errors import PlanError
@@ -95,16 +97,20 @@ class Aggregation(Generic[S, R_co]):
             results.append(result)
 
 
-def count() -> Aggregation[int, int]:
-    """Count the records; their values do not matter.
+def count(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[int, int]:
+    """Count the records; their values do not matter. With ``skip_nulls`` count those whose field is not None.
 
-    >>> count(), sum("price")
-    (agg.count(), agg.sum('price'))
+    >>> count(), sum("price"), count("price", skip_nulls=True)
+    (agg.count(), agg.sum('price'), agg.count('price'))
     """
+    if skip_nulls:
+        return _nulls(Aggregation("count", int, _one_more, _plus, unchanged, _field(field, "count")), skip=True)
+    if field is not None:
+        raise PlanError("agg.count counts all records: with a field it takes skip_nulls=True, as COUNT(field) of SQL")
     return Aggregation("count", int, _one_more, _plus, unchanged, blind=True, fast=_count_rows)
 
 
-def sum(field: Field = None) -> Aggregation[Any, Any]:
+def sum(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
     """Sum the values; 0 for no values.
 
     >>> import malstrom_py as mp
@@ -113,25 +119,36 @@ def sum(field: Field = None) -> Aggregation[Any, Any]:
     >>> mp.collect(sales.key_by("shop", "shop").aggregate("so-far", sold=agg.sum("n"), sales=agg.count()))
     [{'sold': 2, 'sales': 1}, {'sold': 5, 'sales': 2}]
     """
-    return Aggregation("sum", int, _plus, _plus, unchanged, _field(field, "sum"), fast=_sum_rows)
+    return _nulls(
+        Aggregation("sum", int, _plus, _plus, unchanged, _field(field, "sum"), fast=_sum_rows), skip=skip_nulls
+    )
 
 
-def min(field: Field = None) -> Aggregation[Any, Any]:
+def min(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
     """Return the smallest value, of equal ones the first; None for no values."""
-    return Aggregation("min", _nothing, _smaller, _smaller_state, unchanged, _field(field, "min"), fast=_min_rows)
+    return _nulls(
+        Aggregation("min", _nothing, _smaller, _smaller_state, unchanged, _field(field, "min"), fast=_min_rows),
+        skip=skip_nulls,
+    )
 
 
-def max(field: Field = None) -> Aggregation[Any, Any]:
+def max(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
     """Return the largest value, of equal ones the first; None for no values."""
-    return Aggregation("max", _nothing, _larger, _larger_state, unchanged, _field(field, "max"), fast=_max_rows)
+    return _nulls(
+        Aggregation("max", _nothing, _larger, _larger_state, unchanged, _field(field, "max"), fast=_max_rows),
+        skip=skip_nulls,
+    )
 
 
-def mean(field: Field = None) -> Aggregation[tuple[int, Any], Any]:
+def mean(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[tuple[int, Any], Any]:
     """Compute the arithmetic mean; None for no values."""
-    return Aggregation("mean", _no_mean, _mean_add, _mean_merge, _mean, _field(field, "mean"), fast=_mean_rows)
+    return _nulls(
+        Aggregation("mean", _no_mean, _mean_add, _mean_merge, _mean, _field(field, "mean"), fast=_mean_rows),
+        skip=skip_nulls,
+    )
 
 
-def std(field: Field = None) -> Aggregation[tuple[int, Any, Any], float | None]:
+def std(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[tuple[int, Any, Any], float | None]:
     """Compute the sample standard deviation, a float, as in Polars (divided by n - 1); None for fewer than two values.
 
     Numerically stable: by Welford's recurrence, merged by that of Chan, Golub and LeVeque.
@@ -143,27 +160,30 @@ def std(field: Field = None) -> Aggregation[tuple[int, Any, Any], float | None]:
     >>> round(of_values.finish(state), 6)
     5.477226
     """
-    return Aggregation("std", _no_deviation, _std_add, _std_merge, _std, _field(field, "std"))
+    return _nulls(Aggregation("std", _no_deviation, _std_add, _std_merge, _std, _field(field, "std")), skip=skip_nulls)
 
 
-def first(field: Field = None) -> Aggregation[Any, Any]:
+def first(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
     """Return the field of the first record in order of arrival, not of timestamps; None for no records."""
-    return Aggregation("first", tuple, _first_add, _first_merge, _only, _field(field, "first"))
+    return _nulls(Aggregation("first", tuple, _first_add, _first_merge, _only, _field(field, "first")), skip=skip_nulls)
 
 
-def last(field: Field = None) -> Aggregation[Any, Any]:
+def last(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
     """Return the field of the last record in order of arrival, not of timestamps; None for no records."""
-    return Aggregation("last", tuple, _last_add, _last_merge, _only, _field(field, "last"))
+    return _nulls(Aggregation("last", tuple, _last_add, _last_merge, _only, _field(field, "last")), skip=skip_nulls)
 
 
-def n_unique(field: Field = None) -> Aggregation[tuple[set[Any], bool], int]:
+def n_unique(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[tuple[set[Any], bool], int]:
     """Count the distinct values, which must be hashable. Values that are equal in Python, such as 1, 1.0 and True,
     count once, and so do all NaN; but NaN within tuples are equal only if they are the same object.
 
     The count is exact: the state of a key holds each distinct value once, so its size has no other bound.
     """
-    return Aggregation(
-        "n_unique", _unseen, _unique_add, _unique_merge, _unique, _field(field, "n_unique"), check=_unique_check
+    return _nulls(
+        Aggregation(
+            "n_unique", _unseen, _unique_add, _unique_merge, _unique, _field(field, "n_unique"), check=_unique_check
+        ),
+        skip=skip_nulls,
     )
 
 
@@ -207,6 +227,43 @@ def _field(field: Field, name: str) -> Field:
         f"agg.{name} takes a column's name or a function of the value, or nothing for the value itself, "
         f"got {type(field).__name__}"
     )
+
+
+def _nulls(one: Aggregation[Any, Any], *, skip: bool) -> Aggregation[Any, Any]:
+    """Return ``one``, which leaves out None if ``skip``: the state is None before the first other value."""
+    if not skip:
+        return one
+    return replace(
+        one,
+        init=_nothing,
+        add=partial(_add_known, one),
+        merge=partial(_merge_known, one),
+        finish=partial(_finish_known, one),
+        check=None if one.check is None else partial(_check_known, one),
+        fast=None,
+    )
+
+
+def skipping_nulls(one: Aggregation[Any, Any]) -> Aggregation[Any, Any]:
+    """Return ``one`` without values that are None."""
+    return _nulls(one, skip=True)
+
+
+def _add_known(one: Aggregation[Any, Any], state: Any, value: Any) -> Any:
+    return state if value is None else one.add(one.init() if state is None else state, value)
+
+
+def _check_known(one: Aggregation[Any, Any], state: Any, value: Any) -> object:
+    return None if value is None or one.check is None else one.check(one.init() if state is None else state, value)
+
+
+def _merge_known(one: Aggregation[Any, Any], left: Any, right: Any) -> Any:
+    return left if right is None else right if left is None else one.merge(left, right)
+
+
+def _finish_known(one: Aggregation[Any, Any], state: Any) -> Any:
+    # As in SQL the sum of no values is unknown, and their number is 0.
+    return (None if one.name == "sum" else one.finish(one.init())) if state is None else one.finish(state)
 
 
 def unchanged(state: Any) -> Any:

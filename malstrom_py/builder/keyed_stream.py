@@ -346,28 +346,56 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         return self._then("count", name, Count, None, upgrade=upgrade)
 
     def sum(
-        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+        self,
+        name: str,
+        *,
+        by: By[V_co, Any] = None,
+        skip_nulls: bool = False,
+        on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, Any]:
         """Emit per record the sum of its key's values so far."""
-        return self._then("sum", name, partial(Sum, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade)
+        factory = partial(Sum, by=number_of(by, name), skip_nulls=skip_nulls)
+        return self._then("sum", name, factory, by, on_error=on_error, upgrade=upgrade)
 
     def min(
-        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+        self,
+        name: str,
+        *,
+        by: By[V_co, Any] = None,
+        skip_nulls: bool = False,
+        on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, Any]:
         """Emit per record the smallest of its key's values so far."""
-        return self._then("min", name, partial(Min, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade)
+        factory = partial(Min, by=number_of(by, name), skip_nulls=skip_nulls)
+        return self._then("min", name, factory, by, on_error=on_error, upgrade=upgrade)
 
     def max(
-        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+        self,
+        name: str,
+        *,
+        by: By[V_co, Any] = None,
+        skip_nulls: bool = False,
+        on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, Any]:
         """Emit per record the largest of its key's values so far."""
-        return self._then("max", name, partial(Max, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade)
+        factory = partial(Max, by=number_of(by, name), skip_nulls=skip_nulls)
+        return self._then("max", name, factory, by, on_error=on_error, upgrade=upgrade)
 
     def mean(
-        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+        self,
+        name: str,
+        *,
+        by: By[V_co, Any] = None,
+        skip_nulls: bool = False,
+        on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, float]:
         """Emit per record the mean of its key's values so far."""
-        return self._then("mean", name, partial(Mean, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade)
+        factory = partial(Mean, by=number_of(by, name), skip_nulls=skip_nulls)
+        return self._then("mean", name, factory, by, on_error=on_error, upgrade=upgrade)
 
     def aggregate(
         self,

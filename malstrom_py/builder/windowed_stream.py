@@ -105,21 +105,21 @@ class WindowedStream(Generic[K, V_co]):
         """Send the number of each window's records."""
         return self._one(agg.count())
 
-    def sum(self, by: By[V_co, Any] = None) -> KeyedStreamBuilder[K, WindowResult[Any]]:
+    def sum(self, by: By[V_co, Any] = None, *, skip_nulls: bool = False) -> KeyedStreamBuilder[K, WindowResult[Any]]:
         """Send the sum of each window's values."""
-        return self._one(agg.sum(by))
+        return self._one(agg.sum(by, skip_nulls=skip_nulls))
 
-    def min(self, by: By[V_co, Any] = None) -> KeyedStreamBuilder[K, WindowResult[Any]]:
+    def min(self, by: By[V_co, Any] = None, *, skip_nulls: bool = False) -> KeyedStreamBuilder[K, WindowResult[Any]]:
         """Send the smallest of each window's values."""
-        return self._one(agg.min(by))
+        return self._one(agg.min(by, skip_nulls=skip_nulls))
 
-    def max(self, by: By[V_co, Any] = None) -> KeyedStreamBuilder[K, WindowResult[Any]]:
+    def max(self, by: By[V_co, Any] = None, *, skip_nulls: bool = False) -> KeyedStreamBuilder[K, WindowResult[Any]]:
         """Send the largest of each window's values."""
-        return self._one(agg.max(by))
+        return self._one(agg.max(by, skip_nulls=skip_nulls))
 
-    def mean(self, by: By[V_co, Any] = None) -> KeyedStreamBuilder[K, WindowResult[float]]:
+    def mean(self, by: By[V_co, Any] = None, *, skip_nulls: bool = False) -> KeyedStreamBuilder[K, WindowResult[float]]:
         """Send the mean of each window's values."""
-        return self._one(agg.mean(by))
+        return self._one(agg.mean(by, skip_nulls=skip_nulls))
 
     def _one(self, one: Aggregation[Any, Any]) -> KeyedStreamBuilder[K, WindowResult[Any]]:
         return self._add(partial(gather_one, one), repr(one))

@@ -240,6 +240,11 @@ class Figure(KeyedOperator):
 
     aggregation: Aggregation[Any, Any]
 
+    def __init__(self, context: StepContext, *, skip_nulls: bool = False, **options: Any) -> None:
+        super().__init__(context, **options)
+        if skip_nulls:
+            self.aggregation = agg.skipping_nulls(self.aggregation)
+
     def update(self, rows: Rows, results: list[Any]) -> None:
         self.aggregation.run(rows, results, self.states)
 

@@ -162,6 +162,7 @@ TABLE = [
     stateful("count_windows", lambda s: s.window("step", windows.count(3)).max(), timed=True),
     stateful("count_windows", lambda s: s.window("step", windows.count(2)).reduce(max)),
     stateful("final", lambda s: s.sum("sum").final("step")),
+    stateful("sum", lambda s: s.sum("step", skip_nulls=True), values=st.none() | st.integers(-9, 9), timed=True),
     stateful("top_n", lambda s: s.top_n("step", 2, by=lambda v: v[0]), values=PAIRS, timed=True),
     stateful("distinct", lambda s: s.distinct("step"), values=WORDS, timed=True),
     stateful("collect", lambda s: s.collect("step", size=3), timed=True),

@@ -276,3 +276,37 @@ def test_the_parts_of_an_own_aggregate_are_functions(missing: str) -> None:
         parts: dict[str, Any] = {"init": int, "add": max, "merge": max, "finish": int, missing: wrong}
         with pytest.raises(PlanError, match=rf"agg\.custom: {missing} must be a function"):
             agg.custom(**parts)
+
+
+NULLS = st.lists(st.none() | st.integers(-9, 9), max_size=12)
+KINDS: dict[str, Callable[[list[int]], Any]] = {
+    "count": len,
+    "sum": lambda values: sum(values) if values else None,
+    "min": lambda values: min(values) if values else None,
+    "max": lambda values: max(values) if values else None,
+    "mean": lambda values: sum(values) / len(values) if values else None,
+    "first": lambda values: values[0] if values else None,
+    "last": lambda values: values[-1] if values else None,
+    "n_unique": lambda values: len(set(values)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(before=NULLS, after=NULLS)
+def test_nulls_are_left_out_as_in_sql(kind: str, before: list[int | None], after: list[int | None]) -> None:
+    one: agg.Aggregation[Any, Any] = getattr(agg, kind)(skip_nulls=True)
+    parts = []
+    for values in (before, after):
+        state = one.init()
+        for value in values:
+            if one.check is not None:
+                one.check(state, value)
+            state = one.add(state, value)
+        parts.append(state)
+    known = [value for value in (*before, *after) if value is not None]
+    assert one.finish(one.merge(*parts)) == KINDS[kind](known)
+
+
+def test_count_of_a_field_needs_skip_nulls() -> None:
+    with pytest.raises(PlanError, match="skip_nulls=True"):
+        agg.count("price")
