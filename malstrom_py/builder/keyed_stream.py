@@ -14,7 +14,7 @@ from malstrom_py.agg import Aggregation
 from malstrom_py.builder.plan import Port
 from malstrom_py.builder.state_migration import Migrate, Upgrade
 from malstrom_py.builder.stream import StreamBuilder
-from malstrom_py.builder.windowed_stream import WindowedStream
+from malstrom_py.builder.windowed_stream import WindowedStream, joined
 from malstrom_py.data.time import to_span
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Final, Fold, Max, Mean, Min, Reduce, Sum, TopN
@@ -25,6 +25,7 @@ from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.operators.logic import LogicLike, StatelessLike, hooks_of
 from malstrom_py.operators.stateful_map import StatefulFlatMap, StatefulMap, TtlMap
 from malstrom_py.operators.stateful_op import StatefulOp
+from malstrom_py.operators.window import How
 from malstrom_py.validation import (
     at_least,
     check_name,
@@ -433,6 +434,22 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         return self._then(
             "distinct", name, partial(Distinct, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade
         )
+
+    def join(
+        self,
+        name: str,
+        right: KeyedStreamBuilder[K, W],
+        *,
+        window: Windows,
+        how: How = "inner",
+        **upgrade: Unpack[Upgrade],
+    ) -> KeyedStreamBuilder[K, tuple[V_co, W]]:
+        """Pair the records of two streams that have the same key and are in the same ``window``, when it closes.
+
+        The values are ``(left, right)``, each left one with each right one. ``how="left"`` sends left records without a
+        partner too, as ``(left, None)``; ``"outer"`` those of both streams. Both are keyed and timed alike.
+        """
+        return joined(self, right, name, window, how, upgrade)
 
     def final(self, name: str | None = None, **upgrade: Unpack[Upgrade]) -> KeyedStreamBuilder[K, V_co]:
         """Send the last value of each key, once, at the end of the stream: of running figures the final ones.

@@ -11,7 +11,7 @@ import sys
 from typing import Any, Final
 
 _WINDOWS: Final = ".key_by(…), then .window('name', windows.tumbling(…)), or sliding, session, count"
-_JOINS: Final = "there are no joins yet; .union(…) before .key_by(…), and .stateful_flat_map(…), match two streams"
+_JOINS: Final = ".key_by(…) on both streams, then left.join('name', right, window=windows.tumbling(…))"
 _FINALS: Final = "take a running step, then .final(), which sends the last value of each key at the end"
 _SINK: Final = "a stream ends by .sink('name', sink), with one of malstrom_py.sinks"
 _SOURCE: Final = "a stream begins by job.source('name', source), with one of malstrom_py.sources"
@@ -38,7 +38,7 @@ STREAM: Final = {
     **_all("hopping hoppingwindow sliding slidingwindow collectwindow foldwindow", _WINDOWS, "windows.md"),
     **_all("reducewindow maxwindow minwindow joinwindow windowfold", _WINDOWS, "windows.md"),
     **_all("session sessions sessionwindow", _WINDOWS, "windows.md"),
-    **_all("join joinlatest joinasof joininterval intervaljoin cogroup connect zip", _JOINS, "joins"),
+    **_all("joinlatest joinasof joininterval intervaljoin cogroup connect zip", _JOINS, "joins.md"),
     **_all("lookup lookupjoin joinlookup asyncmap mapasync asyncwait", ".enrich(…) on a keyed stream", "enrich.md"),
     **_all("foldfinal reducefinal countfinal maxfinal minfinal", _FINALS, "operators/stateful.md#final"),
     **_all("groupby groupbykey partitionby keyon rekey", ".key_by('name', key)", "operators/keyed.md#key_by"),
@@ -94,7 +94,7 @@ MODULE: Final = {
     **_all("window windowing tumblingwindower slidingwindower", _WINDOWS, "windows.md"),
     **_all("tumblingwindow hoppingwindow slidingwindow tumbling hopping", _WINDOWS, "windows.md"),
     **_all("sessionwindower sessionwindow", _WINDOWS, "windows.md"),
-    **_all("join", _JOINS, "joins"),
+    **_all("join", _JOINS, "joins.md"),
     **_all("eventclock systemclock watermarkstrategy", _TIMES, "event-time.md"),
     **_all("state valuestate table processfunction keyedprocessfunction", _LOGIC, "custom-operators.md"),
     **_all("visualize", "job.explain() and job.to_mermaid()", "api.md"),

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain, compress, repeat
 from math import gcd
 from operator import add, itemgetter, length_hint
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from malstrom_py.agg import Aggregation, unchanged
 from malstrom_py.clock import Clock
@@ -24,6 +24,7 @@ from malstrom_py.errors import InternalError
 from malstrom_py.operators.aggregate import FieldValues
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
+from malstrom_py.operators.stateless import spread
 from malstrom_py.windows import WindowResult
 
 _ABSENT: Final[Any] = object()
@@ -40,7 +41,8 @@ class Gathering:
     """How the records of a window become its value: as of an `Aggregation`, but over one or more values of a record.
 
     ``aggregations``: whose fields are the values; ``loop``: adds rows; ``merge``: None if two parts of a window cannot
-    be merged. ``function``: the user's, which an error message names.
+    be merged. ``function``: the user's, which an error message names. ``spreads``: ``finish`` returns a list, of which
+    each item is a record.
     """
 
     aggregations: Sequence[Aggregation[Any, Any]]
@@ -48,6 +50,7 @@ class Gathering:
     merge: Callable[[Any, Any], Any] | None
     finish: Callable[[Any], Any]
     function: object = None
+    spreads: bool = False
 
 
 def gather_one(one: Aggregation[Any, Any], *, merges: bool = True, function: object = None) -> Gathering:
@@ -159,10 +162,41 @@ def _two_sums(rows: Iterable[Any], states: dict[Any, Any]) -> None:
         if known is None:
             states[key] = [0 + value0, 0 + value1]
         else:
-            sum0, sum1 = known
-            sum0, sum1 = sum0 + value0, sum1 + value1
-            known[0] = sum0
-            known[1] = sum1
+            known[:] = known[0] + value0, known[1] + value1
+
+
+How = Literal["inner", "left", "outer"]
+"""Which records of a join come out without a partner: none, those of the left stream, those of both."""
+
+
+def gather_sides(how: How) -> Gathering:
+    """Gather the values (side, value) of a join, and pair those of both sides, in the order of arrival."""
+
+    def loop(rows: Iterable[Any], states: dict[Any, Any]) -> None:
+        get = states.get
+        for key, (side, value) in rows:
+            sides = get(key)
+            if sides is None:
+                sides = states[key] = [[], []]
+            sides[side].append(value)
+
+    def merge(before: Any, after: Any) -> Any:
+        return [[*earlier, *later] for earlier, later in zip(before, after, strict=True)]
+
+    def pairs(sides: Any) -> list[tuple[Any, Any]]:
+        lefts, rights = sides
+        if not rights and how != "inner":
+            rights = [None]
+        if not lefts and how == "outer":
+            lefts = [None]
+        return [(left, right) for left in lefts for right in rights]
+
+    return Gathering((_WHOLE,), loop, merge, pairs, spreads=True)
+
+
+def on_side(side: int, value: Any) -> tuple[int, Any]:
+    """Return a value of the left (0) or right (1) stream of a join, as `gather_sides` takes it."""
+    return side, value
 
 
 class Panes(MutableMapping[Any, Any]):
@@ -192,9 +226,6 @@ class Panes(MutableMapping[Any, Any]):
             raise KeyError(key)
         for states in self.open.values():
             states.pop(key, None)
-
-    def __contains__(self, key: object) -> bool:
-        return any(key in states for states in self.open.values())
 
     def __iter__(self) -> Iterator[Any]:
         yield from dict.fromkeys(chain.from_iterable(self.open.values()))
@@ -318,9 +349,15 @@ class WindowOperator(StatefulOperator):
             finish = self._gathering.finish
             with self.failures.of_hook(self._gathering.function or finish):
                 values = list(states.values()) if finish is unchanged else list(map(finish, states.values()))
-            results = list(map(_result, zip(repeat(start), repeat(end), values, repeat(update), strict=False)))
             timed = self.context.timed and not self._by_clock
-            out.send(Batch(results, keys=list(states), timestamps=[end - 1] * len(results) if timed else None))
+            keys = list(states)
+            if self._gathering.spreads:
+                keys = spread(keys, list(map(len, values)))
+                records = list(chain.from_iterable(values))
+                out.send(Batch(records, keys=keys, timestamps=[end - 1] * len(records) if timed else None))
+                return
+            results = list(map(_result, zip(repeat(start), repeat(end), values, repeat(update), strict=False)))
+            out.send(Batch(results, keys=keys, timestamps=[end - 1] * len(results) if timed else None))
 
     @property
     def keys(self) -> int | None:

@@ -113,7 +113,7 @@ def names_of(section: str) -> list[str]:
 
 def test_the_page_has_sections() -> None:
     assert len(SECTIONS) >= 10
-    assert {"Joins", "Capture and replay", "Reload", "Metrics and dashboard"} <= set(SECTIONS)
+    assert {"Other joins", "Capture and replay", "Reload", "Metrics and dashboard"} <= set(SECTIONS)
 
 
 @pytest.mark.parametrize("section", SECTIONS)

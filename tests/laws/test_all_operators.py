@@ -157,6 +157,7 @@ TABLE = [
     stateful("time_windows", lambda s: s.window("step", windows.sliding(6, 4)).collect(), timed=True),
     stateful("time_windows", lambda s: s.window("step", windows.sliding(5, 2)).fold(max, default=int), timed=True),
     stateful("time_windows", lambda s: s.window("step", windows.tumbling(9), on_error="skip").sum(risky), timed=True),
+    stateful("time_windows", lambda a, b: a.join("step", b, window=windows.tumbling(7)), inputs=2, timed=True),
     stateful("session_windows", lambda s: s.window("step", windows.session(4)).mean(), timed=True),
     stateful("session_windows", lambda s: s.window("step", windows.session(3)).collect(), timed=True),
     stateful("count_windows", lambda s: s.window("step", windows.count(3)).max(), timed=True),

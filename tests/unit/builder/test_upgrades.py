@@ -61,7 +61,8 @@ def step_of(job: mp.Job, name: str) -> Step:
 @pytest.mark.parametrize("method", sorted(KEYED_METHODS))
 def test_every_step_with_state_says_what_it_was(method: str) -> None:
     stream = keyed()
-    made = getattr(stream, method)("it", **ARGUMENTS.get(method, {}), renamed_from="was", migrate=in_cents)
+    arguments = {"right": stream, "window": windows.tumbling(10)} if method == "join" else ARGUMENTS.get(method, {})
+    made = getattr(stream, method)("it", **arguments, renamed_from="was", migrate=in_cents)
     made = made.count() if method == "window" else made
     made.sink("out", sinks.Memory())
     step = step_of(stream.job, "it")
