@@ -359,10 +359,6 @@ class WindowOperator(StatefulOperator):
             results = list(map(_result, zip(repeat(start), repeat(end), values, repeat(update), strict=False)))
             out.send(Batch(results, keys=keys, timestamps=[end - 1] * len(results) if timed else None))
 
-    @property
-    def keys(self) -> int | None:
-        return sum(1 for _ in self.state.values)
-
 
 class TimeWindows(WindowOperator):
     """Windows of ``size`` every ``step`` from ``origin``, in the unit of the stream.
