@@ -117,7 +117,7 @@ def dtype_of(type_: pa.DataType) -> str:
 
 
 def arrow_of(data: Array, valid: Array | None, type_: pa.DataType | None) -> pa.Array:
-    """Return ``data`` as a column of ``type_``; None: int64 or float64, as they are."""
+    """Return ``data`` as a column of ``type_``; None: int64 or float64."""
     import pyarrow as pa
 
     column = pa.array(data, mask=None if valid is None or valid.all() else ~valid)
