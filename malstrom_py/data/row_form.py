@@ -4,7 +4,7 @@ A form is `DICTS` (the default), `SCALAR`, `TUPLES`, or that of a class with fie
 dataclass or a named tuple. `RowForm.rows` is the only place where columns become rows; a `ColumnBatch` calls it when
 its values are first read.
 
-Rule: a step gives the same results for columns of any form and for the rows that they stand for. So ``by_name`` says
+Rule: a step gives the same results for columns of any form and for rows of that form. So ``by_name`` says
 whether a name addresses the same thing in the columns and in the rows.
 """
 

@@ -1,4 +1,4 @@
-"""Row forms: values made of columns, equal to the rows that they stand for, in every step that reads them."""
+"""Row forms: values made of columns, and fields looked up by name."""
 
 from __future__ import annotations
 

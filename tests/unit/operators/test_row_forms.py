@@ -1,4 +1,4 @@
-"""Steps and file sinks do the same with columns of any row form as with the rows that they stand for."""
+"""Steps and file sinks do the same with columns of any row form as with the rows of that form."""
 
 from __future__ import annotations
 
