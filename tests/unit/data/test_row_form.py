@@ -218,7 +218,7 @@ def test_a_name_is_an_item_of_a_dict_and_a_field_of_a_class() -> None:
     assert [looked_up(itemgetter("key"))(value) for value in VALUES[:-1]] == ["a"] * 4
     window = VALUES[-1]
     assert [getter_of(itemgetter(name), window)(window) for name in ("start", "end", "value")] == [1, 2, 3]
-    # A name that is not that of a field is no attribute: `count` is a method of tuples.
+    # Only fields count: `count` is a method of tuples.
     for value in (window, Named("a", 1)):
         with pytest.raises(TypeError):
             looked_up(itemgetter("count"))(value)
