@@ -56,7 +56,7 @@ class MapWithKey(Map):
 
         def loop(fn: Callable[..., Any], values: Iterable[Any], results: list[Any]) -> None:
             for value, key in zip(values, keys, strict=False):
-                results.append(fn(key, value))  # noqa: PERF401  `results` must hold what came before a raise
+                results.append(fn(key, value))
 
         batch, results = call_each(self._fn, batch, self._failures, out, loop=loop)
         self._return_watch.results(results)
