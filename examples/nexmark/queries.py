@@ -180,7 +180,7 @@ def q4(auctions: Stream, bids: Stream) -> Rows:
 def q6(auctions: Stream, bids: Stream) -> Rows:
     """Average selling price: what did the last ten sales of each seller bring?"""
     sales = winning_bids(auctions, bids).key_by("seller", lambda sale: sale["seller"])
-    # Auctions close on all workers at once: their order is that of time, not of arrival.
+    # Auctions close on all workers, in no order among these: the last ten are those by time.
     last = sales.top_n("last-ten", LAST_SALES, by=lambda sale: (sale["expires"], sale["auction"])).final()
     return last.map_with_key("row", average_price)
 
@@ -297,7 +297,7 @@ def q17(bids: Stream) -> Rows:
 
 
 def q18(bids: Stream) -> Rows:
-    """Last bid: what did each person bid last in each auction? Of several at once the highest price."""
+    """Last bid: what did each person bid last in each auction? Of several at the same time the highest price."""
     pairs = bids.key_by("pair", lambda bid: (bid["bidder"], bid["auction"]))
     return pairs.reduce("last", lambda *bids: max(bids, key=lambda bid: (bid["date_time"], bid["price"]))).final()
 
@@ -315,7 +315,7 @@ QUERIES: Final[dict[str, Query]] = {
 """Name -> query."""
 
 COLUMNS: Final[dict[str, Query]] = {"q1": q1_columns, "q2": q2_columns, "q14": q14_columns}
-"""Name -> query as it is written for columns, where that is different."""
+"""Name -> query as written for columns, where that is different."""
 
 
 def job_of(name: str, events: Events, out: sinks.StatelessSink | sinks.TransactionalSink) -> mp.Job:
