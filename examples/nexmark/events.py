@@ -1,8 +1,8 @@
 """The events of Nexmark, an auction site: of each 50 events one is a new person, three are new auctions, 46 are bids.
 
-Rule: an event follows from the seed and its number alone, so a part of a stream can continue at any position, and any number
-of parts gives the same events. Prices, hot auctions, hot sellers and hot bidders are as in the generator of Beam and
-Flink; random texts are shorter. Times are in milliseconds since 1970, money is in cents.
+Rule: an event follows from the seed and its number alone, so a part of a stream can continue at any position, and any
+number of parts gives the same events. Prices, hot auctions, hot sellers and hot bidders are as in the generator of Beam
+and Flink; random texts are shorter. Times are in milliseconds since 1970, money is in cents.
 """
 
 from __future__ import annotations
