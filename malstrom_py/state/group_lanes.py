@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.agg import Aggregation
-from malstrom_py.data.batch import python_values
+from malstrom_py.data.row_form import python_values
 from malstrom_py.state import group_kernels as kernels
 from malstrom_py.state.group_index import GroupedRows, NotColumnar
 from malstrom_py.state.group_values import (
