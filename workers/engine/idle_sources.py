@@ -21,7 +21,6 @@ from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
 from malstrom_py.workers.engine.executor import Executor
 from malstrom_py.workers.engine.region_input import RegionInput
 
-
 TICK_S: Final = 0.1
 """The shortest time between two epochs in a silence: each goes to all workers."""
 

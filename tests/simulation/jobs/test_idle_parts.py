@@ -105,7 +105,7 @@ class Punctual(Busy):
 
 
 def check_silence(seed: int) -> None:
-    """In each round all parts are silent after a while, some workers come or go meanwhile, and the last windows close."""
+    """In each round all parts fall silent, some workers come or go meanwhile, and the last windows close."""
     rng = random.Random(seed)
     busy = Punctual(rng)
     feds = {
