@@ -33,7 +33,8 @@ class Outcome:
     """What the oracle is shown. ``frontiers``: (step, worker) -> the frontiers there; ``arrivals``: who came at which.
 
     ``left``: the workers that were gone before the end; ``rescaled``: whether any came or went. ``broken``: what was
-    seen to be wrong when it happened; ``broken_at_sources``: what is, unless parts have moved. ``took_s``: by its clock.
+    seen to be wrong when it happened; ``broken_at_sources``: what is, unless parts have moved. ``took_s``: by
+    its clock.
     """
 
     rows: dict[str, list[Row]]
