@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from malstrom_py.data.messages import MAX_EPOCH
-from malstrom_py.data.time import from_clock
+from malstrom_py.data.time import PER_SECOND
 from malstrom_py.workers.reports.result import RunResult
 from tests.simulation.jobs.inputs import Input
 from tests.simulation.jobs.lateness import check_late, furthest, judged
@@ -99,7 +99,7 @@ class _Oracle:
         # T7: in a silence of all an epoch goes on by the clock, from where it was.
         reached = [
             furthest([self.inputs[source].all_records() for source in other.sources], other.timing)
-            + (from_clock(self.outcome.took_s, other.timing.unit) if other.timing.idle_s is not None else 0)
+            + (round(self.outcome.took_s * PER_SECOND[other.timing.unit]) if other.timing.idle_s is not None else 0)
             for other in self.layout.heads
             if other.timing is not None
         ]
