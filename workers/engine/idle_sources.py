@@ -70,7 +70,7 @@ class IdleSource:
     def _by_clock(self, epoch: int | None) -> int | None:
         """T7: return the epoch at which the silence began + the time since; None if it is too early for another.
 
-        ``epoch``: the smallest frontier of the silent workers now; None: none of them has had a record.
+        ``epoch``: the smallest frontier of the silent workers now; None: not one has had a record.
         """
         now_s = self._generator.context.clock.monotonic_s()
         if self._silence is None:
