@@ -96,7 +96,7 @@ class _Oracle:
             (source, part): entries for source in head.sources for part, entries in self.inputs[source].parts.items()
         }
         # An idle part is judged by what any step of its region has passed, so epochs of other heads may count.
-        # T7: in a silence of all an epoch goes on by the clock, from where it was.
+        # T7: in a silence of all an epoch continues by the clock, from where it was.
         reached = [
             furthest([self.inputs[source].all_records() for source in other.sources], other.timing)
             + (round(self.outcome.took_s * PER_SECOND[other.timing.unit]) if other.timing.idle_s is not None else 0)

@@ -94,7 +94,7 @@ def check(seed: int) -> None:
 
 
 class Punctual(Busy):
-    """Feeds records that are above every epoch so far, which ``furthest`` returns: none of them may be late."""
+    """Feeds records that are above every epoch so far, which ``furthest`` returns: such a record may not be late."""
 
     furthest: Callable[[], int]
 
@@ -105,7 +105,7 @@ class Punctual(Busy):
 
 
 def check_silence(seed: int) -> None:
-    """In each round all parts fall silent, some workers come or go meanwhile, and the last windows close."""
+    """In each round all parts fall silent, some workers come or go then, and the last windows close."""
     rng = random.Random(seed)
     busy = Punctual(rng)
     feds = {
@@ -212,7 +212,7 @@ def test_t2_time_stands_still_if(name: str) -> None:
 
 
 def still(right: Right) -> Right:
-    """In a silence time stands still."""
+    """In a silence time does not pass."""
     return lambda source, epoch: None
 
 
@@ -234,7 +234,7 @@ def not_after_a_move(right: Right) -> Right:
 
 
 WRONG_IN_SILENCE: Final[dict[str, tuple[str, int, Change]]] = {
-    "time stands still": ("P8", 0, (IdleSource, "_by_clock", still)),
+    "time does not pass": ("P8", 0, (IdleSource, "_by_clock", still)),
     "each epoch adds to the one before": ("ahead of the clock", 0, (IdleSource, "_by_clock", from_the_last_epoch)),
     "it is not seen after a rescale": ("P8", 0, (ReceivingMachine, "silent", not_after_a_move)),
 }
@@ -282,7 +282,7 @@ def test_t2_one_that_follows_the_fastest_is_falsely_late() -> None:
 
 def late_in_a_silence() -> int:
     """Three workers read a part each: one is far ahead, another goes by the clock, and falls silent after it. The third
-    has nothing until all are silent, and is not behind the clock then.
+    has nothing until all are silent, and keeps to the clock then.
     """
 
     def more(fed: Fed, part: str) -> None:
