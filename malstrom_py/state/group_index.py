@@ -146,7 +146,7 @@ class GroupIndex:
         return _int32([get(key, -1) for key in keys])[codes] if keys else _int32([])
 
     def keys(self) -> pa.Array:
-        """Return the keys by id: an int64, large_string or large_binary column."""
+        """Return the keys by id: an int64, large_string or large_binary column; of None alone a null column."""
         return keys_column(self._ids, self._kind)
 
     def _encoded(self, column: pa.Array) -> tuple[Any, list[Any]]:
@@ -209,7 +209,7 @@ def keys_column(keys: Iterable[Any], kind: ColumnKind | None) -> pa.Array:
 
     types = {ColumnKind.INT: pa.int64(), ColumnKind.STR: pa.large_string(), ColumnKind.BYTES: pa.large_binary()}
     try:
-        return pa.array(list(keys), pa.large_binary() if kind is None else types[kind])
+        return pa.array(list(keys), pa.null() if kind is None else types[kind])
     except (OverflowError, ValueError):  # an integer beyond 64 bits; text that is not UTF-8
         raise NotColumnar("a key that no column holds") from None
 

@@ -19,6 +19,7 @@ from malstrom_py.data.messages import AbsBarrier, Acquire, AnyOf, Collect, Inter
 from malstrom_py.errors import InternalError, SnapshotError, shown
 from malstrom_py.state.artefact import Opened, SlotImage, artefact, by_slot, encoded_entries, entries_in, slots_in
 from malstrom_py.state.change_log import Changes, SlotsOf
+from malstrom_py.state.figure_states import FigureStates
 
 Migrate = Callable[[Any, Any], Any]
 """Key and state -> the state with which the job resumes; None drops the key."""
@@ -123,7 +124,8 @@ class Defaulting(dict[Any, Any]):
 
 
 class KeyedState:
-    """``values``: key -> state, a plain dict that the loops of the steps use; ``timers``: the timers of keys.
+    """``values``: key -> state, a plain dict that the loops of the steps use, or a mapping that stands for it, such as
+    `FigureStates`; ``timers``: the timers of keys.
 
     ``untried``: whether `try_first` has yet to check that a state can be stored in a snapshot.
     """
@@ -193,8 +195,9 @@ class KeyedState:
     def interrogate(self, predicate: Callable[[Any], bool], found: set[Any]) -> None:
         """Add the keys with state that pass ``predicate`` to ``found``."""
         if isinstance(predicate, AnyOf):
-            values, timers = self.values, self.timers.keys()
-            found.update(key for key in predicate.keys if values.get(key) is not None or key in timers)
+            asked, timers = list(predicate.keys), self.timers.keys()
+            pairs = zip(asked, self._values_of(asked), strict=True)
+            found.update(key for key, value in pairs if value is not None or key in timers)
         elif predicate is every_key:
             # Records wait while all keys are listed: avoid Python code per key.
             values = self.values
@@ -210,7 +213,8 @@ class KeyedState:
         The cost depends on ``keys``, not on all state: a move collects many small groups of keys.
         """
         taken = list(keys)
-        values = list(map(self.values.pop, taken, repeat(None)))
+        figures = self._figures()
+        values = list(map(self.values.pop, taken, repeat(None))) if figures is None else figures.pop_all(taken)
         times = {key: woken for key in taken if (woken := self.timers.take(key))} if len(self.timers) else {}
         if any(map(is_, values, repeat(None))):
             held = [value is not None or key in times for key, value in zip(taken, values, strict=True)]
@@ -228,6 +232,9 @@ class KeyedState:
         changes = self._changes
         if changes is None:
             raise InternalError(f"step {self._step!r}: its state is not tracked")
+        figures = self._figures()
+        if figures is not None:
+            changes.note(figures.changed_keys(), len(figures))
         due = changes.due(barrier.parent)
         made = None if due is None else self._written(changes, list(due), full=False, remark=remark)
         if made is None:
@@ -265,6 +272,9 @@ class KeyedState:
         if changes is None:
             raise InternalError(f"step {self._step!r}: its state is not tracked")
         changes.continued(snapshot, self._held())
+        figures = self._figures()
+        if figures is not None:
+            figures.changed_keys()
         self.timers.noted = changes.noted
 
     def start_with(self, states: Mapping[Any, Any]) -> None:
@@ -290,6 +300,16 @@ class KeyedState:
                 for time in times:
                     self.timers.set(key, time)
 
+    def _values_of(self, keys: list[Any]) -> list[Any]:
+        """Return the value of each of ``keys``; None of those without."""
+        figures = self._figures()
+        return list(map(self.values.get, keys)) if figures is None else figures.get_all(keys)
+
+    def _figures(self) -> FigureStates | None:
+        """Return the values if they are in arrays, or have been."""
+        values: Any = self.values
+        return values if isinstance(values, FigureStates) else None
+
     def _held(self) -> list[Any]:
         """Return the keys with state, in the order in which they got it (that of a set differs by process)."""
         woken = self.timers.keys()
@@ -303,7 +323,7 @@ class KeyedState:
         woken = self.timers.keys()
         times = {key: self.timers.times(key) for key in keys if key in woken} if woken else {}
         gone: list[Any] = []
-        values = list(map(self.values.get, keys))
+        values = self._values_of(keys)
         if any(map(is_, values, repeat(None))):
             there = [value is not None or key in times for key, value in zip(keys, values, strict=True)]
             gone = [key for key, stays in zip(keys, there, strict=True) if not stays]

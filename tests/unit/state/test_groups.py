@@ -42,6 +42,8 @@ def same(one: Any) -> Any:
     """Type and bits of results, all NaN alike."""
     if isinstance(one, list | tuple):
         return [same(each) for each in one]
+    if isinstance(one, dict):
+        return same(list(one.items()))
     if isinstance(one, float):
         return "NaN" if one != one else struct.pack("d", one)
     return type(one), one
