@@ -25,6 +25,7 @@ from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.operators.logic import LogicLike, StatelessLike, hooks_of
 from malstrom_py.operators.stateful_map import StatefulFlatMap, StatefulMap, TtlMap
 from malstrom_py.operators.stateful_op import StatefulOp
+from malstrom_py.operators.stateless import MapWithKey
 from malstrom_py.operators.window import How
 from malstrom_py.validation import (
     at_least,
@@ -59,6 +60,12 @@ def number_of(by: Callable[[Any], Any] | str | None, step: str) -> Callable[[Any
 
 class KeyedStreamBuilder(StreamBuilder[K, V_co]):
     """A stream whose records have keys of type ``K``. All records of a key use the same state, in order."""
+
+    def map_with_key(
+        self, name: str, fn: Callable[[K, V_co], W], *, on_error: OnError = "fail"
+    ) -> KeyedStreamBuilder[K, W]:
+        """Replace each value by ``fn(key, value)``: values contain the key only where a function puts it."""
+        return self._then("map_with_key", name, partial(MapWithKey, fn=function_of(fn, name)), fn, on_error=on_error)
 
     @overload
     def stateful_map(

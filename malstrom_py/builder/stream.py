@@ -67,6 +67,7 @@ KEYED_METHODS = frozenset(
     (
         *("stateful_map", "stateful_flat_map", "stateful_op", "ttl_map", "reduce", "fold", "count", "sum", "min"),
         *("max", "mean", "top_n", "distinct", "collect", "aggregate", "enrich", "window", "final", "join"),
+        "map_with_key",
     )
 )
 
