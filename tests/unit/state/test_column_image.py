@@ -1,4 +1,4 @@
-"""State as Arrow columns in keyed artefacts: the same content as rows, whatever the forms in a chain."""
+"""State as Arrow columns in keyed artefacts: the same content as rows, in every mix of forms in a chain."""
 
 from __future__ import annotations
 
