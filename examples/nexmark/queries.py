@@ -1,0 +1,328 @@
+"""The queries of Nexmark, each a function of the streams that it asks about, by the names of its parameters.
+
+Where a step names columns instead of calling a function, the query is the same for rows and columns; a query that is
+written in another way for columns is in `COLUMNS`. q9 is the step `winning_bids` of q4 and q6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from inspect import signature
+from typing import Any, Final
+
+import polars as pl
+
+import malstrom_py as mp
+from examples.nexmark.events import Events, Row
+from malstrom_py import agg, sinks, windows
+
+Stream = mp.StreamBuilder[None, Row]
+Rows = mp.StreamBuilder[Any, Row]
+Query = Callable[..., Rows]
+
+BOUND: Final = timedelta(seconds=1)
+"""How far out of order events may be."""
+TEN_SECONDS: Final = timedelta(seconds=10)
+DAY: Final = timedelta(days=1)
+LAST_SALES: Final = 10
+
+
+def in_time(stream: Stream, name: str) -> Stream:
+    """Return ``stream`` on event time."""
+    timed = stream.assign_timestamps(f"{name}-time", "date_time")
+    on_time, _ = timed.generate_epochs(f"{name}-epochs", mp.limit_out_of_orderness(BOUND))
+    return on_time
+
+
+def q0(bids: Stream) -> Rows:
+    """Pass through: what do reading and writing cost?"""
+    return bids
+
+
+def q1(bids: Stream) -> Rows:
+    """Currency conversion: what are the prices in euros?"""
+    return bids.map("euros", lambda bid: {**bid, "price": bid["price"] * 908 // 1000})
+
+
+def q1_columns(bids: Stream) -> Rows:
+    """The same by a Polars expression."""
+    return bids.with_columns("euros", price=pl.col("price") * 908 // 1000)
+
+
+def q2(bids: Stream) -> Rows:
+    """Selection: what is bid for some of the auctions?"""
+    some = bids.filter("some", lambda bid: bid["auction"] % 123 == 0)
+    return some.map("price", lambda bid: {"auction": bid["auction"], "price": bid["price"]})
+
+
+def q2_columns(bids: Stream) -> Rows:
+    """The same by Polars expressions."""
+    return bids.filter("some", pl.col("auction") % 123 == 0).select("price", "auction", "price")
+
+
+def q5(bids: Stream) -> Rows:
+    """Hot items: which auctions had the most bids of the last ten seconds, every two seconds?"""
+    every = timedelta(seconds=2)
+    counts = in_time(bids, "bids").key_by("auction", "auction").window("counts", windows.sliding(TEN_SECONDS, every))
+    per_auction = counts.count().map_with_key(
+        "auction-row", lambda auction, window: {"end": window.end, "auction": auction, "num": window.value}
+    )
+    # All windows that end at the same time are in one window of two seconds, and no others.
+    per_window = per_auction.key_by("all", lambda row: 0).window("hot", windows.tumbling(every))
+    return per_window.fold(most("num"), default=list, merge=more("num")).flat_map("hottest", lambda hot: hot.value)
+
+
+def most(field: str) -> Callable[[list[Row], Row], list[Row]]:
+    """Return a function that keeps the rows with the largest ``field``, all if there are several."""
+
+    def add(best: list[Row], row: Row) -> list[Row]:
+        if not best or row[field] > best[0][field]:
+            return [row]
+        return [*best, row] if row[field] == best[0][field] else best
+
+    return add
+
+
+def more(field: str) -> Callable[[list[Row], list[Row]], list[Row]]:
+    """Return a function that joins two results of `most`."""
+
+    def merge(one: list[Row], other: list[Row]) -> list[Row]:
+        if not one or not other or one[0][field] == other[0][field]:
+            return [*one, *other]
+        return max(one, other, key=lambda rows: rows[0][field])
+
+    return merge
+
+
+def q7(bids: Stream) -> Rows:
+    """Highest bid: which bids had the highest price of each ten seconds?"""
+    all_bids = in_time(bids, "bids").key_by("all", lambda bid: 0)
+    highest = all_bids.window("ten-seconds", windows.tumbling(TEN_SECONDS)).fold(
+        most("price"), default=list, merge=more("price")
+    )
+    return highest.flat_map("highest", lambda window: [short(bid, window.end) for bid in window.value])
+
+
+def short(bid: Row, end: int) -> Row:
+    """Return what q7 says of a bid."""
+    return {"end": end, "auction": bid["auction"], "bidder": bid["bidder"], "price": bid["price"]}
+
+
+def q8(persons: Stream, auctions: Stream) -> Rows:
+    """New users: who registered and opened an auction within the same ten seconds?"""
+    sellers = in_time(auctions, "auctions").key_by("seller", "seller")
+    opened = sellers.window("opened", windows.tumbling(TEN_SECONDS)).count()
+    people = in_time(persons, "persons").key_by("person", "id")
+    return people.join("new-sellers", opened, window=windows.tumbling(TEN_SECONDS)).map(
+        "new-seller", lambda both: {"id": both[0]["id"], "name": both[0]["name"], "start": both[1].start}
+    )
+
+
+def winning_bids(auctions: Stream, bids: Stream) -> mp.KeyedStreamBuilder[Any, Row]:
+    """q9: the highest bid of each auction while it was open, when it closes; of equal ones the earliest."""
+    opened = in_time(auctions, "auctions").map("auction", lambda auction: ("auction", auction))
+    made = in_time(bids, "bids").map("bid", lambda bid: ("bid", bid))
+    both = opened.union("auctions-and-bids", made)
+    return both.key_by("sale", lambda event: event[1]["id" if event[0] == "auction" else "auction"]).stateful_op(
+        "winning", Closing()
+    )
+
+
+State = tuple[Row | None, list[Row]]
+"""An auction, once it is known, and bids for it."""
+
+
+class Closing(mp.KeyedLogic[Any, tuple[str, Row], Row, State]):
+    """Keeps an auction with its best bid until it closes, and bids that come before their auction until it must be
+    there: streams have no order among each other.
+    """
+
+    def on_data(
+        self, message: mp.DataMessage[Any, tuple[str, Row]], key_state: State | None, output: mp.Output[Any, Row]
+    ) -> State:
+        kind, event = message.value
+        auction, bids = key_state or (None, [])
+        if kind == "auction":
+            output.set_timer(message.key, event["expires"])
+            return event, best(event, bids)
+        if auction is None:
+            output.set_timer(message.key, event["date_time"])
+            return None, [*bids, event]
+        return auction, best(auction, [*bids, event])
+
+    def on_timer(self, key: Any, time: int, key_state: State | None, output: mp.Output[Any, Row]) -> State | None:
+        auction, bids = key_state or (None, [])
+        if auction is None:  # its auction would be here, were there one that was open at the time of the bid
+            left = [bid for bid in bids if bid["date_time"] > time]
+            return (None, left) if left else None
+        if time < auction["expires"]:
+            return key_state
+        for bid in bids:
+            sale = {"auction": key, "price": bid["price"], "bidder": bid["bidder"], "expires": auction["expires"]}
+            output.emit(key, {**sale, "seller": auction["seller"], "category": auction["category"]}, time)
+        return None
+
+
+def best(auction: Row, bids: Iterable[Row]) -> list[Row]:
+    """Return a list with the best of the bids while the auction was open, if there is one."""
+    valid = [bid for bid in bids if auction["date_time"] <= bid["date_time"] <= auction["expires"]]
+    return sorted(valid, key=lambda bid: (-bid["price"], bid["date_time"], bid["bidder"]))[:1]
+
+
+def q4(auctions: Stream, bids: Stream) -> Rows:
+    """Average price: what do auctions of each category sell for?"""
+    sales = winning_bids(auctions, bids).key_by("category", lambda sale: sale["category"])
+    average = sales.mean("average", by=lambda sale: sale["price"]).final()
+    return average.map_with_key("row", lambda category, price: {"category": category, "average": price})
+
+
+def q6(auctions: Stream, bids: Stream) -> Rows:
+    """Average selling price: what did the last ten sales of each seller bring?"""
+    sales = winning_bids(auctions, bids).key_by("seller", lambda sale: sale["seller"])
+    # Auctions close on all workers, in no order among these: the last ten are those by time.
+    last = sales.top_n("last-ten", LAST_SALES, by=lambda sale: (sale["expires"], sale["auction"])).final()
+    return last.map_with_key("row", average_price)
+
+
+def average_price(seller: int, sales: list[Row]) -> Row:
+    """Return the average price of a seller's sales."""
+    return {"seller": seller, "average": sum(sale["price"] for sale in sales) / len(sales)}
+
+
+def q11(bids: Stream) -> Rows:
+    """User sessions: how many bids did a person make in each session of activity?"""
+    sessions = in_time(bids, "bids").key_by("bidder", "bidder").window("session", windows.session(TEN_SECONDS))
+    return sessions.count().map_with_key("row", window_row("bidder", "bids"))
+
+
+def q12(bids: Stream) -> Rows:
+    """Processing-time windows: how many bids does a person make in ten seconds by the clock?"""
+    by_clock = windows.tumbling(TEN_SECONDS, clock="processing")
+    counts = bids.key_by("bidder", "bidder").window("by-clock", by_clock).count()
+    return counts.map_with_key("row", window_row("bidder", "bids"))
+
+
+def window_row(key: str, value: str) -> Callable[[Any, windows.WindowResult[Any]], Row]:
+    """Return a function that makes a row of a window's result and its key."""
+    return lambda of, window: {key: of, "start": window.start, "end": window.end, value: window.value}
+
+
+def q14(bids: Stream) -> Rows:
+    """Calculation: the time of day of each bid in a range of prices, and the letters c in its text."""
+    in_euros = q1(bids).filter("in-range", lambda bid: 1_000_000 < bid["price"] < 50_000_000)
+    return in_euros.map(
+        "calculated",
+        lambda bid: {
+            **{field: bid[field] for field in ("auction", "bidder", "price", "date_time")},
+            "time_of_day": time_of_day(bid["date_time"] // 3_600_000 % 24),
+            "letters_c": bid["extra"].count("c"),
+        },
+    )
+
+
+def time_of_day(hour: int) -> str:
+    """Return the name of an hour."""
+    if 8 <= hour <= 18:
+        return "day"
+    return "night" if hour <= 6 or hour >= 20 else "other"
+
+
+def q14_columns(bids: Stream) -> Rows:
+    """The same by Polars expressions."""
+    hour = pl.col("date_time") // 3_600_000 % 24
+    in_euros = q1_columns(bids).filter("in-range", pl.col("price").is_between(1_000_000, 50_000_000, closed="none"))
+    return in_euros.select(
+        "calculated",
+        *("auction", "bidder", "price", "date_time"),
+        time_of_day=pl.when(hour.is_between(8, 18))
+        .then(pl.lit("day"))
+        .when((hour <= 6) | (hour >= 20))
+        .then(pl.lit("night"))
+        .otherwise(pl.lit("other")),
+        letters_c=pl.col("extra").str.count_matches("c", literal=True).cast(pl.Int64),
+    )
+
+
+def rank(bid: Row) -> int:
+    """Return the rank of a bid's price: 1, 2 or 3."""
+    return 1 if bid["price"] < 10_000 else 2 if bid["price"] < 1_000_000 else 3
+
+
+def of_rank(number: int, field: str) -> Callable[[Row], Any]:
+    """Return a function that takes ``field`` of a bid of the rank ``number``, and None of others."""
+    return lambda bid: bid[field] if rank(bid) == number else None
+
+
+def per_rank(name: str, field: str, figure: Callable[..., Any]) -> dict[str, Any]:
+    """Return the ``figure`` of ``field`` for the bids of each rank."""
+    return {f"{name}_{number}": figure(of_rank(number, field), skip_nulls=True) for number in (1, 2, 3)}
+
+
+def bid_statistics() -> dict[str, Any]:
+    """Return the figures of q15 and q16: bids, bidders and auctions, in all and per rank."""
+    return {
+        "bids": agg.count(),
+        **per_rank("bids", "price", agg.count),
+        "bidders": agg.n_unique("bidder"),
+        **per_rank("bidders", "bidder", agg.n_unique),
+        "auctions": agg.n_unique("auction"),
+        **per_rank("auctions", "auction", agg.n_unique),
+    }
+
+
+def day_row(*key: str) -> Callable[[Any, windows.WindowResult[Row]], Row]:
+    """Return a function that makes a row of a day's figures, with its key if that has a name."""
+    return lambda of, window: {"day": window.start, **dict.fromkeys(key, of), **window.value}
+
+
+def q15(bids: Stream) -> Rows:
+    """Bidding statistics: how many bids, bidders and auctions has each day, in all and per rank of price?"""
+    days = in_time(bids, "bids").key_by("all", lambda bid: 0).window("day", windows.tumbling(DAY))
+    return days.aggregate(**bid_statistics()).map_with_key("row", day_row())
+
+
+def q16(bids: Stream) -> Rows:
+    """Channel statistics: the same for each channel."""
+    days = in_time(bids, "bids").key_by("channel", "channel").window("day", windows.tumbling(DAY))
+    return days.aggregate(**bid_statistics()).map_with_key("row", day_row("channel"))
+
+
+def q17(bids: Stream) -> Rows:
+    """Auction statistics: how many bids of each rank, and which prices, has each auction per day?"""
+    days = in_time(bids, "bids").key_by("auction", "auction").window("day", windows.tumbling(DAY))
+    prices = {"least": agg.min("price"), "most": agg.max("price"), "mean": agg.mean("price"), "sum": agg.sum("price")}
+    figures = days.aggregate(bids=agg.count(), **per_rank("bids", "price", agg.count), **prices)
+    return figures.map_with_key("row", day_row("auction"))
+
+
+def q18(bids: Stream) -> Rows:
+    """Last bid: what did each person bid last in each auction? Of several at the same time the highest price."""
+    pairs = bids.key_by("pair", lambda bid: (bid["bidder"], bid["auction"]))
+    return pairs.reduce("last", lambda *bids: max(bids, key=lambda bid: (bid["date_time"], bid["price"]))).final()
+
+
+def q19(bids: Stream) -> Rows:
+    """Top ten: which are the ten highest bids of each auction? Of equal ones the earliest."""
+    auctions = bids.key_by("auction", "auction")
+    best_bids = auctions.top_n("ten", 10, by=lambda bid: (bid["price"], -bid["date_time"], bid["bidder"])).final()
+    return best_bids.flat_map("row", lambda bids: [{**bid, "rank": place} for place, bid in enumerate(bids, 1)])
+
+
+QUERIES: Final[dict[str, Query]] = {
+    query.__name__: query for query in (q0, q1, q2, q4, q5, q6, q7, q8, q11, q12, q14, q15, q16, q17, q18, q19)
+}
+"""Name -> query."""
+
+COLUMNS: Final[dict[str, Query]] = {"q1": q1_columns, "q2": q2_columns, "q14": q14_columns}
+"""Name -> query as written for columns, where that is different."""
+
+
+def job_of(name: str, events: Events, out: sinks.StatelessSink | sinks.TransactionalSink) -> mp.Job:
+    """Return the job that writes the results of query ``name`` over ``events`` to ``out``."""
+    query = COLUMNS.get(name, QUERIES[name]) if events.columns else QUERIES[name]
+    job = mp.Job(f"nexmark-{name}")
+    query(**{stream: job.source(stream, getattr(events, stream)()) for stream in signature(query).parameters}).sink(
+        "out", out
+    )
+    return job
