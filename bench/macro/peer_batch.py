@@ -1,4 +1,4 @@
-"""The workloads of `bench.macro.peers` for Polars and DuckDB, which have the whole table at once. All return (results,
+"""The workloads of `bench.macro.peers` for Polars and DuckDB, which have the whole table in memory. All return (results,
 check sum over them).
 """
 

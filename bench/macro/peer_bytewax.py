@@ -77,7 +77,7 @@ class Sink(bytewax_outputs.DynamicSink):  # type: ignore[misc]
 
 
 def clock(at: Callable[[Any], datetime], bound_ms: int = 0) -> Any:
-    """A clock of event time alone: the time of the system stands still."""
+    """A clock of event time alone: the time of the system does not advance."""
     wait = timedelta(milliseconds=bound_ms)
     return windowing.EventClock(at, wait_for_system_duration=wait, now_getter=lambda: EPOCH)
 

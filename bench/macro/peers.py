@@ -3,7 +3,7 @@
 Every result is compared first. Then all take turns, round by round; ratios are taken within a round, and medians are
 shown. Time is processor time, so that other programs on the machine matter little. Everything has one thread; rows and
 tables are in memory before the clock starts. The loop calls the functions that the job over rows calls. The batch
-engines, which have the whole table at once, are the limit of what columns can reach.
+engines, which have the whole table, are the limit of what columns can reach.
 
 ``--out`` gets `peers.json`, the table `peers.md` and the chart `peers.svg`.
 """
