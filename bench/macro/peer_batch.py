@@ -1,5 +1,5 @@
-"""The workloads of `bench.macro.peers` for Polars and DuckDB, which have the whole table in memory. All return (results,
-check sum over them).
+"""The workloads of `bench.macro.peers` for Polars and DuckDB, over the whole table. All return (results, check sum over
+them).
 """
 
 from __future__ import annotations
