@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from math import gcd
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, get_args
 
+from malstrom_py.data.row_form import form_of
 from malstrom_py.data.time import PER_SECOND, Unit, to_span, to_time
 from malstrom_py.errors import PlanError
 
@@ -38,6 +39,10 @@ class WindowResult(NamedTuple, Generic[V]):
     end: int
     value: V
     update: bool = False
+
+
+WINDOW_RESULT: Final = form_of(WindowResult)
+"""The form of results in columns ``start``, ``end``, ``value`` (a struct where it is a dict) and ``update``."""
 
 
 @dataclass(frozen=True, slots=True)

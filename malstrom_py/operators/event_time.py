@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.epochs import EpochGenerator, EpochTracker, SpanTracker
+from malstrom_py.data.epochs import ArrayTracker, EpochGenerator, EpochTracker
 from malstrom_py.data.messages import (
     MAX_EPOCH,
     MIN_EPOCH,
@@ -35,6 +35,8 @@ from malstrom_py.operators.failures import ErrorPolicy, call_each
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from malstrom_py.data.epochs import Late, Times
 
 
 class AssignTimestamps(Operator):
@@ -142,11 +144,11 @@ LATE: Final = 1
 class _Part:
     """A part that is open here. ``ways``: the number of paths to this step, several after branches that join again."""
 
-    __slots__ = ("idle", "spans", "tracker", "ways")
+    __slots__ = ("arrays", "idle", "tracker", "ways")
 
     def __init__(self, tracker: EpochTracker) -> None:
         self.tracker = tracker
-        self.spans = tracker if isinstance(tracker, SpanTracker) else None
+        self.arrays = tracker if isinstance(tracker, ArrayTracker) else None
         self.ways = 0
         self.idle = False
 
@@ -216,12 +218,11 @@ class GenerateEpochs(Operator):
             self._catch_up(part, out)
             part.idle = False
         before = part.tracker.epoch
-        late = self._late(part, batch)
-        if late:
+        late, on_time = self._split(part, batch)
+        if late is not None:
             self.counters.late += len(late)
-            out.send(batch.take(late), LATE)
-            batch = batch.drop(late)
-        out.send(batch, ON_TIME)
+            out.send(late, LATE)
+        out.send(on_time, ON_TIME)
         # A part that was ahead of the epoch did not hold it back.
         if wakes or self._stale or before <= self.sent:
             self._advance(out)
@@ -314,19 +315,31 @@ class GenerateEpochs(Operator):
         self._check_epoch(part)
         return part
 
-    def _late(self, part: _Part, batch: Batch) -> list[int]:
-        """Return the rows that are late or too far ahead, ascending. The others advance the part's epoch."""
-        # The tracker alone reads the list, unless the limit or the span is also needed.
-        if self._max_ahead is None and (part.spans is None or batch.time_column is None):
-            return self._observe(part, batch.timestamps or [])
-        smallest, largest = _span(batch)
+    def _split(self, part: _Part, batch: Batch) -> tuple[Batch | None, Batch]:
+        """Return the rows that are late or too far ahead, None for none, and the others, which advance the epoch."""
+        limit: int | None = None
         if self._max_ahead is not None:
             limit = from_clock(self.context.clock.now_s(), self._unit) + self._max_ahead
-            if largest > limit:
-                return self._ahead(part, batch.timestamps or [], limit)
-        if part.spans is not None and part.spans.observe_span(smallest, largest):
-            return []
-        return self._observe(part, batch.timestamps or [])
+        if part.arrays is not None and batch.time_column is not None and isinstance(batch, ColumnBatch):
+            is_late = self._late_of_columns(part.arrays, batch.time_column.to_numpy(), limit)
+            return (None, batch) if is_late is None else (_rows_where(batch, is_late), _rows_where(batch, ~is_late))
+        timestamps = batch.timestamps or []
+        if limit is not None and max(timestamps) > limit:
+            late = self._ahead(part, timestamps, limit)
+        else:
+            late = self._observe(part, timestamps)
+        return (batch.take(late), batch.drop(late)) if late else (None, batch)
+
+    def _late_of_columns(self, tracker: ArrayTracker, times: Times, limit: int | None) -> Late | None:
+        """Return whether each row is late or above ``limit``; None if none is."""
+        if limit is None or int(times.max()) <= limit:
+            return tracker.observe_array(times)
+        is_late: Late = times > limit
+        self.counters.ahead += int(is_late.sum())
+        others = times[~is_late]
+        if len(others) and (late := tracker.observe_array(others)) is not None:
+            is_late[~is_late] = late
+        return is_late
 
     def _ahead(self, part: _Part, timestamps: list[int], limit: int) -> list[int]:
         """Return late rows and those above ``limit``, which the tracker does not observe (T4)."""
@@ -376,15 +389,10 @@ class GenerateEpochs(Operator):
         return reached, not active and bool(self._parts)
 
 
-def _span(batch: Batch) -> tuple[int, int]:
-    """Return the smallest and the largest timestamp of ``batch``."""
-    if batch.time_column is None:
-        timestamps = batch.timestamps or []
-        return min(timestamps), max(timestamps)
-    import pyarrow.compute as pc
+def _rows_where(batch: ColumnBatch, chosen: Late) -> ColumnBatch:
+    import pyarrow as pa
 
-    span = pc.call_function("min_max", [batch.time_column])
-    return span["min"].as_py(), span["max"].as_py()
+    return batch.take(pa.array(chosen.nonzero()[0]))
 
 
 def _is_of_rows(late: object, rows: int) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from malstrom_py.data.batch import rows_of
+from malstrom_py.data.row_form import rows_of
 from malstrom_py.errors import MalformedRecord
 from malstrom_py.sources.base import Part, PartitionedSource, SourcePart, StatelessSource
 from malstrom_py.testing.contracts.clauses import require, require_plain

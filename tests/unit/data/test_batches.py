@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.data.batch import Batch, ColumnBatch, python_values, rows_of
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.row_form import python_values, rows_of
 from malstrom_py.errors import CodecError
 from tests.ids import shown
 from tests.tree import modules, tree_of

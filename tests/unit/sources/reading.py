@@ -8,7 +8,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-from malstrom_py.data.batch import rows_of
+from malstrom_py.data.row_form import rows_of
 from malstrom_py.errors import MalformedRecord
 from malstrom_py.sources.base import Part, PartitionedSource, SourcePart
 
