@@ -112,9 +112,10 @@ class EventSource:
 
 
 class EventPart:
-    """One part of a source; its position is the number of events of its kind that it has given."""
+    """One part of a source, of ``length`` events. Its position is the number of those that it has given."""
 
     def __init__(self, events: Events, kind: Kind, part: int, position: int) -> None:
+        self.length = _length(events, kind, part)
         self._events, self._kind, self._part, self._position = events, kind, part, position
         self._batch: pa.RecordBatch | None = None
         self._begin = position
@@ -129,7 +130,7 @@ class EventPart:
         return taken if self._events.columns else _rows_of(taken)
 
     def is_finished(self) -> bool:
-        return self._position >= _length(self._events, self._kind, self._part)
+        return self._position >= self.length
 
     def snapshot(self) -> int:
         return self._position
