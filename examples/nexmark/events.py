@@ -14,6 +14,8 @@ from zlib import crc32
 
 import numpy as np
 
+from malstrom_py import sources
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -38,6 +40,10 @@ ACTIVE_AUCTIONS: Final = 100
 LEAD: Final = 10
 CHANNELS: Final = 1000
 EXTRA: Final = 16
+
+SIDE_KEYS: Final = 100
+SIDE_INPUT: Final[list[Row]] = [{"key": key, "value": f"value-{key}"} for key in range(SIDE_KEYS)]
+"""A table that does not change, for q13."""
 
 _STATES: Final = ["AZ", "CA", "ID", "OR", "WA", "WY"]
 _CITIES: Final = [
@@ -83,6 +89,10 @@ class Events:
     def bids(self) -> EventSource:
         """Return the source of bids."""
         return EventSource(self, "bid")
+
+    def side_input(self) -> sources.Memory[Row]:
+        """Return the source of a table that does not change."""
+        return sources.Memory(SIDE_INPUT, parts=self.parts)
 
     def table(self, kind: Kind) -> pa.Table:
         """Return all events of a kind as an Arrow table, in order."""

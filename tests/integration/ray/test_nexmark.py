@@ -71,10 +71,9 @@ def test_p1_every_other_query_finds_the_same(query: str, out: sinks.Memory, tmp_
 def run_and_compare(query: str, out: sinks.Memory, gate: Gate) -> None:
     """Run a query on two workers, then three, then one, while it has events to read."""
     job = mp.Job(f"nexmark-{query}")
-    streams = signature(QUERIES[query]).parameters
-    QUERIES[query](**{name: job.source(name, Gated(getattr(EVENTS, name)(), gate.file)) for name in streams}).sink(
-        "out", out
-    )
+    made = {name: getattr(EVENTS, name)() for name in signature(QUERIES[query]).parameters}
+    gated = {name: Gated(of, gate.file) if isinstance(of, EventSource) else of for name, of in made.items()}
+    QUERIES[query](**{name: job.source(name, source) for name, source in gated.items()}).sink("out", out)
     handle = mp.RayRuntime(2, num_cpus=0.2).start(job)
     gate.open(0.3)
     handle.rescale(3, wait=False)
