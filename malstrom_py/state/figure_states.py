@@ -160,7 +160,7 @@ class FigureStates(MutableMapping[Any, Any]):
         return iter(keys)
 
     def __reversed__(self) -> Iterator[Any]:
-        return reversed(list(self))
+        return iter(list(self)[::-1])
 
     def values(self) -> Any:
         """Return the states, in the order of the keys."""
