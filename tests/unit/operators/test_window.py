@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 import malstrom_py as mp
 from malstrom_py import agg, sinks, sources, windows
 from malstrom_py.data.messages import MAX_EPOCH
-from malstrom_py.operators.window import Panes, SessionWindows, TimeWindows
+from malstrom_py.operators.panes import Panes
+from malstrom_py.operators.time_windows import TimeWindows
+from malstrom_py.operators.window import SessionWindows
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.windows import Windows
