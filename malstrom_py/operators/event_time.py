@@ -177,7 +177,7 @@ class GenerateEpochs(Operator):
         self.idle = False
         """Whether the last epoch sent has the idle flag: at least one part is open here, and all are idle."""
         self._generator = generator
-        self._unit: Unit = unit
+        self.unit: Unit = unit
         self._max_ahead = max_ahead
         self._parts: dict[str, _Part] = {}
         # Whether the minimum over the parts may have changed for another reason than a part that held it back.
@@ -232,7 +232,7 @@ class GenerateEpochs(Operator):
         out.forward(epoch)
 
     def follow(self, out: Outlet, *, time: int) -> None:
-        """Send ``time``, which the active workers have reached, if all parts here are idle (T2)."""
+        """Send ``time``, which the active workers or the clock have reached, if all parts here are idle (T2, T7)."""
         if self.idle and time > self.sent:
             self.sent = time
             out.send(Epoch(time, idle=True), ON_TIME)
@@ -306,7 +306,7 @@ class GenerateEpochs(Operator):
         new part starts at the epoch already sent.
         """
         with self._failures.of_hook(self._generator.tracker):
-            tracker = self._generator.tracker(self._unit)
+            tracker = self._generator.tracker(self.unit)
             if state is not None:
                 tracker.restore(state)
             else:
@@ -319,7 +319,7 @@ class GenerateEpochs(Operator):
         """Return the rows that are late or too far ahead, None for none, and the others, which advance the epoch."""
         limit: int | None = None
         if self._max_ahead is not None:
-            limit = from_clock(self.context.clock.now_s(), self._unit) + self._max_ahead
+            limit = from_clock(self.context.clock.now_s(), self.unit) + self._max_ahead
         if part.arrays is not None and batch.time_column is not None and isinstance(batch, ColumnBatch):
             is_late = self._late_of_columns(part.arrays, batch.time_column.to_numpy(), limit)
             return (None, batch) if is_late is None else (_rows_where(batch, is_late), _rows_where(batch, ~is_late))
@@ -383,10 +383,14 @@ class GenerateEpochs(Operator):
             out.send(Epoch(self.sent, idle), ON_TIME)
 
     def _reached(self) -> tuple[int, bool]:
-        """Return the minimum epoch of the active parts, and whether all are idle."""
-        active = [part.tracker.epoch for part in self._parts.values() if not part.idle]
-        reached = min(active or (part.tracker.epoch for part in self._parts.values()), default=MIN_EPOCH)
-        return reached, not active and bool(self._parts)
+        """Return the minimum epoch of the active parts, and whether all are idle.
+
+        If all are idle, those that have never had a record do not count (T7).
+        """
+        parts = self._parts.values()
+        active = [part.tracker.epoch for part in parts if not part.idle]
+        begun = (part.tracker.epoch for part in parts if part.tracker.epoch != MIN_EPOCH)
+        return min(active or begun, default=MIN_EPOCH), not active and bool(parts)
 
 
 def _rows_where(batch: ColumnBatch, chosen: Late) -> ColumnBatch:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
 from operator import add, itemgetter, length_hint
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from malstrom_py.agg import Aggregation, unchanged
 from malstrom_py.clock import Clock
@@ -163,40 +163,6 @@ def _two_sums(rows: Iterable[Any], states: dict[Any, Any]) -> None:
             states[key] = [0 + value0, 0 + value1]
         else:
             known[:] = known[0] + value0, known[1] + value1
-
-
-How = Literal["inner", "left", "outer"]
-"""Which records of a join come out without a partner: none, those of the left stream, those of both."""
-
-
-def gather_sides(how: How) -> Gathering:
-    """Gather the values (side, value) of a join, and pair those of both sides, in the order of arrival."""
-
-    def loop(rows: Iterable[Any], states: dict[Any, Any]) -> None:
-        get = states.get
-        for key, (side, value) in rows:
-            sides = get(key)
-            if sides is None:
-                sides = states[key] = [[], []]
-            sides[side].append(value)
-
-    def merge(before: Any, after: Any) -> Any:
-        return [[*earlier, *later] for earlier, later in zip(before, after, strict=True)]
-
-    def pairs(sides: Any) -> list[tuple[Any, Any]]:
-        lefts, rights = sides
-        if not rights and how != "inner":
-            rights = [None]
-        if not lefts and how == "outer":
-            lefts = [None]
-        return [(left, right) for left in lefts for right in rights]
-
-    return Gathering((_WHOLE,), loop, merge, pairs, spreads=True)
-
-
-def on_side(side: int, value: Any) -> tuple[int, Any]:
-    """Return a value of the left (0) or right (1) stream of a join, as `gather_sides` takes it."""
-    return side, value
 
 
 class Emit(NamedTuple):
