@@ -212,7 +212,7 @@ def keys_in(pane: Pane) -> list[Any]:
 
 
 class Split(NamedTuple):
-    """The rows of a batch by span of time. ``order``: how to take them first, None: as they are; ``spans``: where each
+    """The rows of a batch by span of time. ``order``: how to take them first, None: unchanged; ``spans``: where each
     begins, its first row, and the number of its rows.
     """
 

@@ -124,7 +124,7 @@ class Defaulting(dict[Any, Any]):
 
 
 class ManyValues(MutableMapping[Any, Any]):
-    """Values by key for steps that keep them otherwise than in a dict: many keys at once cost far less than each alone.
+    """Values by key for steps that keep them otherwise than in a dict: a call for many keys costs far less than one for each.
 
     No value is None.
     """
