@@ -124,7 +124,7 @@ class Defaulting(dict[Any, Any]):
 
 
 class ManyValues(MutableMapping[Any, Any]):
-    """Values by key for steps that keep them otherwise than in a dict: a call for many keys costs far less than one for each.
+    """Values by key for steps that keep them otherwise than in a dict: call for many keys, which costs far less.
 
     No value is None.
     """
