@@ -8,7 +8,8 @@ noted here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import compress, repeat
 from operator import is_, is_not
@@ -19,7 +20,6 @@ from malstrom_py.data.messages import AbsBarrier, Acquire, AnyOf, Collect, Inter
 from malstrom_py.errors import InternalError, SnapshotError, shown
 from malstrom_py.state.artefact import Opened, SlotImage, artefact, by_slot, encoded_entries, entries_in, slots_in
 from malstrom_py.state.change_log import Changes, SlotsOf
-from malstrom_py.state.figure_states import FigureStates
 
 Migrate = Callable[[Any, Any], Any]
 """Key and state -> the state with which the job resumes; None drops the key."""
@@ -123,9 +123,34 @@ class Defaulting(dict[Any, Any]):
         return self._default()
 
 
+class ManyValues(MutableMapping[Any, Any]):
+    """Values by key for steps that keep them otherwise than in a dict: call for many keys, which costs far less."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def many(self, keys: Sequence[Any]) -> list[Any]:
+        """Return the values of ``keys``, None for a key without one."""
+
+    @abstractmethod
+    def take(self, keys: Sequence[Any]) -> list[Any]:
+        """Remove the values of ``keys``, which differ, and return them as `many` does."""
+
+    @abstractmethod
+    def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        """Set the values of ``keys``, which differ."""
+
+    def held(self) -> Iterable[Any]:
+        """Return the keys whose value is not None: all, unless a subclass has such values."""
+        return self
+
+    def changed_keys(self) -> Iterable[Any]:
+        """Return, once, keys whose values have changed and that were not noted: for steps that flag changes."""
+        return []
+
+
 class KeyedState:
-    """``values``: key -> state, a plain dict that the loops of the steps use, or a mapping that stands for it, such as
-    `FigureStates`; ``timers``: the timers of keys.
+    """``values``: key -> state, a plain dict that the loops of the steps use; ``timers``: the timers of keys.
 
     ``untried``: whether `try_first` has yet to check that a state can be stored in a snapshot.
     """
@@ -142,7 +167,7 @@ class KeyedState:
 
     def keys(self) -> set[Any]:
         """Return the keys with state: a value that is not None, or a timer."""
-        return {key for key, value in self.values.items() if value is not None} | set(self.timers.keys())
+        return {*self._with_values(), *self.timers.keys()}
 
     @property
     def tracked(self) -> bool:
@@ -195,14 +220,12 @@ class KeyedState:
     def interrogate(self, predicate: Callable[[Any], bool], found: set[Any]) -> None:
         """Add the keys with state that pass ``predicate`` to ``found``."""
         if isinstance(predicate, AnyOf):
-            asked, timers = list(predicate.keys), self.timers.keys()
-            pairs = zip(asked, self._values_of(asked), strict=True)
-            found.update(key for key, value in pairs if value is not None or key in timers)
+            keys, timers = list(predicate.keys), self.timers.keys()
+            values = self._values_of(keys)
+            found.update(key for key, value in zip(keys, values, strict=True) if value is not None or key in timers)
         elif predicate is every_key:
             # Records wait while all keys are listed: avoid Python code per key.
-            values = self.values
-            none = any(map(is_, values.values(), repeat(None)))
-            found.update(compress(values, map(is_not, values.values(), repeat(None))) if none else values)
+            found.update(self._with_values())
             found.update(self.timers.keys())
         else:
             found.update(filter(predicate, self.keys()))
@@ -213,8 +236,8 @@ class KeyedState:
         The cost depends on ``keys``, not on all state: a move collects many small groups of keys.
         """
         taken = list(keys)
-        figures = self._figures()
-        values = list(map(self.values.pop, taken, repeat(None))) if figures is None else figures.pop_all(taken)
+        known = self.values
+        values = known.take(taken) if isinstance(known, ManyValues) else list(map(known.pop, taken, repeat(None)))
         times = {key: woken for key in taken if (woken := self.timers.take(key))} if len(self.timers) else {}
         if any(map(is_, values, repeat(None))):
             held = [value is not None or key in times for key, value in zip(taken, values, strict=True)]
@@ -232,9 +255,8 @@ class KeyedState:
         changes = self._changes
         if changes is None:
             raise InternalError(f"step {self._step!r}: its state is not tracked")
-        figures = self._figures()
-        if figures is not None:
-            changes.note(figures.changed_keys(), len(figures))
+        if isinstance(self.values, ManyValues):
+            changes.note(self.values.changed_keys(), len(self.values))
         due = changes.due(barrier.parent)
         made = None if due is None else self._written(changes, list(due), full=False, remark=remark)
         if made is None:
@@ -272,9 +294,8 @@ class KeyedState:
         if changes is None:
             raise InternalError(f"step {self._step!r}: its state is not tracked")
         changes.continued(snapshot, self._held())
-        figures = self._figures()
-        if figures is not None:
-            figures.changed_keys()
+        if isinstance(self.values, ManyValues):
+            self.values.changed_keys()
         self.timers.noted = changes.noted
 
     def start_with(self, states: Mapping[Any, Any]) -> None:
@@ -300,22 +321,25 @@ class KeyedState:
                 for time in times:
                     self.timers.set(key, time)
 
-    def _values_of(self, keys: list[Any]) -> list[Any]:
-        """Return the value of each of ``keys``; None of those without."""
-        figures = self._figures()
-        return list(map(self.values.get, keys)) if figures is None else figures.get_all(keys)
-
-    def _figures(self) -> FigureStates | None:
-        """Return the values if they are in arrays, or have been."""
-        values: Any = self.values
-        return values if isinstance(values, FigureStates) else None
-
     def _held(self) -> list[Any]:
         """Return the keys with state, in the order in which they got it (that of a set differs by process)."""
-        woken = self.timers.keys()
+        held = list(self._with_values())
+        woken = list(self.timers.keys())
+        return [*held, *compress(woken, map(is_, self._values_of(woken), repeat(None)))]
+
+    def _with_values(self) -> Iterable[Any]:
+        """Return the keys that have a value."""
         values = self.values
-        held = [key for key, value in values.items() if value is not None]
-        return [*held, *(key for key in woken if values.get(key) is None)]
+        if isinstance(values, ManyValues):
+            return values.held()
+        if not any(map(is_, values.values(), repeat(None))):
+            return values
+        return compress(values, map(is_not, values.values(), repeat(None)))
+
+    def _values_of(self, keys: Sequence[Any]) -> list[Any]:
+        """Return the values of ``keys``, None for a key without one."""
+        values = self.values
+        return values.many(keys) if isinstance(values, ManyValues) else list(map(values.get, keys))
 
     def _written(self, changes: Changes, keys: list[Any], *, full: bool, remark: bytes) -> bytes | None:
         """Return an artefact of ``keys``; None if it must be a full one (`Changes.names`)."""
@@ -342,7 +366,10 @@ class KeyedState:
         for key in held:
             raise InternalError(f"step {self._step!r}: state of key {shown(key)} was {how}")
         self.note(keys)
-        self.values.update(zip(keys, values, strict=True))
+        if isinstance(self.values, ManyValues):
+            self.values.set_many(keys, values)
+        else:
+            self.values.update(zip(keys, values, strict=True))
         for key, woken in times.items():
             for time in woken:
                 self.timers.set(key, time)
