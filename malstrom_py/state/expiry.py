@@ -28,7 +28,7 @@ class Expiry:
     def __init__(self, ttl: int, *, was_timer: bool = False) -> None:
         self.ttl = ttl
         self.was_timer = was_timer
-        """Whether the step has no timers of its own: one in an old snapshot says until when its key lives."""
+        """Whether a timer in an old snapshot says until when its key lives: the step sets none."""
         self.until: dict[Any, int] = {}
         self.undated: set[Any] = set()
         """Keys with state that have had no record: their time begins with the next call of `expired`."""
