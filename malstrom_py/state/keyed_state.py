@@ -253,7 +253,7 @@ class KeyedState:
         """
         taken = list(keys)
         values = list(map(self.values.pop, taken, repeat(None)))
-        times = self._times_of(taken)
+        times = self._times_of(taken, values)
         for timers in (self.timers, self.clock_timers):
             if len(timers):
                 for key in taken:
@@ -350,13 +350,16 @@ class KeyedState:
     def _note_timers(self, changes: Changes) -> None:
         self.timers.noted = self.clock_timers.noted = changes.noted
 
-    def _times_of(self, keys: Sequence[Any]) -> dict[Any, Times]:
-        """Return the times of those of ``keys`` that have some."""
+    def _times_of(self, keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Times]:
+        """Return the times of those of ``keys``, with ``values``, that have some. Without a value none lasts."""
         timers, by_clock = self.timers, self.clock_timers
         until = {} if self.expiry is None else self.expiry.until
         if not (len(timers) or len(by_clock) or until):
             return {}
-        times = ((key, Times(timers.times(key), by_clock.times(key), until.get(key))) for key in keys)
+        lasting = (None if value is None else until.get(key) for key, value in zip(keys, values, strict=True))
+        times = (
+            (key, Times(timers.times(key), by_clock.times(key), end)) for key, end in zip(keys, lasting, strict=True)
+        )
         return {key: found for key, found in times if found.timers or found.by_clock or found.until is not None}
 
     def _take_times(self, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Times]) -> None:
@@ -380,9 +383,9 @@ class KeyedState:
     def _written(self, changes: Changes, keys: list[Any], *, full: bool, remark: bytes) -> bytes | None:
         """Return an artefact of ``keys``; None if it must be a full one (`Changes.names`)."""
         codec, step = self._codec, self._step
-        times = self._times_of(keys)
         gone: list[Any] = []
         values = list(map(self.values.get, keys))
+        times = self._times_of(keys, values)
         if any(map(is_, values, repeat(None))):
             there = [value is not None or key in times for key, value in zip(keys, values, strict=True)]
             gone = [key for key, stays in zip(keys, there, strict=True) if not stays]

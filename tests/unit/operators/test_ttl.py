@@ -13,7 +13,7 @@ import malstrom_py as mp
 from malstrom_py import agg, sinks, sources
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, DataMessage, Epoch
+from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Collect, DataMessage, Epoch
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.keyed import expiring
 from malstrom_py.operators.stateful_map import TtlMap
@@ -163,6 +163,22 @@ def test_at_the_end_of_the_stream_hooks_see_the_states_that_are_there() -> None:
     step = rings(Batch([1], keys=["a"], timestamps=[1]), Epoch(8), Epoch(MAX_EPOCH))
     assert step.values() == [(6, 1), (21, None), ("end", 7)]
     assert step.operator.keys in (0, 1)
+
+
+def test_a_key_that_a_hook_has_dropped_does_not_move_for_its_end() -> None:
+    class Drops(mp.KeyedLogic[str, int, Any, int]):
+        def on_data(self, message: Any, key_state: int | None, output: Any) -> int:
+            return 1
+
+        def on_epoch(self, epoch: Epoch, state: Any, output: Any) -> None:
+            state.clear()
+
+    step = Stepped(
+        partial(expiring, factory=partial(StatefulOp, logic=Drops()), ttl=10, by_clock=False), timed=True, keyed=True
+    )
+    taken = Collect({"a"})
+    step.push(Batch([1], keys=["a"], timestamps=[5]), Epoch(6), taken)
+    assert taken.states == {}
 
 
 def test_the_initial_state_lives_from_the_first_epoch_on() -> None:
