@@ -8,7 +8,8 @@ noted here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import chain, compress, repeat
 from operator import is_, is_not
@@ -133,6 +134,27 @@ class Defaulting(dict[Any, Any]):
         return self._default()
 
 
+class ManyValues(MutableMapping[Any, Any]):
+    """Values by key for steps that keep them otherwise than in a dict: call for many keys, which costs far less.
+
+    No value is None.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def many(self, keys: Sequence[Any]) -> list[Any]:
+        """Return the values of ``keys``, None for a key without one."""
+
+    @abstractmethod
+    def take(self, keys: Sequence[Any]) -> list[Any]:
+        """Remove the values of ``keys``, which differ, and return them as `many` does."""
+
+    @abstractmethod
+    def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        """Set the values of ``keys``, which differ."""
+
+
 class KeyedState:
     """``values``: key -> state, a plain dict that the loops of the steps use; ``timers``: the timers of keys, and
     ``clock_timers``: those of the runtime's clock, in ms. ``expiry``: until when states last; None: for ever.
@@ -154,7 +176,7 @@ class KeyedState:
 
     def keys(self) -> set[Any]:
         """Return the keys with state: a value that is not None, or a timer."""
-        return {key for key, value in self.values.items() if value is not None}.union(self._woken())
+        return {*self._with_values(), *self._woken()}
 
     def expire(self, limit: int) -> None:
         """Drop the states that last until ``limit`` at most. Requires `expiry`."""
@@ -235,13 +257,12 @@ class KeyedState:
     def interrogate(self, predicate: Callable[[Any], bool], found: set[Any]) -> None:
         """Add the keys with state that pass ``predicate`` to ``found``."""
         if isinstance(predicate, AnyOf):
-            values, timers, others = self.values, self.timers.keys(), self.clock_timers.keys()
-            found.update(key for key in predicate.keys if values.get(key) is not None or key in timers or key in others)
+            keys, timers, others = list(predicate.keys), self.timers.keys(), self.clock_timers.keys()
+            values = zip(keys, self._values_of(keys), strict=True)
+            found.update(key for key, value in values if value is not None or key in timers or key in others)
         elif predicate is every_key:
             # Records wait while all keys are listed: avoid Python code per key.
-            values = self.values
-            none = any(map(is_, values.values(), repeat(None)))
-            found.update(compress(values, map(is_not, values.values(), repeat(None))) if none else values)
+            found.update(self._with_values())
             found.update(self._woken())
         else:
             found.update(filter(predicate, self.keys()))
@@ -252,7 +273,8 @@ class KeyedState:
         The cost depends on ``keys``, not on all state: a move collects many small groups of keys.
         """
         taken = list(keys)
-        values = list(map(self.values.pop, taken, repeat(None)))
+        known = self.values
+        values = known.take(taken) if isinstance(known, ManyValues) else list(map(known.pop, taken, repeat(None)))
         times = self._times_of(taken, values)
         for timers in (self.timers, self.clock_timers):
             if len(timers):
@@ -339,9 +361,21 @@ class KeyedState:
 
     def _held(self) -> list[Any]:
         """Return the keys with state, in the order in which they got it (that of a set differs by process)."""
+        held = list(self._with_values())
+        woken = list(dict.fromkeys(self._woken()))
+        return [*held, *compress(woken, map(is_, self._values_of(woken), repeat(None)))]
+
+    def _with_values(self) -> Iterable[Any]:
+        """Return the keys that have a value."""
         values = self.values
-        held = [key for key, value in values.items() if value is not None]
-        return [*held, *(key for key in dict.fromkeys(self._woken()) if values.get(key) is None)]
+        if isinstance(values, ManyValues) or not any(map(is_, values.values(), repeat(None))):
+            return values
+        return compress(values, map(is_not, values.values(), repeat(None)))
+
+    def _values_of(self, keys: Sequence[Any]) -> list[Any]:
+        """Return the values of ``keys``, None for a key without one."""
+        values = self.values
+        return values.many(keys) if isinstance(values, ManyValues) else list(map(values.get, keys))
 
     def _woken(self) -> Iterator[Any]:
         """Return the keys with timers; one with timers of both kinds comes twice."""
@@ -384,7 +418,7 @@ class KeyedState:
         """Return an artefact of ``keys``; None if it must be a full one (`Changes.names`)."""
         codec, step = self._codec, self._step
         gone: list[Any] = []
-        values = list(map(self.values.get, keys))
+        values = self._values_of(keys)
         times = self._times_of(keys, values)
         if any(map(is_, values, repeat(None))):
             there = [value is not None or key in times for key, value in zip(keys, values, strict=True)]
@@ -404,7 +438,10 @@ class KeyedState:
         for key in held:
             raise InternalError(f"step {self._step!r}: state of key {shown(key)} was {how}")
         self.note(keys)
-        self.values.update(zip(keys, values, strict=True))
+        if isinstance(self.values, ManyValues):
+            self.values.set_many(keys, values)
+        else:
+            self.values.update(zip(keys, values, strict=True))
         self._take_times(keys, values, times)
 
 
