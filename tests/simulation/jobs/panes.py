@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from operator import add
 from typing import Any, Final
 
 import malstrom_py as mp
@@ -146,18 +147,23 @@ class Alarm(mp.KeyedLogic[Any, Passed, tuple[Ident, ...], tuple[Ident, ...]]):
 def clocked(keyed: Stream, tail: Tail, seen: Seen) -> dict[str, Stream]:
     """Windows and timers of the runtime's clock."""
     name, wide = tail.name, timedelta(milliseconds=SLOT_MS)
+    lists = keyed.map(f"{name}-lists", lambda passed: [passed])
+    slides = lists.window(f"{name}-slides-step", windows.sliding(2 * wide, wide, clock="processing"))
     return {
         f"{name}-slots": keyed.window(f"{name}-slots-step", windows.tumbling(wide, clock="processing")).collect(),
+        f"{name}-slides": slides.reduce(add),
         f"{name}-visits": keyed.window(f"{name}-visits-step", windows.session(wide, clock="processing")).collect(),
         f"{name}-alarms": keyed.stateful_op(f"{name}-alarms-step", Alarm()),
     }
 
 
-CLOCKED: Final = ("slots", "visits", "alarms")
+CLOCKED: Final = ("slots", "slides", "visits", "alarms")
 
 
 def judge_clocked(tail: Tail, rows: Rows, came: list[Item]) -> None:
-    """Who is in which window depends on the run; but each record is in one, in order, and each window comes once."""
+    """Who is in which window depends on the run; but each record is in one (in two that slide), in
+    order, and each window comes once.
+    """
     items = by(came, lambda item: KEYS[tail.key](item.record))
     for kind in CLOCKED:
         where, taken = f"{kind} of {tail.name}", by(rows[f"{tail.name}-{kind}"], lambda row: row.key)
@@ -167,8 +173,10 @@ def judge_clocked(tail: Tail, rows: Rows, came: list[Item]) -> None:
             lists = [row.value if kind == "alarms" else list(map(ident, row.value.value)) for row in of_key]
             found = [who for there in lists for who in there]
             require(all(lists), f"{where}: key {key!r} has an empty one")
-            require_same(found, known, f"{where}, key {key!r}")
-            require_way_order((known[who] for who in found), f"{where}, key {key!r}")
+            times = 2 if kind == "slides" else 1
+            require_same(found, [who for who in known for _ in range(times)], f"{where}, key {key!r}")
+            for there in lists if kind == "slides" else [found]:
+                require_way_order((known[who] for who in there), f"{where}, key {key!r}")
             if kind != "alarms":
                 starts = [row.value.start for row in of_key]
                 require(starts == sorted(set(starts)), f"{where}: key {key!r} has those at {starts}")
