@@ -86,7 +86,7 @@ def clock_left(right: Right) -> Right:
 
 
 def ends_lost(right: Right) -> Right:
-    """Until when a state lives does not move with it: it begins again."""
+    """Until when a state lives does not move with it: it restarts."""
 
     def take(state: Any, keys: Any, values: Any, times: Any) -> None:
         right(state, keys, values, {key: some._replace(until=None) for key, some in times.items()})
