@@ -394,7 +394,7 @@ COLUMNS: Final[dict[str, Query]] = {
 
 
 def query_of(name: str, events: Events) -> Query:
-    """Return the query ``name`` as written for rows or for columns, whichever ``events`` gives."""
+    """Return the query ``name`` as written for rows, or for columns if ``events`` gives these."""
     return COLUMNS.get(name, QUERIES[name]) if events.columns else QUERIES[name]
 
 
