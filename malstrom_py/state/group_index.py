@@ -189,7 +189,7 @@ def _new_index(*, is_text: bool, is_utf8: bool) -> Any:
 class ArrowIndex:
     """The ids of keys of one kind: few are looked up in an array of all of them, by Arrow; many in a dict.
 
-    The array is hashed anew for each batch, which costs less than a Python object per distinct key, while it is small.
+    The array is hashed again for each batch, which costs less than a Python object per distinct key, while it is small.
     """
 
     __slots__ = ("_few", "_many")

@@ -1,4 +1,4 @@
-"""``python -m bench.macro.behind_keys``: W1 on columns, a running sum per key, beside Polars on one thread.
+"""``python -m bench.macro.keyed_columns``: W1 on columns, a running sum per key, beside Polars on one thread.
 
 The job is ``source -> key_by("key") -> sum(by="value") -> sink``; Polars computes ``cum_sum().over("key")`` of the
 whole table, in memory and from Parquet. Time is that of the processor, of all threads. With the variable
@@ -132,7 +132,7 @@ def compare(rows: int, keys: int, reps: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.macro.behind_keys", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.macro.keyed_columns", description=__doc__)
     parser.add_argument("--n", type=int, default=4_000_000, help="rows")
     parser.add_argument("--keys", type=int, nargs="+", default=[10_000, 100_000, 1_000_000, 10_000_000])
     parser.add_argument("--reps", type=int, default=5, help="rounds, interleaved; medians are printed")
