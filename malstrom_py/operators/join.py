@@ -1,4 +1,4 @@
-"""``join`` and ``join_table``: pair the records of two streams, by window or with the latest value of a key.
+"""``join`` by session, and ``join_table``: pair the records of two streams. `Pair` is the result of every join.
 
 Rules: the left stream is side 0, the right one side 1. A pair is sent once, under its key, above every epoch
 (watermark) that the step has forwarded. R4: what is kept of both sides is one state per key, so both move together.
@@ -6,18 +6,42 @@ Rules: the left stream is side 0, the right one side 1. A pair is sent once, und
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import repeat
 from operator import add, is_, itemgetter
-from typing import Any, Final, Literal
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from malstrom_py.agg import Aggregation, unchanged
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator, distinct, keys_of
-from malstrom_py.operators.window import Gathering, SessionWindows, TimeWindows, WindowOperator
+from malstrom_py.operators.window import Gathering, SessionWindows
+
+L = TypeVar("L")
+R = TypeVar("R")
+
+
+class Pair(NamedTuple, Generic[L, R]):
+    """A result of a join: the tuple ``(left, right)`` of two values, None where a partner is missing.
+
+    >>> Pair("desk", 30) == ("desk", 30), Pair("desk", 30).right
+    (True, 30)
+    """
+
+    left: L
+    right: R
+
+
+_pair: Final[Callable[[tuple[Any, Any]], Pair[Any, Any]]] = partial(tuple.__new__, Pair)
+"""Make a pair of a tuple, without a Python call."""
+
+
+def pairs_of(lefts: Iterable[Any], rights: Iterable[Any]) -> list[Pair[Any, Any]]:
+    """Return the pairs of two columns, row by row."""
+    return list(map(_pair, zip(lefts, rights, strict=True)))
+
 
 How = Literal["inner", "left", "outer"]
 """Which records of a join come out without a partner: none, those of the left stream, those of both."""
@@ -39,37 +63,29 @@ def gather_side(side: int, how: How) -> Gathering:
     def merge(before: Any, after: Any) -> Any:
         return tuple([*earlier, *later] for earlier, later in zip(before, after, strict=True))
 
-    def pairs(sides: Any) -> list[tuple[Any, Any]]:
+    def pairs(sides: Any) -> list[Pair[Any, Any]]:
         lefts, rights = sides
         if not rights and how != "inner":
             rights = [None]
         if not lefts and how == "outer":
             lefts = [None]
-        return [(left, right) for left in lefts for right in rights]
+        return [Pair(left, right) for left in lefts for right in rights]
 
     return Gathering((_WHOLE,), loop, merge, pairs, spreads=True)
 
 
-class SidedWindows(WindowOperator):
-    """Makes a window step one that gathers two sides."""
+class SessionJoin(SessionWindows):
+    """Pairs the records of a key that are in the same session, when it closes."""
 
     two_sided = True
 
-    def __init__(self, context: StepContext, *, how: How, **of_windows: Any) -> None:
-        super().__init__(context, gather=partial(gather_side, 0, how), **of_windows)
+    def __init__(self, context: StepContext, *, how: How, gap: int) -> None:
+        super().__init__(context, gather=partial(gather_side, 0, how), gap=gap)
         self._of_sides = (self._gathering, gather_side(1, how))
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         self._gathering = self._of_sides[side]
         self.on_batch(batch, out)
-
-
-class WindowJoin(SidedWindows, TimeWindows):
-    """Pairs the records of a key that are in the same tumbling or sliding window, when it closes."""
-
-
-class SessionJoin(SidedWindows, SessionWindows):
-    """Pairs the records of a key that are in the same session, when it closes."""
 
 
 class TableJoin(StatefulOperator):
@@ -86,8 +102,8 @@ class TableJoin(StatefulOperator):
     >>> names = job.source("names", sources.Memory([("d", "desk"), ("l", "lamp")])).key_by("id", lambda row: row[0])
     >>> sales = job.source("sales", sources.Memory([("l", 3), ("x", 1)])).key_by("article", lambda row: row[0])
     >>> named = sales.join_table("named", names, how="left", wait=True)
-    >>> sorted(mp.collect(named.map("text", str)))
-    ["(('l', 3), ('l', 'lamp'))", "(('x', 1), None)"]
+    >>> sorted(mp.collect(named.map("text", lambda pair: f"{pair.left}: {pair.right}")))
+    ["('l', 3): ('l', 'lamp')", "('x', 1): None"]
     """
 
     two_sided = True
@@ -112,14 +128,14 @@ class TableJoin(StatefulOperator):
     def _look_up(self, keys: list[Any], batch: Batch, out: Outlet) -> None:
         found = [state and state[0] for state in map(self.state.values.get, keys)]
         if not any(map(is_, found, repeat(None))) or (self._keeps and not self._waits):
-            out.send(batch.with_values(list(zip(batch.values, found, strict=True))))
+            out.send(batch.with_values(pairs_of(batch.values, found)))
             return
         there = [value is not None for value in found]
         if self._waits:
             self._keep_waiting(batch.compress([not one for one in there]))
         paired = batch.compress(there)
         values = [value for value in found if value is not None]
-        out.send(paired.with_values(list(zip(paired.values, values, strict=True))))
+        out.send(paired.with_values(pairs_of(paired.values, values)))
 
     def _keep_waiting(self, batch: Batch) -> None:
         states, keys = self.state.values, batch.keys or []
@@ -151,7 +167,7 @@ class TableJoin(StatefulOperator):
                 states[key] = [value, ()]
             else:
                 for left, at in state[1]:
-                    ended.append((time if at is None or at < time else at, key, (left, value)))
+                    ended.append((time if at is None or at < time else at, key, Pair(left, value)))
                 if state[1]:
                     self.state.timers.take(key)
                 state[:] = value, ()
@@ -176,7 +192,7 @@ class TableJoin(StatefulOperator):
                 if end > reached:
                     left.append((value, time))
                 else:
-                    ended.append((end, key, (value, None)))
+                    ended.append((end, key, Pair(value, None)))
             if left:
                 states[key][1] = left
             else:
