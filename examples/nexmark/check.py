@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from examples.nexmark.events import Events, Row
+from examples.nexmark.events import GROUP, SIDE_INPUT, SIDE_KEYS, Events, Row
 
 TEN_SECONDS: Final = 10_000
 DAY: Final = 86_400_000
@@ -24,10 +24,16 @@ winning as (
     qualify row_number() over (partition by a.id order by b.price desc, b.date_time, b.bidder) = 1
 )"""
 
+AUCTION: Final = Events(GROUP).table("auction").schema.names
+
 SQL: Final[dict[str, str]] = {
     "q0": "select * from bid",
     "q1": "select * replace (price * 908 // 1000 as price) from bid",
     "q2": "select auction, price from bid where auction % 123 = 0",
+    "q3": """
+        select p.name, p.city, p.state, a.id
+        from auction a join person p on p.id = a.seller
+        where a.category = 10 and p.state in ('OR', 'ID', 'CA')""",
     "q4": f"with {_WINNING} select category, avg(price) average from winning group by category",
     "q5": """
         with counts as (
@@ -61,6 +67,7 @@ SQL: Final[dict[str, str]] = {
         select bidder, min(date_time) as start, max(date_time) + {TEN_SECONDS} as "end", count(*) bids
         from numbered group by bidder, number""",
     "q12": "select bidder, count(*) bids from bid group by bidder",
+    "q13": f"select b.*, s.value from bid b join side_input s on s.key = b.auction % {SIDE_KEYS}",
     "q14": """
         select auction, bidder, price * 908 // 1000 as price, date_time,
             case when date_time // 3600000 % 24 between 8 and 18 then 'day'
@@ -81,17 +88,22 @@ SQL: Final[dict[str, str]] = {
     "q19": """
         select *, row_number() over (partition by auction order by price desc, date_time, bidder desc) as rank
         from bid qualify rank <= 10""",
+    "q20": f"""
+        select b.*, {", ".join(f"a.{name} auction_{name}" for name in AUCTION)}
+        from bid b join auction a on a.id = b.auction where a.category = 10""",
 }
-"""Query -> SQL over the tables person, auction and bid."""
+"""Query -> SQL over the tables person, auction, bid and side_input."""
 
 
 def by_duckdb(query: str, events: Events) -> list[Row]:
     """Return the result of a query, in no order."""
     import duckdb
+    import pyarrow as pa
 
     with duckdb.connect() as connection:
         for kind in ("person", "auction", "bid"):
             connection.register(kind, events.table(kind))
+        connection.register("side_input", pa.Table.from_pylist(SIDE_INPUT))
         found = connection.execute(SQL[query])
         names = [column[0] for column in found.description or ()]
         return [dict(zip(names, values, strict=True)) for values in found.fetchall()]

@@ -14,6 +14,8 @@ from zlib import crc32
 
 import numpy as np
 
+from malstrom_py import sources
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -38,6 +40,10 @@ ACTIVE_AUCTIONS: Final = 100
 LEAD: Final = 10
 CHANNELS: Final = 1000
 EXTRA: Final = 16
+
+SIDE_KEYS: Final = 100
+SIDE_INPUT: Final[list[Row]] = [{"key": key, "value": f"value-{key}"} for key in range(SIDE_KEYS)]
+"""A table that does not change, for q13."""
 
 _STATES: Final = ["AZ", "CA", "ID", "OR", "WA", "WY"]
 _CITIES: Final = [
@@ -84,6 +90,10 @@ class Events:
         """Return the source of bids."""
         return EventSource(self, "bid")
 
+    def side_input(self) -> sources.Memory[Row]:
+        """Return the source of a table that does not change."""
+        return sources.Memory(SIDE_INPUT, parts=self.parts)
+
     def table(self, kind: Kind) -> pa.Table:
         """Return all events of a kind as an Arrow table, in order."""
         import pyarrow as pa
@@ -112,9 +122,10 @@ class EventSource:
 
 
 class EventPart:
-    """One part of a source; its position is the number of events of its kind that it has given."""
+    """One part of a source, of ``length`` events. Its position is the number of those that it has given."""
 
     def __init__(self, events: Events, kind: Kind, part: int, position: int) -> None:
+        self.length = _length(events, kind, part)
         self._events, self._kind, self._part, self._position = events, kind, part, position
         self._batch: pa.RecordBatch | None = None
         self._begin = position
@@ -129,7 +140,7 @@ class EventPart:
         return taken if self._events.columns else _rows_of(taken)
 
     def is_finished(self) -> bool:
-        return self._position >= _length(self._events, self._kind, self._part)
+        return self._position >= self.length
 
     def snapshot(self) -> int:
         return self._position

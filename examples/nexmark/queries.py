@@ -14,7 +14,7 @@ from typing import Any, Final
 import polars as pl
 
 import malstrom_py as mp
-from examples.nexmark.events import Events, Row
+from examples.nexmark.events import SIDE_KEYS, Events, Row
 from malstrom_py import agg, sinks, windows
 
 Stream = mp.StreamBuilder[None, Row]
@@ -26,6 +26,8 @@ BOUND: Final = timedelta(seconds=1)
 TEN_SECONDS: Final = timedelta(seconds=10)
 DAY: Final = timedelta(days=1)
 LAST_SALES: Final = 10
+LOCAL: Final = ["OR", "ID", "CA"]
+PLACE: Final = ("name", "city", "state")
 
 
 def in_time(stream: Stream, name: str) -> Stream:
@@ -59,6 +61,28 @@ def q2(bids: Stream) -> Rows:
 def q2_columns(bids: Stream) -> Rows:
     """The same by Polars expressions."""
     return bids.filter("some", pl.col("auction") % 123 == 0).select("price", "auction", "price")
+
+
+def q3(persons: Stream, auctions: Stream) -> Rows:
+    """Local items: who sells things of category 10 in Oregon, Idaho or California?"""
+    local = persons.filter("local", lambda person: person["state"] in LOCAL)
+    return sellers_of(local, auctions.filter("category", lambda auction: auction["category"] == 10))
+
+
+def q3_columns(persons: Stream, auctions: Stream) -> Rows:
+    """The same, filtered by Polars expressions."""
+    local = persons.filter("local", pl.col("state").is_in(LOCAL))
+    return sellers_of(local, auctions.filter("category", pl.col("category") == 10))
+
+
+def sellers_of(persons: Stream, auctions: Stream) -> Rows:
+    """Return auctions with their sellers. An auction may be read before its seller, so it waits."""
+    sellers = persons.key_by("person", "id")
+    return (
+        auctions.key_by("seller", "seller")
+        .join_table("sold-by", sellers, wait=True)
+        .map("row", lambda both: {"id": both[0]["id"], **{field: both[1][field] for field in PLACE}})
+    )
 
 
 def q5(bids: Stream) -> Rows:
@@ -208,6 +232,14 @@ def window_row(key: str, value: str) -> Callable[[Any, windows.WindowResult[Any]
     return lambda of, window: {key: of, "start": window.start, "end": window.end, value: window.value}
 
 
+def q13(bids: Stream, side_input: Stream) -> Rows:
+    """Bounded side input: each bid with the value of its auction's number in a table."""
+    keyed = bids.key_by("number", lambda bid: bid["auction"] % SIDE_KEYS)
+    return keyed.join_table("value", side_input.key_by("key", "key"), wait=True).map(
+        "row", lambda both: {**both[0], "value": both[1]["value"]}
+    )
+
+
 def q14(bids: Stream) -> Rows:
     """Calculation: the time of day of each bid in a range of prices, and the letters c in its text."""
     in_euros = q1(bids).filter("in-range", lambda bid: 1_000_000 < bid["price"] < 50_000_000)
@@ -309,12 +341,23 @@ def q19(bids: Stream) -> Rows:
     return best_bids.flat_map("row", lambda bids: [{**bid, "rank": place} for place, bid in enumerate(bids, 1)])
 
 
+def q20(auctions: Stream, bids: Stream) -> Rows:
+    """Expanded bids: each bid for an auction of category 10, with that auction."""
+    sold = auctions.key_by("id", "id")
+    expanded = bids.key_by("auction", "auction").join_table("bid-for", sold, wait=True)
+    of_category = expanded.filter("category", lambda both: both[1]["category"] == 10)
+    return of_category.map("row", lambda both: {**both[0], **{f"auction_{name}": of for name, of in both[1].items()}})
+
+
 QUERIES: Final[dict[str, Query]] = {
-    query.__name__: query for query in (q0, q1, q2, q4, q5, q6, q7, q8, q11, q12, q14, q15, q16, q17, q18, q19)
+    query.__name__: query
+    for query in (q0, q1, q2, q3, q4, q5, q6, q7, q8, q11, q12, q13, q14, q15, q16, q17, q18, q19, q20)
 }
 """Name -> query."""
 
-COLUMNS: Final[dict[str, Query]] = {"q1": q1_columns, "q2": q2_columns, "q14": q14_columns}
+COLUMNS: Final[dict[str, Query]] = {
+    query.__name__.removesuffix("_columns"): query for query in (q1_columns, q2_columns, q3_columns, q14_columns)
+}
 """Name -> query as written for columns, where that is different."""
 
 

@@ -246,6 +246,10 @@ class ColumnBatch(Batch):
         """Return the same rows with other values, one for one."""
         return self._with(columns, None, form=form)
 
+    def with_form(self, form: RowForm) -> ColumnBatch:
+        """Return the same columns with values of ``form``."""
+        return self._with(self._columns, self._frame, form=form, schema=self._schema)
+
     def as_dicts(self) -> ColumnBatch | None:
         """Return the same rows with a dict of the fields of each value as value, as `fields_of` does; no row is made.
 
