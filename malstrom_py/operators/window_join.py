@@ -1,8 +1,8 @@
 """``join``: pairs the records of two streams that have the same key and are in the same window, when it closes.
 
-Rules: a side of a pane has columns as long as it is given columns of one schema, keyed by a column; else it has rows,
-by key. Columns are paired without a Python object per row. To read the state of a key rows are made of them; when a key
-is taken or put, its pane has rows from then on. Pairs are the same either way, and in the same order for each key.
+Rules: a side of a pane has columns while all it gets are columns of one schema, keyed by a column; else it has rows, by
+key. Columns are paired without a Python object per row. To read the state of a key rows are made of them; when a key is
+taken or put, its pane has rows from then on. Pairs are the same either way, and in the same order for each key.
 """
 
 from __future__ import annotations
