@@ -88,7 +88,7 @@ class Run:
             self.tester.acquire(other.collect(other.interrogate()))
 
     def restore(self) -> None:
-        """Persist, and go on with another tester."""
+        """Persist, and continue with another tester."""
         persisted = self.tester.barrier("snapshot")
         self.tester = self.new()
         self.tester.install([persisted], slots=[0])
