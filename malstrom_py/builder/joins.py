@@ -12,7 +12,8 @@ from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.data.time import Unit
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.base import OperatorFactory
-from malstrom_py.operators.join import How, Pair, SessionJoin, TableJoin
+from malstrom_py.operators.join import How, Pair, SessionJoin
+from malstrom_py.operators.table_join import TableJoin
 from malstrom_py.operators.time_join import AsofJoin, Direction, IntervalJoin
 from malstrom_py.operators.window_join import WindowJoin
 from malstrom_py.validation import check_name
