@@ -341,14 +341,15 @@ class TableJoin(StatefulOperator):
     def _keep_waiting(self, batch: Batch) -> None:
         states, keys = self._table.as_rows(), batch.keys or []
         self.state.note(keys)
-        for row in zip(keys, batch.values, batch.timestamps or repeat(None), strict=False):
-            key, value, time = row
+        times = batch.timestamps or repeat(None, len(keys))
+        for key, row in zip(keys, zip(batch.values, times, strict=True), strict=True):
             state = states.get(key)
             if state is None:
-                states[key] = [None, [(value, time)]]
+                states[key] = [None, [row]]
             else:
-                state[1].append((value, time))
-            if self._wait is not None:
+                state[1].append(row)
+        if self._wait is not None:
+            for key, time in zip(keys, batch.timestamps or (), strict=True):
                 self.state.timers.set(key, self._end_of(time))
 
     def _end_of(self, time: Any) -> int:
@@ -388,6 +389,10 @@ class TableJoin(StatefulOperator):
         if reached == MAX_EPOCH:
             due = dict.fromkeys(key for key, state in states.items() if state[0] is None)
         self.state.note(due)
+        if reached == MAX_EPOCH and not self._keeps:
+            for key in due:
+                del states[key]
+            return
         ended: list[tuple[Any, Any, Any]] = []
         for key in due:
             left = []
