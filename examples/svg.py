@@ -9,15 +9,20 @@ from typing import Final
 INK: Final = "#1f2933"
 MUTED: Final = "#616e7c"
 GRID: Final = "#d8dde3"
+DARK: Final = {INK: "#e6edf3", MUTED: "#9aa7b4", GRID: "#3a434d", "white": "#0d1117"}
+"""Each colour of paper and ink -> the one for readers who prefer dark pages."""
+
 COLOURS: Final = ("#1f6fb4", "#e08a1e", "#2e8b57", "#8a5fbf", "#d1495b", "#5f6b7a")
 
 Point = tuple[float, float]
 
 
 def document(width: float, height: float, pieces: Iterable[str]) -> str:
-    """A whole drawing with a white background."""
+    """A whole drawing, with a white background or, for readers who prefer it, a dark one."""
+    others = [f'[fill="{light}"]{{fill:{dark}}}[stroke="{light}"]{{stroke:{dark}}}' for light, dark in DARK.items()]
+    style = f"<style>@media (prefers-color-scheme: dark) {{{''.join(others)}}}</style>"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" font-family="sans-serif">'
-    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *pieces, "</svg>\n"])
+    return "\n".join([head, style, '<rect width="100%" height="100%" fill="white"/>', *pieces, "</svg>\n"])
 
 
 def text(
@@ -50,9 +55,10 @@ def area(points: Sequence[Point], *, colour: str) -> str:
     return f'<polygon points="{_listed(points)}" fill="{colour}" fill-opacity="0.75"/>'
 
 
-def dot(middle: Point, *, colour: str, radius: float = 2) -> str:
-    """A small transparent circle."""
-    return f'<circle cx="{middle[0]:.1f}" cy="{middle[1]:.1f}" r="{radius:g}" fill="{colour}" fill-opacity="0.35"/>'
+def dot(middle: Point, *, colour: str, radius: float = 2, opacity: float = 0.35) -> str:
+    """A small circle."""
+    place = f'cx="{middle[0]:.1f}" cy="{middle[1]:.1f}" r="{radius:g}"'
+    return f'<circle {place} fill="{colour}" fill-opacity="{opacity:g}"/>'
 
 
 def _listed(points: Sequence[Point]) -> str:

@@ -59,6 +59,8 @@ class Aggregation(Generic[S, R_co]):
     right)`` the state of the values of ``left`` followed by those of ``right``, ``finish(state)`` the result. ``field``
     is the part of a value that ``add`` takes; ``blind``: ``add`` ignores it. ``check``, if given, raises each error
     that ``add`` would raise: such an ``add`` changes its state in place. ``fast``: `run` without these calls.
+    ``arrays``: the name under which `malstrom_py.state.groups` keeps such states in arrays, None if it does not;
+    ``skips_nulls``: values that are None are left out.
 
     >>> of_prices = mean("price")
     >>> state = of_prices.init()
@@ -77,6 +79,8 @@ class Aggregation(Generic[S, R_co]):
     check: Callable[[S, Any], object] | None = None
     blind: bool = False
     fast: Run | None = None
+    arrays: str | None = None
+    skips_nulls: bool = False
 
     def __repr__(self) -> str:
         of = self.field
@@ -104,10 +108,12 @@ def count(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[int, 
     (agg.count(), agg.sum('price'), agg.count('price'))
     """
     if skip_nulls:
-        return _nulls(Aggregation("count", int, _one_more, _plus, unchanged, _field(field, "count")), skip=True)
+        return _nulls(
+            Aggregation("count", int, _one_more, _plus, unchanged, _field(field, "count"), arrays="count"), skip=True
+        )
     if field is not None:
         raise PlanError("agg.count counts all records: with a field it takes skip_nulls=True, as COUNT(field) of SQL")
-    return Aggregation("count", int, _one_more, _plus, unchanged, blind=True, fast=_count_rows)
+    return Aggregation("count", int, _one_more, _plus, unchanged, blind=True, fast=_count_rows, arrays="count")
 
 
 def sum(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
@@ -120,14 +126,17 @@ def sum(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, An
     [{'sold': 2, 'sales': 1}, {'sold': 5, 'sales': 2}]
     """
     return _nulls(
-        Aggregation("sum", int, _plus, _plus, unchanged, _field(field, "sum"), fast=_sum_rows), skip=skip_nulls
+        Aggregation("sum", int, _plus, _plus, unchanged, _field(field, "sum"), fast=_sum_rows, arrays="sum"),
+        skip=skip_nulls,
     )
 
 
 def min(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
     """Return the smallest value, of equal ones the first; None for no values."""
     return _nulls(
-        Aggregation("min", _nothing, _smaller, _smaller_state, unchanged, _field(field, "min"), fast=_min_rows),
+        Aggregation(
+            "min", _nothing, _smaller, _smaller_state, unchanged, _field(field, "min"), fast=_min_rows, arrays="min"
+        ),
         skip=skip_nulls,
     )
 
@@ -135,7 +144,9 @@ def min(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, An
 def max(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
     """Return the largest value, of equal ones the first; None for no values."""
     return _nulls(
-        Aggregation("max", _nothing, _larger, _larger_state, unchanged, _field(field, "max"), fast=_max_rows),
+        Aggregation(
+            "max", _nothing, _larger, _larger_state, unchanged, _field(field, "max"), fast=_max_rows, arrays="max"
+        ),
         skip=skip_nulls,
     )
 
@@ -143,7 +154,9 @@ def max(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, An
 def mean(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[tuple[int, Any], Any]:
     """Compute the arithmetic mean; None for no values."""
     return _nulls(
-        Aggregation("mean", _no_mean, _mean_add, _mean_merge, _mean, _field(field, "mean"), fast=_mean_rows),
+        Aggregation(
+            "mean", _no_mean, _mean_add, _mean_merge, _mean, _field(field, "mean"), fast=_mean_rows, arrays="mean"
+        ),
         skip=skip_nulls,
     )
 
@@ -165,12 +178,17 @@ def std(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[tuple[i
 
 def first(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
     """Return the field of the first record in order of arrival, not of timestamps; None for no records."""
-    return _nulls(Aggregation("first", tuple, _first_add, _first_merge, _only, _field(field, "first")), skip=skip_nulls)
+    return _nulls(
+        Aggregation("first", tuple, _first_add, _first_merge, _only, _field(field, "first"), arrays="first"),
+        skip=skip_nulls,
+    )
 
 
 def last(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
     """Return the field of the last record in order of arrival, not of timestamps; None for no records."""
-    return _nulls(Aggregation("last", tuple, _last_add, _last_merge, _only, _field(field, "last")), skip=skip_nulls)
+    return _nulls(
+        Aggregation("last", tuple, _last_add, _last_merge, _only, _field(field, "last"), arrays="last"), skip=skip_nulls
+    )
 
 
 def n_unique(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[tuple[set[Any], bool], int]:
@@ -241,6 +259,7 @@ def _nulls(one: Aggregation[Any, Any], *, skip: bool) -> Aggregation[Any, Any]:
         finish=partial(_finish_known, one),
         check=None if one.check is None else partial(_check_known, one),
         fast=None,
+        skips_nulls=True,
     )
 
 

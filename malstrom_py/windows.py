@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from math import gcd
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, get_args
 
+from malstrom_py.data.row_form import form_of
 from malstrom_py.data.time import PER_SECOND, Unit, to_span, to_time
 from malstrom_py.errors import PlanError
 
@@ -40,6 +41,10 @@ class WindowResult(NamedTuple, Generic[V]):
     update: bool = False
 
 
+WINDOW_RESULT: Final = form_of(WindowResult)
+"""The form of results in columns ``start``, ``end``, ``value`` (a struct where it is a dict) and ``update``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sliding:
     """Windows of ``size`` that start every ``step``, as from ``origin``. ``step`` equal to ``size``: tumbling ones."""
@@ -51,7 +56,7 @@ class Sliding:
 
     def in_unit(self, unit: Unit, name: str) -> tuple[int, int, int]:
         """Return size, step and origin in ``unit``. `PlanError` naming the step if they are not possible."""
-        size, step = _span(self.size, unit, name, "size"), _span(self.step, unit, name, "step")
+        size, step = whole_span(self.size, unit, name, "size"), whole_span(self.step, unit, name, "step")
         if step > size:
             raise PlanError(
                 f"step {name!r}: the step of sliding windows is at most their size, got a step of {self.step} and a "
@@ -83,7 +88,7 @@ class Session:
 
     def in_unit(self, unit: Unit, name: str) -> int:
         """Return the gap in ``unit``. `PlanError` naming the step if it is not possible."""
-        return _span(self.gap, unit, name, "gap")
+        return whole_span(self.gap, unit, name, "gap")
 
     def __str__(self) -> str:
         return f"session({self.gap}{_and_clock(self.clock)}"
@@ -159,7 +164,8 @@ def _clock(clock: Any) -> Any:
     return clock
 
 
-def _span(span: Span, unit: Unit, name: str, what: str) -> int:
+def whole_span(span: Span, unit: Unit, name: str, what: str) -> int:
+    """Return ``span`` in ``unit``. `PlanError` naming the step if it is not a whole number of them."""
     if isinstance(span, timedelta) and span % (timedelta(seconds=1) / min(PER_SECOND[unit], 1_000_000)):
         raise PlanError(f"step {name!r}: the {what} {span} is not a whole number of {unit}, the unit of the stream")
     return to_span(span, unit)

@@ -38,6 +38,7 @@ LONG: Final = {
     ),
     "integration/ray/test_deaths.py": ("test_s6_a_worker_is_killed_in_the_middle_of_a_rescale[4",),
     "integration/ray/test_going_on.py": ("test_",),
+    "integration/ray/test_nexmark.py": ("test_p1_every_other_query",),
     "integration/ray/test_nodes.py": (
         "test_placement_spreads_or_packs",
         "test_a_lost_node_ends_a_job_without_snapshots",
@@ -103,6 +104,7 @@ LONG: Final = {
         "test_four_hundred_megabytes_go_into_files_in_less_memory[csv-part",
     ),
     "integration/test_interrupt.py": ("test_ctrl_c_ends_a_run_with_calls_under_way[blocks]",),
+    "integration/test_nexmark.py": ("*[10 more",),
     "integration/test_packaging.py": (
         "test_type_checkers_of_another_project_see_the_package[editable",
         "test_type_checkers_of_another_project_see_the_package[folder",

@@ -3,8 +3,8 @@ starts.
 
 ``w1``: (key, value), 10,000 keys "user-0000" and up, uniform or Zipf; the value depends on the key alone, so that the
 sum of all running sums is the same in any order of the keys. ``bids``: Nexmark's bids out of 46 bids, 3 auctions and
-1 person per 50 events, 10,000 events per second of event time. ``readings``: (time in ms, number), one per ms, up to
-2 s out of order.
+1 person per 50 events, 10,000 events per second of event time; ``listings``: its persons and auctions. ``readings``:
+(time in ms, number), one per ms, up to 2 s out of order.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ URLS = tuple(f"https://www.nexmark.com/item.htm?query=1&id={number}" for number 
 Pair = tuple[str, int]
 Bid = tuple[int, int, int, str, str, int, str]
 Reading = tuple[int, int]
+Listing = tuple[str, int, int, str, int]
+PERSON, AUCTION = "person", "auction"
+STATES = ("AZ", "CA", "ID", "OR", "WA", "WY")
 
 
 def w1(n: int, *, zipf: bool) -> list[Pair]:
@@ -55,6 +58,24 @@ def bids(n: int) -> list[Bid]:
         price = round(10 ** (draw() * 6) * 100)
         row = (auction, bidder, price, CHANNELS[int(draw() * 4)], URLS[int(draw() * 1000)])
         rows.append((*row, START_MS + event // 10, padding))
+    return rows
+
+
+def listings(n: int) -> list[Listing]:
+    """``n`` persons and auctions, in the order of time: the kind, an id, the id of the person who sells, a state (of
+    persons) or a category (of auctions), and the time in ms.
+    """
+    rng = random.Random(SEED)
+    draw = rng.random
+    rows: list[Listing] = []
+    for number in range(n):
+        person, place = divmod(number, 4)
+        time = START_MS + (person * 50 + place) // 10
+        if place == 0:
+            rows.append((PERSON, 1000 + person, 1000 + person, STATES[int(draw() * 6)], time))
+            continue
+        seller = person // 100 * 100 if draw() < 0.75 else max(person - int(draw() * 1000), 0)
+        rows.append((AUCTION, 1000 + person * 3 + place - 1, 1000 + seller, str(10 + int(draw() * 5)), time))
     return rows
 
 

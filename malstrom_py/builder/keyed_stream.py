@@ -1,6 +1,7 @@
 """The builder of keyed streams: the steps that keep one state per key, besides those of `StreamBuilder`.
 
-In this order: maps with state, custom logic, lists, enrichment, windows, and running aggregates per record."""
+In this order: maps with state, custom logic, lists, enrichment, windows, and running aggregates per record. `Joins` has
+the joins."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from malstrom_py.agg import Aggregation
+from malstrom_py.builder.joins import Joins
 from malstrom_py.builder.plan import Port
 from malstrom_py.builder.state_migration import Migrate, Upgrade
-from malstrom_py.builder.stream import StreamBuilder
-from malstrom_py.builder.windowed_stream import WindowedStream, joined
+from malstrom_py.builder.windowed_stream import WindowedStream
 from malstrom_py.data.time import to_span
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Final, Fold, Max, Mean, Min, Reduce, Sum, TopN
@@ -25,7 +26,7 @@ from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.operators.logic import LogicLike, StatelessLike, hooks_of
 from malstrom_py.operators.stateful_map import StatefulFlatMap, StatefulMap, TtlMap
 from malstrom_py.operators.stateful_op import StatefulOp
-from malstrom_py.operators.window import How
+from malstrom_py.operators.stateless import MapWithKey
 from malstrom_py.validation import (
     at_least,
     check_name,
@@ -57,8 +58,14 @@ def number_of(by: Callable[[Any], Any] | str | None, step: str) -> Callable[[Any
     return None if by is None else field_getter(by, step)
 
 
-class KeyedStreamBuilder(StreamBuilder[K, V_co]):
+class KeyedStreamBuilder(Joins[K, V_co]):
     """A stream whose records have keys of type ``K``. All records of a key use the same state, in order."""
+
+    def map_with_key(
+        self, name: str, fn: Callable[[K, V_co], W], *, on_error: OnError = "fail"
+    ) -> KeyedStreamBuilder[K, W]:
+        """Replace each value by ``fn(key, value)``: values contain the key only where a function puts it."""
+        return self._then("map_with_key", name, partial(MapWithKey, fn=function_of(fn, name)), fn, on_error=on_error)
 
     @overload
     def stateful_map(
@@ -435,22 +442,6 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
             "distinct", name, partial(Distinct, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade
         )
 
-    def join(
-        self,
-        name: str,
-        right: KeyedStreamBuilder[K, W],
-        *,
-        window: Windows,
-        how: How = "inner",
-        **upgrade: Unpack[Upgrade],
-    ) -> KeyedStreamBuilder[K, tuple[V_co, W]]:
-        """Pair the records of two streams that have the same key and are in the same ``window``, when it closes.
-
-        The values are ``(left, right)``, each left one with each right one. ``how="left"`` sends left records without a
-        partner too, as ``(left, None)``; ``"outer"`` those of both streams. Both are keyed and timed alike.
-        """
-        return joined(self, right, name, window, how, upgrade)
-
     def final(self, name: str | None = None, **upgrade: Unpack[Upgrade]) -> KeyedStreamBuilder[K, V_co]:
         """Send the last value of each key, once, at the end of the stream: of running figures the final ones.
 
@@ -479,13 +470,6 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
             return None
         self.job.register_state(kind_of_default(default, step, what=what))
         return default
-
-    def _needs_epochs(self, name: str, what: str) -> None:
-        if not self.traits.epochs:
-            raise PlanError(
-                f"step {name!r}: {what} runs on event time, but the stream has no epochs: put assign_timestamps "
-                f"and generate_epochs before key_by, and use its on-time stream"
-            )
 
     if TYPE_CHECKING:  # the inherited methods: on a keyed stream they return a keyed stream
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from malstrom_py.builder.initial_state import InitialState
 from malstrom_py.builder.state_migration import Migration
@@ -128,19 +128,21 @@ class Plan:
         return ((ref, step) for step in self.steps for ref in step.inputs)
 
 
-def union_traits(name: str, streams: Sequence[Traits]) -> Traits:
-    """Return the traits of a union of ``streams``; raise `PlanError` naming the step if they are incompatible."""
+def union_traits(name: str, streams: Sequence[Traits], kind: Literal["union", "join"] = "union") -> Traits:
+    """Return the traits of a union or join of ``streams``; raise `PlanError` naming the step if they do not agree."""
     first, *others = streams
     for other in others:
         if (other.keyed, other.local, other.partitioner) != (first.keyed, first.local, first.partitioner):
             raise PlanError(
-                f"step {name!r}: a union of differently keyed streams, so records of one key would not share a worker: "
-                f"key all of them alike (same partitioner), or put key_by after the union"
+                f"step {name!r}: a {kind} of differently keyed streams, so records of one key would not share a "
+                f"worker: key all of them alike (same partitioner)"
+                + (", or put key_by after it" if kind == "union" else "")
             )
         if (other.unit, other.epochs) != (first.unit, first.epochs):
             raise PlanError(
-                f"step {name!r}: a union of streams that are timed differently ({_timing(first)}; {_timing(other)}): "
-                f"give all the same timestamps and epochs before it, or put generate_epochs after it"
+                f"step {name!r}: a {kind} of streams that are timed differently ({_timing(first)}; {_timing(other)}): "
+                f"give all the same timestamps and epochs before it"
+                + (", or put generate_epochs after it" if kind == "union" else "")
             )
     region = next((traits.region for traits in streams if traits.region != SOURCE_REGION), SOURCE_REGION)
     return replace(first, region=region, split=any(traits.split for traits in streams))

@@ -66,7 +66,9 @@ W = TypeVar("W")
 KEYED_METHODS = frozenset(
     (
         *("stateful_map", "stateful_flat_map", "stateful_op", "ttl_map", "reduce", "fold", "count", "sum", "min"),
-        *("max", "mean", "top_n", "distinct", "collect", "aggregate", "enrich", "window", "final", "join"),
+        *("max", "mean", "top_n", "distinct", "collect", "aggregate", "enrich", "window", "final"),
+        *("join", "join_interval", "join_asof", "join_table"),
+        "map_with_key",
     )
 )
 

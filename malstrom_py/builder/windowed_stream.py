@@ -10,27 +10,23 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
 from malstrom_py import agg
 from malstrom_py.agg import Aggregation
-from malstrom_py.builder.plan import Port, union_traits
-from malstrom_py.builder.state_migration import Upgrade
+from malstrom_py.builder.plan import Port
 from malstrom_py.data.time import Unit, to_span
 from malstrom_py.errors import PlanError
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import OperatorFactory
+from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.window import (
     CLOSE,
     CountWindows,
     Emit,
     Gathering,
-    How,
     SessionWindows,
-    TimeWindows,
     gather_all,
     gather_fold,
     gather_list,
     gather_one,
     gather_reduce,
-    gather_sides,
-    on_side,
 )
 from malstrom_py.validation import check_name, function_of
 from malstrom_py.windows import Clock, Count, Session, Sliding, WindowResult, Windows
@@ -59,7 +55,6 @@ class WindowedStream(Generic[K, V_co]):
         emit: Literal["close"] | timedelta | int,
         clock: Clock,
         options: dict[str, Any],
-        kind: str = "window",
     ) -> None:
         check_name(name, "step")
         if not isinstance(windows, Sliding | Session | Count):
@@ -67,7 +62,7 @@ class WindowedStream(Generic[K, V_co]):
                 f"step {name!r}: window takes windows.tumbling(…) or the like, got {type(windows).__name__}"
             )
         self._stream = stream
-        self._name, self._windows, self._options, self._kind = name, windows, options, kind
+        self._name, self._windows, self._options = name, windows, options
         self._unit: Unit = "ms"
         self._by_clock = not isinstance(windows, Count) and windows.clock == "processing"
         if not isinstance(windows, Count) and not self._by_clock:
@@ -145,7 +140,7 @@ class WindowedStream(Generic[K, V_co]):
                 factory = partial(TimeWindows, size=size, step=step, origin=origin, **common)
         ports = (Port(epochs=traits.epochs),)
         detail = f"{windows}, {how}"
-        return stream._then(self._kind, name, factory, None, traits=traits, ports=ports, detail=detail, **self._options)
+        return stream._then("window", name, factory, None, traits=traits, ports=ports, detail=detail, **self._options)
 
     def _emit_of(self, emit: object, clock: object) -> Emit:
         if clock not in get_args(Clock):
@@ -162,30 +157,3 @@ class WindowedStream(Generic[K, V_co]):
             f'step {self._name!r}: emit must be "close" or, of windows of time, a timedelta above 0 or a number of '
             f"records, got {emit!r}"
         )
-
-
-def joined(
-    left: KeyedStreamBuilder[K, Any],
-    right: KeyedStreamBuilder[K, Any],
-    name: str,
-    window: Windows,
-    how: How,
-    upgrade: Upgrade,
-) -> KeyedStreamBuilder[K, Any]:
-    """Add the steps of a join. `PlanError` if the streams are not keyed and timed alike."""
-    check_name(name, "step")
-    if how not in get_args(How):
-        raise PlanError(f'step {name!r}: how must be "inner", "left" or "outer", got {how!r}')
-    if not hasattr(right, "window"):
-        raise PlanError(
-            f"step {name!r}: join takes a keyed stream as its right one, got {type(right).__name__}: put the same "
-            f"key_by before both"
-        )
-    if isinstance(window, Count):
-        raise PlanError(f"step {name!r}: a join needs windows of time: tumbling, sliding or session")
-    union_traits(name, [left.traits, right.traits])
-    both = left.map(f"{name}-left", partial(on_side, 0)).union(
-        f"{name}-both", right.map(f"{name}-right", partial(on_side, 1))
-    )
-    windows = WindowedStream(both, name, window, "close", "event", {"upgrade": upgrade}, kind="join")
-    return windows._add(partial(gather_sides, how), how)

@@ -2,8 +2,9 @@
 
 Each message is a frame: version, byte order, kind and checksum, then the contents. A batch has flags for its columns,
 the number of rows and the part; then for each column a tag, its size and its bytes. A column in Arrow is an Arrow IPC
-stream. A column of one plain type is packed. Every other value is pickled: by pickle 5, or by cloudpickle where pickle
-fails (lambdas, classes made inside functions). ``docs/codec.md`` has the measurements.
+stream; after the columns comes their row form, unless the rows are dicts. A column of one plain type is packed. Every
+other value is pickled: by pickle 5, or by cloudpickle where pickle fails (lambdas, classes made inside functions).
+``docs/codec.md`` has the measurements.
 
 Rule: a frame may contain pickle, so the checksum is verified first. The checksum finds damage, not malice: the workers
 of one job trust each other, and the transport rejects every other sender. Nothing here is stored.
@@ -16,12 +17,14 @@ import pickle
 import struct
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import xxhash
 
 from malstrom_py.codec.encoding_errors import NotDecodable, NotEncodable, decode_error, encode_error
 from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.row_form import DICTS, RowForm
 from malstrom_py.errors import CodecError
 
 if TYPE_CHECKING:
@@ -185,6 +188,7 @@ _VALUE: Final = ord("V")
 _KEYS: Final = 0x01
 _TIMESTAMPS: Final = 0x02
 _PART: Final = 0x04
+_FORM: Final = 0x08
 
 _HEAD: Final = struct.Struct("<BII")  # flags, rows, bytes of the part's name
 _COLUMN: Final = struct.Struct("<BQ")  # tag, bytes
@@ -208,6 +212,7 @@ def encode_batch(batch: Batch, *, step: str) -> bytes:
         (_KEYS if keys is not None else 0)
         | (_TIMESTAMPS if timestamps is not None else 0)
         | (_PART if batch.part is not None else 0)
+        | (_FORM if isinstance(batch, ColumnBatch) and batch.form is not DICTS else 0)
     )
     parts = [_HEAD.pack(flags, len(batch), len(part)), part]
     for column in (keys, timestamps, values):
@@ -215,7 +220,20 @@ def encode_batch(batch: Batch, *, step: str) -> bytes:
             tag, data = _encoded(batch, column, step)
             parts.append(_COLUMN.pack(tag, len(data)))
             parts.append(data)
+    if isinstance(batch, ColumnBatch) and batch.form is not DICTS:
+        parts.append(_dumped_form(batch.form))
     return close_frame(_BATCH, parts)
+
+
+@lru_cache(maxsize=64)
+def _dumped_form(form: RowForm) -> bytes:
+    return dump(form)
+
+
+@lru_cache(maxsize=64)
+def _loaded_form(data: bytes) -> RowForm:
+    form: RowForm = load(data)
+    return form
 
 
 def _encoded(batch: Batch, column: Any, step: str) -> tuple[int, bytes]:
@@ -244,13 +262,14 @@ def decode_batch(data: bytes | memoryview, *, step: str = "") -> Batch:
                 data = body[start:at]
                 column = decode_arrow(data, rows) if tag == ARROW else decode_column(tag, data, rows)
             columns.append(column)
+        form = _loaded_form(bytes(body[at:])) if flags & _FORM else DICTS
     except Exception as error:
         raise _unreadable(error, step) from error
     keys, timestamps, values = columns
-    return _batch_of(keys, timestamps, values, part if flags & _PART else None)
+    return _batch_of(keys, timestamps, values, part if flags & _PART else None, form)
 
 
-def _batch_of(keys: Any, timestamps: Any, values: Any, part: str | None) -> Batch:
+def _batch_of(keys: Any, timestamps: Any, values: Any, part: str | None, form: RowForm) -> Batch:
     if type(values) is list:
         return Batch(values, keys=keys, timestamps=timestamps, part=part)
     key_column = None if keys is None or type(keys) is list else keys.column(0)
@@ -262,6 +281,7 @@ def _batch_of(keys: Any, timestamps: Any, values: Any, part: str | None) -> Batc
         timestamps=timestamps if time_column is None else None,
         time_column=time_column,
         part=part,
+        form=form,
     )
 
 

@@ -1,18 +1,19 @@
 """The batch: the unit that moves on every edge of a job. Immutable once it has been sent.
 
 Row layout, `Batch`: parallel Python lists, because one list per column costs a third of one object per record.
-Column layout, `ColumnBatch`: an Arrow ``RecordBatch``, which steps that take columns pass on unchanged. `rows_of` is
-the only place where columns become rows; a `ColumnBatch` calls it when its values are first read.
+Column layout, `ColumnBatch`: an Arrow ``RecordBatch``, which steps that take columns pass on unchanged. Its row form
+says what the values are (`malstrom_py.data.row_form`); they are made when they are first read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import compress
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
-from malstrom_py.data.schema import for_polars, in_microseconds
+from malstrom_py.data.row_form import DICTS, RowForm, python_values
+from malstrom_py.data.schema import for_polars
 from malstrom_py.errors import CodecError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Batch:
     (3, [10, 30])
     """
 
-    __slots__ = ("keys", "part", "timestamps", "values")
+    __slots__ = ("_span", "keys", "part", "timestamps", "values")
 
     columns: pa.RecordBatch | None = None
     """The values as columns; None if the batch has rows only."""
@@ -51,11 +52,13 @@ class Batch:
         keys: list[Any] | None = None,
         timestamps: list[int] | None = None,
         part: str | None = None,
+        span: tuple[int, int] | None = None,
     ) -> None:
         self.values = values
         self.keys = keys
         self.timestamps = timestamps
         self.part = part
+        self._span = span
 
     def __len__(self) -> int:
         return len(self.values)
@@ -64,17 +67,25 @@ class Batch:
         columns = [name for name in ("keys", "values", "timestamps") if getattr(self, name) is not None]
         return f"Batch({len(self)} rows of {', '.join(columns)})"
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """The smallest and the largest timestamp of a batch that has rows and timestamps; known once it was asked."""
+        if self._span is None:
+            timestamps = self.timestamps or [0]
+            self._span = min(timestamps), max(timestamps)
+        return self._span
+
     def with_values(self, values: list[Any]) -> Batch:
         """Return the same rows with other values, one for one."""
-        return Batch(values, keys=self.keys, timestamps=self.timestamps, part=self.part)
+        return Batch(values, keys=self.keys, timestamps=self.timestamps, part=self.part, span=self._span)
 
     def with_keys(self, keys: list[Any]) -> Batch:
         """Return the same rows under other keys, for an exchange: the batch has no part any more."""
-        return Batch(self.values, keys=keys, timestamps=self.timestamps)
+        return Batch(self.values, keys=keys, timestamps=self.timestamps, span=self._span)
 
-    def with_timestamps(self, timestamps: list[int]) -> Batch:
-        """Return the same rows at other times."""
-        return Batch(self.values, keys=self.keys, timestamps=timestamps, part=self.part)
+    def with_timestamps(self, timestamps: list[int], span: tuple[int, int] | None = None) -> Batch:
+        """Return the same rows at other times. ``span``: the smallest and the largest, if they are known."""
+        return Batch(self.values, keys=self.keys, timestamps=timestamps, part=self.part, span=span)
 
     def compress(self, mask: Sequence[Any]) -> Batch:
         """Return the rows whose entry in ``mask`` is true, in order."""
@@ -110,10 +121,11 @@ class ColumnBatch(Batch):
     """Rows as columns: ``columns`` holds the values, one field each; keys and timestamps are columns or lists.
 
     ``frame`` may be given instead of ``columns``, with the ``schema`` of its Arrow form. ``values``, ``keys`` and
-    ``timestamps`` are lists here too, made when they are first read and then kept; values are one dict per row.
-    ``rows_made``: whether the values have been made. Steps that take columns use ``columns`` (Arrow) or `frame`
-    (Polars), which share memory. ``named``: the column names come from a source's schema, so errors may list them;
-    names of columns made from dicts may be data.
+    ``timestamps`` are lists here too, made when they are first read and then kept; ``form`` says what the values are,
+    by default one dict per row. ``rows_made``: whether the values have been made. Steps that take columns use
+    ``columns`` (Arrow) or `frame` (Polars), which share memory, or one column by name: `series`, `column` or `field`.
+    ``named``: the column names come from a source's schema, so errors may list them; names of columns made from dicts
+    may be data.
 
     >>> import pyarrow as pa
     >>> batch = ColumnBatch(pa.RecordBatch.from_pydict({"n": [1, 2, 3]}), keys=["a", "b", "a"])
@@ -124,7 +136,7 @@ class ColumnBatch(Batch):
 
     __slots__ = (
         *("_columns", "_frame", "_key_data", "_keys", "_pieces", "_rows", "_schema", "_timestamps"),
-        *("named", "part", "time_column"),
+        *("form", "named", "part", "time_column"),
     )
 
     def __init__(
@@ -139,8 +151,10 @@ class ColumnBatch(Batch):
         time_column: pa.Array | None = None,
         part: str | None = None,
         named: bool = False,
+        form: RowForm = DICTS,
     ) -> None:
         self._columns = columns
+        self.form = form
         self._frame = frame
         self._schema = schema
         self._rows: list[Any] | None = None
@@ -148,6 +162,7 @@ class ColumnBatch(Batch):
         self._keys = keys
         self._key_data = key_column
         self._timestamps = timestamps
+        self._span = None
         self.time_column = time_column
         self.part = part
         self.named = named
@@ -155,7 +170,8 @@ class ColumnBatch(Batch):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the columns, without the rows that may have been made of them."""
         kept: dict[str, Any] = {"keys": self._keys, "key_column": self._key_data, "timestamps": self._timestamps}
-        return partial(ColumnBatch, **kept, time_column=self.time_column, part=self.part), (self.columns,)
+        same = partial(ColumnBatch, **kept, time_column=self.time_column, part=self.part, form=self.form)
+        return same, (self.columns,)
 
     @property
     def columns(self) -> pa.RecordBatch:  # type: ignore[override]  # optional in Batch, never None here
@@ -185,9 +201,9 @@ class ColumnBatch(Batch):
 
     @property
     def values(self) -> list[Any]:  # type: ignore[override]  # made on demand
-        """One dict per row."""
+        """One value per row, of the batch's form."""
         if self._rows is None:
-            self._rows = rows_of(self.columns)
+            self._rows = self.form.rows(self.columns)
         return self._rows
 
     @property
@@ -233,13 +249,26 @@ class ColumnBatch(Batch):
     def with_values(self, values: list[Any]) -> Batch:
         return Batch(values, keys=self.keys, timestamps=self.timestamps, part=self.part)
 
-    def with_frame(self, frame: pl.DataFrame) -> ColumnBatch:
+    def with_frame(self, frame: pl.DataFrame, *, form: RowForm = DICTS) -> ColumnBatch:
         """Return the same rows with other values, one for one."""
-        return self._with(None, frame)
+        return self._with(None, frame, form=form)
 
-    def with_columns(self, columns: pa.RecordBatch) -> ColumnBatch:
+    def with_columns(self, columns: pa.RecordBatch, *, form: RowForm = DICTS) -> ColumnBatch:
         """Return the same rows with other values, one for one."""
-        return self._with(columns, None)
+        return self._with(columns, None, form=form)
+
+    def with_form(self, form: RowForm) -> ColumnBatch:
+        """Return the same columns with values of ``form``."""
+        return self._with(self._columns, self._frame, form=form, schema=self._schema)
+
+    def as_dicts(self) -> ColumnBatch | None:
+        """Return the same rows with a dict of the fields of each value as value, as `fields_of` does; no row is made.
+
+        None if the columns are not these fields.
+        """
+        if self.form is DICTS:
+            return self
+        return self._with(self._columns, self._frame, form=DICTS) if self.form.has_fields else None
 
     def with_keys(self, keys: list[Any]) -> ColumnBatch:
         return self._keyed(keys, None)
@@ -248,7 +277,7 @@ class ColumnBatch(Batch):
         """Return the batch `with_keys` that are an Arrow or Polars column."""
         return self._keyed(None, keys)
 
-    def with_timestamps(self, timestamps: list[int]) -> ColumnBatch:
+    def with_timestamps(self, timestamps: list[int], span: tuple[int, int] | None = None) -> ColumnBatch:
         return self._timed(timestamps, None)
 
     def with_time_column(self, timestamps: pa.Array) -> ColumnBatch:
@@ -264,7 +293,7 @@ class ColumnBatch(Batch):
     def cut(self, start: int, end: int) -> ColumnBatch:
         if self._columns is None and self._rows is None and not self.is_keyed and not self.is_timed:
             frame = self.frame.slice(start, max(0, end - start))
-            return ColumnBatch(None, frame=frame, schema=self._schema, part=self.part, named=self.named)
+            return self._with(None, frame, schema=self._schema)
         return self._pick(lambda column: column.slice(start, max(0, end - start)), lambda column: column[start:end])
 
     def take(self, indices: Sequence[int] | pa.Array) -> ColumnBatch:
@@ -278,11 +307,18 @@ class ColumnBatch(Batch):
         )
 
     def series(self, name: str | None) -> pl.Series | None:
-        """Return one column as a Polars series without a copy; None if it does not exist, or only in Arrow."""
-        return None if self._frame is None or name not in self._frame.columns else self._frame.get_column(name)
+        """Return one column as a Polars series without a copy; None if it does not exist, or only in Arrow.
+
+        None too if ``name`` does not address a column in the rows, which are numbers, say.
+        """
+        if self._frame is None or not self.form.by_name or name not in self._frame.columns:
+            return None
+        return self._frame.get_column(name)
 
     def column(self, name: str | None) -> pa.Array | None:
-        """Return one column as an Arrow array; None if there is no such column."""
+        """Return one column as an Arrow array; None if there is no such column, or the rows have no names."""
+        if not self.form.by_name:
+            return None
         if self._columns is not None:
             return self._columns.column(name) if name in self._columns.schema.names else None
         series = self.series(name)
@@ -314,6 +350,7 @@ class ColumnBatch(Batch):
             time_column=None if self.time_column is None else self.time_column.filter(array),
             part=self.part,
             named=self.named,
+            form=self.form,
         )
 
     def of_part(self, part: str | None, *, named: bool) -> ColumnBatch:
@@ -340,6 +377,7 @@ class ColumnBatch(Batch):
             "time_column": self.time_column,
             "part": self.part,
             "named": self.named,
+            "form": self.form,
         }
         return ColumnBatch(columns, frame=frame, **{**kept, **changed})
 
@@ -352,6 +390,7 @@ class ColumnBatch(Batch):
             time_column=None if self.time_column is None else of_array(self.time_column),
             part=self.part,
             named=self.named,
+            form=self.form,
         )
         # Rows that were made are kept.
         picked._rows = None if self._rows is None else of_list(self._rows)
@@ -368,79 +407,3 @@ def _arrow_of(frame: pl.DataFrame, schema: pa.Schema | None) -> pa.RecordBatch:
     if len(batches) > 1:  # text beyond the offsets of one Arrow column
         raise CodecError(f"{frame.height} rows are too large for one batch of columns: send fewer rows per batch")
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
-
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-_NANOSECONDS: Final = ("timestamp[ns", "time64[ns", "duration[ns")
-_NAIVE_TIMES: Final = {"timestamp[us]": 1_000_000, "timestamp[ms]": 1_000}
-_YEAR_1_S: Final = -62_135_596_800
-_YEAR_10000_S: Final = 253_402_300_800
-_COMPILED_MAX: Final = 200
-
-
-def rows_of(columns: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return one dict per row of an Arrow record batch: column name -> Python value, None for null.
-
-    >>> import pyarrow as pa
-    >>> rows_of(pa.RecordBatch.from_pydict({"carrier": ["UA", "B6"], "delay": [2, None]}))
-    [{'carrier': 'UA', 'delay': 2}, {'carrier': 'B6', 'delay': None}]
-    """
-    names = columns.schema.names
-    if not names:
-        return [{} for _ in range(columns.num_rows)]
-    lists = [python_values(column, f"column {name!r}") for name, column in zip(names, columns.columns, strict=True)]
-    if len(names) <= _COMPILED_MAX:
-        return _dicts(len(names))(names, zip(*lists, strict=True))
-    return [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
-
-
-@cache
-def _dicts(width: int) -> Callable[[Sequence[str], Iterable[tuple[Any, ...]]], list[dict[str, Any]]]:
-    """Compile a function that makes dicts of rows of ``width`` values with a dict display.
-
-    That takes a third of the time of ``dict(zip(names, row))``. Names are arguments, never code.
-    """
-    numbers = range(width)
-    names, values = ("".join(f"{letter}{number}," for number in numbers) for letter in "nv")
-    items = ",".join(f"n{number}:v{number}" for number in numbers)
-    source = f"def make(names, rows):\n    ({names}) = names\n    return [{{{items}}} for ({values}) in rows]"
-    made: dict[str, Any] = {}
-    exec(source, made)
-    maker: Callable[[Sequence[str], Iterable[tuple[Any, ...]]], list[dict[str, Any]]] = made["make"]
-    return maker
-
-
-def python_values(column: pa.Array, what: str) -> list[Any]:
-    """Return a column as a list of Python's own types; raise `CodecError` naming ``what`` if they cannot hold a value.
-
-    Nanoseconds are cast to microseconds, because Arrow would return pandas types where pandas is installed.
-    """
-    kind = str(column.type)
-    try:
-        if kind in _NAIVE_TIMES and is_within_datetime(column, _NAIVE_TIMES[kind]):
-            import polars as pl
-
-            return pl.Series(column).to_list()  # the same datetimes in a fifth of the time
-        if kind.startswith(_NANOSECONDS):
-            column = column.cast(in_microseconds(column.type))
-        values: list[Any] = column.to_pylist()
-    except (ValueError, OverflowError, LookupError):
-        # Without the cause: Arrow's message quotes the value.
-        raise CodecError(
-            f"{what} of Arrow type {column.type} has a value that Python cannot hold (finer than a microsecond, "
-            f"beyond the years 1 to 9999, in an unknown zone, or not UTF-8): cast the column first."
-        ) from None
-    return values
-
-
-def is_within_datetime(times: pa.Array, per_second: int) -> bool:
-    """Return whether all of ``times`` are in the years 1 to 9999; beyond them Polars panics."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    ends = pc.call_function("min_max", [times.cast(pa.int64())]).as_py()
-    if ends["min"] is None:
-        return True
-    return bool(_YEAR_1_S * per_second <= ends["min"] and ends["max"] < _YEAR_10000_S * per_second)

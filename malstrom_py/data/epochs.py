@@ -6,11 +6,17 @@ Rule: whether a record is late is decided by its own part's running epoch, recor
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from malstrom_py.data.messages import MIN_EPOCH
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.data.time import Unit, to_span
 from malstrom_py.errors import PlanError, shown
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Times = np.ndarray[tuple[int], np.dtype[np.int64]]
+    Late = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class EpochTracker(Protocol):
@@ -39,14 +45,11 @@ class EpochTracker(Protocol):
 
 
 @runtime_checkable
-class SpanTracker(EpochTracker, Protocol):
-    """A tracker that can rule out late records by the smallest and the largest timestamp of a batch."""
+class ArrayTracker(EpochTracker, Protocol):
+    """A tracker that takes the timestamps of columns as an array, at a tenth of the cost of a list."""
 
-    def observe_span(self, smallest: int, largest: int) -> bool:
-        """Advance the epoch and return True if no record from ``smallest`` to ``largest`` can be late in any order.
-
-        False: a record may be late, and the epoch is unchanged; call `observe`.
-        """
+    def observe_array(self, times: Times) -> Late | None:
+        """Advance the epoch as `observe` does; return whether each record is late, None if none is."""
         ...
 
 
@@ -111,26 +114,43 @@ def max_ahead_of(max_ahead: timedelta | int | None, unit: Unit, step: str) -> in
     return span
 
 
+_FIRST: Final = 9
+"""How many timestamps are looked at first: they show whether to look at all."""
+
+
+def _ascending(timestamps: list[int]) -> bool:
+    """Whether each timestamp is at least the one before it. Sorting such a list costs a fifth of a loop.
+
+    >>> _ascending([3, 3, 5]), _ascending([3, 5, 4])
+    (True, False)
+    """
+    first = timestamps[:_FIRST]
+    return first == sorted(first) and timestamps == sorted(timestamps)
+
+
 class _BoundTracker:
-    __slots__ = ("_bound", "_orderly", "epoch")
+    __slots__ = ("_bound", "epoch")
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
-        # Whether the last batch had no late records. After late ones more are likely, so the quick check is skipped.
-        self._orderly = True
         self.epoch = MIN_EPOCH
 
-    def observe_span(self, smallest: int, largest: int) -> bool:
-        final = max(self.epoch, largest - self._bound - 1)
-        # A record above the epoch after the whole batch is on time in any order.
-        if smallest <= final:
-            return False
-        self.epoch = final
-        return True
-
     def observe(self, timestamps: list[int]) -> list[int]:
-        if self._orderly and self.observe_span(min(timestamps), max(timestamps)):
+        reach, epoch = self._bound + 1, self.epoch
+        if timestamps[0] > epoch and _ascending(timestamps):
+            self.epoch = max(epoch, timestamps[-1] - reach)
             return []
+        top = epoch + reach
+        for timestamp in timestamps:
+            if timestamp > top:
+                top, epoch = timestamp, timestamp - reach
+            elif timestamp <= epoch:
+                return self._observe_late(timestamps)
+        self.epoch = epoch
+        return []
+
+    def _observe_late(self, timestamps: list[int]) -> list[int]:
+        """Observe timestamps of which some are late: with their indices, at twice the cost."""
         late: list[int] = []
         reach, epoch = self._bound + 1, self.epoch
         for index, timestamp in enumerate(timestamps):
@@ -139,8 +159,27 @@ class _BoundTracker:
             elif timestamp - reach > epoch:
                 epoch = timestamp - reach
         self.epoch = epoch
-        self._orderly = not late
         return late
+
+    def observe_array(self, times: Times) -> Late | None:
+        import numpy as np
+
+        reach, top = self._bound + 1, self.epoch + self._bound + 1
+        after = max(self.epoch, int(times.max()) - reach)
+        if int(times.min()) > after:  # above the epoch after the whole batch: on time in any order
+            self.epoch = after
+            return None
+        if max(reach, top) > MAX_EPOCH:  # beyond what the array holds
+            late = np.zeros(len(times), np.bool_)
+            late[self.observe(times.tolist())] = True
+            return late
+        epochs = np.empty(len(times), np.int64)
+        epochs[0], epochs[1:] = top, times[:-1]
+        np.maximum.accumulate(epochs, out=epochs)
+        epochs -= reach
+        self.epoch = after
+        late = times <= epochs
+        return late if late.any() else None
 
     def raise_to(self, epoch: int) -> None:
         self.epoch = max(self.epoch, epoch)

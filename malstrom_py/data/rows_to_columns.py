@@ -1,4 +1,4 @@
-"""Rows into Arrow columns, and columns that join them. `malstrom_py.data.batch` is the inverse.
+"""Rows into Arrow columns, and columns that join them. `malstrom_py.data.row_form` is the inverse.
 
 The first rows name the columns; types widen as far as they can. Rule: a value's column type never depends on where
 batches are cut; a value whose type would is refused.
@@ -10,7 +10,6 @@ ints may join floats, and not where kinds are ``exact``.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -18,6 +17,7 @@ from itertools import chain
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from malstrom_py.data.row_form import fields_of
 from malstrom_py.data.schema import (
     ColumnKind,
     exact_type,
@@ -147,28 +147,6 @@ Column: TypeAlias = "list[Any] | pa.Array"
 """The input of one column: Python values, or an Arrow array."""
 
 _LISTED_MAX: Final = 10
-
-
-def fields_of(values: list[Any]) -> list[dict[str, Any]]:
-    """Return the fields of each value: of a dict, dataclass or namedtuple its own, of anything else ``value``.
-
-    >>> fields_of([{"a": 1}, 2])
-    [{'a': 1}, {'value': 2}]
-    """
-    if all(type(value) is dict for value in values):
-        return values
-    return [_fields(value) for value in values]
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    names = getattr(value, "_fields", None)
-    if isinstance(value, tuple) and names is not None:
-        return dict(zip(names, value, strict=True))
-    return {"value": value}
 
 
 class RowColumns:

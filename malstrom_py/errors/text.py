@@ -318,7 +318,11 @@ def column_of(function: object) -> str | None:
     >>> column_of(operator.itemgetter("price")), column_of(len)
     ('price', None)
     """
-    return function.__reduce__()[1][0] if isinstance(function, operator.itemgetter) else None
+    if not isinstance(function, operator.itemgetter):
+        return None
+    reduced: Any = function.__reduce__()
+    items = reduced[1]
+    return items[0] if len(items) == 1 and isinstance(items[0], str) else None
 
 
 def count_others(number: int) -> str:

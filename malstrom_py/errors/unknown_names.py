@@ -11,7 +11,10 @@ import sys
 from typing import Any, Final
 
 _WINDOWS: Final = ".key_by(…), then .window('name', windows.tumbling(…)), or sliding, session, count"
-_JOINS: Final = ".key_by(…) on both streams, then left.join('name', right, window=windows.tumbling(…))"
+_JOINS: Final = (
+    ".key_by(…) on both streams, then left.join('name', right, window=windows.tumbling(…)), .join_interval, .join_asof "
+    "or .join_table"
+)
 _FINALS: Final = "take a running step, then .final(), which sends the last value of each key at the end"
 _SINK: Final = "a stream ends by .sink('name', sink), with one of malstrom_py.sinks"
 _SOURCE: Final = "a stream begins by job.source('name', source), with one of malstrom_py.sources"
@@ -38,7 +41,9 @@ STREAM: Final = {
     **_all("hopping hoppingwindow sliding slidingwindow collectwindow foldwindow", _WINDOWS, "windows.md"),
     **_all("reducewindow maxwindow minwindow joinwindow windowfold", _WINDOWS, "windows.md"),
     **_all("session sessions sessionwindow", _WINDOWS, "windows.md"),
-    **_all("joinlatest joinasof joininterval intervaljoin cogroup connect zip", _JOINS, "joins.md"),
+    **_all(
+        "joinlatest asofjoin intervaljoin tablejoin temporaljoin lookuptable cogroup connect zip", _JOINS, "joins.md"
+    ),
     **_all("lookup lookupjoin joinlookup asyncmap mapasync asyncwait", ".enrich(…) on a keyed stream", "enrich.md"),
     **_all("foldfinal reducefinal countfinal maxfinal minfinal", _FINALS, "operators/stateful.md#final"),
     **_all("groupby groupbykey partitionby keyon rekey", ".key_by('name', key)", "operators/keyed.md#key_by"),

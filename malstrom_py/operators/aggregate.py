@@ -20,6 +20,7 @@ from malstrom_py import agg
 from malstrom_py.agg import Aggregation, unchanged
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
+from malstrom_py.data.row_form import looked_up
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy, call_rows
@@ -367,10 +368,13 @@ class TopN(KeyedOperator):
         self._n = n
         self._rank = by
 
+    def rows(self, keys: list[Any], values: list[Any]) -> Rows:
+        ranks = values if self._rank is None else map(looked_up(self._rank), values)
+        return zip(keys, values, ranks, strict=True)
+
     def update(self, rows: Rows, results: list[Any]) -> None:
-        states, n, rank_of = self.states, self._n, self._rank
-        for key, value in rows:
-            rank = value if rank_of is None else rank_of(value)
+        states, n = self.states, self._n
+        for key, value, rank in rows:
             # Two parallel lists, ascending, later equal ones first: the top is at the end.
             ranks, best = states.get(key, ((), ()))
             # The first value is compared with itself: a value without order must fail, not spoil the others.

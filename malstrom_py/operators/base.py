@@ -102,6 +102,13 @@ class Operator:
         """Process a batch that is not empty."""
         raise NotImplementedError(f"{type(self).__name__} takes no batches")
 
+    two_sided: bool = False
+    """Whether the step has two inputs that differ, so that it takes batches by `on_side`."""
+
+    def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
+        """Process a batch of the left (0) or right (1) input: instead of `on_batch`, if `two_sided`."""
+        raise NotImplementedError(f"{type(self).__name__} has no sides")
+
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         """Forward ``epoch``, which the step's own frontier (T6: merged over its inputs) has reached."""
         out.forward(epoch)

@@ -199,8 +199,8 @@ class ColumnStep(Operator):
 
     def columns_of(self, batch: Batch) -> ColumnBatch:
         """Return ``batch`` as columns. A value that is not a dict, dataclass or namedtuple is the column ``value``."""
-        if isinstance(batch, ColumnBatch):
-            return batch
+        if isinstance(batch, ColumnBatch) and (columns := batch.as_dicts()) is not None:
+            return columns
         self.counters.columns_made += len(batch)
         return ColumnBatch(
             self._row_columns.convert(batch.values), keys=batch.keys, timestamps=batch.timestamps, part=batch.part
@@ -256,7 +256,7 @@ class FilterColumns(ColumnStep):
             return columns.with_frame(self._mask.filtered(self.frame_of(columns)))
         mask = self._verdicts(self.frame_of(columns))
         # Rows remain the same Python objects.
-        return columns.where(mask) if batch is columns else batch.compress(mask.to_list())
+        return batch.where(mask) if isinstance(batch, ColumnBatch) else batch.compress(mask.to_list())
 
     def _verdicts(self, frame: pl.DataFrame) -> pl.Series:
         import polars as pl

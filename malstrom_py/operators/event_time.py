@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.epochs import EpochGenerator, EpochTracker, SpanTracker
+from malstrom_py.data.epochs import ArrayTracker, EpochGenerator, EpochTracker
 from malstrom_py.data.messages import (
     MAX_EPOCH,
     MIN_EPOCH,
@@ -35,6 +35,8 @@ from malstrom_py.operators.failures import ErrorPolicy, call_each
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from malstrom_py.data.epochs import Late, Times
 
 
 class AssignTimestamps(Operator):
@@ -73,9 +75,10 @@ class AssignTimestamps(Operator):
                 out.send(batch.with_time_column(column))
                 return
         batch, times = call_each(self._fn, batch, self._failures, out)
-        if not self._are_times(times):
+        span = self._span_of(times)
+        if span is None:
             batch, times = self._convert(batch, times, out)
-        out.send(batch.with_timestamps(times))
+        out.send(batch.with_timestamps(times, span))
 
     def _convert(self, batch: Batch, moments: list[Any], out: Outlet) -> tuple[Batch, list[int]]:
         times: list[int] = []
@@ -89,13 +92,12 @@ class AssignTimestamps(Operator):
         return (batch.drop(failed) if failed else batch), times
 
     @staticmethod
-    def _are_times(times: list[Any]) -> bool:
-        """Whether all are plain ints in range: the common case, checked at C speed."""
-        return (
-            all(kind is int for kind in set(map(type, times)))
-            and min(times, default=0) > MIN_EPOCH
-            and max(times, default=0) < MAX_EPOCH
-        )
+    def _span_of(times: list[Any]) -> tuple[int, int] | None:
+        """Return the smallest and the largest of ``times`` if all are plain ints in range: at C speed."""
+        if set(map(type, times)) != {int}:
+            return None
+        least, most = min(times), max(times)
+        return (least, most) if least > MIN_EPOCH and most < MAX_EPOCH else None
 
 
 def time_column(moments: pa.Array, unit: Unit) -> pa.Array | None:
@@ -142,11 +144,11 @@ LATE: Final = 1
 class _Part:
     """A part that is open here. ``ways``: the number of paths to this step, several after branches that join again."""
 
-    __slots__ = ("idle", "spans", "tracker", "ways")
+    __slots__ = ("arrays", "idle", "tracker", "ways")
 
     def __init__(self, tracker: EpochTracker) -> None:
         self.tracker = tracker
-        self.spans = tracker if isinstance(tracker, SpanTracker) else None
+        self.arrays = tracker if isinstance(tracker, ArrayTracker) else None
         self.ways = 0
         self.idle = False
 
@@ -175,7 +177,7 @@ class GenerateEpochs(Operator):
         self.idle = False
         """Whether the last epoch sent has the idle flag: at least one part is open here, and all are idle."""
         self._generator = generator
-        self._unit: Unit = unit
+        self.unit: Unit = unit
         self._max_ahead = max_ahead
         self._parts: dict[str, _Part] = {}
         # Whether the minimum over the parts may have changed for another reason than a part that held it back.
@@ -216,12 +218,11 @@ class GenerateEpochs(Operator):
             self._catch_up(part, out)
             part.idle = False
         before = part.tracker.epoch
-        late = self._late(part, batch)
-        if late:
+        late, on_time = self._split(part, batch)
+        if late is not None:
             self.counters.late += len(late)
-            out.send(batch.take(late), LATE)
-            batch = batch.drop(late)
-        out.send(batch, ON_TIME)
+            out.send(late, LATE)
+        out.send(on_time, ON_TIME)
         # A part that was ahead of the epoch did not hold it back.
         if wakes or self._stale or before <= self.sent:
             self._advance(out)
@@ -231,7 +232,7 @@ class GenerateEpochs(Operator):
         out.forward(epoch)
 
     def follow(self, out: Outlet, *, time: int) -> None:
-        """Send ``time``, which the active workers have reached, if all parts here are idle (T2)."""
+        """Send ``time``, which the active workers or the clock have reached, if all parts here are idle (T2, T7)."""
         if self.idle and time > self.sent:
             self.sent = time
             out.send(Epoch(time, idle=True), ON_TIME)
@@ -305,7 +306,7 @@ class GenerateEpochs(Operator):
         new part starts at the epoch already sent.
         """
         with self._failures.of_hook(self._generator.tracker):
-            tracker = self._generator.tracker(self._unit)
+            tracker = self._generator.tracker(self.unit)
             if state is not None:
                 tracker.restore(state)
             else:
@@ -314,19 +315,31 @@ class GenerateEpochs(Operator):
         self._check_epoch(part)
         return part
 
-    def _late(self, part: _Part, batch: Batch) -> list[int]:
-        """Return the rows that are late or too far ahead, ascending. The others advance the part's epoch."""
-        # The tracker alone reads the list, unless the limit or the span is also needed.
-        if self._max_ahead is None and (part.spans is None or batch.time_column is None):
-            return self._observe(part, batch.timestamps or [])
-        smallest, largest = _span(batch)
+    def _split(self, part: _Part, batch: Batch) -> tuple[Batch | None, Batch]:
+        """Return the rows that are late or too far ahead, None for none, and the others, which advance the epoch."""
+        limit: int | None = None
         if self._max_ahead is not None:
-            limit = from_clock(self.context.clock.now_s(), self._unit) + self._max_ahead
-            if largest > limit:
-                return self._ahead(part, batch.timestamps or [], limit)
-        if part.spans is not None and part.spans.observe_span(smallest, largest):
-            return []
-        return self._observe(part, batch.timestamps or [])
+            limit = from_clock(self.context.clock.now_s(), self.unit) + self._max_ahead
+        if part.arrays is not None and batch.time_column is not None and isinstance(batch, ColumnBatch):
+            is_late = self._late_of_columns(part.arrays, batch.time_column.to_numpy(), limit)
+            return (None, batch) if is_late is None else (_rows_where(batch, is_late), _rows_where(batch, ~is_late))
+        timestamps = batch.timestamps or []
+        if limit is not None and max(timestamps) > limit:
+            late = self._ahead(part, timestamps, limit)
+        else:
+            late = self._observe(part, timestamps)
+        return (batch.take(late), batch.drop(late)) if late else (None, batch)
+
+    def _late_of_columns(self, tracker: ArrayTracker, times: Times, limit: int | None) -> Late | None:
+        """Return whether each row is late or above ``limit``; None if none is."""
+        if limit is None or int(times.max()) <= limit:
+            return tracker.observe_array(times)
+        is_late: Late = times > limit
+        self.counters.ahead += int(is_late.sum())
+        others = times[~is_late]
+        if len(others) and (late := tracker.observe_array(others)) is not None:
+            is_late[~is_late] = late
+        return is_late
 
     def _ahead(self, part: _Part, timestamps: list[int], limit: int) -> list[int]:
         """Return late rows and those above ``limit``, which the tracker does not observe (T4)."""
@@ -370,21 +383,20 @@ class GenerateEpochs(Operator):
             out.send(Epoch(self.sent, idle), ON_TIME)
 
     def _reached(self) -> tuple[int, bool]:
-        """Return the minimum epoch of the active parts, and whether all are idle."""
-        active = [part.tracker.epoch for part in self._parts.values() if not part.idle]
-        reached = min(active or (part.tracker.epoch for part in self._parts.values()), default=MIN_EPOCH)
-        return reached, not active and bool(self._parts)
+        """Return the minimum epoch of the active parts, and whether all are idle.
+
+        If all are idle, those that have never had a record do not count (T7).
+        """
+        parts = self._parts.values()
+        active = [part.tracker.epoch for part in parts if not part.idle]
+        begun = (part.tracker.epoch for part in parts if part.tracker.epoch != MIN_EPOCH)
+        return min(active or begun, default=MIN_EPOCH), not active and bool(parts)
 
 
-def _span(batch: Batch) -> tuple[int, int]:
-    """Return the smallest and the largest timestamp of ``batch``."""
-    if batch.time_column is None:
-        timestamps = batch.timestamps or []
-        return min(timestamps), max(timestamps)
-    import pyarrow.compute as pc
+def _rows_where(batch: ColumnBatch, chosen: Late) -> ColumnBatch:
+    import pyarrow as pa
 
-    span = pc.call_function("min_max", [batch.time_column])
-    return span["min"].as_py(), span["max"].as_py()
+    return batch.take(pa.array(chosen.nonzero()[0]))
 
 
 def _is_of_rows(late: object, rows: int) -> bool:

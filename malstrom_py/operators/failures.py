@@ -12,6 +12,7 @@ from typing import Any, Final, TypeGuard
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import DeadLetter
+from malstrom_py.data.row_form import DICTS, getter_of, looked_up, names_of
 from malstrom_py.errors import OperatorError, shown
 from malstrom_py.errors.text import (
     NO_FIELD,
@@ -30,20 +31,21 @@ from malstrom_py.operators.base import Outlet, StepContext
 
 def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
     """Describe the failure of row ``index`` by its column ``name``, which is missing or has an unusable value."""
-    if isinstance(batch, ColumnBatch):
+    if isinstance(batch, ColumnBatch) and batch.form.by_name:
         names: list[str] = batch.columns.schema.names
         fields: str | None = list_fields(names) if batch.named else count_others(len(names))
         found = name in names
         of, instead = "the batch of columns", ""
     else:
         value = batch.values[index]
+        known = names_of(value)
         # The keys of a dict may be values, so they are counted.
-        fields = count_others(len(value)) if isinstance(value, dict) else None
+        fields = list_fields([*known]) if known else count_others(len(value)) if isinstance(value, dict) else None
         of = f"a value of type {type(value).__name__}"
         builtin = type(value).__module__ == "builtins"
         instead = "or map the values to dicts" if builtin else f"such as lambda value: value.{name}"
         try:
-            operator.itemgetter(name)(value)
+            looked_up(operator.itemgetter(name))(value)
             found = True
         except Exception:
             found = False
@@ -57,7 +59,7 @@ def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
 def _words_on(error: Exception, batch: Batch, index: int, function: object) -> str:
     """Return the safe text of ``error``, raised for row ``index``: column names, but no keys of a dict."""
     words = safe_detail(error, batch.values[index], function)
-    if isinstance(batch, ColumnBatch) and batch.named and words.startswith(NO_FIELD):
+    if isinstance(batch, ColumnBatch) and batch.named and batch.form is DICTS and words.startswith(NO_FIELD):
         words += f", only {list_fields(batch.columns.schema.names)}"
     return words
 
@@ -187,7 +189,10 @@ def call_each(
 
     ``blame`` is the user's function where ``function`` only wraps it, None where there is none.
     """
-    results: list[Any] = []
+    if loop is results_of and type(function) is operator.itemgetter:
+        failed, results = _look_up(function, batch, failures, out)
+        return batch.drop(failed) if failed else batch, results
+    results = []
     rows = iter(batch.values)
     try:
         loop(function, rows, results)
@@ -201,12 +206,34 @@ def call_rows(
     function: Callable[[Any], Any], batch: Batch, failures: ErrorPolicy, out: Outlet
 ) -> tuple[list[int], list[Any]]:
     """Call ``function`` once on each value of ``batch``: the indices of the rows it raised on, and the results."""
+    if type(function) is operator.itemgetter:
+        return _look_up(function, batch, failures, out)
     results: list[Any] = []
     rows = iter(batch.values)
     try:
         results_of(function, rows, results)
     except Exception as error:
         return _call_rest(error, function, rows, batch, failures, out, results_of, OWN, results), results
+    return [], results
+
+
+def _look_up(
+    getter: Callable[[Any], Any], batch: Batch, failures: ErrorPolicy, out: Outlet
+) -> tuple[list[int], list[Any]]:
+    """Do as `call_rows` for the look-up of a name: at the speed of C as long as all values are of one class."""
+    values = batch.values
+    if not values:
+        return [], []
+    try:
+        return [], list(map(getter_of(getter, values[0]), values))
+    except Exception:
+        """The values differ, or one lacks the field: row by row."""
+    results: list[Any] = []
+    own, rows = looked_up(getter), iter(values)
+    try:
+        results_of(own, rows, results)
+    except Exception as error:
+        return _call_rest(error, own, rows, batch, failures, out, results_of, getter, results), results
     return [], results
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from malstrom_py.data.batch import Batch, ColumnBatch, python_values
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import PartMessage
+from malstrom_py.data.row_form import python_values
 from malstrom_py.errors import CodecError
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Operator, Outlet, StepContext

@@ -1,5 +1,5 @@
-"""The steps that call a function per record and keep no state: ``map``, ``filter``, ``filter_map``, ``flat_map``,
-``flatten`` and ``inspect``; and ``inspect_frontier``, which calls one per epoch (watermark).
+"""The steps that call a function per record and keep no state: ``map``, ``map_with_key``, ``filter``, ``filter_map``,
+``flat_map``, ``flatten`` and ``inspect``; and ``inspect_frontier``, which calls one per epoch (watermark).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from malstrom_py.errors.text import refuse_no_items
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import OWN, ErrorPolicy, call_each, kept_of, verdicts_of
 from malstrom_py.operators.forgotten_return import returns_values, watch_returns
+from malstrom_py.operators.keyed import keys_of
 
 
 class Map(Operator):
@@ -27,7 +28,7 @@ class Map(Operator):
     [2, 4, 6]
     """
 
-    def __init__(self, context: StepContext, *, fn: Callable[[Any], Any]) -> None:
+    def __init__(self, context: StepContext, *, fn: Callable[..., Any]) -> None:
         super().__init__(context)
         self._fn = fn
         self._failures = ErrorPolicy(context)
@@ -35,6 +36,29 @@ class Map(Operator):
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, results = call_each(self._fn, batch, self._failures, out)
+        self._return_watch.results(results)
+        out.send(batch.with_values(results))
+
+
+class MapWithKey(Map):
+    """Replaces each value by ``fn(key, value)``; keys and timestamps stay.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> counts = job.source("words", sources.Memory(["bee", "ant", "bee"])).key_by("word", str).count("n").final()
+    >>> sorted(mp.collect(counts.map_with_key("row", lambda word, n: {"word": word, "n": n})), key=str)
+    [{'word': 'ant', 'n': 1}, {'word': 'bee', 'n': 2}]
+    """
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        keys = iter(keys_of(batch, self.context.step))
+
+        def loop(fn: Callable[..., Any], values: Iterable[Any], results: list[Any]) -> None:
+            for value, key in zip(values, keys, strict=False):
+                results.append(fn(key, value))
+
+        batch, results = call_each(self._fn, batch, self._failures, out, loop=loop)
         self._return_watch.results(results)
         out.send(batch.with_values(results))
 

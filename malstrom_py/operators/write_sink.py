@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from malstrom_py.data.batch import Batch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import AbsBarrier, Acquire, Collect, DataMessage, Epoch, PartMessage, StateMessage
 from malstrom_py.errors import OperatorError, SinkError, SparkError
 from malstrom_py.errors.text import describe_function, missing_methods, text_with_place
@@ -79,6 +79,8 @@ class WriteSink(Operator):
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if self.writer is None:
             raise SinkError(f"sink {self.context.step!r} is not open")
+        if isinstance(batch, ColumnBatch) and not batch.form.has_fields:
+            batch = batch.with_values(batch.values)
         try:  # without the cost of a context per batch
             self.writer.write(batch)
         except Exception as error:

@@ -8,7 +8,8 @@ noted here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import compress, repeat
 from operator import is_, is_not
@@ -122,6 +123,27 @@ class Defaulting(dict[Any, Any]):
         return self._default()
 
 
+class ManyValues(MutableMapping[Any, Any]):
+    """Values by key for steps that keep them otherwise than in a dict: call for many keys, which costs far less.
+
+    No value is None.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def many(self, keys: Sequence[Any]) -> list[Any]:
+        """Return the values of ``keys``, None for a key without one."""
+
+    @abstractmethod
+    def take(self, keys: Sequence[Any]) -> list[Any]:
+        """Remove the values of ``keys``, which differ, and return them as `many` does."""
+
+    @abstractmethod
+    def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        """Set the values of ``keys``, which differ."""
+
+
 class KeyedState:
     """``values``: key -> state, a plain dict that the loops of the steps use; ``timers``: the timers of keys.
 
@@ -140,7 +162,7 @@ class KeyedState:
 
     def keys(self) -> set[Any]:
         """Return the keys with state: a value that is not None, or a timer."""
-        return {key for key, value in self.values.items() if value is not None} | set(self.timers.keys())
+        return {*self._with_values(), *self.timers.keys()}
 
     @property
     def tracked(self) -> bool:
@@ -193,13 +215,12 @@ class KeyedState:
     def interrogate(self, predicate: Callable[[Any], bool], found: set[Any]) -> None:
         """Add the keys with state that pass ``predicate`` to ``found``."""
         if isinstance(predicate, AnyOf):
-            values, timers = self.values, self.timers.keys()
-            found.update(key for key in predicate.keys if values.get(key) is not None or key in timers)
+            keys, timers = list(predicate.keys), self.timers.keys()
+            values = self._values_of(keys)
+            found.update(key for key, value in zip(keys, values, strict=True) if value is not None or key in timers)
         elif predicate is every_key:
             # Records wait while all keys are listed: avoid Python code per key.
-            values = self.values
-            none = any(map(is_, values.values(), repeat(None)))
-            found.update(compress(values, map(is_not, values.values(), repeat(None))) if none else values)
+            found.update(self._with_values())
             found.update(self.timers.keys())
         else:
             found.update(filter(predicate, self.keys()))
@@ -210,7 +231,8 @@ class KeyedState:
         The cost depends on ``keys``, not on all state: a move collects many small groups of keys.
         """
         taken = list(keys)
-        values = list(map(self.values.pop, taken, repeat(None)))
+        known = self.values
+        values = known.take(taken) if isinstance(known, ManyValues) else list(map(known.pop, taken, repeat(None)))
         times = {key: woken for key in taken if (woken := self.timers.take(key))} if len(self.timers) else {}
         if any(map(is_, values, repeat(None))):
             held = [value is not None or key in times for key, value in zip(taken, values, strict=True)]
@@ -292,10 +314,21 @@ class KeyedState:
 
     def _held(self) -> list[Any]:
         """Return the keys with state, in the order in which they got it (that of a set differs by process)."""
-        woken = self.timers.keys()
+        held = list(self._with_values())
+        woken = list(self.timers.keys())
+        return [*held, *compress(woken, map(is_, self._values_of(woken), repeat(None)))]
+
+    def _with_values(self) -> Iterable[Any]:
+        """Return the keys that have a value."""
         values = self.values
-        held = [key for key, value in values.items() if value is not None]
-        return [*held, *(key for key in woken if values.get(key) is None)]
+        if isinstance(values, ManyValues) or not any(map(is_, values.values(), repeat(None))):
+            return values
+        return compress(values, map(is_not, values.values(), repeat(None)))
+
+    def _values_of(self, keys: Sequence[Any]) -> list[Any]:
+        """Return the values of ``keys``, None for a key without one."""
+        values = self.values
+        return values.many(keys) if isinstance(values, ManyValues) else list(map(values.get, keys))
 
     def _written(self, changes: Changes, keys: list[Any], *, full: bool, remark: bytes) -> bytes | None:
         """Return an artefact of ``keys``; None if it must be a full one (`Changes.names`)."""
@@ -303,7 +336,7 @@ class KeyedState:
         woken = self.timers.keys()
         times = {key: self.timers.times(key) for key in keys if key in woken} if woken else {}
         gone: list[Any] = []
-        values = list(map(self.values.get, keys))
+        values = self._values_of(keys)
         if any(map(is_, values, repeat(None))):
             there = [value is not None or key in times for key, value in zip(keys, values, strict=True)]
             gone = [key for key, stays in zip(keys, there, strict=True) if not stays]
@@ -322,7 +355,10 @@ class KeyedState:
         for key in held:
             raise InternalError(f"step {self._step!r}: state of key {shown(key)} was {how}")
         self.note(keys)
-        self.values.update(zip(keys, values, strict=True))
+        if isinstance(self.values, ManyValues):
+            self.values.set_many(keys, values)
+        else:
+            self.values.update(zip(keys, values, strict=True))
         for key, woken in times.items():
             for time in woken:
                 self.timers.set(key, time)

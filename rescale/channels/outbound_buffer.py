@@ -33,7 +33,7 @@ class OutboundBuffer:
         self.buffered_bytes = 0
 
     def fits(self, batch: Batch) -> bool:
-        """Return whether ``batch`` can be appended: the same layout, and for columns the same schema."""
+        """Return whether ``batch`` can be appended: the same layout, and for columns the same form and schema."""
         if not self.buffered_rows:
             return True
         if not isinstance(batch, ColumnBatch):
@@ -71,6 +71,7 @@ class OutboundBuffer:
 def _shape(batch: ColumnBatch) -> tuple[object, ...]:
     """Return what must be equal in batches that are joined."""
     return (
+        batch.form,
         batch.columns.schema,
         None if batch.key_column is None else batch.key_column.type,
         batch.time_column is None,
@@ -91,6 +92,7 @@ def _joined(batches: Sequence[ColumnBatch]) -> ColumnBatch:
         if first.is_timed and first.time_column is None
         else None,
         time_column=None if first.time_column is None else _concatenated([batch.time_column for batch in batches]),
+        form=first.form,
     )
 
 

@@ -254,6 +254,12 @@ class ReceivingMachine:
         times = [time for sender, time in side.frontier.items() if sender not in side.idle and time != MAX_EPOCH]
         return min(times, default=None)
 
+    def silent(self, exchange: str) -> int | None:
+        """T7: return the smallest frontier of the idle senders that have had records; None without any."""
+        side = self._sides[exchange]
+        times = [side.frontier[sender] for sender in side.idle]
+        return min((time for time in times if MIN_EPOCH < time < MAX_EPOCH), default=None)
+
     @property
     def moving_version(self) -> int:
         """The version that the current move leads to, or else the current version."""

@@ -113,7 +113,7 @@ def names_of(section: str) -> list[str]:
 
 def test_the_page_has_sections() -> None:
     assert len(SECTIONS) >= 10
-    assert {"Other joins", "Capture and replay", "Reload", "Metrics and dashboard"} <= set(SECTIONS)
+    assert {"Capture and replay", "Reload", "Metrics and dashboard"} <= set(SECTIONS)
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -163,7 +163,7 @@ def test_what_says_so_is_found_and_what_is_said_of_a_run_or_links_there_is_not()
     for said in (
         "what it had pre-committed is not yet visible",
         "a part that has had no record yet holds back nothing",
-        "[not yet](not-yet.md#joins); see below",
+        "[not yet](not-yet.md#reload); see below",
         "the snapshot is planned and then taken",
     ):
         assert not claims(said, SAYS_SO), said

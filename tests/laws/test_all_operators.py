@@ -102,9 +102,15 @@ FIGURES = {
     "kinds": agg.n_unique(lambda v: v % 3),
 }
 
+WIDE = windows.sliding(6, 4)
+SOON: Any = {"lower": 1, "upper": 4, "how": "outer"}
+AHEAD: Any = {"direction": "forward", "tolerance": 4, "how": "inner"}
+
 TABLE = [
     stateless("map", lambda s: s.map("step", lambda v: (v, -v)), timed=True),
     stateless("map", lambda s: s.map("step", risky, on_error="dead-letter"), timed=True),
+    stateless("map_with_key", lambda s: s.map_with_key("step", lambda k, v: (k, v)), timed=True),
+    stateless("map_with_key", lambda s: s.map_with_key("step", lambda k, v: 12 / v, on_error="skip"), timed=True),
     stateless("filter", lambda s: s.filter("step", lambda v: v % 2), timed=True),
     stateless("filter", lambda s: s.filter("step", risky, on_error="skip")),
     stateless("filter_map", lambda s: s.filter_map("step", lambda v: v if v > 0 else None), timed=True),
@@ -157,7 +163,17 @@ TABLE = [
     stateful("time_windows", lambda s: s.window("step", windows.sliding(6, 4)).collect(), timed=True),
     stateful("time_windows", lambda s: s.window("step", windows.sliding(5, 2)).fold(max, default=int), timed=True),
     stateful("time_windows", lambda s: s.window("step", windows.tumbling(9), on_error="skip").sum(risky), timed=True),
-    stateful("time_windows", lambda a, b: a.join("step", b, window=windows.tumbling(7)), inputs=2, timed=True),
+    stateful("window_join", lambda a, b: a.join("step", b, window=windows.tumbling(7)), inputs=2, timed=True),
+    stateful("window_join", lambda a, b: a.join("step", b, window=WIDE, how="outer"), inputs=2, timed=True),
+    stateful("session_join", lambda a, b: a.join("step", b, window=windows.session(4)), inputs=2, timed=True),
+    stateful("interval_join", lambda a, b: a.join_interval("step", b, lower=-3, upper=5), inputs=2, timed=True),
+    stateful("interval_join", lambda a, b: a.join_interval("step", b, **SOON), inputs=2, timed=True),
+    stateful("asof_join", lambda a, b: a.join_asof("step", b), inputs=2, timed=True),
+    stateful("asof_join", lambda a, b: a.join_asof("step", b, direction="nearest"), inputs=2, timed=True),
+    stateful("asof_join", lambda a, b: a.join_asof("step", b, **AHEAD), inputs=2, timed=True),
+    stateful("table_join", lambda a, b: a.join_table("step", b), inputs=2, timed=True),
+    stateful("table_join", lambda a, b: a.join_table("step", b, how="left", wait=6), inputs=2, timed=True),
+    stateful("table_join", lambda a, b: a.join_table("step", b, how="left", wait=True), inputs=2),
     stateful("session_windows", lambda s: s.window("step", windows.session(4)).mean(), timed=True),
     stateful("session_windows", lambda s: s.window("step", windows.session(3)).collect(), timed=True),
     stateful("count_windows", lambda s: s.window("step", windows.count(3)).max(), timed=True),
@@ -195,7 +211,7 @@ ENDS = {"read_source", "write_sink"}
 """The steps without an input or an output: `tests/unit/sources` and `tests/unit/sinks` check their contracts."""
 
 
-PARTS_OF_STEPS = {"ColumnStep", "Figure", "KeyByPart", "WindowOperator"}
+PARTS_OF_STEPS = {"ColumnStep", "Figure", "KeyByPart", "SidedWindows", "TimeJoin", "WindowOperator"}
 """Operators that no step of a stream is made of alone."""
 
 

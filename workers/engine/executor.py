@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from threading import Event
 from time import perf_counter_ns
@@ -322,7 +323,7 @@ class Executor:
     def _deliver_message(self, node: _Node, index: int, message: Batch | Control) -> None:
         operator = node.operator
         if isinstance(message, Batch):
-            self._deliver_batch(node, operator, message)
+            self._deliver_batch(node, operator, index, message)
         elif isinstance(message, Epoch):
             before = node.frontier.time
             merged = node.frontier.advance(index, message.time, idle=message.idle)
@@ -347,20 +348,22 @@ class Executor:
         elif node.has_all(message):
             operator.on_control(message, node)
 
-    def _deliver_batch(self, node: _Node, operator: Operator | None, batch: Batch) -> None:
+    def _deliver_batch(self, node: _Node, operator: Operator | None, index: int, batch: Batch) -> None:
         counters = node.counters
         counters.calls += 1
         counters.rows_in += len(batch)
         if operator is None:
             node.send(batch)
-        elif type(batch) is ColumnBatch:
+            return
+        take = partial(operator.on_side, index) if operator.two_sided else operator.on_batch
+        if type(batch) is ColumnBatch:
             pieces = [batch] if operator.takes_columns else batch.pieces(_PIECE_ROWS)
             for piece in pieces:
                 made = piece.rows_made
-                operator.on_batch(piece, node)
+                take(piece, node)
                 if piece.rows_made and not made:
                     counters.rows_made += len(piece)
                 if piece is not batch:
                     node.drain()
         else:
-            operator.on_batch(batch, node)
+            take(batch, node)

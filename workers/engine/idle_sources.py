@@ -1,4 +1,5 @@
-"""T2: the idle sources of a worker follow the other workers, so that event time advances without them.
+"""T2: the idle sources of a worker follow the other workers, so that event time advances without them. T7: if all are
+silent, they follow the runtime's clock.
 
 Rule: an idle worker broadcasts the minimum of the senders that are neither idle nor finished, as received on its own
 channels, and never the maximum epoch. The worker stays in every minimum. So its epoch may lag, but is never ahead of
@@ -9,13 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from malstrom_py.builder.regions import Region
+from malstrom_py.data.messages import MAX_EPOCH
+from malstrom_py.data.time import from_clock
 from malstrom_py.operators.base import Operator
 from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
 from malstrom_py.workers.engine.executor import Executor
 from malstrom_py.workers.engine.region_input import RegionInput
+
+TICK_S: Final = 0.1
+"""The shortest time between two epochs in a silence: each goes to all workers."""
 
 
 class IdleSource:
@@ -34,25 +41,51 @@ class IdleSource:
         self._generator = generator
         self._feed = feed
         self._exchanges = exchanges
+        # T7: when the silence was noticed here and the epoch at that moment; when the last epoch was sent in it.
+        self._silence: tuple[float, int] | None = None
+        self._ticked_s = 0.0
 
     def follow(self) -> None:
-        """Broadcast the frontier of the other workers if it is ahead and all parts here are idle. Call between
-        messages.
+        """Broadcast the frontier of the other workers if it is ahead and all parts here are idle, or if all are silent
+        an epoch by the clock. Call between messages.
         """
-        # As a source does, wait while the region has a backlog (F2) or a barrier is being aligned (S1).
-        if not self._generator.idle or not self._feed.sources_open:
+        generator = self._generator
+        if not generator.idle:
+            self._silence = None
             return
-        reached = self._reached()
-        if reached is not None and reached > self._generator.sent:
-            self._executor.call(self._node, partial(self._generator.follow, time=reached))
+        # As a source does, wait while the region has a backlog (F2) or a barrier is being aligned (S1).
+        if not self._feed.sources_open:
+            return
+        # An active source in this region decides what is broadcast to the exchanges that it feeds.
+        fed = [(name, machine) for name, send, machine in self._exchanges if self._executor.merged(send).idle]
+        reached = _smallest(machine.active(name) for name, machine in fed)
+        if reached is None:
+            reached = self._by_clock(_smallest(machine.silent(name) for name, machine in fed))
+        else:
+            self._silence = None
+        if reached is not None and reached > generator.sent:
+            self._executor.call(self._node, partial(generator.follow, time=reached))
             self._executor.run()
 
-    def _reached(self) -> int | None:
-        """Return the smallest frontier of the active senders of each exchange; None without any."""
-        executor = self._executor
-        # An active source in this region decides what is broadcast to the exchanges that it feeds.
-        active = [machine.active(name) for name, send, machine in self._exchanges if executor.merged(send).idle]
-        return min((time for time in active if time is not None), default=None)
+    def _by_clock(self, epoch: int | None) -> int | None:
+        """T7: return the epoch at which the silence began + the time since; None if it is too early for another.
+
+        ``epoch``: the smallest frontier of the silent workers now; None: not one has had a record.
+        """
+        now_s = self._generator.context.clock.monotonic_s()
+        if self._silence is None:
+            self._silence = None if epoch is None else (now_s, epoch)
+            self._ticked_s = now_s
+            return epoch
+        if now_s - self._ticked_s < TICK_S:
+            return None
+        self._ticked_s = now_s
+        began_s, began = self._silence
+        return min(began + from_clock(now_s - began_s, self._generator.unit), MAX_EPOCH - 1)
+
+
+def _smallest(times: Iterable[int | None]) -> int | None:
+    return min((time for time in times if time is not None), default=None)
 
 
 def followers_of(

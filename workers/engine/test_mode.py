@@ -8,6 +8,9 @@ have a return statement. The checks cost many times the run time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
@@ -43,6 +46,7 @@ class CheckedStep(Operator):
     def __init__(self, inner: Operator, codec: Codec) -> None:
         super().__init__(inner.context)
         self._inner = inner
+        self.two_sided = inner.two_sided
         self._codec = codec
         # The last batch and its encoded image: the sender may change the batch later.
         self._taken: tuple[Batch, bytes | None] | None = None
@@ -50,15 +54,21 @@ class CheckedStep(Operator):
             inner.checked = True
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
+        self._checked(self._inner.on_batch, batch, out)
+
+    def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
+        self._checked(partial(self._inner.on_side, side), batch, out)
+
+    def _checked(self, take: Callable[[Batch, Outlet], None], batch: Batch, out: Outlet) -> None:
         self._recheck()
         before = self._image(batch)
         if isinstance(self._inner, StatefulOperator):
             # Row by row, so that a state that was sent and is changed by the next record is found.
             for row in range(len(batch)):
-                self._one(self._inner, batch.cut(row, row + 1), out)
+                self._one(self._inner, take, batch.cut(row, row + 1), out)
                 out.drain()
         else:
-            self._inner.on_batch(batch, out)
+            take(batch, out)
         if before is not None and self._image(batch) != before:
             raise self._error("changed a value it was given")
         self._taken = (batch, before)
@@ -67,13 +77,13 @@ class CheckedStep(Operator):
         self._recheck()
         self._inner.on_epoch(epoch, out)
 
-    def _one(self, inner: StatefulOperator, row: Batch, out: Outlet) -> None:
+    def _one(self, inner: StatefulOperator, take: Callable[[Batch, Outlet], None], row: Batch, out: Outlet) -> None:
         """Pass one record to ``inner`` and check that the key's state is encodable and, on failure, unchanged."""
         key = (row.keys or [None])[0]
         counters = self.counters
         image = self._image(row)
         before, failed = self._state(inner, key), counters.skipped + counters.dead_letters
-        inner.on_batch(row, out)
+        take(row, out)
         if image is not None and self._image(row) != image:
             raise self._error("changed a value it was given")
         after = self._state(inner, key)

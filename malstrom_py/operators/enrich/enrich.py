@@ -30,6 +30,7 @@ from malstrom_py.data.messages import (
     StateMessage,
     SuspendMarker,
 )
+from malstrom_py.data.row_form import looked_up
 from malstrom_py.errors import InternalError, OperatorError, shown
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Operator, Outlet, StepContext
@@ -241,7 +242,7 @@ class Enrich(Operator):
         rows = [entry for entry in self._queue if isinstance(entry, Held) and entry.call is None]
         for row in rows:
             try:
-                thing = row.key if self._by is None else self._by(row.value)
+                thing = row.key if self._by is None else looked_up(self._by)(row.value)
             except Exception as error:
                 row.call = Call.unmade(None, error)
             else:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.rows_to_columns import Column, RowColumns, fields_of
+from malstrom_py.data.row_form import fields_of
+from malstrom_py.data.rows_to_columns import Column, RowColumns
 from malstrom_py.errors import SinkError
 
 if TYPE_CHECKING:

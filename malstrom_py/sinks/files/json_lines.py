@@ -12,7 +12,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.rows_to_columns import RowColumns, check_names, fields_of
+from malstrom_py.data.row_form import fields_of
+from malstrom_py.data.rows_to_columns import RowColumns, check_names
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files.encoding import GROUP_BYTES, EncodedRows, KeyRule, check_partition_columns
 from malstrom_py.sinks.files.partitions import split

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.rows_to_columns import Column, KindCheck, fields_of
+from malstrom_py.data.row_form import fields_of
+from malstrom_py.data.rows_to_columns import Column, KindCheck
 from malstrom_py.data.schema import ColumnKind, accepts, contains, kind_of, plain, recast
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext

@@ -84,14 +84,19 @@ def unpack_schema(packed: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(packed))
 
 
-def check_columns(path: str, names: Iterable[str], first: str, expected: Iterable[str]) -> None:
-    """Raise `SourceError` unless ``path`` has exactly the ``expected`` columns of the ``first`` file, in any order."""
+def check_columns(
+    path: str, names: Iterable[str], first: str, expected: Iterable[str], *, others: bool = False
+) -> None:
+    """Raise `SourceError` unless ``path`` has exactly the ``expected`` columns of the ``first`` file, in any order.
+
+    ``others``: whether it may have other columns besides.
+    """
     names, expected = list(names), list(expected)
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise SourceError(f"{path} has more than one column named {_listed(repeated)}: give each its own name")
     missing = [name for name in expected if name not in names]
-    extra = [name for name in names if name not in expected]
+    extra = [] if others else [name for name in names if name not in expected]
     if missing or extra:
         differences = [f"lacks {_listed(missing)}"] if missing else []
         differences += [f"has {_listed(extra)} besides"] if extra else []
@@ -121,6 +126,8 @@ class Options:
     newlines_in_values: bool
     follow: bool
     new_files: bool
+    columns: tuple[str, ...] | None = None
+    rows: type = dict
 
     def __post_init__(self) -> None:
         if self.format is not None and self.format not in tuple(FORMATS):
@@ -147,6 +154,12 @@ class Options:
         ):
             if is_given and file_format not in {None, "csv"}:
                 raise PlanError(f"sources.Files: {name} is for csv files, these are {file_format}: leave it out")
+        for name, is_given in (("columns", self.columns is not None), ("rows", self.rows is not dict)):
+            if is_given and file_format not in {None, "csv", "parquet"}:
+                raise PlanError(
+                    f"sources.Files: {name} is for csv and parquet files, these are {file_format}: leave it out, and "
+                    f"take the fields in a map step"
+                )
         if self.timezone is not None and file_format not in {None, "csv", "parquet"}:
             raise PlanError(
                 f"sources.Files: timezone is for csv and parquet files, these are {file_format}: leave it out, and "

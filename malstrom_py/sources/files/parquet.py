@@ -27,11 +27,13 @@ from threading import BoundedSemaphore
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import ColumnBatch
+from malstrom_py.data.row_form import DICTS
 from malstrom_py.data.schema import recast, stored_type, widens_to
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.files.frames import BadRecord, Cursor, Run
 from malstrom_py.sources.files.options import adapted, check_columns
 from malstrom_py.sources.files.streams import file_changed, file_replaced
+from malstrom_py.sources.files.typed_rows import RowMaker
 from malstrom_py.sources.files.zones import NoSuchTime, has_naive, zoned
 
 if TYPE_CHECKING:
@@ -332,9 +334,10 @@ _WHOLE_ROWS_MIN: Final = 1 << 14
 class ParquetPart:
     """Reads the row groups from ``position`` up to ``stop`` (None: all) and closes ``file`` at the end.
 
-    ``schema``: the columns and types of every row; ``first``: the file they were inferred from, None if this file is
-    known to have these columns. With ``known``, the file's identity, `poll_columns` may read whole row groups, unless
-    times without a zone are to be converted from ``timezone``.
+    ``schema``: the columns and types to read; ``first``: the file they were inferred from, None if this file is known
+    to have these columns. ``of_first``: the columns of that file, which are all that this one must have; None if it may
+    have others besides those of ``schema``. ``rows`` makes rows of columns. With ``known``, the file's identity,
+    `poll_columns` may read whole row groups, unless times without a zone are to be converted from ``timezone``.
     """
 
     def __init__(
@@ -349,8 +352,11 @@ class ParquetPart:
         remembered: dict[str, Any],
         known: KnownFile | None = None,
         timezone: str | None = None,
+        rows: RowMaker | None = None,
+        of_first: Sequence[str] | None = None,
     ) -> None:
         self._name = name
+        self._maker = rows
         self._file = file
         self._known = known
         self._groups: WholeGroups | None = None
@@ -365,7 +371,10 @@ class ParquetPart:
             if last > max(file.num_row_groups - 1, 0):
                 raise file_changed(name, f" (row group {last})")
             if first is not None:
-                check_columns(name, file.schema_arrow.names, first, schema.names)
+                found, all_columns = file.schema_arrow.names, of_first is not None
+                check_columns(
+                    name, found, first, schema.names if of_first is None else of_first, others=not all_columns
+                )
                 _check_types(name, adapted(file.schema_arrow), first, schema)
         except BaseException:
             self.close()
@@ -382,7 +391,7 @@ class ParquetPart:
 
     def poll(self, rows_max: int) -> Any:
         rows = self._poll(rows_max)
-        return rows.columns if isinstance(rows, ColumnBatch) else rows
+        return rows.columns if isinstance(rows, ColumnBatch) and rows.form is DICTS else rows
 
     def poll_columns(self, rows_max: int) -> Any:
         """Poll for steps that take columns: return a `ColumnBatch` or a record batch."""
@@ -466,7 +475,7 @@ class ParquetPart:
             return False
         self._whole, self._batches = True, iter(())
         self._taken, self._skip = taken, 0
-        self._cursor = Cursor([ColumnBatch(None, frame=frame.slice(taken), schema=self._schema)])
+        self._cursor = Cursor(self._typed([ColumnBatch(None, frame=frame.slice(taken), schema=self._schema)]))
         return not self._cursor.is_empty()
 
     def _load(self, rows_max: int) -> bool:
@@ -476,7 +485,7 @@ class ParquetPart:
         if batch is not None:
             skipped = min(self._skip, len(batch))
             self._skip, self._taken = self._skip - skipped, self._taken + skipped
-            self._cursor = Cursor(self._converted(batch.slice(skipped)) if skipped < len(batch) else [])
+            self._cursor = Cursor(self._typed(self._converted(batch.slice(skipped))) if skipped < len(batch) else [])
             return True
         if self._skip:
             raise file_changed(self._name, f" (row group {self._row_group})")
@@ -488,6 +497,9 @@ class ParquetPart:
         self._whole = False
         self._batches = None
         return True
+
+    def _typed(self, runs: list[Run]) -> list[Run]:
+        return runs if self._maker is None else self._maker.runs(runs)
 
     def _converted(self, batch: pa.RecordBatch) -> list[Run]:
         """Return ``batch`` in the source's types; a row with a value that would lose digits is a bad record."""

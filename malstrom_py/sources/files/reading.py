@@ -6,7 +6,7 @@ A part opens its file at its first poll, so that many parts can be built at no c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +14,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.base import SourcePart
-from malstrom_py.sources.files.csv import CsvDecoder, cut_csv_lines, cut_records, infer_types, read_header, with_types
+from malstrom_py.sources.files.csv import (
+    ColumnType,
+    CsvDecoder,
+    cut_csv_lines,
+    cut_records,
+    infer_types,
+    read_header,
+    with_types,
+)
 from malstrom_py.sources.files.frames import CSV_LINE_END, LINE_END, Cut, FramedPart, Framer, record_bounds
 from malstrom_py.sources.files.lines import cut_lines, json_runs, text_runs
 from malstrom_py.sources.files.listing import Section
 from malstrom_py.sources.files.options import Options, check_columns, merge_types, pack_schema, unpack_schema
 from malstrom_py.sources.files.parquet import Footers, ParquetPart, parquet_types, row_group_runs
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, why_unreadable
+from malstrom_py.sources.files.typed_rows import RowMaker, csv_types, select_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,8 +125,8 @@ class FileReader:
     def pinned(self, part: str, state: dict[str, Any]) -> Types:
         """Return the types in a position, with those that the user has named since."""
         schema, first = state["schema"], state["first"]
-        if schema is not None and self.options.types:
-            schema = pack_schema(with_types(part, unpack_schema(schema), self.options.types))
+        if schema is not None and self._given:
+            schema = pack_schema(with_types(part, unpack_schema(schema), self._given))
         return Types(schema, first, by_rows=True)
 
     def split(self, file: str) -> list[Section]:
@@ -146,17 +155,32 @@ class FileReader:
         return {place: section.start, "records": 0, "rows": 0, "finished": False}
 
     def open(
-        self, name: str, section: Section, types: Types, position: dict[str, Any], remembered: dict[str, Any]
+        self,
+        name: str,
+        section: Section,
+        types: Types,
+        position: dict[str, Any],
+        remembered: dict[str, Any],
+        *,
+        only: Collection[str] | None = None,
     ) -> FramedPart | ParquetPart:
-        """Open ``section``, called ``name`` in errors, at ``position``; ``remembered`` goes into all positions."""
+        """Open ``section``, called ``name`` in errors, at ``position``; ``remembered`` goes into all positions.
+
+        ``only``: of Parquet files, the columns that anything reads; None for all.
+        """
         if self.options.format == "parquet":
+            schema = _unpacked(types)
+            chosen = _narrowed(self._chosen(name, schema), only)
+            rows = RowMaker(self.options.rows, chosen, name)
             file, known = self.footers.open_known(self.base / section.file)
             return ParquetPart(
                 name,
                 file,
                 stop=section.stop if section.unit == "rowgroups" else None,
-                schema=_unpacked(types),
+                schema=chosen,
+                rows=rows,
                 first=types.first,
+                of_first=schema.names if self.options.columns is None else None,
                 position=position,
                 remembered=remembered,
                 known=known,
@@ -174,14 +198,28 @@ class FileReader:
         one_line = not self.options.newlines_in_values
         names, begin = read_header(self.base / section.file, one_line=one_line) or ([], 0)
         schema = _unpacked(types)
+        chosen, options = self._chosen(name, schema), self.options
         if names:
-            check_columns(name, names, types.first, schema.names)
-        options = self.options
+            is_part = options.columns is not None
+            check_columns(name, names, types.first, (chosen if is_part else schema).names, others=is_part)
         decoder = CsvDecoder(
-            names, schema, options.null_values, options.types, one_line=one_line, timezone=options.timezone
+            names, chosen, options.null_values, self._given, one_line=one_line, timezone=options.timezone
         )
+        rows = RowMaker(options.rows, chosen, name)
         framer = self._framer(section, position, cut_csv_lines if one_line else cut_records, CSV_LINE_END, begin)
-        return FramedPart(name, framer, decode=decoder.runs, position=position, remembered=remembered)
+        return FramedPart(
+            name, framer, decode=lambda data: rows.runs(decoder.runs(data)), position=position, remembered=remembered
+        )
+
+    @property
+    def _given(self) -> dict[str, ColumnType]:
+        """The types that the user has given to csv columns, also by a class of rows."""
+        return csv_types(self.options.rows, self.options.types) if self.options.format == "csv" else {}
+
+    def _chosen(self, path: str, schema: pa.Schema) -> pa.Schema:
+        """Return the columns that the user wants of those of ``path``. No ``schema``: an empty file."""
+        names = self.options.columns
+        return schema if names is None or not len(schema) else select_columns(schema, names, path, self.options.rows)
 
     def _framer(
         self, section: Section, position: dict[str, Any], cut: Cut, line_end: re.Pattern[bytes], begin: int
@@ -207,7 +245,8 @@ class FileReader:
                         if not inferred_from:
                             check_columns(file, schema.names, file, schema.names)
                         inferred_from.append(file)
-                        yield with_types(file, schema, self.options.types)
+                        self._chosen(file, schema)
+                        yield with_types(file, schema, self._given)
             except SourceError as error:
                 if not (self.options.follow and is_missing(error)):
                     raise
@@ -224,3 +263,12 @@ def _unpacked(types: Types) -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema([]) if types.schema is None else unpack_schema(types.schema)
+
+
+def _narrowed(schema: pa.Schema, only: Collection[str] | None) -> pa.Schema:
+    """Return the columns of ``schema`` that are in ``only``; all if it lacks one, so that an error can list them."""
+    import pyarrow as pa
+
+    if only is None or not set(only) <= set(schema.names):
+        return schema
+    return pa.schema([field for field in schema if field.name in only])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.data.batch import is_within_datetime
+from malstrom_py.data.row_form import is_within_datetime
 from malstrom_py.data.schema import ColumnKind, inside, kind_of
 from malstrom_py.errors import PlanError, SourceError
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from malstrom_py.data.batch import rows_of
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.row_form import rows_of
 from malstrom_py.errors import MalformedRecord
 from malstrom_py.sources.base import Part, PartitionedSource, SourcePart, StatelessSource
 from malstrom_py.testing.contracts.clauses import require, require_plain
@@ -175,6 +176,8 @@ def _poll(opened: SourcePart[Any], rows_max: int) -> list[Any]:
         return [UnreadableRecord(error.record)]
     if polled is None:
         return []
+    if isinstance(polled, Batch):
+        return list(polled.values)
     if hasattr(polled, "schema"):
         return rows_of(polled)
     return polled if isinstance(polled, list) else list(polled)

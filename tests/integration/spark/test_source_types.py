@@ -13,7 +13,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.data.batch import rows_of
+from malstrom_py.data.row_form import rows_of
 from malstrom_py.errors import SourceError
 from malstrom_py.spark.types import arrow_schema
 

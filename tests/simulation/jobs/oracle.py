@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from malstrom_py.data.messages import MAX_EPOCH
+from malstrom_py.data.time import PER_SECOND
 from malstrom_py.workers.reports.result import RunResult
 from tests.simulation.jobs.inputs import Input
 from tests.simulation.jobs.lateness import check_late, furthest, judged
@@ -95,8 +96,10 @@ class _Oracle:
             (source, part): entries for source in head.sources for part, entries in self.inputs[source].parts.items()
         }
         # An idle part is judged by what any step of its region has passed, so epochs of other heads may count.
+        # T7: in a silence of all an epoch continues by the clock, from where it was.
         reached = [
             furthest([self.inputs[source].all_records() for source in other.sources], other.timing)
+            + (round(self.outcome.took_s * PER_SECOND[other.timing.unit]) if other.timing.idle_s is not None else 0)
             for other in self.layout.heads
             if other.timing is not None
         ]

@@ -33,7 +33,8 @@ class Outcome:
     """What the oracle is shown. ``frontiers``: (step, worker) -> the frontiers there; ``arrivals``: who came at which.
 
     ``left``: the workers that were gone before the end; ``rescaled``: whether any came or went. ``broken``: what was
-    seen to be wrong when it happened; ``broken_at_sources``: what is, unless parts have moved.
+    seen to be wrong when it happened; ``broken_at_sources``: what is, unless parts have moved. ``took_s``: by
+    its clock.
     """
 
     rows: dict[str, list[Row]]
@@ -44,6 +45,7 @@ class Outcome:
     hits: Counter[str]
     left: frozenset[int]
     rescaled: bool
+    took_s: float = 0.0
 
 
 @dataclass
@@ -115,7 +117,10 @@ class Seen:
                 self.broken.append(f"sink {name}: items and by_key have different rows")
         broken, at_sources = list(self.broken), list(self.broken_at_sources)
         left, rescaled = frozenset(self.left), bool(self.left) or self.has_joiners
-        return Outcome(rows, self.frontiers, self.arrivals, broken, at_sources, Counter(self.hits), left, rescaled)
+        took_s = 0.0 if self.clock is None else self.clock.monotonic_s()
+        return Outcome(
+            rows, self.frontiers, self.arrivals, broken, at_sources, Counter(self.hits), left, rescaled, took_s
+        )
 
     def _stands(self, sink: str, row: Row) -> bool:
         """Return whether the current run has read past a row of a part."""

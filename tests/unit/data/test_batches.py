@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.data.batch import Batch, ColumnBatch, python_values, rows_of
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.row_form import python_values, rows_of
 from malstrom_py.errors import CodecError
 from tests.ids import shown
 from tests.tree import modules, tree_of
@@ -81,6 +82,14 @@ def test_drop_is_what_take_leaves(rows: list[tuple[int, str, int]], data: st.Dat
     dropped = data.draw(st.sets(st.integers(0, len(rows) - 1))) if rows else set()
     kept = [index for index in range(len(rows)) if index not in dropped]
     assert columns_of(batch.drop(dropped)) == columns_of(batch.take(kept))
+
+
+def test_the_span_of_the_times_stays_with_the_same_rows_only() -> None:
+    batch = Batch([1, 2, 3], timestamps=[5, 9, 7])
+    assert batch.span == (5, 9)
+    assert batch.with_values(["a", "b", "c"]).with_keys([0, 0, 0]).span == (5, 9)
+    assert batch.drop([1]).span == (5, 7)
+    assert batch.with_timestamps([1, 2, 0]).span == (0, 2)
 
 
 def test_no_module_sets_an_attribute_of_a_batch() -> None:

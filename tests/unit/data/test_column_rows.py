@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.data.batch import python_values, rows_of
+from malstrom_py.data.row_form import python_values, rows_of
 from malstrom_py.errors import CodecError
 
 NAMES = st.text(min_size=1, max_size=5)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.data.epochs import SpanTracker, idle_after_s, limit_out_of_orderness, max_ahead_of
-from malstrom_py.data.messages import MIN_EPOCH
+from malstrom_py.data.epochs import ArrayTracker, idle_after_s, limit_out_of_orderness, max_ahead_of
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.data.time import Unit
 from malstrom_py.errors import PlanError
 
@@ -100,25 +101,29 @@ def test_t1_a_raised_epoch_does_not_sink_within_a_batch() -> None:
     assert tracker.epoch == 29
 
 
-@given(first=TIMES, second=TIMES, bound=st.integers(0, 30))
-def test_t1_by_smallest_and_largest_alone_a_batch_is_judged_as_by_all_or_not_at_all(
-    first: list[int], second: list[int], bound: int
-) -> None:
-    one, other = (limit_out_of_orderness(bound).tracker("ms") for _ in range(2))
-    assert isinstance(one, SpanTracker)
-    one.observe(first)
-    other.observe(first)
-    before = one.epoch
-    if one.observe_span(min(second), max(second)):
-        assert other.observe(second) == []
-        assert one.epoch == other.epoch
-    else:
-        assert one.epoch == before
-        # In the worst order, the largest first, the smallest is late.
-        assert other.observe(sorted(second, reverse=True)) != []
+EXTREMES = st.sampled_from([MIN_EPOCH + 1, MIN_EPOCH + 9, -1, 0, MAX_EPOCH - 9, MAX_EPOCH - 1])
+WIDE = st.lists(st.one_of(st.integers(-50, 50), EXTREMES), min_size=1, max_size=12)
 
 
-def test_spans_are_asked_only_of_trackers_that_know_them() -> None:
+@given(
+    batches=st.lists(st.one_of(TIMES, WIDE), min_size=1, max_size=5),
+    bound=st.one_of(st.integers(0, 30), st.sampled_from([MAX_EPOCH - 1, MAX_EPOCH, 2**64, 2**70])),
+    raised=st.one_of(st.none(), st.integers(-60, 60), EXTREMES),
+)
+def test_t1_an_array_is_judged_as_a_list(batches: list[list[int]], bound: int, raised: int | None) -> None:
+    by_list, by_array = (limit_out_of_orderness(bound).tracker("ms") for _ in range(2))
+    assert isinstance(by_array, ArrayTracker)
+    for times in batches:
+        late = by_array.observe_array(np.array(times, np.int64))
+        assert by_list.observe(times) == ([] if late is None else late.nonzero()[0].tolist())
+        assert late is None or late.any()
+        assert (by_list.epoch, int) == (by_array.epoch, type(by_array.epoch))
+        if raised is not None:
+            by_list.raise_to(raised)
+            by_array.raise_to(raised)
+
+
+def test_arrays_are_given_only_to_trackers_that_take_them() -> None:
     class Plain:
         epoch = 0
 
@@ -134,7 +139,7 @@ def test_spans_are_asked_only_of_trackers_that_know_them() -> None:
         def restore(self, state: Any) -> None:
             """Return no state."""
 
-    assert not isinstance(Plain(), SpanTracker)
+    assert not isinstance(Plain(), ArrayTracker)
 
 
 def test_idle_after_is_a_time_above_nothing() -> None:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malstrom_py.data.batch import python_values, rows_of
-from malstrom_py.data.rows_to_columns import RowColumns, check_names, fields_of
+from malstrom_py.data.row_form import fields_of, python_values, rows_of
+from malstrom_py.data.rows_to_columns import RowColumns, check_names
 from malstrom_py.errors import PlanError, SinkError, SourceError
 
 

@@ -9,17 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.epochs import limit_out_of_orderness
+from malstrom_py.data.epochs import EpochGenerator, EpochTracker, limit_out_of_orderness
 from malstrom_py.data.messages import PartOpened
+from malstrom_py.data.time import Unit
 from malstrom_py.operators.event_time import LATE, ON_TIME, GenerateEpochs
+from malstrom_py.testing import VirtualClock
 from tests.unit.operators.stepping import Stepped
 
 BOUND = 5
+GENERATOR = limit_out_of_orderness(BOUND)
 
 
-def stepped() -> Stepped:
-    factory = partial(GenerateEpochs, generator=limit_out_of_orderness(BOUND), unit="ms")
-    return Stepped(factory, ports=2, silent=[LATE], timed=True).push(PartOpened("p"))
+def stepped(max_ahead: int | None = None, generator: EpochGenerator = GENERATOR) -> Stepped:
+    factory = partial(GenerateEpochs, generator=generator, unit="ms", max_ahead=max_ahead)
+    return Stepped(factory, ports=2, silent=[LATE], timed=True, clock=VirtualClock(0)).push(PartOpened("p"))
 
 
 def columns_of(times: list[int], *, listed: bool = False) -> ColumnBatch:
@@ -33,9 +36,10 @@ def columns_of(times: list[int], *, listed: bool = False) -> ColumnBatch:
 @given(
     cuts=st.lists(st.lists(st.integers(-30, 30), min_size=1, max_size=8), max_size=8),
     listed=st.booleans(),
+    max_ahead=st.one_of(st.none(), st.integers(0, 20)),
 )
-def test_t1_columns_and_rows_are_judged_alike(cuts: list[list[int]], listed: bool) -> None:
-    rows, columns = stepped(), stepped()
+def test_t1_columns_and_rows_are_judged_alike(cuts: list[list[int]], listed: bool, max_ahead: int | None) -> None:
+    rows, columns = stepped(max_ahead), stepped(max_ahead)
     for times in cuts:
         rows.push(Batch([{"at": time} for time in times], timestamps=times, part="p"))
         columns.push(columns_of(times, listed=listed))
@@ -45,6 +49,7 @@ def test_t1_columns_and_rows_are_judged_alike(cuts: list[list[int]], listed: boo
         assert columns.rows(port) == rows.rows(port)
     assert columns.epochs(ON_TIME) == rows.epochs(ON_TIME)
     assert columns.counters.late == rows.counters.late
+    assert columns.counters.ahead == rows.counters.ahead
 
 
 def test_rows_of_columns_are_not_made_nor_counted() -> None:
@@ -52,3 +57,34 @@ def test_rows_of_columns_are_not_made_nor_counted() -> None:
     assert step.counters.rows_made == 0
     assert [time for batch in step.batches(LATE) for time in batch.timestamps or ()] == [1]
     assert [batch.part for batch in (*step.batches(ON_TIME), *step.batches(LATE))] == ["p", "p"]
+
+
+class Descending:
+    """A generator of a user's: a record is late if it is not below the one before it."""
+
+    def tracker(self, unit: Unit) -> EpochTracker:
+        return DescendingTracker()
+
+
+class DescendingTracker:
+    epoch = -1_000
+
+    def observe(self, timestamps: list[int]) -> list[int]:
+        assert set(map(type, timestamps)) == {int}
+        return [index for index in range(1, len(timestamps)) if timestamps[index] >= timestamps[index - 1]]
+
+    def raise_to(self, epoch: int) -> None:
+        """Keep the epoch."""
+
+    def snapshot(self) -> None:
+        return None
+
+    def restore(self, state: object) -> None:
+        """Keep the epoch."""
+
+
+def test_a_tracker_of_a_users_is_given_lists_also_of_columns() -> None:
+    step = stepped(generator=Descending()).push(columns_of([9, 8, 8, 7, 12]))
+    assert [time for batch in step.batches(LATE) for time in batch.timestamps or ()] == [8, 12]
+    assert [time for batch in step.batches(ON_TIME) for time in batch.timestamps or ()] == [9, 8, 7]
+    assert step.counters.rows_made == 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
+from operator import itemgetter
 from typing import Any, Final
 
 import pytest
@@ -10,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import malstrom_py as mp
-from malstrom_py import sinks, sources, windows
-from malstrom_py.errors import PlanError
-from malstrom_py.operators.window import How
+from malstrom_py import partitioners, sinks, sources, windows
+from malstrom_py.data.messages import MAX_EPOCH, Epoch
+from malstrom_py.errors import OperatorError, PlanError
+from malstrom_py.operators.join import How
 from malstrom_py.snapshot.store import MemoryStore
+from malstrom_py.testing import OperatorTester
 
 BOUND: Final = 6
 SIZE: Final = 10
@@ -78,7 +82,7 @@ def test_r4_p2_pairs_come_once_through_moves_losses_and_snapshots() -> None:
     left = [(f"k{number % 7}", number) for number in range(80)]
     right = [(f"k{number % 7}", number // 2 * 2) for number in range(80)]
     want = expected(left, right, "outer")
-    for seed in range(20):
+    for seed in range(8):
         job, out = join_of(left, right, "outer", windows.tumbling(SIZE))
         kept = mp.Snapshots(MemoryStore(), interval_s=0.001)
         mp.Simulation(workers=2, seed=seed, crashes=seed % 3, snapshots=kept).run(job)
@@ -94,12 +98,111 @@ def test_sessions_pair_what_they_join() -> None:
 def test_a_join_that_is_not_possible_is_refused() -> None:
     job = mp.Job("join")
     left, right = keyed(job, "left", []), keyed(job, "right", [])
-    with pytest.raises(PlanError, match="how must be"):
-        left.join("join", right, how="full", window=windows.tumbling(SIZE))
-    with pytest.raises(PlanError, match="windows of time"):
-        left.join("join", right, window=windows.count(2))
-    with pytest.raises(PlanError, match="keyed stream"):
-        left.join("join", job.source("plain", sources.Memory([1])), window=windows.tumbling(SIZE))
-    other = job.source("other", sources.Memory([1])).key_by("key-other", lambda n: n)
-    with pytest.raises(PlanError, match="timed differently"):
-        left.join("join", other, window=windows.tumbling(SIZE))
+    tens = windows.tumbling(SIZE)
+    plain = job.source("plain", sources.Memory([1]))
+    other = plain.key_by("key-other", lambda n: n)
+    apart = left.key_by("key-apart", lambda n: n, partitioner=partitioners.index)
+    foreign = keyed(mp.Job("foreign"), "right", [])
+    cases: list[tuple[Any, str]] = [
+        (lambda: left.join("join", right, how="full", window=tens), "how must be"),
+        (lambda: left.join("join", right, window=windows.count(2)), "windows of event time"),
+        (lambda: left.join("join", right, window=windows.tumbling(SIZE, clock="processing")), "windows of event time"),
+        (lambda: left.join("join", plain, window=tens), "keyed stream"),
+        (lambda: left.join("join", other, window=tens), "timed differently"),
+        (lambda: left.join("join", apart, window=tens), "a join of differently keyed streams"),
+        (lambda: left.join("join", foreign, window=tens), "one job only"),
+        (lambda: other.join("join", other, window=tens), "no epochs"),
+        (lambda: left.join_interval("join", right, lower=2, upper=1), "lower is above upper"),
+        (lambda: left.join_interval("join", right, lower=True, upper=2), "lower must be a timedelta"),
+        (lambda: left.join_interval("join", right, lower=timedelta(microseconds=1), upper=2), "not a whole number"),
+        (lambda: left.join_interval("join", right, lower=0, upper=1, how="right"), "how must be"),
+        (lambda: other.join_interval("join", other, lower=0, upper=1), "no epochs"),
+        (lambda: left.join_asof("join", right, direction="before"), "direction must be"),
+        (lambda: left.join_asof("join", right, tolerance=-1), "must not be negative"),
+        (lambda: left.join_asof("join", right, how="outer"), "how must be"),
+        (lambda: left.join_asof("join", plain), "keyed stream"),
+        (lambda: left.join_table("join", plain), "keyed stream"),
+        (lambda: left.join_table("join", other), "timed differently"),
+        (lambda: left.join_table("join", right, how="outer"), "how must be"),
+        (lambda: left.join_table("join", right, wait=0), "wait must be above 0"),
+        (lambda: left.join_table("join", right, wait="long"), "wait must be a timedelta"),
+        (lambda: other.join_table("join", other, wait=5), "no epochs"),
+    ]
+    for wrong, says in cases:
+        with pytest.raises(PlanError, match=f"step 'join': .*{says}"):
+            wrong()
+
+
+def of_table(*messages: tuple[int, Any], **options: Any) -> list[Any]:
+    """Return what `join_table` sends for rows of (side, rows) and epochs, as (value, time)."""
+    tester = OperatorTester(lambda a, b: a.join_table("join", b, **options), keyed=True, timed=True, inputs=2)
+    for side, rows in messages:
+        tester.send_local(rows, input=None if isinstance(rows, Epoch) else side).step()
+    found: list[Any] = [message for message in tester.receive_local() if not isinstance(message, Epoch)]
+    return [(message.value, message.timestamp) for message in found]
+
+
+def test_a_record_is_paired_with_the_value_that_the_table_has_when_it_is_processed() -> None:
+    rows = [
+        (0, [("a", 1, 5)]),
+        (1, [("a", "x", 9), ("a", "y", 7)]),
+        (0, [("a", 2, 6), ("b", 3, 6)]),
+        (1, [("a", None, 10)]),
+        (0, [("a", 4, 11)]),
+    ]
+    assert of_table(*rows) == [((2, "y"), 6)]
+    assert of_table(*rows, how="left") == [((1, None), 5), ((2, "y"), 6), ((3, None), 6), ((4, None), 11)]
+
+
+def test_a_record_waits_for_the_first_value_of_its_key() -> None:
+    rows = [
+        (0, [("a", 1, 5), ("b", 2, 6), ("a", 3, 12)]),
+        (0, Epoch(8)),
+        (1, [("a", None, 9), ("a", "x", 9), ("a", "y", 10)]),
+        (0, [("a", 4, 11)]),
+        (0, Epoch(MAX_EPOCH)),
+    ]
+    paired = [((1, "x"), 9), ((3, "x"), 12), ((4, "y"), 11)]
+    assert of_table(*rows, wait=True) == paired
+    assert of_table(*rows, wait=True, how="left") == [*paired, ((2, None), MAX_EPOCH - 1)]
+    for moment, sent in ((Epoch(15), []), (Epoch(16), [((2, None), 16)])):
+        assert of_table(*rows[:-1], (0, moment), wait=10, how="left") == [*paired, *sent]
+    assert of_table(*rows[:2], (0, Epoch(15)), (1, [("a", "x", 16)]), wait=10, how="left") == [
+        ((1, None), 15),
+        ((3, "x"), 16),
+    ]
+
+
+@settings(max_examples=15, deadline=None)
+@given(left=ROWS, known=st.sets(st.sampled_from("abc")), batch=st.sampled_from((1, 3, 1024)), timed=st.booleans())
+def test_waiting_records_find_the_value_whenever_it_comes(
+    left: list[Row], known: set[str], batch: int, timed: bool
+) -> None:
+    job, out = mp.Job("join"), sinks.Memory()
+    if timed:
+        rows, table = keyed(job, "left", left), keyed(job, "right", [(key, 0) for key in sorted(known)])
+    else:
+        rows = job.source("left", sources.Memory(left)).key_by("key-left", itemgetter(0)).map("time", itemgetter(1))
+        table = job.source("right", sources.Memory(sorted(known))).key_by("key-right", str).map("none", lambda key: 0)
+    rows.join_table("join", table, how="left", wait=True).sink("out", out)
+    mp.run(job, workers=2, batch=mp.Batching(rows_max=batch), progress=False, checks=True)
+    want = Counter((key, (time, 0 if key in known else None)) for key, time in (on_time(left) if timed else left))
+    assert found(out) == want
+
+
+def test_r4_p2_waiting_records_and_values_move_together() -> None:
+    left = [(f"k{number % 9}", number) for number in range(90)]
+    right = [(f"k{number % 6}", number * 4) for number in range(6)]
+    want = Counter((key, (time, dict(right).get(key))) for key, time in left)
+    for seed in range(8):
+        job, out = mp.Job("join"), sinks.Memory()
+        keyed(job, "left", left).join_table("join", keyed(job, "right", right), how="left", wait=True).sink("out", out)
+        kept = mp.Snapshots(MemoryStore(), interval_s=0.001)
+        mp.Simulation(workers=2, seed=seed, crashes=seed % 3, snapshots=kept).run(job)
+        assert found(out) == want, seed
+
+
+def test_a_key_that_cannot_be_hashed_is_named() -> None:
+    for side in (0, 1):
+        with pytest.raises(OperatorError, match="step 'join': a key of type list cannot be hashed"):
+            of_table((side, [(["a"], 1, 5)]))

@@ -19,7 +19,7 @@ from malstrom_py.errors import CodecError, OperatorError
 from malstrom_py.operators.base import Operator, OperatorFactory, Outlet, StepContext
 from malstrom_py.operators.branching import NO, YES, Branch, Cloned, Split
 from malstrom_py.operators.key_by import KeyBy, KeyLocal
-from malstrom_py.operators.stateless import Filter, FilterMap, FlatMap, Flatten, Inspect, Map
+from malstrom_py.operators.stateless import Filter, FilterMap, FlatMap, Flatten, Inspect, Map, MapWithKey
 from malstrom_py.validation import field_getter
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
 from tests.unit.operators.stepping import Row, Stepped, cut
@@ -33,6 +33,7 @@ BOTH_LAYOUTS = pytest.mark.parametrize("columns", [{}, {"keys": ["a", "b", "c"],
     [
         (partial(Map, fn=lambda n: n * 2), [("a", 2, 10), ("b", 4, 20), ("c", 6, 30)]),
         (partial(Map, fn=lambda n: None), [("a", None, 10), ("b", None, 20), ("c", None, 30)]),
+        (partial(MapWithKey, fn=lambda key, n: key * n), [("a", "a", 10), ("b", "bb", 20), ("c", "ccc", 30)]),
         (partial(Filter, predicate=lambda n: n % 2), [("a", 1, 10), ("c", 3, 30)]),
         (partial(FilterMap, fn=lambda n: n * 10 if n != 2 else None), [("a", 10, 10), ("c", 30, 30)]),
         (partial(FilterMap, fn=lambda n: [0, "", []][n - 1]), [("a", 0, 10), ("b", "", 20), ("c", [], 30)]),
@@ -49,6 +50,14 @@ def test_a_batch_becomes_the_rows_that_the_function_makes_of_it(factory: Operato
     # Parts are not known after key_by: the source region ends there.
     assert step.batches()[0].part == (None if isinstance(step.operator, KeyBy) else "p")
     assert rows_of(ROWS) == [("a", 1, 10), ("b", 2, 20), ("c", 3, 30)]
+
+
+def test_a_record_whose_function_of_key_and_value_raises_leaves_the_others_their_keys() -> None:
+    def share(key: str, n: int) -> str:
+        return f"{key}{6 // (n - 2)}"
+
+    step = Stepped(partial(MapWithKey, fn=share), on_error="skip").push(ROWS)
+    assert (step.rows(), step.counters.skipped) == ([("a", "a-6", 10), ("c", "c6", 30)], 1)
 
 
 def rows_of(batch: Batch) -> list[Row]:

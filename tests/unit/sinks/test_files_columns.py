@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malstrom_py import sources
-from malstrom_py.data.batch import Batch, ColumnBatch, python_values
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.row_form import python_values
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files import tables
 from tests.unit.sinks.writing import Format, visible, write

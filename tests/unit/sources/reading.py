@@ -8,7 +8,8 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-from malstrom_py.data.batch import rows_of
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.row_form import rows_of
 from malstrom_py.errors import MalformedRecord
 from malstrom_py.sources.base import Part, PartitionedSource, SourcePart
 
@@ -26,6 +27,8 @@ def poll_once(part: SourcePart[Any], rows_max: int) -> list[Any]:
         return [Bad(error.record)]
     if polled is None:
         return []
+    if isinstance(polled, Batch):
+        return list(polled.values)
     return list(polled) if isinstance(polled, Sequence) else rows_of(polled)
 
 

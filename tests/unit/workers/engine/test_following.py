@@ -139,8 +139,7 @@ def test_t2_two_idle_workers_do_not_follow_each_other() -> None:
 
 def test_t2_it_never_follows_to_the_maximum_epoch() -> None:
     worker = idle_worker().send(1, Epoch(500), Epoch(MAX_EPOCH)).send(2, Epoch(600), Epoch(MAX_EPOCH)).settle()
-    assert all(epoch.time < MAX_EPOCH for epoch in worker.said())
-    assert worker.wait(100.0).said() == []
+    assert all(epoch.time < MAX_EPOCH for epoch in [*worker.said(), *worker.wait(100.0).said()])
     assert not worker.worker.finished
 
 
@@ -172,6 +171,44 @@ def test_t2_at_its_end_an_idle_worker_sends_the_maximum_epoch() -> None:
     worker = idle_worker(at((0.0, [100]), end_s=20.0)).send(1, Epoch(500)).send(2, Epoch(300)).settle()
     assert worker.said() == [Epoch(300, idle=True)]
     assert worker.wait(20.0).said()[-1] == Epoch(MAX_EPOCH)
+
+
+def test_t7_where_all_are_silent_each_goes_by_the_clock_from_the_slowest_that_has_had_a_record() -> None:
+    worker = idle_worker().send(1, Epoch(50, idle=True)).send(2, Epoch(MIN_EPOCH + 1), Epoch(MAX_EPOCH)).settle()
+    assert worker.wait(0.04).said() == []  # the slowest has 50, and this one is at 95
+    said = worker.wait(3.0).said()
+    assert said == worker.said(to=2)
+    assert all(epoch.idle for epoch in said)
+    assert 2_500 < said[-1].time <= 50 + 3_040
+    assert len(said) < 31
+
+
+def test_t7_a_worker_that_never_had_anything_goes_on_from_where_the_others_are() -> None:
+    worker = idle_worker(at()).send(1, Epoch(500, idle=True)).send(2, Epoch(700, idle=True)).settle()
+    assert worker.said() == [Epoch(500, idle=True)]
+    assert 500 < worker.wait(1.0).said()[-1].time <= 1_500
+
+
+def test_t7_where_none_has_ever_had_a_record_there_is_no_time() -> None:
+    worker = idle_worker(at())
+    worker.send(1, Epoch(MIN_EPOCH, idle=True)).send(2, Epoch(MAX_EPOCH))
+    assert worker.wait(100.0).said() == []
+
+
+def test_t7_the_clock_stops_where_one_is_active_again_and_starts_from_there() -> None:
+    worker = idle_worker().send(1, Epoch(95, idle=True)).send(2, Epoch(95, idle=True)).wait(1.0)
+    before = worker.said()[-1].time
+    assert 95 < before <= 1_095
+    worker.send(1, Epoch(before + 10)).settle()
+    assert worker.wait(50.0).said() == [Epoch(before + 10, idle=True)]
+    worker.send(2, Epoch(before + 10, idle=True)).send(1, Epoch(before + 20, idle=True)).settle()
+    assert before + 10 < worker.wait(1.0).said()[-1].time <= before + 1_010
+
+
+def test_t7_parts_of_one_worker_that_never_had_a_record_do_not_hold_back_those_that_had() -> None:
+    _, rung = run([Script([(0.0, [0])], 60.0), at(end_s=60.0), at(end_s=60.0)], workers=1)
+    ((_, at_s),) = rung
+    assert at_s < IDLE_AFTER_S + 2
 
 
 def test_f2_it_does_not_follow_while_its_region_has_a_backlog() -> None:
@@ -304,14 +341,19 @@ def test_t2_without_idle_after_a_silent_part_holds_everything_back_until_its_end
     assert all(at_s >= 59.0 for time, at_s in rung if time > 1)
 
 
-def test_t2_when_all_are_idle_event_time_stands_and_goes_on_when_one_wakes() -> None:
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_t7_when_all_are_silent_event_time_goes_by_the_clock_and_nobody_who_keeps_to_it_is_late(workers: int) -> None:
     paused = [*steady(10), *((float(s), [s * 1_000]) for s in range(40, 60))]
-    watch, _ = run([Script(paused, 60.0), at((0.0, [0]), end_s=60.0)], workers=2)
-    for worker in (0, 1):
-        stands = frontier_at(watch, 20.0, step="keyed", worker=worker)
-        assert 8_000 <= stands < 9_000
-        assert frontier_at(watch, 39.0, step="keyed", worker=worker) == stands
+    watch, rung = run([Script(paused, 60.0), at((0.0, [0]), end_s=60.0)], workers=workers)
+    for worker in range(workers):
+        # The last record is of 9 s, and the silence noticed after 5 s more: from there on time passes again.
+        assert 8_000 <= frontier_at(watch, 14.0, step="keyed", worker=worker) < 9_000
+        assert 13_000 < frontier_at(watch, 20.0, step="keyed", worker=worker) <= 20_000 - IDLE_AFTER_S * 1_000
+        assert 32_000 < frontier_at(watch, 39.0, step="keyed", worker=worker) <= 39_000 - IDLE_AFTER_S * 1_000
         assert frontier_at(watch, 55.0, step="keyed", worker=worker) >= 53_000
+    # No record is late, so each rings: that of 9 s soon after the silence was noticed.
+    assert sorted(time - 1 for time, _ in rung) == sorted({0, *(at for _, (at,) in paused)})
+    assert next(at_s for time, at_s in rung if time == 9_001) < 16
 
 
 def test_t5_a_job_ends_when_all_parts_are_idle_first() -> None:

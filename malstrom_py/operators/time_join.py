@@ -1,0 +1,251 @@
+"""``join_interval`` and ``join_asof``: pair the records of two streams by the distance of their times.
+
+Rules: what can still get a partner is kept per key and side, by time and then by arrival. A record is dropped, and sent
+alone if it is to be, once the step's frontier proves that no partner can come; the time of what is sent then depends on
+the records only, not on which epochs (watermarks) came. A key has a timer for the first moment at which it has to act.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import repeat
+from operator import itemgetter
+from typing import Any, Final, Literal
+
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, Epoch
+from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.join import How
+from malstrom_py.operators.keyed import StatefulOperator, keys_of
+
+Direction = Literal["backward", "forward", "nearest"]
+"""Where the partner of an as-of join is: at or before the left record, at or after it, or the nearer of the two."""
+
+Timed = tuple[int, Any, Any]
+"""A record to send: its time, key and value."""
+
+_LAST: Final = MAX_EPOCH - 1
+"""The largest time of a record."""
+
+
+class TimeJoin(StatefulOperator):
+    """The base of both. The state of a key is a list whose last item is the time of its first timer."""
+
+    two_sided = True
+
+    def act(self, key: Any, state: list[Any], reached: int, ended: list[Timed]) -> int | None:
+        """Send what is decided at ``reached`` to ``ended`` and drop what is past; return when to act next, or None.
+
+        A state is dropped if it is `empty` afterwards.
+        """
+        raise NotImplementedError
+
+    def empty(self, state: list[Any]) -> bool:
+        """Return whether a state holds no record."""
+        raise NotImplementedError
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        states, timers, reached = self.state.values, self.state.timers, epoch.time
+        due = dict.fromkeys(key for key, _ in timers.due(reached))
+        self.state.note(due)
+        ended: list[Timed] = []
+        for key in due:
+            state = states[key]
+            wake = self.act(key, state, reached, ended)
+            if self.empty(state):
+                del states[key]
+                timers.take(key)
+            else:
+                state[-1] = wake
+                if wake is not None:
+                    timers.set(key, wake)
+        self.send(sorted(ended, key=itemgetter(0)), out)
+        out.forward(epoch)
+
+    def act_at(self, key: Any, state: list[Any], time: int) -> None:
+        """Set a timer of ``key`` if it has none that is as early."""
+        if state[-1] is None or time < state[-1]:
+            state[-1] = time
+            self.state.timers.set(key, time)
+
+    def send(self, rows: list[Timed], out: Outlet) -> None:
+        """Send records."""
+        if rows:
+            times, keys, values = map(list, zip(*rows, strict=True))
+            out.send(Batch(values, keys=keys, timestamps=times))
+
+
+def _put(times: list[int], values: list[Any], time: int, value: Any) -> int:
+    """Insert a record after those that are not later; return its place."""
+    place = bisect_right(times, time)
+    times.insert(place, time)
+    values.insert(place, value)
+    return place
+
+
+class IntervalJoin(TimeJoin):
+    """Pairs a left and a right record of a key if ``lower <= right time - left time <= upper``, as soon as both came.
+
+    The pair has the later of the two times. ``how``: records without a partner come once none can come any more, at
+    their time + ``upper`` (left) or - ``lower`` (right), and not before their own time.
+
+    The state of a key is its left and its right records, each as times, values, and whether they are alone.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> def stream(name, times):
+    ...     timed = job.source(name, sources.Memory(times)).assign_timestamps(f"{name}-time", int)
+    ...     on_time, _ = timed.generate_epochs(f"{name}-epochs", mp.limit_out_of_orderness(5))
+    ...     return on_time.key_by(f"{name}-key", lambda time: "all")
+    >>> clicks, sales = stream("clicks", [1, 12, 30]), stream("sales", [5, 13, 14])
+    >>> sorted(mp.collect(clicks.join_interval("bought", sales, lower=0, upper=10)))
+    [(1, 5), (12, 13), (12, 14)]
+    """
+
+    def __init__(self, context: StepContext, *, lower: int, upper: int, how: How) -> None:
+        super().__init__(context)
+        self._spans = ((lower, upper), (-upper, -lower))  # of the partner's time, from a record's own
+        self._stay = (max(upper, 0), max(-lower, 0))
+        self._alone = (how != "inner", how == "outer")
+
+    def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
+        keys = keys_of(batch, self.context.step)
+        self.changes(keys)
+        states, (low, high), stay, alone = self.state.values, self._spans[side], self._stay[side], self._alone
+        found: list[Timed] = []
+        for key, value, time in zip(keys, batch.values, batch.timestamps or (), strict=True):
+            state = states.get(key)
+            if state is None:
+                state = states[key] = [[[], [], []], [[], [], []], None]
+            there, partners, lonely = state[1 - side]
+            first = bisect_left(there, time + low)
+            last = bisect_right(there, time + high, first)
+            if first < last:
+                for at, partner in zip(there[first:last], partners[first:last], strict=True):
+                    found.append((max(at, time), key, (partner, value) if side else (value, partner)))
+                if alone[1 - side]:
+                    lonely[first:last] = repeat(False, last - first)
+            times, values, lonely = state[side]
+            place = _put(times, values, time, value)
+            if alone[side]:
+                lonely.insert(place, first == last)
+            self.act_at(key, state, min(time + stay, _LAST))
+        if self.state.untried:
+            self.state.try_first()
+        self.send(found, out)
+
+    def act(self, key: Any, state: list[Any], reached: int, ended: list[Timed]) -> int | None:
+        wakes = []
+        for side in (0, 1):
+            times, values, lonely = state[side]
+            stay = self._stay[side]
+            past = len(times) if reached >= _LAST else bisect_right(times, reached - stay)
+            if self._alone[side]:
+                for time, value, is_alone in zip(times[:past], values[:past], lonely[:past], strict=True):
+                    if is_alone:
+                        ended.append((min(time + stay, _LAST), key, (None, value) if side else (value, None)))
+            del times[:past], values[:past], lonely[:past]
+            if times:
+                wakes.append(min(times[0] + stay, _LAST))
+        return min(wakes, default=None)
+
+    def empty(self, state: list[Any]) -> bool:
+        return not state[0][0] and not state[1][0]
+
+
+class AsofJoin(TimeJoin):
+    """Pairs each left record with one right record of its key: the latest that is not later, or by ``direction``.
+
+    It is sent once the frontier proves which one that is, so the answer does not depend on the order of arrival: at its
+    own time, or if it looks ahead, at the first moment at which it is decided. ``tolerance``: the largest distance;
+    None: any. ``keeps``: left records without a partner come, too. Of right records with the same time the one that
+    came last counts, looking ahead the first.
+
+    The state of a key is its undecided left records and the right ones that may be partners, as times and values.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> def stream(name, times):
+    ...     timed = job.source(name, sources.Memory(times)).assign_timestamps(f"{name}-time", int)
+    ...     on_time, _ = timed.generate_epochs(f"{name}-epochs", mp.limit_out_of_orderness(5))
+    ...     return on_time.key_by(f"{name}-key", lambda time: "all")
+    >>> trades, quotes = stream("trades", [3, 12, 30]), stream("quotes", [10, 5, 28])
+    >>> mp.collect(trades.join_asof("quoted", quotes))
+    [(3, None), (12, 10), (30, 28)]
+    """
+
+    def __init__(self, context: StepContext, *, direction: Direction, tolerance: int | None, keeps: bool) -> None:
+        super().__init__(context)
+        self._back, self._ahead = direction != "forward", direction != "backward"
+        self._tolerance = MAX_EPOCH if tolerance is None else tolerance
+        self._keeps = keeps
+
+    def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
+        keys = keys_of(batch, self.context.step)
+        self.changes(keys)
+        states = self.state.values
+        for key, value, time in zip(keys, batch.values, batch.timestamps or (), strict=True):
+            state = states.get(key)
+            if state is None:
+                state = states[key] = [[[], []], [[], []], None]
+            times, values = state[side]
+            _put(times, values, time, value)
+            self.act_at(key, state, time)
+        if self.state.untried:
+            self.state.try_first()
+
+    def act(self, key: Any, state: list[Any], reached: int, ended: list[Timed]) -> int | None:
+        (times, values), (there, partners), _ = state
+        past, wakes = 0, []
+        for time, value in zip(times, values, strict=True):
+            decided, place = self._partner(time, there)
+            if decided > reached:
+                wakes.append(decided)
+                break
+            past += 1
+            if place is not None:
+                ended.append((decided, key, (value, partners[place])))
+            elif self._keeps:
+                ended.append((decided, key, (value, None)))
+        del times[:past], values[:past]
+        first = min([reached + 1, *times[:1]])  # the earliest left record that may still need a partner
+        gone = len(there) if reached == MAX_EPOCH else self._gone(there, first)
+        del there[:gone], partners[:gone]
+        wakes += self._next_gone(there, reached)
+        return min(wakes, default=None)
+
+    def _partner(self, time: int, there: list[int]) -> tuple[int, int | None]:
+        """Return when it is decided what the partner of a left record of ``time`` is, and its place, if it has one."""
+        decided, place = (time + self._tolerance if self._ahead else time), None
+        if self._back:
+            before = bisect_right(there, time) - 1
+            if before >= 0 and time - there[before] <= self._tolerance:
+                place = before
+                decided = min(decided, time + time - there[before])
+        if self._ahead:
+            after = bisect_left(there, time)
+            if after < len(there) and there[after] - time <= self._tolerance:
+                if place is None or there[after] < decided:
+                    place = after
+                decided = min(decided, there[after])
+        return min(decided, _LAST), place
+
+    def _gone(self, there: list[int], first: int) -> int:
+        """Return how many of the right records no left record at or after ``first`` can have as its partner."""
+        gone = max(0, bisect_right(there, first) - 1) if self._back else bisect_left(there, first)
+        return max(gone, bisect_left(there, first - self._tolerance))
+
+    def _next_gone(self, there: list[int], reached: int) -> list[int]:
+        """Return when the first of the right records may be dropped; nothing if it stays until another comes."""
+        if not self._back:
+            moments = there[:1]
+        else:
+            moments = there[1:2]
+            if self._tolerance < MAX_EPOCH:
+                moments += [time + self._tolerance for time in there[:1]]
+        return [max(min(moments), reached + 1)] if moments else []
+
+    def empty(self, state: list[Any]) -> bool:
+        return not state[0][0] and not state[1][0]

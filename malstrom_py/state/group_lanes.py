@@ -1,0 +1,511 @@
+"""Lanes: the states of one aggregation by id, in arrays; one class per kind of aggregation.
+
+Rule: `Lane.check` and `Lane.check_merge` raise what can be raised, so that after them nothing fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.agg import Aggregation
+from malstrom_py.data.row_form import python_values
+from malstrom_py.state import group_kernels as kernels
+from malstrom_py.state.group_index import GroupedRows, NotColumnar
+from malstrom_py.state.group_values import (
+    Array,
+    Values,
+    arrow_of,
+    comparable,
+    divided,
+    dtype_of,
+    is_odd,
+    largest_of,
+    longer,
+    numbers_of,
+    picked,
+    typed,
+    validity,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SAFE: Final = 2.0**62
+CAPACITY: Final = 64
+
+
+class Lane:
+    """The arrays of one aggregation. ``arrays``: names of attributes, each with the value of an absent state."""
+
+    def __init__(self, aggregation: Aggregation[Any, Any]) -> None:
+        import numpy as np
+
+        self.skips = aggregation.skips_nulls
+        self.type: pa.DataType | None = None
+        self.has = np.zeros(CAPACITY, np.bool_)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the attributes that are arrays by id, and what an absent state has there."""
+        return {"has": False}
+
+    def grow(self, capacity: int) -> None:
+        for name, absent in self.fields().items():
+            setattr(self, name, longer(getattr(self, name), capacity, absent))
+
+    def pick(self, ids: Array) -> None:
+        for name in self.fields():
+            setattr(self, name, picked(getattr(self, name), ids))
+
+    def clear(self, ids: Array) -> None:
+        for name, absent in self.fields().items():
+            getattr(self, name)[ids] = absent
+
+    def values(self, column: pa.Array | None) -> Values | None:
+        raise NotImplementedError
+
+    def check(self, rows: GroupedRows, values: Any) -> None:
+        """Raise `NotColumnar` if ``values`` do not fit what is there."""
+        self.check_type(values.type if values.any else None)
+
+    def check_type(self, type_: pa.DataType | None) -> None:
+        if type_ is not None and self.type is not None and type_ != self.type:
+            raise NotColumnar(f"values of {type_} after values of {self.type}")
+
+    def learn(self, values: Values) -> None:
+        """Fix the type of this lane by its first value."""
+        if self.type is None and values.any:
+            self.retype(values.type)
+
+    def retype(self, type_: Any) -> None:
+        self.type = type_
+
+    def fold(self, rows: GroupedRows, values: Any) -> None:
+        raise NotImplementedError
+
+    def scan(self, rows: GroupedRows, values: Any) -> pa.Array:
+        raise NotImplementedError
+
+    def check_merge(self, other: Any) -> None:
+        self.check_type(other.type)
+
+    def check_sums(self, other: Any, ids: Array, theirs: Array) -> None:
+        """Raise `NotColumnar` if a merged sum may leave 62 bits."""
+
+    def merge(self, other: Any, ids: Array, theirs: Array) -> None:
+        raise NotImplementedError
+
+    def finish(self, ids: Array) -> pa.Array:
+        raise NotImplementedError
+
+    def states(self, ids: Array) -> list[Any]:
+        raise NotImplementedError
+
+    def arrays_of(self, states: list[Any]) -> Any:
+        """Return what `set` takes for Python ``states``; `NotColumnar` if they do not fit."""
+        raise NotImplementedError
+
+    def set(self, ids: Array, arrays: Any) -> None:
+        raise NotImplementedError
+
+
+class _Count(Lane):
+    """``has`` is not used without skip_nulls; with it a key without a count has the state None."""
+
+    def __init__(self, aggregation: Aggregation[Any, Any]) -> None:
+        import numpy as np
+
+        super().__init__(aggregation)
+        self.seen = np.zeros(CAPACITY, np.int64)
+
+    def fields(self) -> dict[str, Any]:
+        return {"has": False, "seen": 0}
+
+    def values(self, column: pa.Array | None) -> Values | None:
+        if not self.skips or column is None:
+            return None
+        valid = validity(column)
+        return None if valid is None else Values(valid, valid, None)
+
+    def check(self, rows: GroupedRows, values: Values | None) -> None:
+        """A count takes all."""
+
+    def fold(self, rows: GroupedRows, values: Values | None) -> None:
+        kernels.add_count(rows, None if values is None else values.valid, self.seen)
+
+    def scan(self, rows: GroupedRows, values: Values | None) -> pa.Array:
+        return arrow_of(kernels.running_count(rows, None if values is None else values.valid, self.seen), None, None)
+
+    def merge(self, other: _Count, ids: Array, theirs: Array) -> None:
+        self.seen[ids] += other.seen[theirs]
+
+    def finish(self, ids: Array) -> pa.Array:
+        return arrow_of(self.seen[ids], None, None)
+
+    def states(self, ids: Array) -> list[Any]:
+        seen: list[Any] = self.seen[ids].tolist()
+        return [count or None for count in seen] if self.skips else seen
+
+    def arrays_of(self, states: list[Any]) -> Array:
+        return typed([0 if state is None else state for state in states] if self.skips else states, int)
+
+    def set(self, ids: Array, arrays: Array) -> None:
+        self.seen[ids] = arrays
+
+
+class _Sum(Lane):
+    """``reach``: no total is further from 0."""
+
+    def __init__(self, aggregation: Aggregation[Any, Any]) -> None:
+        import numpy as np
+
+        super().__init__(aggregation)
+        self.totals = np.zeros(CAPACITY, np.int64)
+        self.reach = 0.0
+
+    def fields(self) -> dict[str, Any]:
+        return {"has": False, "totals": 0}
+
+    def retype(self, type_: Any) -> None:
+        super().retype(type_)
+        self.totals = self.totals.astype(dtype_of(type_))
+
+    def values(self, column: pa.Array | None) -> Values | None:
+        values = numbers_of(column)
+        if values.valid is None:
+            return values
+        if not self.skips:
+            raise NotColumnar("None among values that are added")
+        data = values.data.copy()
+        data[~values.valid] = -0.0 if data.dtype.kind == "f" else 0  # what changes no sum, not even its sign
+        return Values(data, values.valid, values.type)
+
+    def check(self, rows: GroupedRows, values: Values) -> None:
+        super().check(rows, values)
+        if values.data.dtype.kind == "f" or not len(values.data):
+            return
+        size = max(-float(values.data.min()), float(values.data.max()))
+        reach = self.reach + size * len(values.data)
+        if reach >= SAFE:
+            if not kernels.sums_fit(rows, values.data, self.totals):
+                raise NotColumnar("a sum may leave 64 bits")
+            reach = 0.0 if self.totals.dtype.kind == "f" else largest_of(self.totals)
+            reach = min(SAFE, reach + size * len(values.data))
+        self.reach = reach
+
+    def fold(self, rows: GroupedRows, values: Values) -> None:
+        self.learn(values)
+        if values.any:
+            kernels.add_sum(rows, values.data, self.totals)
+        self._have(rows, values)
+
+    def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
+        self.learn(values)
+        if not values.any:
+            return arrow_of(self.totals[rows.ids], self._has(rows.ids), self.type or values.type)
+        had = None if values.valid is None else self._running_has(rows, values.valid)
+        self._have(rows, values)
+        return arrow_of(kernels.running_sum(rows, values.data, self.totals), had, self.type)
+
+    def _running_has(self, rows: GroupedRows, valid: Array) -> Array:
+        import numpy as np
+
+        return kernels.running_count(rows, valid, self.has.astype(np.int64)) > 0
+
+    def _have(self, rows: GroupedRows, values: Values) -> None:
+        if self.skips:
+            self.has[rows.ids if values.valid is None else rows.ids[values.valid]] = True
+
+    def _has(self, ids: Array) -> Array | None:
+        return self.has[ids] if self.skips else None
+
+    def check_sums(self, other: _Sum, ids: Array, theirs: Array) -> None:
+        if self.totals.dtype.kind != "f" and self.reach + other.reach >= SAFE:
+            if len(theirs) and largest_of(self.totals) + largest_of(other.totals) >= SAFE:
+                raise NotColumnar("a sum may leave 64 bits")
+            self.reach = largest_of(self.totals)
+            other.reach = largest_of(other.totals)
+
+    def merge(self, other: _Sum, ids: Array, theirs: Array) -> None:
+        import numpy as np
+
+        if self.type is None and other.type is not None:
+            self.retype(other.type)
+        self.reach += other.reach
+        if other.type is not None:
+            with np.errstate(all="ignore"):
+                self.totals[ids] += other.totals[theirs]
+        if self.skips:
+            self.has[ids] |= other.has[theirs]
+
+    def finish(self, ids: Array) -> pa.Array:
+        return arrow_of(self.totals[ids], self._has(ids), self.type)
+
+    def states(self, ids: Array) -> list[Any]:
+        totals: list[Any] = self.totals[ids].tolist()
+        return [one if has else None for one, has in zip(totals, self.has[ids], strict=True)] if self.skips else totals
+
+    def arrays_of(self, states: list[Any]) -> Any:
+        return self._arrays(states, None)
+
+    def _arrays(self, states: list[Any], seen: list[Any] | None) -> Any:
+        import numpy as np
+        import pyarrow as pa
+
+        has = np.array([state is not None for state in states], np.bool_) if self.skips else None
+        kinds = set(map(type, states)) - ({type(None)} if self.skips else set())
+        if kinds - {int} and kinds - {float}:
+            raise NotColumnar("sums of several types, or of one that is not a number")
+        of_python = float if kinds == {float} else int
+        totals = typed([of_python(0) if state is None else state for state in states], of_python)
+        type_ = (pa.float64() if of_python is float else pa.int64()) if kinds else None
+        # A sum of nothing may become int or float; any other is of one type.
+        self.check_type(type_)
+        if of_python is int and len(totals) and largest_of(totals) >= SAFE:
+            raise NotColumnar("a sum beyond 62 bits")
+        return totals, has, type_, None if seen is None else typed(seen, int)
+
+    def set(self, ids: Array, arrays: Any) -> None:
+        totals, has, type_, _ = arrays
+        if type_ is not None:
+            if self.type is None:
+                self.retype(type_)
+            self.totals[ids] = totals
+            if totals.dtype.kind != "f" and len(totals):
+                self.reach = max(self.reach, largest_of(totals))
+        if has is not None:
+            self.has[ids] = has
+
+
+class _Mean(_Sum):
+    """A sum, and how many values it is of."""
+
+    def __init__(self, aggregation: Aggregation[Any, Any]) -> None:
+        import numpy as np
+
+        super().__init__(aggregation)
+        self.seen = np.zeros(CAPACITY, np.int64)
+
+    def fields(self) -> dict[str, Any]:
+        return {**super().fields(), "seen": 0}
+
+    def fold(self, rows: GroupedRows, values: Values) -> None:
+        super().fold(rows, values)
+        kernels.add_count(rows, values.valid, self.seen)
+
+    def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
+        self.learn(values)
+        totals = kernels.running_sum(rows, values.data, self.totals) if values.any else self.totals[rows.ids]
+        self._have(rows, values)
+        return divided(totals, kernels.running_count(rows, values.valid, self.seen))
+
+    def merge(self, other: Any, ids: Array, theirs: Array) -> None:
+        super().merge(other, ids, theirs)
+        self.seen[ids] += other.seen[theirs]
+
+    def finish(self, ids: Array) -> pa.Array:
+        return divided(self.totals[ids], self.seen[ids])
+
+    def states(self, ids: Array) -> list[Any]:
+        pairs = list(zip(self.seen[ids].tolist(), self.totals[ids].tolist(), strict=True))
+        return [pair if pair[0] else None for pair in pairs] if self.skips else pairs
+
+    def arrays_of(self, states: list[Any]) -> Any:
+        seen = [0 if state is None else state[0] for state in states]
+        return self._arrays([None if state is None else state[1] for state in states], seen)
+
+    def set(self, ids: Array, arrays: Any) -> None:
+        super().set(ids, arrays)
+        self.seen[ids] = arrays[3]
+
+
+class _Kept(Lane):
+    """Keeps one of the values: the base of min, max, first and last."""
+
+    def __init__(self, aggregation: Aggregation[Any, Any]) -> None:
+        import numpy as np
+
+        super().__init__(aggregation)
+        self.kept = np.zeros(CAPACITY, np.int64)
+
+    def values(self, column: pa.Array | None) -> Values | None:
+        return comparable(column)
+
+    def retype(self, type_: Any) -> None:
+        import numpy as np
+
+        super().retype(type_)
+        self.kept = np.full(len(self.kept), self.fields()["kept"], dtype_of(type_))
+
+    def finish(self, ids: Array) -> pa.Array:
+        return arrow_of(self.kept[ids], self.has[ids], self.type)
+
+    def _python(self, states: list[Any]) -> Any:
+        """Return values and type of what is not None."""
+        import pyarrow as pa
+
+        kinds = {type(state) for state in states if state is not None}
+        types = {int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+        if len(kinds) > 1 or kinds - set(types):
+            raise NotColumnar("values of several types, or of one that no array holds")
+        (kind,) = kinds or {int}
+        type_ = types[kind] if kinds else None
+        self.check_type(type_)
+        return typed([kind(0) if state is None else state for state in states], kind), type_
+
+    def set(self, ids: Array, arrays: Any) -> None:
+        kept, type_, has = arrays[:3]
+        if type_ is not None and self.type is None:
+            self.retype(type_)
+        if type_ is not None:
+            self.kept[ids] = kept
+        self.kept[ids[~has]] = self.fields()["kept"]
+        self.has[ids] = has
+
+
+class _Best(_Kept):
+    """``odd``: NaN or a zero with a sign may be there, for which numpy has other rules than Python."""
+
+    def __init__(self, aggregation: Aggregation[Any, Any], *, largest: bool) -> None:
+        super().__init__(aggregation)
+        self.largest = largest
+        self.odd = False
+        self.kept[:] = self.fields()["kept"]
+
+    def fields(self) -> dict[str, Any]:
+        """An absent value loses against all others."""
+        import numpy as np
+
+        if self.type is not None and dtype_of(self.type) == "float64":
+            return {"has": False, "kept": -np.inf if self.largest else np.inf}
+        return {"has": False, "kept": -(2**63) if self.largest else 2**63 - 1}
+
+    def values(self, column: pa.Array | None) -> Values | None:
+        values = comparable(column)
+        if values.valid is not None and not self.skips:
+            raise NotColumnar("None among values that are compared")
+        return values
+
+    def fold(self, rows: GroupedRows, values: Values) -> None:
+        self.learn(values)
+        if not values.any:
+            return
+        self.odd = self.odd or is_odd(values.data)
+        fold = kernels.running_best if self.odd else kernels.add_best
+        fold(rows, values.data, values.valid, self.kept, self.has, largest=self.largest)
+
+    def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
+        self.learn(values)
+        if not values.any:
+            return arrow_of(self.kept[rows.ids], self.has[rows.ids], self.type or values.type)
+        self.odd = self.odd or is_odd(values.data)
+        best, has = kernels.running_best(rows, values.data, values.valid, self.kept, self.has, largest=self.largest)
+        return arrow_of(best, None if values.valid is None else has, self.type)
+
+    def merge(self, other: _Best, ids: Array, theirs: Array) -> None:
+        if self.type is None and other.type is not None:
+            self.retype(other.type)
+        self.odd = self.odd or other.odd
+        if other.type is None:
+            return
+        ours, new = self.kept[ids], other.kept[theirs]
+        better = other.has[theirs] & (~self.has[ids] | ((new > ours) if self.largest else (new < ours)))
+        self.kept[ids[better]] = new[better]
+        self.has[ids[better]] = True
+
+    def states(self, ids: Array) -> list[Any]:
+        return python_values(self.finish(ids), "a state")
+
+    def arrays_of(self, states: list[Any]) -> Any:
+        import numpy as np
+
+        kept, type_ = self._python(states)
+        has = np.array([state is not None for state in states], np.bool_)
+        return kept, type_, has, len(kept) > 0 and is_odd(kept)
+
+    def set(self, ids: Array, arrays: Any) -> None:
+        super().set(ids, arrays)
+        self.odd = self.odd or arrays[3]
+
+
+class _Edge(_Kept):
+    """``none``: the value kept is None; ``knows_none``: there may be such."""
+
+    def __init__(self, aggregation: Aggregation[Any, Any], *, latest: bool) -> None:
+        import numpy as np
+
+        super().__init__(aggregation)
+        self.latest = latest
+        self.knows_none = False
+        self.none = np.zeros(CAPACITY, np.bool_)
+
+    def fields(self) -> dict[str, Any]:
+        return {"has": False, "kept": 0, "none": False}
+
+    def fold(self, rows: GroupedRows, values: Values) -> None:
+        self.scan(rows, values)
+
+    def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
+        import numpy as np
+
+        self.learn(values)
+        data = values.data.astype(self.kept.dtype, copy=False)
+        if self.skips or (values.valid is None and not self.knows_none):
+            (kept,), has = kernels.running_edge(rows, values.valid, self.has, [(data, self.kept)], latest=self.latest)
+        else:
+            self.knows_none = True
+            none = np.zeros(len(data), np.bool_) if values.valid is None else ~values.valid
+            pairs = [(data, self.kept), (none, self.none)]
+            (kept, is_none), has = kernels.running_edge(rows, None, self.has, pairs, latest=self.latest)
+            has = ~is_none
+        return arrow_of(kept, has, self.type or values.type)
+
+    def merge(self, other: _Edge, ids: Array, theirs: Array) -> None:
+        if self.type is None and other.type is not None:
+            self.retype(other.type)
+        new = other.has[theirs] if self.latest else other.has[theirs] & ~self.has[ids]
+        self.knows_none = self.knows_none or other.knows_none
+        self.none[ids[new]] = other.none[theirs[new]]
+        if other.type is not None:
+            self.kept[ids[new]] = other.kept[theirs[new]]
+        self.has[ids[new]] = True
+
+    def finish(self, ids: Array) -> pa.Array:
+        return arrow_of(self.kept[ids], self.has[ids] & ~self.none[ids], self.type)
+
+    def states(self, ids: Array) -> list[Any]:
+        values = python_values(self.finish(ids), "a state")
+        absent = None if self.skips else ()
+        return [(value,) if has else absent for value, has in zip(values, self.has[ids], strict=True)]
+
+    def arrays_of(self, states: list[Any]) -> Any:
+        import numpy as np
+
+        has = np.array([bool(state) for state in states], np.bool_)
+        values = [state[0] if state else None for state in states]
+        kept, type_ = self._python(values)
+        none = np.array([value is None for value in values], np.bool_) & has
+        return kept, type_, has, none
+
+    def set(self, ids: Array, arrays: Any) -> None:
+        super().set(ids, arrays)
+        self.none[ids] = arrays[3]
+        self.knows_none = self.knows_none or bool(arrays[3].any())
+
+
+LANES: Final[dict[str | None, Callable[[Aggregation[Any, Any]], Lane]]] = {
+    "count": _Count,
+    "sum": _Sum,
+    "mean": _Mean,
+    "min": lambda one: _Best(one, largest=False),
+    "max": lambda one: _Best(one, largest=True),
+    "first": lambda one: _Edge(one, latest=False),
+    "last": lambda one: _Edge(one, latest=True),
+}
+
+
+def lane_of(one: Aggregation[Any, Any]) -> Lane:
+    """Return an empty lane for an aggregation. `NotColumnar` if it has none."""
+    if one.arrays not in LANES:
+        raise NotColumnar(f"agg.{one.name}")
+    return LANES[one.arrays](one)

@@ -1,0 +1,210 @@
+"""Running figures of many keys as arrays: `Groups` holds, by the id of a key, the states of a list of aggregations.
+
+Rule: results and states are those of the row path, to the bit and in type. What arrays cannot do likewise (a sum beyond
+62 bits, None where it is an error, an int among floats, a Decimal) raises `NotColumnar` before anything has changed;
+the caller then takes `Groups.states` into a dict and continues with rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.agg import Aggregation
+from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, keys_as_column
+from malstrom_py.state.group_lanes import CAPACITY, LANES, lane_of
+from malstrom_py.state.group_values import Array, Values, longer, picked
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_COMPACT_FROM: Final = 4096
+
+
+class Groups:
+    """The states of ``aggregations`` by key. One Arrow column of values per aggregation; None for a plain count.
+
+    >>> import pyarrow as pa
+    >>> from malstrom_py import agg
+    >>> groups = Groups([agg.count(), agg.sum("price")])
+    >>> groups.fold(pa.array(["ann", "bob", "ann"]), [None, pa.array([3, 5, 4])])
+    >>> keys, (counts, sums) = groups.finish()
+    >>> keys.to_pylist(), counts.to_pylist(), sums.to_pylist()
+    (['ann', 'bob'], [2, 1], [7, 5])
+    >>> [column.to_pylist() for column in groups.scan(pa.array(["bob", "bob"]), [None, pa.array([1, 1])])]
+    [[2, 3], [6, 7]]
+    >>> evening = Groups([agg.count(), agg.sum("price")])
+    >>> evening.fold(pa.array(["eve", "ann"]), [None, pa.array([8, 9])])
+    >>> groups.merge(evening)
+    >>> groups.keys().to_pylist(), groups.states()                    # per aggregation, by key
+    (['ann', 'bob', 'eve'], [[3, 3, 1], [16, 7, 8]])
+
+    ``fold`` adds rows; ``scan`` adds them and returns, per aggregation, the result after each row; ``merge`` adds what
+    comes after in another `Groups`; ``finish`` returns keys and results; ``states``, ``put`` and ``take`` exchange
+    states with the row path. ``changed`` has a flag per id, set by what adds; who tracks changes clears it.
+
+    Raises:
+        NotColumnar: at construction, if an aggregation has no arrays; of ``fold``, ``scan``, ``merge`` and ``put``,
+            if rows must do it: nothing has changed then.
+    """
+
+    __slots__ = ("_index", "_lanes", "_live", "aggregations", "changed")
+
+    def __init__(self, aggregations: Sequence[Aggregation[Any, Any]]) -> None:
+        import numpy as np
+
+        self.aggregations = aggregations
+        self._index = GroupIndex()
+        self._lanes = [lane_of(one) for one in aggregations]
+        self._live = np.zeros(CAPACITY, np.bool_)
+        self.changed = np.zeros(CAPACITY, np.bool_)
+
+    @staticmethod
+    def supports(aggregations: Sequence[Aggregation[Any, Any]]) -> bool:
+        """Return whether all of ``aggregations`` have arrays."""
+        return all(one.arrays in LANES for one in aggregations)
+
+    def __len__(self) -> int:
+        return int(self._live[: len(self._index)].sum())
+
+    def fold(self, keys: pa.Array, columns: Sequence[pa.Array | None]) -> None:
+        """Add rows: ``keys`` and, per aggregation, a column of as many values."""
+        rows, values = self._prepared(keys, columns)
+        for lane, of_lane in zip(self._lanes, values, strict=True):
+            lane.fold(rows, of_lane)
+        self._mark(rows.ids)
+
+    def scan(self, keys: pa.Array, columns: Sequence[pa.Array | None]) -> list[pa.Array]:
+        """Add rows, as `fold`. Per aggregation return the result after each row."""
+        rows, values = self._prepared(keys, columns)
+        results = [lane.scan(rows, of_lane) for lane, of_lane in zip(self._lanes, values, strict=True)]
+        self._mark(rows.ids)
+        return results
+
+    def merge(self, other: Groups) -> None:
+        """Add the states of ``other``, whose rows came after these."""
+        theirs = other.live()
+        keys = other.keys()
+        for lane, of_other in zip(self._lanes, other._lanes, strict=True):
+            lane.check_merge(of_other)
+        ids = self._grown(keys).ids
+        for lane, of_other in zip(self._lanes, other._lanes, strict=True):
+            lane.check_sums(of_other, ids, theirs)
+        for lane, of_other in zip(self._lanes, other._lanes, strict=True):
+            lane.merge(of_other, ids, theirs)
+        self._mark(ids)
+
+    @staticmethod
+    def merged(parts: Sequence[Groups]) -> Groups:
+        """Return the states of ``parts``, at least one, merged by key; the rows of each came before those of the next.
+
+        Raises:
+            NotColumnar: a state of several does not fit arrays. ``parts`` are unchanged.
+        """
+        import pyarrow as pa
+
+        made = Groups(parts[0].aggregations)
+        keys = [part.keys() for part in parts]
+        if len({of_part.type for of_part in keys}) > 1:
+            raise NotColumnar("keys of several types")
+        ids = made._grown(pa.concat_arrays(keys)).ids
+        start = 0
+        for part in parts:
+            theirs = part.live()
+            of_part = ids[start : start + len(theirs)]
+            start += len(theirs)
+            lanes = list(zip(made._lanes, part._lanes, strict=True))
+            for lane, other in lanes:
+                lane.check_merge(other)
+                lane.check_sums(other, of_part, theirs)
+                lane.merge(other, of_part, theirs)
+        made._mark(ids)
+        return made
+
+    def live(self) -> Array:
+        """Return the ids of the keys that have states, ascending."""
+        import numpy as np
+
+        return np.flatnonzero(self._live[: len(self._index)])
+
+    def keys(self, ids: Array | None = None) -> pa.Array:
+        """Return the keys of ``ids``, None: of all that have states, in the order of ids."""
+        import pyarrow as pa
+
+        keys = self._index.keys()
+        if ids is None:
+            ids = self.live()
+            if len(ids) == len(keys):
+                return keys
+        return keys.take(pa.array(ids))
+
+    def find(self, keys: pa.Array) -> Array:
+        """Return the id of each of ``keys``; -1 of those without states. `NotColumnar` as of `GroupIndex.find`."""
+        import numpy as np
+
+        ids = self._index.find(keys)
+        return np.where((ids >= 0) & self._live[ids], ids, -1)
+
+    def finish(self, ids: Array | None = None) -> tuple[pa.Array, list[pa.Array]]:
+        """Return the keys of ``ids``, None: of all, and per aggregation their results."""
+        at = self.live() if ids is None else ids
+        return self.keys(ids), [lane.finish(at) for lane in self._lanes]
+
+    def states(self, ids: Array | None = None) -> list[list[Any]]:
+        """Return per aggregation the states of ``ids``, None: of all, as the row path holds them."""
+        at = self.live() if ids is None else ids
+        return [lane.states(at) for lane in self._lanes]
+
+    def put(self, keys: Sequence[Any], states: Sequence[Sequence[Any]]) -> None:
+        """Set the states of Python ``keys``, which differ: per aggregation one state for each."""
+        column = keys_as_column(keys)
+        arrays = [lane.arrays_of(list(of_lane)) for lane, of_lane in zip(self._lanes, states, strict=True)]
+        ids = self._grown(column).ids
+        for lane, of_lane in zip(self._lanes, arrays, strict=True):
+            lane.set(ids, of_lane)
+        self._mark(ids)
+
+    def take(self, ids: Array) -> None:
+        """Drop the states of ``ids``. Ids may change."""
+        for lane in self._lanes:
+            lane.clear(ids)
+        self._live[ids] = False
+        self.changed[ids] = False
+        self._compact()
+
+    def _prepared(self, keys: pa.Array, columns: Sequence[pa.Array | None]) -> tuple[GroupedRows, list[Values | None]]:
+        """Do all that may refuse: afterwards nothing can fail."""
+        values = [lane.values(column) for lane, column in zip(self._lanes, columns, strict=True)]
+        rows = self._grown(keys)
+        for lane, of_lane in zip(self._lanes, values, strict=True):
+            lane.check(rows, of_lane)
+        return rows, values
+
+    def _grown(self, keys: pa.Array) -> GroupedRows:
+        import numpy as np
+
+        rows = self._index.group(keys)
+        if len(self._index) > len(self._live):
+            capacity = 2 * len(self._index)
+            self._live = longer(self._live, capacity, np.False_)
+            self.changed = longer(self.changed, capacity, np.False_)
+            for lane in self._lanes:
+                lane.grow(capacity)
+        return rows
+
+    def _mark(self, ids: Array) -> None:
+        self._live[ids] = True
+        self.changed[ids] = True
+
+    def _compact(self) -> None:
+        """Forget keys without states, once most are: the cost per key taken stays constant."""
+        n, live = len(self._index), self.live()
+        if n < _COMPACT_FROM or 2 * len(live) > n:
+            return
+        keys = self.keys(live)
+        self._index = GroupIndex()
+        self._index.group(keys)
+        self._live = picked(self._live, live)
+        self.changed = picked(self.changed, live)
+        for lane in self._lanes:
+            lane.pick(live)

@@ -1,0 +1,241 @@
+"""`Groups` beside the row path: the same results, states and types, over generated data; or it changes nothing."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from malstrom_py import agg
+from malstrom_py.agg import Aggregation
+from malstrom_py.state.group_index import GroupIndex, NotColumnar
+from malstrom_py.state.groups import Groups
+
+NAMES = ("count", "first", "last", "max", "mean", "min", "sum")
+
+KEYS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "int": (pa.int64(), st.integers(-2, 4) | st.sampled_from([2**63 - 1, -(2**63)])),
+    "small": (pa.uint8(), st.integers(0, 5)),
+    "str": (pa.string(), st.sampled_from(["", "a", "b", "ä\0", "日本" * 9])),
+    "view": (pa.string_view(), st.sampled_from(["", "a", "a long one, beyond twelve bytes"])),
+    "bytes": (pa.large_binary(), st.binary(max_size=2)),
+    "none": (pa.null(), st.none()),
+}
+VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "int": (pa.int64(), st.integers(-3, 3) | st.sampled_from([2**53 + 1, -(2**53) - 1, 2**62, -(2**63), 2**63 - 1])),
+    "small": (pa.uint16(), st.integers(0, 9)),
+    "float": (pa.float64(), st.sampled_from([0.0, -0.0, 0.1, 1e17, -1e17]) | st.floats(width=64)),
+    "half": (pa.float32(), st.floats(width=32)),
+    "bool": (pa.bool_(), st.booleans()),
+    "none": (pa.null(), st.none()),
+}
+
+
+def same(one: Any) -> Any:
+    """Type and bits of results, all NaN alike."""
+    if isinstance(one, list | tuple):
+        return [same(each) for each in one]
+    if isinstance(one, float):
+        return "NaN" if one != one else struct.pack("d", one)
+    return type(one), one
+
+
+class RowPath:
+    """The states of some aggregations as the loops over rows keep them."""
+
+    def __init__(self, aggregations: Sequence[Aggregation[Any, Any]]) -> None:
+        self.aggregations = aggregations
+        self.states: list[dict[Any, Any]] = [{} for _ in aggregations]
+
+    def add(self, keys: list[Any], values: list[Any]) -> list[list[Any]]:
+        results: list[list[Any]] = [[] for _ in self.aggregations]
+        for one, states, out in zip(self.aggregations, self.states, results, strict=True):
+            one.run(zip(keys, values, strict=True), out, states)
+        return results
+
+    def merge(self, other: RowPath) -> None:
+        for one, states, later in zip(self.aggregations, self.states, other.states, strict=True):
+            for key, state in later.items():
+                states[key] = one.merge(states[key], state) if key in states else state
+
+
+def check(groups: Groups, rows: RowPath) -> None:
+    keys, results = groups.finish()
+    assert [keys.to_pylist()] * len(rows.states) == [list(states) for states in rows.states]
+    assert len(groups) == len(keys)
+    for one, states, own, result in zip(rows.aggregations, rows.states, groups.states(), results, strict=True):
+        assert same(own) == same(list(states.values())), one
+        assert same(result.to_pylist()) == same([one.finish(state) for state in states.values()]), one
+
+
+@settings(max_examples=250, deadline=None)
+@given(data=st.data())
+def test_groups_are_the_row_path(data: st.DataObject) -> None:
+    skips = data.draw(st.booleans())
+    names = data.draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
+    aggs = [getattr(agg, name)(*(["v"] if skips else []), skip_nulls=skips) for name in names]
+    key_type, key = KEYS[data.draw(st.sampled_from(sorted(KEYS)))]
+    value_type, value = VALUES[data.draw(st.sampled_from(sorted(VALUES)))]
+    value = st.none() | value if skips or data.draw(st.integers(0, 9)) == 0 else value
+    groups, rows = Groups(aggs), RowPath(aggs)
+    for _ in range(data.draw(st.integers(1, 4))):
+        pairs = data.draw(st.lists(st.tuples(st.none() | key, value), max_size=30))
+        keys, values = [one for one, _ in pairs], [one for _, one in pairs]
+        pad = data.draw(st.integers(0, 2))  # a slice has an offset
+        columns = [pa.array([*values[:1] * pad, *values], value_type)[len(values[:1]) * pad :]] * len(aggs)
+        key_column = pa.array([*keys[:1] * pad, *keys], key_type)[len(keys[:1]) * pad :]
+        if data.draw(st.booleans()):
+            columns = [column.dictionary_encode() for column in columns]
+        before = same(groups.states())
+        do = data.draw(st.sampled_from(["scan", "fold", "merge", "put"]))
+        results = None
+        try:
+            if do == "scan":
+                results = groups.scan(key_column, columns)
+            elif do == "fold":
+                groups.fold(key_column, columns)
+            else:
+                later = Groups(aggs)
+                later.fold(key_column, columns)
+                if do == "put":
+                    copy = Groups(aggs)
+                    copy.put(later.keys().to_pylist(), later.states())
+                    later = copy
+                groups.merge(later)
+        except NotColumnar:
+            assert same(groups.states()) == before
+            return
+        if results is None and do != "fold":
+            own = RowPath(aggs)
+            own.add(keys, values)
+            rows.merge(own)
+        else:
+            expected = rows.add(keys, values)
+            if results is not None:
+                assert same([column.to_pylist() for column in results]) == same(expected)
+        check(groups, rows)
+
+
+def test_long_groups_are_added_in_order_of_rows() -> None:
+    aggs = [agg.sum(), agg.mean()]
+    groups, rows = Groups(aggs), RowPath(aggs)
+    keys = [0 if place % 3 else place % 7 for place in range(2_000)]
+    values = [0.1 * place if place % 5 else 1e16 for place in range(2_000)]
+    for _ in range(2):
+        results = groups.scan(pa.array(keys), [pa.array(values)] * 2)
+        assert same([column.to_pylist() for column in results]) == same(rows.add(keys, values))
+    check(groups, rows)
+
+
+def test_times_are_compared_and_kept() -> None:
+    aggs = [agg.min(), agg.last()]
+    for type_, values in (
+        (pa.timestamp("ms"), [datetime(2013, 1, 2), datetime(1, 1, 1), datetime(9999, 12, 31)]),  # noqa: DTZ001
+        (pa.timestamp("us", "UTC"), [datetime(2013, 1, 2, tzinfo=UTC), datetime(1960, 1, 2, tzinfo=UTC)]),
+        (pa.date32(), [date(2013, 1, 2), date(1, 1, 1)]),
+    ):
+        groups, rows = Groups(aggs), RowPath(aggs)
+        groups.fold(pa.array([1] * len(values)), [pa.array(values, type_)] * 2)
+        rows.add([1] * len(values), values)
+        check(groups, rows)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([Decimal("1.5")]),
+        pa.array(["a"]),
+        pa.array([1], pa.timestamp("ns")),
+        pa.array([datetime(2013, 1, 2, tzinfo=timezone(timedelta(hours=1)))]),
+        pa.array([2**62], pa.timestamp("s")),
+        pa.array([2**64 - 1], pa.uint64()),
+        pa.array([[1]]),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_other_values_are_refused(column: pa.Array) -> None:
+    for one in (agg.min(), agg.sum(), agg.last()):
+        groups = Groups([one])
+        with pytest.raises(NotColumnar):
+            groups.fold(pa.array(["a"]), [column])
+        assert len(groups) == 0
+
+
+def test_a_type_never_changes() -> None:
+    groups = Groups([agg.sum()])
+    groups.fold(pa.array(["a"]), [pa.array([1])])
+    with pytest.raises(NotColumnar):
+        groups.fold(pa.array(["b"]), [pa.array([1.5])])
+    with pytest.raises(NotColumnar):
+        groups.put(["c"], [[1.5]])
+    with pytest.raises(NotColumnar):
+        groups.fold(pa.array([1]), [pa.array([1])])
+    assert groups.states() == [[1]]
+
+
+@pytest.mark.parametrize("one", [agg.std(), agg.n_unique(), agg.custom(int, max, max, int)], ids=repr)
+def test_other_aggregations_have_no_arrays(one: Aggregation[Any, Any]) -> None:
+    assert not Groups.supports([agg.count(), one])
+    with pytest.raises(NotColumnar):
+        Groups([one])
+
+
+def test_states_that_no_array_holds_are_refused() -> None:
+    for one, state in ((agg.sum(), 2**63), (agg.sum(), Decimal(1)), (agg.sum(), True), (agg.min(), "a")):
+        with pytest.raises(NotColumnar):
+            Groups([one]).put(["k"], [[state]])
+    for key in (1.0, True, ("a",), 2**63, "\udc80"):
+        with pytest.raises(NotColumnar):
+            Groups([agg.count()]).put([key], [[1]])
+
+
+def test_keys_that_are_taken_come_back_new() -> None:
+    groups = Groups([agg.count(), agg.min()])
+    everyone = pa.array(range(10_000))
+    groups.fold(everyone, [None, everyone])
+    for step in range(5):
+        gone = pa.array(range(step * 1_500, step * 1_500 + 1_500))
+        groups.take(groups.find(gone))
+        assert groups.find(gone).tolist() == [-1] * 1_500
+    assert len(groups) == 2_500
+    assert groups.keys().to_pylist() == list(range(7_500, 10_000))
+    groups.fold(pa.array([3, 9_999]), [None, pa.array([5, 5])])
+    assert groups.states(groups.find(pa.array([3, 9_999]))) == [[1, 2], [5, 5]]
+
+
+def test_changed_ids_are_flagged() -> None:
+    groups = Groups([agg.count()])
+    groups.fold(pa.array(["a", "b"]), [None])
+    groups.changed[:] = False
+    groups.fold(pa.array(["b", "c"]), [None])
+    assert groups.keys(groups.live()[groups.changed[groups.live()]]).to_pylist() == ["b", "c"]
+
+
+def test_an_index_takes_one_kind_of_keys() -> None:
+    index = GroupIndex()
+    assert index.ids(pa.array([5, None], pa.int8())).tolist() == [0, 1]
+    assert index.ids(pa.array([None, 5, 6], pa.int64()).dictionary_encode()).tolist() == [1, 0, 2]
+    for other in (pa.array(["5"]), pa.array([b"5"]), pa.array([5.0]), pa.array([2**64 - 1], pa.uint64())):
+        with pytest.raises(NotColumnar):
+            index.ids(other)
+    assert index.find(pa.array([6, 7])).tolist() == [2, -1]
+    assert index.keys().to_pylist() == [5, None, 6]
+    assert GroupIndex.supports(pa.dictionary(pa.int32(), pa.string()))
+    assert not GroupIndex.supports(pa.timestamp("us"))
+
+
+def test_text_that_is_not_utf8_is_refused() -> None:
+    broken = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.array([0, 1], pa.int32()).buffers()[1], pa.py_buffer(b"\xff")]
+    )
+    index = GroupIndex()
+    with pytest.raises(NotColumnar):
+        index.ids(broken)
+    assert len(index) == 0
