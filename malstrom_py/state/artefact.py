@@ -6,20 +6,26 @@ the blocks. A block is a table of lengths (of key and entry, per entry), then th
 is a tombstone, in deltas only: the key has been dropped. Numbers are little-endian, checksums are XXH3 of 64 bits.
 
 An entry is the stored form (S8) of the value, whose first byte is 0x10 or more; or, if the key has timers, the byte
-0x01 and the stored form of ``[value, times]``, where the value is None if the key has only timers.
+0x01 and the stored form of ``[value, times]``, where the value is None if the key has only timers. A key with timers of
+the runtime's clock, or whose state expires, has the byte 0x02 and ``[value, times, times by the clock, until]``.
+
+A block may instead hold Arrow columns (`column_image`). An artefact with such a block has version 2: its index also has
+the form of each block (0: rows), and its note is the stored form of a list of the note and the forms.
 
 Rules. A key has the same bytes all along a chain, so that chains are merged, and slots selected, without decoding. Data
 is used only after its checksum was verified. Only the newest entry of a key is decoded, and only of requested slots.
+Blocks of columns are merged as columns with those of the same form, and as rows with others: both say the same.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 from itertools import chain as in_turn
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import xxhash
@@ -27,68 +33,100 @@ import xxhash
 from malstrom_py.codec import Codec
 from malstrom_py.codec.encoding_errors import decode_error
 from malstrom_py.errors import CodecError, SnapshotError
+from malstrom_py.state.column_image import (
+    ColumnImage,
+    Form,
+    column_blocks,
+    damaged,
+    merge_images,
+    read_blocks,
+    states_of,
+)
 
 _TIMED: Final = b"\x01"
+_DATED: Final = b"\x02"
+
+
+class Times(NamedTuple):
+    """The times of a key: its ``timers``, those ``by_clock`` of the runtime, and ``until`` when its state lasts."""
+
+    timers: Sequence[int] = ()
+    by_clock: Sequence[int] = ()
+    until: int | None = None
+
+
+NO_TIMES: Final = Times()
 
 
 def encoded_entries(
-    codec: Codec, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Sequence[int]], *, step: str
+    codec: Codec, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Times], *, step: str
 ) -> list[bytes]:
     r"""Encode the entries of ``keys``, with their ``values``, and ``times`` of some. `CodecError` names the key of one
     that cannot be stored.
 
-    >>> encoded_entries(Codec(), ["a", "b"], [7, None], {"b": [9]}, step="s")
+    >>> encoded_entries(Codec(), ["a", "b"], [7, None], {"b": Times([9])}, step="s")
     [b'\x10\x07', b'\x01\x10\x92\xc0\x91\t']
     """
     if not times:
         return codec.encode_each_at_rest(values, step=step, keys=keys)
-    timed = {place: times[key] for place, key in enumerate(keys) if key in times}
-    plain = [None if place in timed else value for place, value in enumerate(values)]
-    entries = codec.encode_each_at_rest(plain, step=step, keys=keys)
-    for place, woken in timed.items():
-        entries[place] = _TIMED + codec.encode_at_rest([values[place], list(woken)], step=step, key=keys[place])
+    held = [times.get(key) for key in keys]
+    forms = [value if found is None else _form(value, found) for value, found in zip(values, held, strict=True)]
+    entries = codec.encode_each_at_rest(forms, step=step, keys=keys)
+    for place, found in enumerate(held):
+        if found is not None:
+            entries[place] = (_DATED if found.by_clock or found.until is not None else _TIMED) + entries[place]
     return entries
+
+
+def _form(value: Any, times: Times) -> list[Any]:
+    timers, by_clock, until = times
+    if by_clock or until is not None:
+        return [value, list(timers), list(by_clock), until]
+    return [value, list(timers)]
 
 
 def decoded_entries(
     codec: Codec, keys: Sequence[Any], entries: Sequence[bytes], *, step: str
-) -> tuple[list[Any], dict[Any, list[int]]]:
-    r"""Decode ``entries``: the values of ``keys``, and the times of those that have timers.
+) -> tuple[list[Any], dict[Any, Times]]:
+    r"""Decode ``entries``: the values of ``keys``, and the times of those that have some.
 
     Raises:
         CodecError: an entry is not valid.
 
     >>> decoded_entries(Codec(), ["a", "b"], [b"\x10\x07", b"\x01\x10\x92\xc0\x91\t"], step="s")
-    ([7, None], {'b': [9]})
+    ([7, None], {'b': Times(timers=[9], by_clock=(), until=None)})
     """
-    timed = [place for place, entry in enumerate(entries) if entry[:1] == _TIMED]
+    timed = [place for place, entry in enumerate(entries) if entry[:1] in (_TIMED, _DATED)]
     forms = list(entries)
     for place in timed:
         forms[place] = entries[place][1:]
     values = codec.decode_each_at_rest(forms, step=step, keys=keys)
-    times: dict[Any, list[int]] = {}
+    times: dict[Any, Times] = {}
     for place in timed:
-        values[place], times[keys[place]] = _timed(values[place], step, keys[place])
+        values[place], times[keys[place]] = _timed(values[place], entries[place][:1], step, keys[place])
     return values, times
 
 
-def _timed(pair: Any, step: str, key: Any) -> tuple[Any, list[int]]:
-    if type(pair) is list and len(pair) == 2 and type(pair[1]) is list and pair[1]:
-        value, times = pair
-        if set(map(type, times)) == {int}:
-            return value, times
-    raise _not_timed(step, key)
+def _timed(form: Any, kind: bytes, step: str, key: Any) -> tuple[Any, Times]:
+    if type(form) is list and len(form) == (2 if kind == _TIMED else 4):
+        value, timers, by_clock, until = form if kind == _DATED else [*form, [], None]
+        if type(timers) is list and type(by_clock) is list:
+            found = [*timers, *by_clock, *(() if until is None else (until,))]
+            if set(map(type, found)) == {int}:
+                return value, Times(timers, by_clock or (), until)
+    raise decode_error("it should be a value and times, and is not", step=step, key=key)
 
 
-def _not_timed(step: str, key: Any) -> CodecError:
-    return decode_error("it should be a value and times, and is not", step=step, key=key)
-
-
-_MAGIC: Final = b"mskeyed\x01"
+_MAGIC: Final = b"mskeyed"
+_ROWS: Final = b"\x01"
+_COLUMNS: Final = b"\x02"
 _FULL: Final = b"F"
 _DELTA: Final = b"D"
-_HEAD: Final = struct.Struct("<8scIIQ")  # magic and version, kind, blocks, bytes of the note, checksum
-_INDEX: Final = struct.Struct("<IIQQ")  # slot, entries, bytes, checksum
+_HEAD: Final = struct.Struct("<7sccIIQ")  # magic, version, kind, blocks, bytes of the note, checksum
+_INDEX: Final = {
+    _ROWS: struct.Struct("<IIQQ"),  # slot, entries, bytes, checksum
+    _COLUMNS: struct.Struct("<IIQQI"),  # and the number of the form, from 1; 0: rows
+}
 _UNSUMMED: Final = _HEAD.size - 8
 
 Rows = tuple[Sequence[bytes], Sequence[bytes]]
@@ -97,13 +135,18 @@ Rows = tuple[Sequence[bytes], Sequence[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The block of one slot: its number of entries, and where its bytes start and end."""
+    """The block of one slot: its number of entries, where its bytes start and end, and its form (None: rows)."""
 
     slot: int
     entries: int
     start: int
     end: int
     checksum: int
+    form: Form | None = None
+
+
+_Written = tuple[int, int, bytes, Form | None]
+"""A block to write: its slot, its number of entries, its bytes, and its form."""
 
 
 def artefact(rows: Mapping[int, Rows], *, delta: bool, note: bytes = b"") -> bytes:
@@ -113,8 +156,20 @@ def artefact(rows: Mapping[int, Rows], *, delta: bool, note: bytes = b"") -> byt
     >>> is_delta(data), [(slot, list(zip(*rows))) for slot, rows in contents(data)]
     (True, [(7, [(b'a', b'1'), (b'b', b'')])])
     """
-    blocks = [(slot, len(rows[slot][0]), _block(*rows[slot])) for slot in sorted(rows)]
+    blocks = [(slot, len(rows[slot][0]), _block(*rows[slot]), None) for slot in sorted(rows)]
     return _assembled(blocks, delta=delta, note=note)
+
+
+def column_artefact(image: ColumnImage, *, delta: bool, note: bytes = b"") -> bytes:
+    """Encode a `storable` image. A ``delta`` may have keys that are gone.
+
+    >>> import numpy as np, pyarrow as pa
+    >>> image = ColumnImage(pa.array(["a", "b"], pa.large_string()), np.array([7, 7]), [pa.array([3, 5])], 0)
+    >>> [(entry.slot, entry.key, entry.value) for entry in entries_in([column_artefact(image, delta=False)], Codec())]
+    [(7, 'a', 3), (7, 'b', 5)]
+    """
+    form = image.form
+    return _assembled([(*block, form) for block in column_blocks(image)], delta=delta, note=note)
 
 
 def is_delta(data: bytes) -> bool:
@@ -165,16 +220,48 @@ def merged(chain: Sequence[bytes]) -> bytes:
     """
     opened = opened_chain(chain)
     base, *deltas = opened
-    blocks: list[tuple[int, int, bytes]] = []
-    for slot in sorted({slot for one in opened for slot in one.blocks}):
+    blocks: list[_Written] = []
+    changed: list[int] = []
+    for slot in {slot for one in opened for slot in one.blocks}:
         block = base.blocks.get(slot)
         if block is not None and not any(slot in delta.blocks for delta in deltas):
-            blocks.append((slot, block.entries, base.checked(block)))
+            blocks.append((slot, block.entries, base.checked(block), block.form))
+        else:
+            changed.append(slot)
+    for form, slots in _by_form(opened, changed).items():
+        if form is not None:
+            blocks += ((*block, form) for block in column_blocks(_newest_columns(opened, form, slots)))
             continue
-        found = newest(opened, slot)
-        if found:
-            blocks.append((slot, len(found), _block(found, found.values())))
-    return _assembled(blocks, delta=False, note=opened[-1].note)
+        for slot in slots:
+            found = newest(opened, slot)
+            if found:
+                blocks.append((slot, len(found), _block(found, found.values()), None))
+    return _assembled(sorted(blocks, key=itemgetter(0)), delta=False, note=opened[-1].note)
+
+
+def columns_in(chain: Sequence[Opened], slots: Collection[int] | None = None) -> ColumnImage | None:
+    """Return the state of all slots of a chain, or of ``slots``, as columns; None unless all are columns of one form.
+
+    Raises:
+        SnapshotError: a block is damaged.
+    """
+    there = {slot for one in chain for slot in one.blocks}
+    forms = _by_form(chain, there if slots is None else there.intersection(slots))
+    form, *others = forms or [None]
+    return None if form is None or others else _newest_columns(chain, form, forms[form])
+
+
+def _by_form(chain: Sequence[Opened], slots: Iterable[int]) -> dict[Form | None, list[int]]:
+    """Return the form in which each of ``slots`` is merged -> these slots, ascending. None: as rows."""
+    found: dict[Form | None, list[int]] = {}
+    for slot in sorted(slots):
+        form, *others = {one.blocks[slot].form for one in chain if slot in one.blocks}
+        found.setdefault(None if others else form, []).append(slot)
+    return found
+
+
+def _newest_columns(chain: Sequence[Opened], form: Form, slots: Sequence[int]) -> ColumnImage:
+    return merge_images([one.image(form, slots) for one in chain])
 
 
 class Opened:
@@ -195,25 +282,45 @@ class Opened:
         """Return the bytes of a block after verifying its checksum."""
         data = self._data[block.start : block.end]
         if xxhash.xxh3_64_intdigest(data) != block.checksum:
-            raise _damaged(f"the checksum of slot {block.slot} is wrong")
+            raise damaged(f"the checksum of slot {block.slot} is wrong")
         return data
+
+    def image(self, form: Form, slots: Sequence[int]) -> ColumnImage:
+        """Return the state of those of ``slots`` that are here, whose blocks are columns of ``form``."""
+        blocks = [self.blocks[slot] for slot in slots if slot in self.blocks]
+        image = read_blocks(form, ((block.slot, block.entries, self.checked(block)) for block in blocks))
+        if image.gone is not None and not self.delta:
+            raise damaged("it holds a key without state")
+        return image
 
     def rows(self, block: Block) -> dict[bytes, bytes]:
         """Return key -> entry of a block."""
+        if block.form is not None:
+            return _as_rows(self.image(block.form, [block.slot]))
         data, count = self.checked(block), block.entries
         table = 8 * count
         if table > len(data):
-            raise _damaged(f"slot {block.slot} ends too soon")
+            raise damaged(f"slot {block.slot} ends too soon")
         lengths = struct.unpack_from(f"<{2 * count}I", data)
         of_entries = lengths[1::2]
         ends = list(accumulate(lengths[::2] + of_entries, initial=table))
         if ends[-1] != len(data):
-            raise _damaged(f"slot {block.slot} has another length than its entries")
+            raise damaged(f"slot {block.slot} has another length than its entries")
         pieces = [data[start:end] for start, end in pairwise(ends)]
         rows = dict(zip(pieces, pieces[count:], strict=False))
         if len(rows) != count or (not self.delta and 0 in of_entries):
-            raise _damaged(f"slot {block.slot} holds a key twice, or one without state")
+            raise damaged(f"slot {block.slot} holds a key twice, or one without state")
         return rows
+
+
+def _as_rows(image: ColumnImage) -> dict[bytes, bytes]:
+    """Return key -> entry of an image: what a block of rows would hold. Columns hold no classes of the job."""
+    codec = Codec()
+    keys, states = states_of(image)
+    gone = [] if image.gone is None else image.gone.to_pylist()
+    forms = codec.encode_each_at_rest([*keys, *gone], step="", keys=[])
+    entries = codec.encode_each_at_rest(states, step="", keys=keys)
+    return dict(zip(forms, [*entries, *repeat(b"", len(gone))], strict=True))
 
 
 class Selection(NamedTuple):
@@ -241,43 +348,59 @@ def selected(
     (rest,) = read([(_HEAD.size, _index_end(head, size))])
     delta, note, blocks = _index(head, rest, size)
     wanted = [block for slot, block in blocks.items() if slot in slots]
+    index = [(one.slot, one.entries, one.end - one.start, one.checksum, one.form) for one in wanted]
     runs: list[tuple[int, int]] = []
     for block in wanted:
         if runs and runs[-1][1] == block.start:
             runs[-1] = (runs[-1][0], block.end)
         else:
             runs.append((block.start, block.end))
-    index = b"".join(_INDEX.pack(one.slot, one.entries, one.end - one.start, one.checksum) for one in wanted)
-    data = _framed(index, len(wanted), read(runs) if runs else (), delta=delta, note=note)
+    data = _framed(index, read(runs) if runs else (), delta=delta, note=note)
     return Selection(data, len(wanted), len(blocks) - len(wanted))
 
 
 def _index_end(head: bytes, size: int) -> int:
     """Return where the index and the note of an artefact of ``size`` bytes end."""
-    if len(head) < _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
-        raise _damaged("it is not a keyed artefact of a version that is supported here")
-    _, _, count, note_bytes, _ = _HEAD.unpack(head)
-    end: int = _HEAD.size + count * _INDEX.size + note_bytes
+    version = head[len(_MAGIC) : len(_MAGIC) + 1]
+    if len(head) < _HEAD.size or head[: len(_MAGIC)] != _MAGIC or version not in _INDEX:
+        raise damaged("it is not a keyed artefact of a version that is supported here")
+    _, _, _, count, note_bytes, _ = _HEAD.unpack(head)
+    end: int = _HEAD.size + count * _INDEX[version].size + note_bytes
     if end > size:
-        raise _damaged("it ends too soon")
+        raise damaged("it ends too soon")
     return end
 
 
 def _index(head: bytes, rest: bytes, size: int) -> tuple[bool, bytes, dict[int, Block]]:
     """Return whether an artefact of ``size`` bytes is a delta, its note, and its blocks; ``rest``: index and note."""
-    _, kind, count, _, checksum = _HEAD.unpack(head)
+    _, version, kind, count, _, checksum = _HEAD.unpack(head)
     if kind not in (_FULL, _DELTA) or _sum_of(head[:_UNSUMMED], rest) != checksum:
-        raise _damaged("the checksum of its index is wrong")
+        raise damaged("the checksum of its index is wrong")
+    layout = _INDEX[version]
+    note, forms = _opened_note(version, rest[count * layout.size :])
     blocks: dict[int, Block] = {}
-    last, start, index_size = -1, _HEAD.size + len(rest), count * _INDEX.size
-    for slot, entries, length, checksum in _INDEX.iter_unpack(rest[:index_size]):
-        if slot <= last or not entries:
-            raise _damaged("its index is out of order")
-        blocks[slot] = Block(slot, entries, start, start + length, checksum)
+    last, start = -1, _HEAD.size + len(rest)
+    for slot, entries, length, checksum, *form in layout.iter_unpack(rest[: count * layout.size]):
+        if slot <= last or not entries or (form and form[0] >= len(forms)):
+            raise damaged("its index is out of order")
+        blocks[slot] = Block(slot, entries, start, start + length, checksum, forms[form[0]] if form else None)
         last, start = slot, start + length
     if start != size:
-        raise _damaged("it has another length than its index says")
-    return kind == _DELTA, rest[index_size:], blocks
+        raise damaged("it has another length than its index says")
+    return kind == _DELTA, note, blocks
+
+
+def _opened_note(version: bytes, data: bytes) -> tuple[bytes, list[Form | None]]:
+    """Return the note of the step, and the forms of blocks by their numbers."""
+    if version == _ROWS:
+        return data, [None]
+    try:
+        note, *forms = Codec().decode_at_rest(data)
+    except (CodecError, TypeError, ValueError) as error:
+        raise damaged("its note is invalid") from error
+    if type(note) is not bytes:
+        raise damaged("its note is invalid")
+    return note, [None, *map(Form.read, forms)]
 
 
 def by_slot(slots: Sequence[int], keys: Sequence[bytes], entries: Sequence[bytes]) -> dict[int, Rows]:
@@ -302,45 +425,49 @@ def _block(keys: Collection[bytes], entries: Collection[bytes]) -> bytes:
     return b"".join((struct.pack(f"<{2 * len(keys)}I", *lengths), *keys, *entries))
 
 
-def _assembled(blocks: Sequence[tuple[int, int, bytes]], *, delta: bool, note: bytes) -> bytes:
-    """Assemble ``blocks``: slot, number of entries, and the bytes of each."""
-    index = b"".join(
-        _INDEX.pack(slot, entries, len(data), xxhash.xxh3_64_intdigest(data)) for slot, entries, data in blocks
-    )
-    return _framed(index, len(blocks), [data for _, _, data in blocks], delta=delta, note=note)
+def _assembled(blocks: Sequence[_Written], *, delta: bool, note: bytes) -> bytes:
+    index = [(slot, entries, len(data), xxhash.xxh3_64_intdigest(data), form) for slot, entries, data, form in blocks]
+    return _framed(index, [data for _, _, data, _ in blocks], delta=delta, note=note)
 
 
-def _framed(index: bytes, count: int, pieces: Sequence[bytes], *, delta: bool, note: bytes) -> bytes:
-    """Join ``pieces`` below the ``index`` of their ``count`` blocks."""
-    head = _HEAD.pack(_MAGIC, _DELTA if delta else _FULL, count, len(note), 0)[:_UNSUMMED]
-    checksum = _sum_of(head, index + note).to_bytes(8, "little")
-    return b"".join((head, checksum, index, note, *pieces))
+def _framed(
+    index: Sequence[tuple[int, int, int, int, Form | None]], pieces: Sequence[bytes], *, delta: bool, note: bytes
+) -> bytes:
+    """Join ``pieces`` below the ``index`` of their blocks: slot, entries, bytes, checksum and form of each."""
+    numbers: dict[Form | None, int] = {None: 0}
+    for *_, form in index:
+        numbers.setdefault(form, len(numbers))
+    version = _ROWS if len(numbers) == 1 else _COLUMNS
+    if version == _COLUMNS:
+        note = Codec().encode_at_rest([note, *(form.stored() for form in numbers if form)], step="")
+        packed = (_INDEX[version].pack(*one, numbers[form]) for *one, form in index)
+    else:
+        packed = (_INDEX[version].pack(*one) for *one, _ in index)
+    below = b"".join((*packed, note))
+    head = _HEAD.pack(_MAGIC, version, _DELTA if delta else _FULL, len(index), len(note), 0)[:_UNSUMMED]
+    return b"".join((head, _sum_of(head, below).to_bytes(8, "little"), below, *pieces))
 
 
 def _sum_of(head: bytes, rest: bytes) -> int:
     return xxhash.xxh3_64_intdigest(head + rest)
 
 
-def _damaged(why: str) -> SnapshotError:
-    return SnapshotError(f"an artefact of keyed state cannot be read: {why}. Restore an older snapshot")
-
-
 class SlotImage(NamedTuple):
-    """The keys of a slot, their values (None: the key has only timers), and the times of those with timers."""
+    """The keys of a slot, their values (None: the key has only timers), and the times of those that have some."""
 
     slot: int
     keys: list[Any]
     values: list[Any]
-    times: dict[Any, list[int]]
+    times: dict[Any, Times]
 
 
 class KeyedEntry(NamedTuple):
-    """One key with its state: its ``value`` (None: the key has only timers), and the ``times`` of its timers."""
+    """One key with its state: its ``value`` (None: the key has only timers), and its ``times``."""
 
     slot: int
     key: Any
     value: Any
-    times: Sequence[int]
+    times: Times
 
 
 def slots_in(
@@ -376,8 +503,8 @@ def entries_in(
     >>> state.track(lambda keys: [0] * len(keys))
     >>> state.values["ant"] = 3
     >>> list(entries_in([state.artefact(AbsBarrier("s1", None))], Codec()))
-    [KeyedEntry(slot=0, key='ant', value=3, times=[])]
+    [KeyedEntry(slot=0, key='ant', value=3, times=Times(timers=(), by_clock=(), until=None))]
     """
     for slot, keys, values, times in slots_in(chain, codec, slots=slots, step=step):
         for key, value in zip(keys, values, strict=True):
-            yield KeyedEntry(slot, key, value, times.get(key, []))
+            yield KeyedEntry(slot, key, value, times.get(key, NO_TIMES))

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 import malstrom_py as mp
 from malstrom_py import agg, sinks, sources, windows
 from malstrom_py.data.messages import MAX_EPOCH
-from malstrom_py.operators.window import Panes, SessionWindows, TimeWindows
+from malstrom_py.operators.panes import Panes
+from malstrom_py.operators.time_windows import TimeWindows
+from malstrom_py.operators.window import SessionWindows
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.windows import Windows
@@ -105,6 +107,12 @@ HOW: Final[dict[str, tuple[Callable[[Any], Any], Callable[[list[int]], Any]]]] =
     "count": (lambda w: w.count(), len),
     "sum": (lambda w: w.sum(), sum),
     "max": (lambda w: w.max(), max),
+    "min": (lambda w: w.min(), min),
+    "mean": (lambda w: w.mean(), lambda numbers: sum(numbers) / len(numbers)),
+    "two": (
+        lambda w: w.aggregate(n=agg.count(), total=agg.sum()),
+        lambda numbers: {"n": len(numbers), "total": sum(numbers)},
+    ),
     "aggregate": (
         lambda w: w.aggregate(n=agg.count(), total=agg.sum(), least=agg.min()),
         lambda numbers: {"n": len(numbers), "total": sum(numbers), "least": min(numbers)},
@@ -126,6 +134,20 @@ def test_each_record_is_in_its_windows(kind: str, rows: list[Row], how: str, bat
     job, out = job_of(WINDOWS[kind], rows, gather)
     mp.run(job, workers=workers, batch=mp.Batching(rows_max=batch), progress=False, checks=True)
     assert found(out) == expected(WINDOWS[kind], on_time(rows), value)
+
+
+def test_none_is_left_out_of_windows_as_in_sql() -> None:
+    def values(gather: Callable[[Any], Any]) -> list[Any]:
+        job, out = job_of(WINDOWS["tumbling"], [("a", 1, 2), ("a", 2, 0), ("a", 3, 3), ("b", 4, 0)], gather)
+        mp.run(job, progress=False)
+        return [result.value for result in out.items]
+
+    def known(number: int) -> int | None:
+        return number or None
+
+    assert values(lambda w: w.sum(known, skip_nulls=True)) == [5, None]
+    figures = {"n": agg.count(known, skip_nulls=True), "total": agg.sum(known, skip_nulls=True)}
+    assert values(lambda w: w.aggregate(**figures)) == [{"n": 2, "total": 5}, {"n": 0, "total": None}]
 
 
 @settings(max_examples=40, deadline=None)
@@ -179,12 +201,12 @@ def wrong(place: Any, method: str, of: Callable[[Any], Any]) -> bool:
 
 def panes_that_stay(right: Any) -> Any:
     """A key that leaves keeps its panes here, so its windows come twice."""
-    return lambda panes, key: None
+    return lambda panes, keys: panes.many(keys)
 
 
 def panes_lost_in_deltas(right: Any) -> Any:
     """A barrier finds only one pane of a key."""
-    return lambda panes, key: dict(list(right(panes, key).items())[:1])
+    return lambda panes, keys: [of_key and dict(list(of_key.items())[:1]) for of_key in right(panes, keys)]
 
 
 def one_side_of_a_session(right: Any) -> Any:
@@ -210,8 +232,8 @@ def changes_unnoted(right: Any) -> Any:
 @pytest.mark.parametrize(
     ("place", "method", "of"),
     [
-        (Panes, "__delitem__", panes_that_stay),
-        (Panes, "__getitem__", panes_lost_in_deltas),
+        (Panes, "take", panes_that_stay),
+        (Panes, "many", panes_lost_in_deltas),
         (SessionWindows, "_joined", one_side_of_a_session),
         (TimeWindows, "close", too_early),
         (TimeWindows, "close", changes_unnoted),
