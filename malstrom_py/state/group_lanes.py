@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.row_form import python_values
-from malstrom_py.state import group_kernels as kernels
+from malstrom_py.state.accelerator import kernels
 from malstrom_py.state.group_index import GroupedRows, NotColumnar
 from malstrom_py.state.group_values import (
     Array,
@@ -131,10 +131,10 @@ class _Count(Lane):
         """A count takes all."""
 
     def fold(self, rows: GroupedRows, values: Values | None) -> None:
-        kernels.add_count(rows, None if values is None else values.valid, self.seen)
+        kernels().add_count(rows, None if values is None else values.valid, self.seen)
 
     def scan(self, rows: GroupedRows, values: Values | None) -> pa.Array:
-        return arrow_of(kernels.running_count(rows, None if values is None else values.valid, self.seen), None, None)
+        return arrow_of(kernels().running_count(rows, None if values is None else values.valid, self.seen), None, None)
 
     def merge(self, other: _Count, ids: Array, theirs: Array) -> None:
         self.seen[ids] += other.seen[theirs]
@@ -187,7 +187,7 @@ class _Sum(Lane):
         size = max(-float(values.data.min()), float(values.data.max()))
         reach = self.reach + size * len(values.data)
         if reach >= SAFE:
-            if not kernels.sums_fit(rows, values.data, self.totals):
+            if not kernels().sums_fit(rows, values.data, self.totals):
                 raise NotColumnar("a sum may leave 64 bits")
             reach = 0.0 if self.totals.dtype.kind == "f" else largest_of(self.totals)
             reach = min(SAFE, reach + size * len(values.data))
@@ -196,7 +196,7 @@ class _Sum(Lane):
     def fold(self, rows: GroupedRows, values: Values) -> None:
         self.learn(values)
         if values.any:
-            kernels.add_sum(rows, values.data, self.totals)
+            kernels().add_sum(rows, values.data, self.totals)
         self._have(rows, values)
 
     def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
@@ -205,12 +205,12 @@ class _Sum(Lane):
             return arrow_of(self.totals[rows.ids], self._has(rows.ids), self.type or values.type)
         had = None if values.valid is None else self._running_has(rows, values.valid)
         self._have(rows, values)
-        return arrow_of(kernels.running_sum(rows, values.data, self.totals), had, self.type)
+        return arrow_of(kernels().running_sum(rows, values.data, self.totals), had, self.type)
 
     def _running_has(self, rows: GroupedRows, valid: Array) -> Array:
         import numpy as np
 
-        return kernels.running_count(rows, valid, self.has.astype(np.int64)) > 0
+        return kernels().running_count(rows, valid, self.has.astype(np.int64)) > 0
 
     def _have(self, rows: GroupedRows, values: Values) -> None:
         if self.skips:
@@ -291,13 +291,13 @@ class _Mean(_Sum):
 
     def fold(self, rows: GroupedRows, values: Values) -> None:
         super().fold(rows, values)
-        kernels.add_count(rows, values.valid, self.seen)
+        kernels().add_count(rows, values.valid, self.seen)
 
     def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
         self.learn(values)
-        totals = kernels.running_sum(rows, values.data, self.totals) if values.any else self.totals[rows.ids]
+        totals = kernels().running_sum(rows, values.data, self.totals) if values.any else self.totals[rows.ids]
         self._have(rows, values)
-        return divided(totals, kernels.running_count(rows, values.valid, self.seen))
+        return divided(totals, kernels().running_count(rows, values.valid, self.seen))
 
     def merge(self, other: Any, ids: Array, theirs: Array) -> None:
         super().merge(other, ids, theirs)
@@ -390,16 +390,17 @@ class _Best(_Kept):
         self.learn(values)
         if not values.any:
             return
-        self.odd = self.odd or is_odd(values.data)
-        fold = kernels.running_best if self.odd else kernels.add_best
+        self.odd = self.odd or kernels().COMPARES_ALL or is_odd(values.data)
+        run = kernels()
+        fold = run.running_best if self.odd and not run.COMPARES_ALL else run.add_best
         fold(rows, values.data, values.valid, self.kept, self.has, largest=self.largest)
 
     def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
         self.learn(values)
         if not values.any:
             return arrow_of(self.kept[rows.ids], self.has[rows.ids], self.type or values.type)
-        self.odd = self.odd or is_odd(values.data)
-        best, has = kernels.running_best(rows, values.data, values.valid, self.kept, self.has, largest=self.largest)
+        self.odd = self.odd or kernels().COMPARES_ALL or is_odd(values.data)
+        best, has = kernels().running_best(rows, values.data, values.valid, self.kept, self.has, largest=self.largest)
         return arrow_of(best, None if values.valid is None else has, self.type)
 
     def merge(self, other: _Best, ids: Array, theirs: Array) -> None:
@@ -451,12 +452,12 @@ class _Edge(_Kept):
         self.learn(values)
         data = values.data.astype(self.kept.dtype, copy=False)
         if self.skips or (values.valid is None and not self.knows_none):
-            (kept,), has = kernels.running_edge(rows, values.valid, self.has, [(data, self.kept)], latest=self.latest)
+            (kept,), has = kernels().running_edge(rows, values.valid, self.has, [(data, self.kept)], latest=self.latest)
         else:
             self.knows_none = True
             none = np.zeros(len(data), np.bool_) if values.valid is None else ~values.valid
             pairs = [(data, self.kept), (none, self.none)]
-            (kept, is_none), has = kernels.running_edge(rows, None, self.has, pairs, latest=self.latest)
+            (kept, is_none), has = kernels().running_edge(rows, None, self.has, pairs, latest=self.latest)
             has = ~is_none
         return arrow_of(kept, has, self.type or values.type)
 

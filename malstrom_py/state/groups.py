@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.agg import Aggregation
+from malstrom_py.state.accelerator import kernels
 from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, keys_as_column
 from malstrom_py.state.group_lanes import CAPACITY, LANES, lane_of
 from malstrom_py.state.group_values import Array, Values, longer, picked
@@ -193,8 +194,7 @@ class Groups:
         return rows
 
     def _mark(self, ids: Array) -> None:
-        self._live[ids] = True
-        self.changed[ids] = True
+        kernels().mark(ids, self._live, self.changed)
 
     def _compact(self) -> None:
         """Forget keys without states, once most are: the cost per key taken stays constant."""

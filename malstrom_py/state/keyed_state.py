@@ -135,10 +135,7 @@ class Defaulting(dict[Any, Any]):
 
 
 class ManyValues(MutableMapping[Any, Any]):
-    """Values by key for steps that keep them otherwise than in a dict: call for many keys, which costs far less.
-
-    No value is None.
-    """
+    """Values by key for steps that keep them otherwise than in a dict: call for many keys, which costs far less."""
 
     __slots__ = ()
 
@@ -153,6 +150,14 @@ class ManyValues(MutableMapping[Any, Any]):
     @abstractmethod
     def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
         """Set the values of ``keys``, which differ."""
+
+    def held(self) -> Iterable[Any]:
+        """Return the keys whose value is not None: all, unless a subclass has such values."""
+        return self
+
+    def changed_keys(self) -> Iterable[Any]:
+        """Return, once, keys whose values have changed and that were not noted: for steps that flag changes."""
+        return []
 
 
 class KeyedState:
@@ -298,6 +303,8 @@ class KeyedState:
         changes = self._changes
         if changes is None:
             raise InternalError(f"step {self._step!r}: its state is not tracked")
+        if isinstance(self.values, ManyValues):
+            changes.note(self.values.changed_keys(), len(self.values))
         due = changes.due(barrier.parent)
         made = None if due is None else self._written(changes, list(due), full=False, remark=remark)
         if made is None:
@@ -335,6 +342,8 @@ class KeyedState:
         if changes is None:
             raise InternalError(f"step {self._step!r}: its state is not tracked")
         changes.continued(snapshot, self._held())
+        if isinstance(self.values, ManyValues):
+            self.values.changed_keys()
         self._note_timers(changes)
 
     def start_with(self, states: Mapping[Any, Any]) -> None:
@@ -368,7 +377,9 @@ class KeyedState:
     def _with_values(self) -> Iterable[Any]:
         """Return the keys that have a value."""
         values = self.values
-        if isinstance(values, ManyValues) or not any(map(is_, values.values(), repeat(None))):
+        if isinstance(values, ManyValues):
+            return values.held()
+        if not any(map(is_, values.values(), repeat(None))):
             return values
         return compress(values, map(is_not, values.values(), repeat(None)))
 
