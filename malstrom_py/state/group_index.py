@@ -8,6 +8,7 @@ one kind: integers that fit 64 bits, text, or bytes; None beside any of them. Wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.schema import ColumnKind, kind_of
@@ -106,9 +107,10 @@ class GroupIndex:
     ([1, -1], ['ann', 'bob', None])
     """
 
-    __slots__ = ("_ids", "_kind")
+    __slots__ = ("_column", "_ids", "_kind")
 
     def __init__(self) -> None:
+        self._column: pa.Array | None = None
         self._kind: ColumnKind | None = None
         self._ids: dict[Any, int] = {}
 
@@ -147,7 +149,15 @@ class GroupIndex:
 
     def keys(self) -> pa.Array:
         """Return the keys by id: an int64, large_string or large_binary column; of None alone a null column."""
-        return keys_column(self._ids, self._kind)
+        import pyarrow as pa
+
+        known = self._column
+        if known is None or pa.types.is_null(known.type):
+            known = keys_column(self._ids, self._kind)
+        elif len(known) < len(self._ids):
+            known = pa.concat_arrays([known, keys_column(islice(self._ids, len(known), None), self._kind)])
+        self._column = known
+        return known
 
     def _encoded(self, column: pa.Array) -> tuple[Any, list[Any]]:
         """Return ``column`` as places in a list of its distinct keys."""

@@ -8,18 +8,35 @@ noted here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from itertools import compress, repeat
 from operator import is_, is_not
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import AbsBarrier, Acquire, AnyOf, Collect, Interrogate, StateMessage, every_key
 from malstrom_py.errors import InternalError, SnapshotError, shown
-from malstrom_py.state.artefact import Opened, SlotImage, artefact, by_slot, encoded_entries, entries_in, slots_in
+from malstrom_py.state.artefact import (
+    Opened,
+    SlotImage,
+    artefact,
+    by_slot,
+    column_artefact,
+    columns_in,
+    encoded_entries,
+    entries_in,
+    opened_chain,
+    slots_in,
+)
 from malstrom_py.state.change_log import Changes, SlotsOf
-from malstrom_py.state.figure_states import FigureStates
+from malstrom_py.state.column_image import ColumnImage, states_of, storable
+from malstrom_py.state.group_index import NotColumnar, keys_as_column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Migrate = Callable[[Any, Any], Any]
 """Key and state -> the state with which the job resumes; None drops the key."""
@@ -123,14 +140,68 @@ class Defaulting(dict[Any, Any]):
         return self._default()
 
 
+class ColumnValues(MutableMapping[Any, Any]):
+    """Values by key that may be in arrays. The keys of a call differ.
+
+    Methods with columns raise `NotColumnar` if arrays do not hold such keys or states.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get_all(self, keys: Sequence[Any]) -> list[Any]:
+        """Return the value of each of ``keys``; None where there is none."""
+
+    @abstractmethod
+    def pop_all(self, keys: Sequence[Any]) -> list[Any]:
+        """Drop the values of ``keys``, and return what `get_all` does."""
+
+    @abstractmethod
+    def changed_keys(self) -> list[Any]:
+        """Return the keys with values in arrays that have changed since the last call."""
+
+    @property
+    @abstractmethod
+    def in_arrays(self) -> bool:
+        """Whether all values are in arrays: the methods below are called only then."""
+
+    @abstractmethod
+    def changed_column(self) -> pa.Array:
+        """Do as `changed_keys`, as a column."""
+
+    @abstractmethod
+    def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
+        """Return the states of ``keys``, None: of all; those without state are gone.
+
+        ``slots_of`` is the same in all calls; None: the slots of the image are 0.
+        """
+
+    @abstractmethod
+    def keys_in(self, slots: Collection[int], slots_of: SlotsOf) -> pa.Array:
+        """Return the keys with state in ``slots``."""
+
+    @abstractmethod
+    def found(self, keys: pa.Array) -> pa.Array:
+        """Return those of ``keys`` that have state."""
+
+    @abstractmethod
+    def drop(self, keys: pa.Array) -> None:
+        """Drop the states of ``keys``, which all have one."""
+
+    @abstractmethod
+    def put_image(self, image: ColumnImage) -> None:
+        """Set the states of keys, which have none."""
+
+
 class KeyedState:
     """``values``: key -> state, a plain dict that the loops of the steps use, or a mapping that stands for it, such as
     `FigureStates`; ``timers``: the timers of keys.
 
+    ``arrays``, if the step may keep values in arrays: returns such a mapping without keys, None if it keeps rows now.
     ``untried``: whether `try_first` has yet to check that a state can be stored in a snapshot.
     """
 
-    __slots__ = ("_changes", "_codec", "_step", "timers", "untried", "values")
+    __slots__ = ("_changes", "_codec", "_step", "arrays", "timers", "untried", "values")
 
     def __init__(self, step: str, codec: Codec) -> None:
         self._step = step
@@ -138,6 +209,7 @@ class KeyedState:
         self._changes: Changes | None = None
         self.values: dict[Any, Any] = {}
         self.timers = Timers()
+        self.arrays: Callable[[], ColumnValues | None] = _no_arrays
         self.untried = False
 
     def keys(self) -> set[Any]:
@@ -172,6 +244,13 @@ class KeyedState:
         changes = self._changes
         if changes is not None and changes.noted is not None:
             changes.note(keys, len(self.values))
+            self.timers.noted = changes.noted
+
+    def note_column(self, keys: pa.Array) -> None:
+        """Do as `note`, for a column of keys."""
+        changes = self._changes
+        if changes is not None:
+            changes.note_column(keys, len(self.values))
             self.timers.noted = changes.noted
 
     def handle(self, message: StateMessage, *, remark: bytes = b"") -> None:
@@ -214,6 +293,9 @@ class KeyedState:
         """
         taken = list(keys)
         figures = self._figures()
+        if self._columns() is not None:
+            with suppress(NotColumnar):
+                return self.collect_column(keys_as_column(taken))
         values = list(map(self.values.pop, taken, repeat(None))) if figures is None else figures.pop_all(taken)
         times = {key: woken for key in taken if (woken := self.timers.take(key))} if len(self.timers) else {}
         if any(map(is_, values, repeat(None))):
@@ -224,14 +306,41 @@ class KeyedState:
 
     def acquire(self, states: bytes) -> None:
         """Install the result of `collect` from another worker. `InternalError` if a key already has state here (R5)."""
-        keys, values, times = self._codec.decode_in_flight(states, step=self._step)
-        self._take_in(keys, values, times, "acquired, but the key already has state here")
+        how = "acquired, but the key already has state here"
+        sent = self._codec.decode_in_flight(states, step=self._step)
+        if type(sent) is bytes:
+            chain = opened_chain([sent])
+            image = columns_in(chain)
+            if image is not None and not self._take_in_columns(image, how):
+                self._take_in(*states_of(image), {}, how)
+        else:
+            keys, values, times = sent
+            self._take_in(keys, values, times, how)
+
+    def collect_column(self, keys: pa.Array) -> bytes | None:
+        """Do as `collect`, for a column of keys that differ, while values are in arrays. `NotColumnar` if it cannot."""
+        values = self._columns()
+        if values is None:
+            raise NotColumnar("states that are in a dict")
+        found = values.found(keys)
+        image = storable(values.image(found, None))
+        if image is None:
+            raise NotColumnar("states of types that no column stores")
+        values.drop(found)
+        self.note_column(found)
+        if not len(image.keys):
+            return None
+        sent = column_artefact(image._replace(gone=None, gone_slots=None), delta=False)
+        return self._codec.encode_in_flight(sent, step=self._step)
 
     def artefact(self, barrier: AbsBarrier, *, remark: bytes = b"") -> bytes:
         """Return a keyed artefact of the changes since the barrier's parent, or of all state (S2). Requires `track`."""
         changes = self._changes
         if changes is None:
             raise InternalError(f"step {self._step!r}: its state is not tracked")
+        made = self._written_columns(changes, barrier, remark)
+        if made is not None:
+            return made
         figures = self._figures()
         if figures is not None:
             changes.note(figures.changed_keys(), len(figures))
@@ -251,13 +360,19 @@ class KeyedState:
     ) -> tuple[list[Any], bytes]:
         """Install the keys of ``slots`` from the artefacts of one worker: a full one, then its deltas (S5).
 
-        Returns these keys and the last remark. ``migrate`` is called for each key with a value.
+        Returns these keys, except those of values in arrays, and the last remark. ``migrate`` is called for each key
+        with a value.
 
         Raises:
             SnapshotError, CodecError: the artefacts are damaged, or hold a class that is not registered.
             InternalError: another worker's artefacts had a state for one of these keys.
         """
         installed: list[Any] = []
+        if migrate is None and self.arrays() is not None:
+            opened = opened_chain(chain)
+            columns = columns_in(opened, slots)
+            if columns is not None and self._take_in_columns(columns, "restored from two workers"):
+                return installed, opened[-1].note
         for image in slots_in(chain, self._codec, slots=slots, step=self._step):
             if len(set(image.keys)) != len(image.keys):
                 raise SnapshotError(f"step {self._step!r}: the state to restore is damaged: it has a key twice")
@@ -271,10 +386,10 @@ class KeyedState:
         changes = self._changes
         if changes is None:
             raise InternalError(f"step {self._step!r}: its state is not tracked")
-        changes.continued(snapshot, self._held())
-        figures = self._figures()
-        if figures is not None:
-            figures.changed_keys()
+        columns = self._columns()
+        if columns is not None:
+            columns.changed_column()
+        changes.continued(snapshot, [] if columns is not None else self._held())
         self.timers.noted = changes.noted
 
     def start_with(self, states: Mapping[Any, Any]) -> None:
@@ -305,10 +420,53 @@ class KeyedState:
         figures = self._figures()
         return list(map(self.values.get, keys)) if figures is None else figures.get_all(keys)
 
-    def _figures(self) -> FigureStates | None:
+    def _figures(self) -> ColumnValues | None:
         """Return the values if they are in arrays, or have been."""
         values: Any = self.values
-        return values if isinstance(values, FigureStates) else None
+        return values if isinstance(values, ColumnValues) else None
+
+    def _columns(self) -> ColumnValues | None:
+        """Return the values if they are in arrays, and no key has timers."""
+        values = self._figures()
+        return None if values is None or not values.in_arrays or len(self.timers) else values
+
+    def _written_columns(self, changes: Changes, barrier: AbsBarrier, remark: bytes) -> bytes | None:
+        """Return an artefact of columns; None if rows have to be written."""
+        values = self._columns()
+        if values is None:
+            return None
+        self.note_column(values.changed_column())
+        try:
+            due = changes.due_column(barrier.parent)
+            if not changes.as_columns(full=due is None):
+                return None
+            image = storable(values.image(due, changes.slots_of))
+        except NotColumnar:
+            return None
+        if image is None:
+            return None
+        if due is None:
+            image = image._replace(gone=None, gone_slots=None)
+        changes.written(barrier.snapshot, barrier.parent, due)
+        self.timers.noted = changes.noted
+        return column_artefact(image, delta=due is not None, note=remark)
+
+    def _take_in_columns(self, image: ColumnImage, how: str) -> bool:
+        """Install an image into arrays; False if they do not hold it."""
+        values = self._columns()
+        if values is None:
+            values = None if self.values else self.arrays()
+        if values is None:
+            return False
+        try:
+            held = values.found(image.keys)
+            if len(held):
+                raise InternalError(f"step {self._step!r}: state of key {shown(held[0].as_py())} was {how}")
+            values.put_image(image)
+        except NotColumnar:
+            return False
+        self.values = values  # type: ignore[assignment]  # a mapping
+        return True
 
     def _held(self) -> list[Any]:
         """Return the keys with state, in the order in which they got it (that of a set differs by process)."""
@@ -346,6 +504,10 @@ class KeyedState:
         for key, woken in times.items():
             for time in woken:
                 self.timers.set(key, time)
+
+
+def _no_arrays() -> None:
+    return None
 
 
 def _in_one_slot(keys: Sequence[Any]) -> list[int]:
