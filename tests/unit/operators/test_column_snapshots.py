@@ -196,7 +196,8 @@ def test_r5_columns_of_another_type_than_those_here_are_installed_as_rows() -> N
     giver.push(columns(["a"], [1], pa.int64()))
     taker.push(columns(["b"], [0.5], pa.float64()))
     message = Collect({"a": None}.keys())
-    taker.push(Acquire(giver.push(message) and message.states))
+    giver.push(message)
+    taker.push(Acquire(message.states))
     assert same(held(taker)) == same([["a", 1, SLOTS_OF(["a"])[0]], ["b", 0.5, SLOTS_OF(["b"])[0]]])
 
 
