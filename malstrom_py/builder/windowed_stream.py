@@ -15,13 +15,13 @@ from malstrom_py.data.time import Unit, to_span
 from malstrom_py.errors import PlanError
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import OperatorFactory
+from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.window import (
     CLOSE,
     CountWindows,
     Emit,
     Gathering,
     SessionWindows,
-    TimeWindows,
     gather_all,
     gather_fold,
     gather_list,

@@ -17,7 +17,8 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator, distinct, keys_of
-from malstrom_py.operators.window import Gathering, SessionWindows, TimeWindows, WindowOperator
+from malstrom_py.operators.time_windows import TimeWindows
+from malstrom_py.operators.window import Gathering, SessionWindows, WindowOperator
 
 How = Literal["inner", "left", "outer"]
 """Which records of a join come out without a partner: none, those of the left stream, those of both."""

@@ -7,11 +7,10 @@ of a window comes once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, compress, repeat
-from math import gcd
+from itertools import chain, repeat
 from operator import add, itemgetter, length_hint
 from typing import Any, Final, NamedTuple
 
@@ -42,7 +41,7 @@ class Gathering:
 
     ``aggregations``: whose fields are the values; ``loop``: adds rows; ``merge``: None if two parts of a window cannot
     be merged. ``function``: the user's, which an error message names. ``spreads``: ``finish`` returns a list, of which
-    each item is a record.
+    each item is a record. ``names``: of several aggregations, whose results are a dict.
     """
 
     aggregations: Sequence[Aggregation[Any, Any]]
@@ -51,6 +50,7 @@ class Gathering:
     finish: Callable[[Any], Any]
     function: object = None
     spreads: bool = False
+    names: Sequence[str] | None = None
 
 
 def gather_one(one: Aggregation[Any, Any], *, merges: bool = True, function: object = None) -> Gathering:
@@ -150,8 +150,8 @@ def gather_all(aggregations: Mapping[str, Aggregation[Any, Any]]) -> Gathering:
 
     finished = as_it_is if all(one.finish is unchanged for one in ones) else finish
     if len(ones) == 2 and {one.name for one in ones} <= {"count", "sum"}:
-        return Gathering(ones, _two_sums, merge, finished)
-    return Gathering(ones, loop, merge, finished)
+        return Gathering(ones, _two_sums, merge, finished, names=names)
+    return Gathering(ones, loop, merge, finished, names=names)
 
 
 def _two_sums(rows: Iterable[Any], states: dict[Any, Any]) -> None:
@@ -163,44 +163,6 @@ def _two_sums(rows: Iterable[Any], states: dict[Any, Any]) -> None:
             states[key] = [0 + value0, 0 + value1]
         else:
             known[:] = known[0] + value0, known[1] + value1
-
-
-class Panes(MutableMapping[Any, Any]):
-    """The states of keys, kept by pane: ``open`` is pane -> key -> state. As a mapping: key -> {pane: state}.
-
-    A batch touches few panes, so this is faster than a dict of panes for each key. Its length is that of the largest
-    pane, which is at most the number of keys.
-    """
-
-    __slots__ = ("open",)
-
-    def __init__(self) -> None:
-        self.open: dict[int, dict[Any, Any]] = {}
-
-    def __getitem__(self, key: Any) -> dict[int, Any]:
-        found = {pane: states[key] for pane, states in self.open.items() if key in states}
-        if not found:
-            raise KeyError(key)
-        return found
-
-    def __setitem__(self, key: Any, of_panes: Mapping[int, Any]) -> None:
-        for pane, state in of_panes.items():
-            self.open.setdefault(pane, {})[key] = state
-
-    def __delitem__(self, key: Any) -> None:
-        if key not in self:
-            raise KeyError(key)
-        for states in self.open.values():
-            states.pop(key, None)
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from dict.fromkeys(chain.from_iterable(self.open.values()))
-
-    def __reversed__(self) -> Iterator[Any]:
-        return iter(tuple(self)[::-1])
-
-    def __len__(self) -> int:
-        return max(map(len, self.open.values()), default=0)
 
 
 class Emit(NamedTuple):
@@ -324,117 +286,6 @@ class WindowOperator(StatefulOperator):
                 return
             results = list(map(_result, zip(repeat(start), repeat(end), values, repeat(update), strict=False)))
             out.send(Batch(results, keys=keys, timestamps=[end - 1] * len(results) if timed else None))
-
-
-class TimeWindows(WindowOperator):
-    """Windows of ``size`` every ``step`` from ``origin``, in the unit of the stream.
-
-    State is kept by pane. If parts of a window can be merged, a pane is the longest span of which all windows consist,
-    and each record is added once. Otherwise a pane is a window, and each record is added to all its windows.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources, windows
-    >>> times = mp.Job("docs").source("times", sources.Memory([1, 12, 9, 23])).assign_timestamps("time", int)
-    >>> on_time, _ = times.generate_epochs("epochs", mp.limit_out_of_orderness(5))
-    >>> counts = on_time.key_by("all", lambda time: "all").window("tens", windows.tumbling(10)).count()
-    >>> [(start, end, n) for start, end, n, update in mp.collect(counts)]
-    [(0, 10, 2), (10, 20, 1), (20, 30, 1)]
-    """
-
-    def __init__(
-        self,
-        context: StepContext,
-        *,
-        gather: Callable[[], Gathering],
-        size: int,
-        step: int,
-        origin: int = 0,
-        emit: Emit = CLOSE,
-        by_clock: bool = False,
-    ) -> None:
-        super().__init__(context, gather=gather, emit=emit, by_clock=by_clock)
-        self._size, self._step, self._origin = size, step, origin
-        self._span = gcd(size, step)
-        self._whole = size == step or self._gathering.merge is None
-        self._panes = Panes()
-        self.state.values = self._panes  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
-        self._reached = MIN_EPOCH
-        self._changed: dict[int, dict[Any, int]] = {}
-
-    def continue_at(self, epoch: int) -> None:
-        self._reached = epoch
-
-    def add(self, batch: Batch, keys: list[Any], values: list[list[Any]], times: list[int], out: Outlet) -> None:
-        span, origin = self._span, self._origin
-        first, last = ((time - origin) // span for time in (min(times), max(times)))
-        if first == last:
-            self._add_at(first * span + origin, lambda: batch, keys, values, out)
-            return
-        places = [(time - origin) // span for time in times]
-        for place in sorted(set(places)):
-            mask = [one == place for one in places]
-            some = [list(compress(column, mask)) for column in values]
-            rows = partial(batch.compress, mask)
-            self._add_at(place * span + origin, rows, list(compress(keys, mask)), some, out)
-
-    def _add_at(
-        self, at: int, batch: Callable[[], Batch], keys: list[Any], values: list[list[Any]], out: Outlet
-    ) -> None:
-        """Add rows whose times are in the span that begins ``at``."""
-        panes = self._panes.open
-        for pane in self._windows_at(at) if self._whole else (at,):
-            self._gather(batch, keys, values, panes.setdefault(pane, {}), out)
-        if self._emit is not CLOSE:
-            for start in self._windows_at(at):
-                changed = self._changed.setdefault(start, {})
-                for key in keys:
-                    changed[key] = changed.get(key, 0) + 1
-
-    def _windows_at(self, at: int) -> range:
-        """Return the starts of the windows that have the moment ``at``."""
-        last = at - (at - self._origin) % self._step
-        return range(last, at - self._size, -self._step)
-
-    def close(self, reached: int, out: Outlet) -> None:
-        panes, size, step = self._panes.open, self._size, self._step
-        while panes:
-            start = min(panes) if self._whole else self._first_open(min(panes))
-            if start + size - 1 > reached:
-                break
-            states = self._states_of(start)
-            gone = [pane for pane in panes if pane == start or (not self._whole and pane < start + step)]
-            for pane in gone:
-                self.state.note(panes.pop(pane))
-            self._changed.pop(start, None)
-            self._reached = start + size - 1
-            self._send_window(start, start + size, states, out)
-        self._reached = max(self._reached, reached)
-
-    def _first_open(self, pane: int) -> int:
-        """Return the start of the first window with ``pane`` that is not closed."""
-        return next(start for start in reversed(self._windows_at(pane)) if start + self._size - 1 > self._reached)
-
-    def _states_of(self, start: int, keys: Collection[Any] | None = None) -> dict[Any, Any]:
-        """Return the states of a window by key, merged over its panes; of ``keys``, None: of all."""
-        panes, merge = self._panes.open, self._gathering.merge
-        if self._whole or merge is None:
-            states = panes.get(start, {})
-            return states if keys is None else {key: states[key] for key in keys if key in states}
-        merged: dict[Any, Any] = {}
-        with self.failures.of_hook(merge):
-            for pane in sorted(pane for pane in panes if start <= pane < start + self._size):
-                for key, state in panes[pane].items():
-                    if keys is None or key in keys:
-                        merged[key] = merge(merged[key], state) if key in merged else state
-        return merged
-
-    def update(self, out: Outlet, *, rows_min: int = 1) -> None:
-        for start in sorted(self._changed):
-            changed = self._changed[start]
-            due = {key for key, rows in changed.items() if rows >= rows_min}
-            for key in due:
-                del changed[key]
-            self._send_window(start, start + self._size, self._states_of(start, due), out, update=True)
 
 
 class SessionWindows(WindowOperator):

@@ -7,6 +7,7 @@ arrays cannot hold makes it keep a dict from then on, which `FigureStates.as_row
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from malstrom_py.agg import Aggregation
@@ -15,7 +16,7 @@ from malstrom_py.state.column_image import ColumnImage
 from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.groups import Groups
-from malstrom_py.state.keyed_state import ColumnValues
+from malstrom_py.state.keyed_state import ManyValues
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +80,7 @@ def shape_of_records(names: Sequence[str]) -> Shape:
     return Shape(join, split, stored)
 
 
-class FigureStates(ColumnValues):
+class FigureStates(ManyValues):
     """Key -> state, in ``groups``; None once they are in a dict.
 
     >>> import pyarrow as pa
@@ -111,7 +112,6 @@ class FigureStates(ColumnValues):
         return self._rows
 
     def changed_keys(self) -> list[Any]:
-        """Return the keys with state that have changed since the last call."""
         groups, left = self.groups, self._left
         self._left = []
         if groups is None:
@@ -182,8 +182,7 @@ class FigureStates(ColumnValues):
             raise NotColumnar("states that are in a dict")
         return self.groups
 
-    def get_all(self, keys: Sequence[Any]) -> list[Any]:
-        """Return the state of each of ``keys``; None where there is none."""
+    def many(self, keys: Sequence[Any]) -> list[Any]:
         if self.groups is None:
             return list(map(self._rows.get, keys))
         found = self._found(keys)
@@ -196,16 +195,20 @@ class FigureStates(ColumnValues):
             states[place] = state
         return states
 
-    def pop_all(self, keys: Sequence[Any]) -> list[Any]:
-        """Drop the states of ``keys``, and return what `get_all` does."""
+    def take(self, keys: Sequence[Any]) -> list[Any]:
         if self.groups is None:
             return [self._rows.pop(key, None) for key in keys]
-        states, found = self.get_all(keys), self._found(keys)
+        states, found = self.many(keys), self._found(keys)
         self.groups.take(found[found >= 0])
         return states
 
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        new: dict[Any, Any] = dict(*args, **kwargs)
+    def held(self) -> Iterable[Any]:
+        states = self.values()
+        held = [state is not None for state in states]
+        return self if all(held) else compress(self, held)
+
+    def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        new = dict(zip(keys, values, strict=True))
         groups = self.groups
         if groups is not None and new:
             try:
@@ -252,7 +255,7 @@ class FigureStates(ColumnValues):
         return self._states(found)[0]
 
     def __setitem__(self, key: Any, state: Any) -> None:
-        self.update([(key, state)])
+        self.set_many([key], [state])
 
     def __delitem__(self, key: Any) -> None:
         if self.groups is None:

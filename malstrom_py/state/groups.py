@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.state.column_image import Shape as StoredShape
-from malstrom_py.state.group_index import GroupedRows, GroupIndex, keys_as_column
+from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, keys_as_column
 from malstrom_py.state.group_lanes import CAPACITY, LANES, lane_of
 from malstrom_py.state.group_values import Array, Values, longer, picked
 
@@ -95,6 +95,33 @@ class Groups:
         for lane, of_other in zip(self._lanes, other._lanes, strict=True):
             lane.merge(of_other, ids, theirs)
         self._mark(ids)
+
+    @staticmethod
+    def merged(parts: Sequence[Groups]) -> Groups:
+        """Return the states of ``parts``, at least one, merged by key; the rows of each came before those of the next.
+
+        Raises:
+            NotColumnar: a state of several does not fit arrays. ``parts`` are unchanged.
+        """
+        import pyarrow as pa
+
+        made = Groups(parts[0].aggregations)
+        keys = [part.keys() for part in parts]
+        if len({of_part.type for of_part in keys}) > 1:
+            raise NotColumnar("keys of several types")
+        ids = made._grown(pa.concat_arrays(keys)).ids
+        start = 0
+        for part in parts:
+            theirs = part.live()
+            of_part = ids[start : start + len(theirs)]
+            start += len(theirs)
+            lanes = list(zip(made._lanes, part._lanes, strict=True))
+            for lane, other in lanes:
+                lane.check_merge(other)
+                lane.check_sums(other, of_part, theirs)
+                lane.merge(other, of_part, theirs)
+        made._mark(ids)
+        return made
 
     def live(self) -> Array:
         """Return the ids of the keys that have states, ascending."""

@@ -140,62 +140,70 @@ class Defaulting(dict[Any, Any]):
         return self._default()
 
 
-class ColumnValues(MutableMapping[Any, Any]):
-    """Values by key that may be in arrays. The keys of a call differ.
-
-    Methods with columns raise `NotColumnar` if arrays do not hold such keys or states.
-    """
+class ManyValues(MutableMapping[Any, Any]):
+    """Values by key for steps that keep them otherwise than in a dict: call for many keys, which costs far less."""
 
     __slots__ = ()
 
     @abstractmethod
-    def get_all(self, keys: Sequence[Any]) -> list[Any]:
-        """Return the value of each of ``keys``; None where there is none."""
+    def many(self, keys: Sequence[Any]) -> list[Any]:
+        """Return the values of ``keys``, None for a key without one."""
 
     @abstractmethod
-    def pop_all(self, keys: Sequence[Any]) -> list[Any]:
-        """Drop the values of ``keys``, and return what `get_all` does."""
+    def take(self, keys: Sequence[Any]) -> list[Any]:
+        """Remove the values of ``keys``, which differ, and return them as `many` does."""
 
     @abstractmethod
-    def changed_keys(self) -> list[Any]:
-        """Return the keys with values in arrays that have changed since the last call."""
+    def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        """Set the values of ``keys``, which differ."""
+
+    def held(self) -> Iterable[Any]:
+        """Return the keys whose value is not None: all, unless a subclass has such values."""
+        return self
+
+    def changed_keys(self) -> Iterable[Any]:
+        """Return, once, keys whose values have changed and that were not noted: for steps that flag changes."""
+        return []
 
     @property
-    @abstractmethod
     def in_arrays(self) -> bool:
-        """Whether all values are in arrays: the methods below are called only then."""
+        """Whether all values, and all that `changed_keys` would return, are in arrays.
 
-    @abstractmethod
+        Only then the methods below are called. They raise `NotColumnar` if arrays hold no such keys or states. The keys
+        of a column differ.
+        """
+        return False
+
     def changed_column(self) -> pa.Array:
         """Do as `changed_keys`, as a column."""
+        raise NotColumnar("values that are not in arrays")
 
-    @abstractmethod
     def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
         """Return the states of ``keys``, None: of all; those without state are gone.
 
         ``slots_of`` is the same in all calls; None: the slots of the image are 0.
         """
+        raise NotColumnar("values that are not in arrays")
 
-    @abstractmethod
     def keys_in(self, slots: Collection[int], slots_of: SlotsOf) -> pa.Array:
         """Return the keys with state in ``slots``."""
+        raise NotColumnar("values that are not in arrays")
 
-    @abstractmethod
     def found(self, keys: pa.Array) -> pa.Array:
         """Return those of ``keys`` that have state."""
+        raise NotColumnar("values that are not in arrays")
 
-    @abstractmethod
     def drop(self, keys: pa.Array) -> None:
         """Drop the states of ``keys``, which all have one."""
+        raise NotColumnar("values that are not in arrays")
 
-    @abstractmethod
     def put_image(self, image: ColumnImage) -> None:
         """Set the states of keys, which have none."""
+        raise NotColumnar("values that are not in arrays")
 
 
 class KeyedState:
-    """``values``: key -> state, a plain dict that the loops of the steps use, or a mapping that stands for it, such as
-    `FigureStates`; ``timers``: the timers of keys.
+    """``values``: key -> state, a plain dict that the loops of the steps use; ``timers``: the timers of keys.
 
     ``arrays``, if the step may keep values in arrays: returns such a mapping without keys, None if it keeps rows now.
     ``untried``: whether `try_first` has yet to check that a state can be stored in a snapshot.
@@ -209,12 +217,12 @@ class KeyedState:
         self._changes: Changes | None = None
         self.values: dict[Any, Any] = {}
         self.timers = Timers()
-        self.arrays: Callable[[], ColumnValues | None] = _no_arrays
+        self.arrays: Callable[[], ManyValues | None] = _no_arrays
         self.untried = False
 
     def keys(self) -> set[Any]:
         """Return the keys with state: a value that is not None, or a timer."""
-        return {key for key, value in self.values.items() if value is not None} | set(self.timers.keys())
+        return {*self._with_values(), *self.timers.keys()}
 
     @property
     def tracked(self) -> bool:
@@ -274,14 +282,12 @@ class KeyedState:
     def interrogate(self, predicate: Callable[[Any], bool], found: set[Any]) -> None:
         """Add the keys with state that pass ``predicate`` to ``found``."""
         if isinstance(predicate, AnyOf):
-            asked, timers = list(predicate.keys), self.timers.keys()
-            pairs = zip(asked, self._values_of(asked), strict=True)
-            found.update(key for key, value in pairs if value is not None or key in timers)
+            keys, timers = list(predicate.keys), self.timers.keys()
+            values = self._values_of(keys)
+            found.update(key for key, value in zip(keys, values, strict=True) if value is not None or key in timers)
         elif predicate is every_key:
             # Records wait while all keys are listed: avoid Python code per key.
-            values = self.values
-            none = any(map(is_, values.values(), repeat(None)))
-            found.update(compress(values, map(is_not, values.values(), repeat(None))) if none else values)
+            found.update(self._with_values())
             found.update(self.timers.keys())
         else:
             found.update(filter(predicate, self.keys()))
@@ -292,11 +298,11 @@ class KeyedState:
         The cost depends on ``keys``, not on all state: a move collects many small groups of keys.
         """
         taken = list(keys)
-        figures = self._figures()
+        known = self.values
         if self._columns() is not None:
             with suppress(NotColumnar):
                 return self.collect_column(keys_as_column(taken))
-        values = list(map(self.values.pop, taken, repeat(None))) if figures is None else figures.pop_all(taken)
+        values = known.take(taken) if isinstance(known, ManyValues) else list(map(known.pop, taken, repeat(None)))
         times = {key: woken for key in taken if (woken := self.timers.take(key))} if len(self.timers) else {}
         if any(map(is_, values, repeat(None))):
             held = [value is not None or key in times for key, value in zip(taken, values, strict=True)]
@@ -341,9 +347,8 @@ class KeyedState:
         made = self._written_columns(changes, barrier, remark)
         if made is not None:
             return made
-        figures = self._figures()
-        if figures is not None:
-            changes.note(figures.changed_keys(), len(figures))
+        if isinstance(self.values, ManyValues):
+            changes.note(self.values.changed_keys(), len(self.values))
         due = changes.due(barrier.parent)
         made = None if due is None else self._written(changes, list(due), full=False, remark=remark)
         if made is None:
@@ -387,9 +392,11 @@ class KeyedState:
         if changes is None:
             raise InternalError(f"step {self._step!r}: its state is not tracked")
         columns = self._columns()
+        changes.continued(snapshot, [] if columns is not None else self._held())
         if columns is not None:
             columns.changed_column()
-        changes.continued(snapshot, [] if columns is not None else self._held())
+        elif isinstance(self.values, ManyValues):
+            self.values.changed_keys()
         self.timers.noted = changes.noted
 
     def start_with(self, states: Mapping[Any, Any]) -> None:
@@ -415,20 +422,10 @@ class KeyedState:
                 for time in times:
                     self.timers.set(key, time)
 
-    def _values_of(self, keys: list[Any]) -> list[Any]:
-        """Return the value of each of ``keys``; None of those without."""
-        figures = self._figures()
-        return list(map(self.values.get, keys)) if figures is None else figures.get_all(keys)
-
-    def _figures(self) -> ColumnValues | None:
-        """Return the values if they are in arrays, or have been."""
-        values: Any = self.values
-        return values if isinstance(values, ColumnValues) else None
-
-    def _columns(self) -> ColumnValues | None:
+    def _columns(self) -> ManyValues | None:
         """Return the values if they are in arrays, and no key has timers."""
-        values = self._figures()
-        return None if values is None or not values.in_arrays or len(self.timers) else values
+        values: Any = self.values
+        return values if isinstance(values, ManyValues) and values.in_arrays and not len(self.timers) else None
 
     def _written_columns(self, changes: Changes, barrier: AbsBarrier, remark: bytes) -> bytes | None:
         """Return an artefact of columns; None if rows have to be written."""
@@ -470,10 +467,23 @@ class KeyedState:
 
     def _held(self) -> list[Any]:
         """Return the keys with state, in the order in which they got it (that of a set differs by process)."""
-        woken = self.timers.keys()
+        held = list(self._with_values())
+        woken = list(self.timers.keys())
+        return [*held, *compress(woken, map(is_, self._values_of(woken), repeat(None)))]
+
+    def _with_values(self) -> Iterable[Any]:
+        """Return the keys that have a value."""
         values = self.values
-        held = [key for key, value in values.items() if value is not None]
-        return [*held, *(key for key in woken if values.get(key) is None)]
+        if isinstance(values, ManyValues):
+            return values.held()
+        if not any(map(is_, values.values(), repeat(None))):
+            return values
+        return compress(values, map(is_not, values.values(), repeat(None)))
+
+    def _values_of(self, keys: Sequence[Any]) -> list[Any]:
+        """Return the values of ``keys``, None for a key without one."""
+        values = self.values
+        return values.many(keys) if isinstance(values, ManyValues) else list(map(values.get, keys))
 
     def _written(self, changes: Changes, keys: list[Any], *, full: bool, remark: bytes) -> bytes | None:
         """Return an artefact of ``keys``; None if it must be a full one (`Changes.names`)."""
@@ -500,7 +510,10 @@ class KeyedState:
         for key in held:
             raise InternalError(f"step {self._step!r}: state of key {shown(key)} was {how}")
         self.note(keys)
-        self.values.update(zip(keys, values, strict=True))
+        if isinstance(self.values, ManyValues):
+            self.values.set_many(keys, values)
+        else:
+            self.values.update(zip(keys, values, strict=True))
         for key, woken in times.items():
             for time in woken:
                 self.timers.set(key, time)

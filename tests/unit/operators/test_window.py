@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 import malstrom_py as mp
 from malstrom_py import agg, sinks, sources, windows
 from malstrom_py.data.messages import MAX_EPOCH
-from malstrom_py.operators.window import Panes, SessionWindows, TimeWindows
+from malstrom_py.operators.panes import Panes
+from malstrom_py.operators.time_windows import TimeWindows
+from malstrom_py.operators.window import SessionWindows
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.windows import Windows
@@ -179,12 +181,12 @@ def wrong(place: Any, method: str, of: Callable[[Any], Any]) -> bool:
 
 def panes_that_stay(right: Any) -> Any:
     """A key that leaves keeps its panes here, so its windows come twice."""
-    return lambda panes, key: None
+    return lambda panes, keys: panes.many(keys)
 
 
 def panes_lost_in_deltas(right: Any) -> Any:
     """A barrier finds only one pane of a key."""
-    return lambda panes, key: dict(list(right(panes, key).items())[:1])
+    return lambda panes, keys: [of_key and dict(list(of_key.items())[:1]) for of_key in right(panes, keys)]
 
 
 def one_side_of_a_session(right: Any) -> Any:
@@ -210,8 +212,8 @@ def changes_unnoted(right: Any) -> Any:
 @pytest.mark.parametrize(
     ("place", "method", "of"),
     [
-        (Panes, "__delitem__", panes_that_stay),
-        (Panes, "__getitem__", panes_lost_in_deltas),
+        (Panes, "take", panes_that_stay),
+        (Panes, "many", panes_lost_in_deltas),
         (SessionWindows, "_joined", one_side_of_a_session),
         (TimeWindows, "close", too_early),
         (TimeWindows, "close", changes_unnoted),

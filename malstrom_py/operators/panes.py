@@ -1,0 +1,265 @@
+"""The state of windows of time by pane: what the keys have gathered in a span of time, as a dict or as arrays.
+
+A pane is a dict, key -> state, or the `Groups` of its rows in columns. Rule: both hold the same states, so a pane
+becomes a dict when arrays cannot hold what comes (`NotColumnar`) or when rows come, and stays one until it closes; a
+dict that came with a move or from a snapshot becomes arrays with the next columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from malstrom_py.agg import Aggregation
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.state.group_index import NotColumnar, keys_as_column
+from malstrom_py.state.groups import Groups
+from malstrom_py.state.keyed_state import ManyValues
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Pane = dict[Any, Any] | Groups
+
+
+class Panes(ManyValues):
+    """``open`` is pane -> its states. As a mapping: key -> {pane: state}. Its length is that of the largest pane.
+
+    ``aggregations``: those of which arrays can hold the states, if all can; ``single``: a state is that of the only
+    aggregation, otherwise a list of one per aggregation. A batch touches few panes, so this is faster than a dict of
+    panes for each key.
+
+    >>> import pyarrow as pa
+    >>> from malstrom_py import agg
+    >>> panes = Panes([agg.count()])
+    >>> panes.fold(0, pa.array(["ant", "bee", "ant"]), [None]), panes.fold(10, pa.array(["ant"]), [None])
+    (True, True)
+    >>> panes["ant"], panes.rows_at(0), len(panes)
+    ({0: 2, 10: 1}, {'ant': 2, 'bee': 1}, 2)
+    """
+
+    __slots__ = ("_aggregations", "_rows_only", "_single", "open")
+
+    def __init__(self, aggregations: Sequence[Aggregation[Any, Any]] = (), *, single: bool = True) -> None:
+        self.open: dict[int, Pane] = {}
+        self._aggregations = aggregations
+        self._single = single
+        self._rows_only: set[int] = set()
+
+    # Adding
+
+    def fold(self, pane: int, keys: pa.Array, columns: Sequence[pa.Array | None]) -> bool:
+        """Add rows to a pane: ``keys``, and a column per aggregation. False: nothing has changed, rows must do it."""
+        groups = self.open.get(pane)
+        try:
+            if groups is None:
+                groups = Groups(self._aggregations)
+            elif isinstance(groups, dict):
+                if pane in self._rows_only:
+                    return False
+                groups = self._grouped(groups)
+            groups.fold(keys, columns)
+        except NotColumnar:
+            self._rows_only.add(pane)
+            return False
+        self.open[pane] = groups
+        return True
+
+    def rows_at(self, pane: int) -> dict[Any, Any]:
+        """Return the dict of a pane, to add rows to it."""
+        there = self.open.get(pane)
+        if isinstance(there, dict) and (pane in self._rows_only or not self._aggregations):
+            return there
+        self._rows_only.add(pane)
+        states = self.open[pane] = {} if there is None else self.as_dict(there)
+        return states
+
+    # Closing
+
+    def pop_pane(self, pane: int) -> Pane:
+        """Remove a pane."""
+        self._rows_only.discard(pane)
+        return self.open.pop(pane)
+
+    def merged(
+        self, panes: Iterable[int], merge: Callable[[Any, Any], Any], keys: Collection[Any] | None = None
+    ) -> Pane:
+        """Return the states of ``panes``, ascending, merged by key; of ``keys``, None: of all."""
+        parts = [self.open[pane] for pane in panes]
+        groups = [part for part in parts if isinstance(part, Groups)]
+        if groups and len(groups) == len(parts) and keys is None:
+            try:
+                return Groups.merged(groups)
+            except NotColumnar:
+                """As rows."""
+        states: dict[Any, Any] = {}
+        for part in parts:
+            for key, state in self.as_dict(part).items():
+                if keys is None or key in keys:
+                    states[key] = merge(states[key], state) if key in states else state
+        return states
+
+    def as_dict(self, pane: Pane) -> dict[Any, Any]:
+        """Return the states of a pane by key."""
+        if isinstance(pane, dict):
+            return pane
+        return dict(zip(pane.keys().to_pylist(), self._states(pane), strict=True))
+
+    def changed_keys(self) -> Iterator[Any]:
+        """Return the keys to whose arrays something was added since the last call."""
+        changed = []
+        for pane in self.open.values():
+            if isinstance(pane, Groups):
+                ids = pane.changed.nonzero()[0]
+                changed.append(pane.keys(ids).to_pylist())
+                pane.changed[ids] = False
+        return chain.from_iterable(changed)
+
+    # The mapping
+
+    def many(self, keys: Sequence[Any]) -> list[Any]:
+        found: list[dict[int, Any]] = [{} for _ in keys]
+        for pane, there in self.open.items():
+            for place, state in self._found(there, keys):
+                found[place][pane] = state
+        return [states or None for states in found]
+
+    def take(self, keys: Sequence[Any]) -> list[Any]:
+        taken = self.many(keys)
+        for there in self.open.values():
+            if isinstance(there, dict):
+                for key in keys:
+                    there.pop(key, None)
+            else:
+                _, ids = _places(there, keys)
+                there.take(ids)
+        return taken
+
+    def set_many(self, keys: Iterable[Any], values: Iterable[Mapping[int, Any]]) -> None:
+        of_panes: dict[int, dict[Any, Any]] = {}
+        for key, of_key in zip(keys, values, strict=True):
+            for pane, state in of_key.items():
+                of_panes.setdefault(pane, {})[key] = state
+        for pane, states in of_panes.items():
+            there = self.open.setdefault(pane, {})
+            if isinstance(there, Groups):
+                try:
+                    self._put(there, states)
+                    continue
+                except NotColumnar:
+                    there = self.rows_at(pane)
+            there.update(states)
+
+    def __getitem__(self, key: Any) -> dict[int, Any]:
+        (found,) = self.many([key])
+        if found is None:
+            raise KeyError(key)
+        states: dict[int, Any] = found
+        return states
+
+    def __setitem__(self, key: Any, of_panes: Mapping[int, Any]) -> None:
+        self.set_many([key], [of_panes])
+
+    def __delitem__(self, key: Any) -> None:
+        if self.take([key]) == [None]:
+            raise KeyError(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from dict.fromkeys(chain.from_iterable(map(keys_in, self.open.values())))
+
+    def __reversed__(self) -> Iterator[Any]:
+        return iter(tuple(self)[::-1])
+
+    def __len__(self) -> int:
+        return max(map(len, self.open.values()), default=0)
+
+    def clear(self) -> None:
+        self.open.clear()
+        self._rows_only.clear()
+
+    # Arrays and dicts
+
+    def _found(self, there: Pane, keys: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """Yield the place in ``keys`` and the state of each that has one in a pane."""
+        if isinstance(there, dict):
+            for place, key in enumerate(keys):
+                if key in there:
+                    yield place, there[key]
+            return
+        places, ids = _places(there, keys)
+        yield from zip(places, self._states(there, ids), strict=True)
+
+    def _states(self, groups: Groups, ids: Any = None) -> list[Any]:
+        """Return states as a dict has them."""
+        states = groups.states(ids)
+        return states[0] if self._single else [list(of_key) for of_key in zip(*states, strict=True)]
+
+    def _grouped(self, states: dict[Any, Any]) -> Groups:
+        groups = Groups(self._aggregations)
+        if states:
+            self._put(groups, states)
+        return groups
+
+    def _put(self, groups: Groups, states: Mapping[Any, Any]) -> None:
+        values = list(states.values())
+        groups.put(list(states), [values] if self._single else list(zip(*values, strict=True)))
+
+
+def keys_in(pane: Pane) -> list[Any]:
+    """Return the keys of a pane."""
+    return list(pane) if isinstance(pane, dict) else pane.keys().to_pylist()
+
+
+class Split(NamedTuple):
+    """The rows of a batch by span of time. ``order``: how to take them first, None: unchanged; ``spans``: where each
+    begins, its first row, and the number of its rows.
+    """
+
+    order: pa.Array | None
+    spans: Sequence[tuple[int, int, int]]
+
+
+def split_by_span(times: pa.Array, span: int, origin: int, *, reach: int) -> Split | None:
+    """Split rows by the spans of time from ``origin`` on; None if a moment within ``reach`` of one is beyond 64 bits.
+
+    >>> import pyarrow as pa
+    >>> order, spans = split_by_span(pa.array([5, 12, 7]), 10, 0, reach=10)
+    >>> order.to_pylist(), spans
+    ([0, 2, 1], [(0, 0, 2), (10, 2, 1)])
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    moments = times.to_numpy()
+    smallest, largest = int(moments.min()), int(moments.max())
+    if smallest - origin - reach < MIN_EPOCH or max(largest + reach, largest - smallest + span) > MAX_EPOCH:
+        return None
+    first, last = (smallest - origin) // span, (largest - origin) // span
+    if first == last:
+        return Split(None, [(first * span + origin, 0, len(moments))])
+    numbers = (moments - (first * span + origin)) // span
+    order = None
+    if (numbers[1:] < numbers[:-1]).any():
+        # Sorted by radix, if they are of 16 bits.
+        order = np.argsort(numbers.astype(np.uint16) if last - first < 1 << 16 else numbers, kind="stable")
+        numbers = numbers[order]
+    starts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
+    lengths = np.diff(starts, append=len(numbers))
+    begins = ((numbers[starts] + first) * span + origin).tolist()
+    return Split(
+        None if order is None else pa.array(order), list(zip(begins, starts.tolist(), lengths.tolist(), strict=True))
+    )
+
+
+def _places(groups: Groups, keys: Sequence[Any]) -> tuple[Collection[int], Any]:
+    """Return the places in ``keys`` of those that have a state, and their ids."""
+    import numpy as np
+
+    try:
+        ids = groups.find(keys_as_column(keys))
+    except NotColumnar:  # keys of several types, of which some may be equal to those here
+        known = dict(zip(groups.keys().to_pylist(), groups.live().tolist(), strict=True))
+        ids = np.array([known.get(key, -1) for key in keys], np.int64)
+    places = np.flatnonzero(ids >= 0)
+    return places.tolist(), ids[places]

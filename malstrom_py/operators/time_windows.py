@@ -1,0 +1,216 @@
+"""Windows of time, tumbling and sliding: `TimeWindows` adds records to panes, and sends a window when it closes.
+
+Rule: columns are split by pane with vectors and added to the arrays of each; no Python object is made per row. What
+arrays cannot take is added as rows, with the same results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import compress
+from math import gcd
+from typing import Any
+
+from malstrom_py.agg import Aggregation
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import MIN_EPOCH, AbsBarrier, StateMessage
+from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.keyed import keys_of
+from malstrom_py.operators.panes import Pane, Panes, Split, keys_in, split_by_span
+from malstrom_py.operators.window import CLOSE, Emit, Gathering, WindowOperator
+from malstrom_py.state.groups import Groups
+from malstrom_py.windows import WINDOW_RESULT
+
+
+class TimeWindows(WindowOperator):
+    """Windows of ``size`` every ``step`` from ``origin``, in the unit of the stream.
+
+    State is kept by pane. If parts of a window can be merged, a pane is the longest span of which all windows consist,
+    and each record is added once. Otherwise a pane is a window, and each record is added to all its windows.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources, windows
+    >>> times = mp.Job("docs").source("times", sources.Memory([1, 12, 9, 23])).assign_timestamps("time", int)
+    >>> on_time, _ = times.generate_epochs("epochs", mp.limit_out_of_orderness(5))
+    >>> counts = on_time.key_by("all", lambda time: "all").window("tens", windows.tumbling(10)).count()
+    >>> [(start, end, n) for start, end, n, update in mp.collect(counts)]
+    [(0, 10, 2), (10, 20, 1), (20, 30, 1)]
+    """
+
+    def __init__(
+        self,
+        context: StepContext,
+        *,
+        gather: Callable[[], Gathering],
+        size: int,
+        step: int,
+        origin: int = 0,
+        emit: Emit = CLOSE,
+        by_clock: bool = False,
+    ) -> None:
+        super().__init__(context, gather=gather, emit=emit, by_clock=by_clock)
+        self._size, self._step, self._origin = size, step, origin
+        self._span = gcd(size, step)
+        self._whole = size == step or self._gathering.merge is None
+        gathering = self._gathering
+        # Early results need the number of records by key, which arrays do not have.
+        self._by_columns = self.takes_columns and emit is CLOSE and Groups.supports(gathering.aggregations)
+        self._panes = Panes(gathering.aggregations if self._by_columns else (), single=gathering.names is None)
+        self.state.values = self._panes  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
+        self._reached = MIN_EPOCH
+        self._changed: dict[int, dict[Any, int]] = {}
+
+    def continue_at(self, epoch: int) -> None:
+        self._reached = epoch
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        if not (self._by_columns and isinstance(batch, ColumnBatch) and self._add_columns(batch, out)):
+            super().on_batch(batch, out)
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        if isinstance(message, AbsBarrier):
+            self.state.note(self._panes.changed_keys())
+        super().on_control(message, out)
+
+    def _add_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
+        """Add the rows of ``batch`` by columns; False if it has no columns of keys, times or values."""
+        ones = self._gathering.aggregations
+        keys, columns = batch.key_column, [None if one.blind else batch.column(_name(one)) for one in ones]
+        if keys is None or any(column is None and not one.blind for one, column in zip(ones, columns, strict=True)):
+            return False
+        split = self._split(batch)
+        if split is None:
+            return False
+        order, spans = split
+        if order is not None:
+            keys, columns = keys.take(order), [None if column is None else column.take(order) for column in columns]
+        for at, start, rows in spans:
+            some = [None if column is None else column.slice(start, rows) for column in columns]
+            if not self._panes.fold(at, keys.slice(start, rows), some):
+                there = batch.cut(start, start + rows) if order is None else batch.take(order.slice(start, rows))
+                self._add_rows(at, there, out)
+        if self.state.untried:
+            self.state.try_first()
+        return True
+
+    def _split(self, batch: ColumnBatch) -> Split | None:
+        if self._by_clock:
+            now = self._now()
+            return Split(None, [(now - (now - self._origin) % self._span, 0, len(batch))])
+        if batch.time_column is None:
+            return None
+        return split_by_span(batch.time_column, self._span, self._origin, reach=self._size + self._span)
+
+    def _add_rows(self, at: int, batch: Batch, out: Outlet) -> None:
+        batch, values = self._fields.of(batch, self.failures, out)
+        if len(batch):
+            keys = keys_of(batch, self.context.step)
+            self.changes(keys)
+            self._add_at(at, lambda: batch, keys, values, out)
+
+    def add(self, batch: Batch, keys: list[Any], values: list[list[Any]], times: list[int], out: Outlet) -> None:
+        span, origin = self._span, self._origin
+        first, last = ((time - origin) // span for time in (min(times), max(times)))
+        if first == last:
+            self._add_at(first * span + origin, lambda: batch, keys, values, out)
+            return
+        places = [(time - origin) // span for time in times]
+        for place in sorted(set(places)):
+            mask = [one == place for one in places]
+            some = [list(compress(column, mask)) for column in values]
+            rows = partial(batch.compress, mask)
+            self._add_at(place * span + origin, rows, list(compress(keys, mask)), some, out)
+
+    def _add_at(
+        self, at: int, batch: Callable[[], Batch], keys: list[Any], values: list[list[Any]], out: Outlet
+    ) -> None:
+        """Add rows whose times are in the span that begins ``at``."""
+        for pane in self._windows_at(at) if self._whole else (at,):
+            self._gather(batch, keys, values, self._panes.rows_at(pane), out)
+        if self._emit is not CLOSE:
+            for start in self._windows_at(at):
+                changed = self._changed.setdefault(start, {})
+                for key in keys:
+                    changed[key] = changed.get(key, 0) + 1
+
+    def _windows_at(self, at: int) -> range:
+        """Return the starts of the windows that have the moment ``at``."""
+        last = at - (at - self._origin) % self._step
+        return range(last, at - self._size, -self._step)
+
+    def close(self, reached: int, out: Outlet) -> None:
+        panes, size, step = self._panes.open, self._size, self._step
+        while panes:
+            start = min(panes) if self._whole else self._first_open(min(panes))
+            if start + size - 1 > reached:
+                break
+            states = self._states_of(start)
+            for pane in [pane for pane in panes if pane == start or (not self._whole and pane < start + step)]:
+                gone = self._panes.pop_pane(pane)
+                if self.state.tracked:
+                    self.state.note(keys_in(gone))
+            self._changed.pop(start, None)
+            self._reached = start + size - 1
+            self._send(start, states, out)
+        self._reached = max(self._reached, reached)
+
+    def _send(self, start: int, states: Pane, out: Outlet) -> None:
+        end = start + self._size
+        if isinstance(states, dict):
+            self._send_window(start, end, states, out)
+        else:
+            timed = self.context.timed and not self._by_clock
+            out.send(results_in_columns(start, end, states, self._gathering.names, timed=bool(timed)))
+
+    def _first_open(self, pane: int) -> int:
+        """Return the start of the first window with ``pane`` that is not closed."""
+        return next(start for start in reversed(self._windows_at(pane)) if start + self._size - 1 > self._reached)
+
+    def _states_of(self, start: int, keys: Collection[Any] | None = None) -> Pane:
+        """Return the states of a window by key, merged over its panes; of ``keys``, None: of all."""
+        panes, merge = self._panes, self._gathering.merge
+        if self._whole or merge is None:
+            there = panes.open.get(start, {})
+            if keys is None:
+                return there
+            states = panes.as_dict(there)
+            return {key: states[key] for key in keys if key in states}
+        with self.failures.of_hook(merge):
+            of_window = sorted(pane for pane in panes.open if start <= pane < start + self._size)
+            return panes.merged(of_window, merge, keys)
+
+    def update(self, out: Outlet, *, rows_min: int = 1) -> None:
+        for start in sorted(self._changed):
+            changed = self._changed[start]
+            due = {key for key, rows in changed.items() if rows >= rows_min}
+            for key in due:
+                del changed[key]
+            self._send_window(
+                start, start + self._size, self._panes.as_dict(self._states_of(start, due)), out, update=True
+            )
+
+
+def _name(one: Aggregation[Any, Any]) -> str | None:
+    return one.field if isinstance(one.field, str) else None
+
+
+def results_in_columns(
+    start: int, end: int, groups: Groups, names: Sequence[str] | None, *, timed: bool
+) -> ColumnBatch:
+    """Return the results of a window. ``names``: of the aggregations, None: the value is that of the only one."""
+    import numpy as np
+    import pyarrow as pa
+
+    keys, results = groups.finish()
+    rows = len(keys)
+    value = results[0] if names is None else pa.StructArray.from_arrays(results, list(names))
+    columns = {
+        "start": pa.array(np.full(rows, start)),
+        "end": pa.array(np.full(rows, end)),
+        "value": value,
+        "update": pa.array(np.zeros(rows, np.bool_)),
+    }
+    times = pa.array(np.full(rows, end - 1)) if timed else None
+    made = pa.RecordBatch.from_pydict(columns)
+    return ColumnBatch(made, key_column=keys, time_column=times, form=WINDOW_RESULT)

@@ -1,0 +1,275 @@
+"""Windows over columns: the results of the rows, key by key and to the type, and no row is made of them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from malstrom_py import agg
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Acquire, AnyOf, Collect, Epoch, Interrogate
+from malstrom_py.operators.time_windows import TimeWindows
+from malstrom_py.operators.window import Gathering, gather_all, gather_one
+from malstrom_py.state.artefact import Opened
+from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.testing.exact import same
+from malstrom_py.windows import WindowResult
+from tests.unit.operators.stepping import Stepped
+
+Cell = tuple[Any, int, Any]
+"""A key, a time, and a value."""
+
+HOW: Final[dict[str, Callable[[], Gathering]]] = {
+    "count": partial(gather_one, agg.count()),
+    "sum": partial(gather_one, agg.sum("v")),
+    "max": partial(gather_one, agg.max("v")),
+    "mean": partial(gather_one, agg.mean("v")),
+    "several": partial(
+        gather_all,
+        {
+            "n": agg.count(),
+            "least": agg.min("v"),
+            "first": agg.first("v"),
+            "last": agg.last("v"),
+            "total": agg.sum("v"),
+        },
+    ),
+    "without nulls": partial(
+        gather_all,
+        {
+            "n": agg.count("v", skip_nulls=True),
+            "total": agg.sum("v", skip_nulls=True),
+            "mean": agg.mean("v", skip_nulls=True),
+        },
+    ),
+    "two sums": partial(gather_all, {"n": agg.count(), "total": agg.sum("v")}),
+    "not in arrays": partial(gather_all, {"n": agg.count(), "spread": agg.std("v")}),
+}
+SIZES: Final = {"tumbling": (10, 10, 0), "odd": (7, 7, 3), "sliding": (12, 4, 0), "sliding, odd": (5, 2, 1)}
+EXTREME_INTS: Final = (2**62, -(2**62), 2**63 - 1, -(2**63), 2**53 + 1, 0, 1, -1)
+INTS = st.one_of(st.integers(-9, 9), st.sampled_from(EXTREME_INTS))
+FLOATS = st.one_of(st.floats(width=64), st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 0.1, 1e300]))
+VALUES = {
+    "int": INTS,
+    "float": FLOATS,
+    "null or int": st.one_of(st.none(), INTS),
+    "null or float": st.one_of(st.none(), FLOATS),
+    "bool": st.booleans(),
+}
+KEYS = {
+    "text": st.sampled_from(["", "a", "ä", "日本", "a\x00b", "🐜", None]),
+    "int": st.sampled_from([0, -1, 7, 2**63 - 1, -(2**63), None]),
+    "bytes": st.sampled_from([b"", b"a", b"\xff"]),
+    "bool": st.booleans(),
+}
+TIMES = st.integers(-40, 60)
+FAR = st.sampled_from([-(2**63) + 1, -(2**63) + 30, 2**63 - 30, 2**63 - 2])
+TYPES: Final = {
+    "text": pa.string(),
+    "int": pa.int64(),
+    "bytes": pa.binary(),
+    "bool": pa.bool_(),
+    "null or int": pa.int64(),
+    "float": pa.float64(),
+    "null or float": pa.float64(),
+}
+
+
+@st.composite
+def runs(draw: st.DrawFn, times: st.SearchStrategy[int] = TIMES) -> tuple[str, str, list[list[Cell]]]:
+    """Draw the types of keys and values, and batches of them."""
+    keys, values = draw(st.sampled_from(sorted(KEYS))), draw(st.sampled_from(sorted(VALUES)))
+    cells = st.tuples(KEYS[keys], times, VALUES[values])
+    return keys, values, draw(st.lists(st.lists(cells, min_size=1, max_size=12), min_size=1, max_size=5))
+
+
+def stepped(how: str, size: str, on_error: Any = "dead-letter") -> Stepped:
+    length, step, origin = SIZES[size]
+    factory = partial(TimeWindows, gather=HOW[how], size=length, step=step, origin=origin)
+    return Stepped(factory, timed=True, keyed=True, on_error=on_error)
+
+
+def rows_of(cells: list[Cell]) -> Batch:
+    keys, times, values = (list(column) for column in zip(*cells, strict=True))
+    return Batch([{"v": value} for value in values], keys=keys, timestamps=times)
+
+
+def columns_of(cells: list[Cell], keys: str, values: str) -> ColumnBatch:
+    of_keys, times, of_values = (list(column) for column in zip(*cells, strict=True))
+    columns = pa.RecordBatch.from_pydict({"v": pa.array(of_values, TYPES[values])})
+    return ColumnBatch(columns, key_column=pa.array(of_keys, TYPES[keys]), time_column=pa.array(times, pa.int64()))
+
+
+def results(step: Stepped) -> dict[Any, list[Any]]:
+    """Return the results of each key, in order."""
+    by_key = defaultdict[Any, list[Any]](list)
+    for key, value, time in step.rows():
+        by_key[type(key), key].append((time, value))
+    return {key: sorted(of_key, key=lambda result: result[1][:2]) for key, of_key in by_key.items()}
+
+
+def alike(one: Stepped, *others: Stepped) -> None:
+    """Check that one sent what the others sent together, key by key, and the same to the dead letters."""
+    ours, theirs = results(one), {key: of_key for other in others for key, of_key in results(other).items()}
+    assert ours.keys() == theirs.keys()
+    for key, of_key in ours.items():
+        assert same(of_key, theirs[key]), (key, of_key, theirs[key])
+    letters = sorted(repr(letter.value) for letter in one.dead_letters)
+    assert letters == sorted(repr(letter.value) for other in others for letter in other.dead_letters)
+
+
+@settings(max_examples=250, deadline=None)
+@given(run=runs(), how=st.sampled_from(sorted(HOW)), size=st.sampled_from(sorted(SIZES)), closes=st.booleans())
+def test_columns_give_the_results_of_rows(
+    run: tuple[str, str, list[list[Cell]]], how: str, size: str, closes: bool
+) -> None:
+    keys, values, batches = run
+    rows, columns = stepped(how, size), stepped(how, size)
+    low = -(2**63)
+    for cells in batches:
+        open_cells = [cell for cell in cells if cell[1] > low]
+        if open_cells:
+            rows.push(rows_of(open_cells))
+            columns.push(columns_of(open_cells, keys, values))
+            if closes:
+                low = max(low, max(time for _, time, _ in open_cells) - 15)
+                rows.push(Epoch(low))
+                columns.push(Epoch(low))
+    rows.push(Epoch(MAX_EPOCH))
+    columns.push(Epoch(MAX_EPOCH))
+    alike(rows, columns)
+    assert columns.counters.rows_made == 0
+    assert state_of(columns).keys() == set()
+
+
+@settings(max_examples=60, deadline=None)
+@given(run=runs(st.one_of(TIMES, FAR)), size=st.sampled_from(sorted(SIZES)))
+def test_times_at_the_ends_of_64_bits_go_by_rows(run: tuple[str, str, list[list[Cell]]], size: str) -> None:
+    keys, values, batches = run
+    rows, columns = stepped("count", size), stepped("count", size)
+    for cells in batches:
+        rows.push(rows_of(cells))
+        columns.push(columns_of(cells, keys, values))
+    rows.push(Epoch(2**62))
+    columns.push(Epoch(2**62))
+    alike(rows, columns)
+
+
+def state_of(step: Stepped) -> KeyedState:
+    assert isinstance(step.operator, TimeWindows)
+    return step.operator.state
+
+
+def moved(step: Stepped, keys: set[Any], to: Stepped) -> None:
+    """Move the state of ``keys`` from one worker to another, as a rescale does."""
+    found = Interrogate(AnyOf(keys))
+    step.push(found)
+    assert found.keys == state_of(step).keys() & keys
+    collect = Collect(dict.fromkeys(found.keys).keys())
+    step.push(collect)
+    to.push(Acquire(collect.states))
+
+
+LAYOUTS = st.lists(st.sampled_from(["rows", "columns"]), min_size=8, max_size=8)
+MOVES = st.lists(st.sampled_from(["stays", "goes", "comes"]), min_size=8, max_size=8)
+
+
+@settings(max_examples=150, deadline=None)
+@given(run=runs(), how=st.sampled_from(sorted(HOW)), size=st.sampled_from(sorted(SIZES)), layouts=LAYOUTS, moves=MOVES)
+def test_state_moves_between_workers_in_any_layout(
+    run: tuple[str, str, list[list[Cell]]], how: str, size: str, layouts: list[str], moves: list[str]
+) -> None:
+    keys, values, batches = run
+    rows, ours, theirs = (stepped(how, size) for _ in range(3))
+    gone: set[Any] = set()
+    for layout, move, cells in zip(layouts, moves, batches, strict=False):
+        rows.push(rows_of(cells))
+        for step, is_theirs in ((ours, False), (theirs, True)):
+            if own := [cell for cell in cells if (cell[0] in gone) is is_theirs]:
+                step.push(rows_of(own) if layout == "rows" else columns_of(own, keys, values))
+        assert state_of(ours).keys() | state_of(theirs).keys() == state_of(rows).keys()
+        some = {cell[0] for cell in cells[::2]}
+        if move == "goes":
+            moved(ours, some - gone, theirs)
+            gone |= some
+        elif move == "comes":
+            moved(theirs, some & gone, ours)
+            gone -= some
+        assert not state_of(ours).keys() & gone
+        assert state_of(theirs).keys() <= gone
+    for step in (rows, ours, theirs):
+        step.push(Epoch(MAX_EPOCH))
+    alike(rows, ours, theirs)
+
+
+class Store:
+    """Keeps the chain of what barriers persist: a full artefact and the deltas after it."""
+
+    def __init__(self) -> None:
+        self.artefacts: list[bytes] = []
+
+    def persist(self, operator: str, state: bytes) -> None:
+        if not Opened(state).delta:
+            self.artefacts.clear()
+        self.artefacts.append(state)
+
+
+@settings(max_examples=120, deadline=None)
+@given(run=runs(), how=st.sampled_from(sorted(HOW)), size=st.sampled_from(sorted(SIZES)), layouts=LAYOUTS)
+def test_s2_a_chain_of_deltas_restores_what_columns_gathered(
+    run: tuple[str, str, list[list[Cell]]], how: str, size: str, layouts: list[str]
+) -> None:
+    keys, values, batches = run
+    store, step, low = Store(), stepped(how, size), -(2**63)
+    step.operator.track(lambda keys: [0] * len(keys))
+    parent = None
+    for number, (layout, cells) in enumerate(zip(layouts, batches, strict=False)):
+        open_cells = [cell for cell in cells if cell[1] > low]
+        if open_cells:
+            step.push(rows_of(open_cells) if layout == "rows" else columns_of(open_cells, keys, values))
+            low = max(low, max(time for _, time, _ in open_cells) - 15)
+            step.push(Epoch(low))
+        step.push(AbsBarrier(f"s{number}", store, parent))
+        parent = f"s{number}"
+    restored = stepped(how, size)
+    restored.operator.install(store.artefacts, [0])
+    restored.operator.continue_at(low)
+    before = len(step.rows())
+    step.push(Epoch(MAX_EPOCH))
+    restored.push(Epoch(MAX_EPOCH))
+    of_key = dict[Any, list[Any]]()
+    for key, value, time in step.rows()[before:]:
+        of_key.setdefault((type(key), key), []).append((time, value))
+    ours = {key: sorted(one, key=lambda result: result[1][:2]) for key, one in of_key.items()}
+    theirs = results(restored)
+    assert ours.keys() == theirs.keys()
+    assert all(same(one, theirs[key]) for key, one in ours.items())
+
+
+def test_results_are_columns_in_the_order_of_first_arrival() -> None:
+    step = stepped("two sums", "sliding")
+    step.push(columns_of([("b", 1, 3), ("a", 9, 4), ("b", 2, 5)], "text", "int"), Epoch(11))
+    (zero, four) = (batch for batch in step.batches() if batch.timestamps and batch.timestamps[0] >= 7)
+    assert isinstance(four, ColumnBatch)
+    assert four.columns.schema.names == ["start", "end", "value", "update"]
+    assert four.keys == ["b", "a"]
+    assert zero.values[0] == WindowResult(-4, 8, {"n": 2, "total": 8})
+    assert four.values == [WindowResult(0, 12, {"n": 2, "total": 8}), WindowResult(0, 12, {"n": 1, "total": 4})]
+
+
+def test_a_pane_that_had_rows_is_arrays_again_for_the_next_window() -> None:
+    step = stepped("sum", "tumbling")
+    step.push(
+        columns_of([("a", 1, 3)], "text", "int"), rows_of([("a", 2, 4)]), columns_of([("a", 3, 5)], "text", "int")
+    )
+    step.push(columns_of([("a", 11, 1)], "text", "int"), Epoch(MAX_EPOCH))
+    rows, columns = step.batches()
+    assert (rows.values, columns.values) == ([WindowResult(0, 10, 12)], [WindowResult(10, 20, 1)])
+    assert [isinstance(batch, ColumnBatch) for batch in (rows, columns)] == [False, True]
