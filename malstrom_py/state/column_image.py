@@ -181,13 +181,18 @@ def storable(image: ColumnImage) -> ColumnImage | None:
     """
     import pyarrow as pa
 
-    keys, *states = (_widened(column) for column in (image.keys, *image.states))
+    states = [_widened(column) for column in image.states]
+    gone = None if image.gone is None or not len(image.gone) else _widened(image.gone)
+    keys = _widened(image.keys if gone is None or not pa.types.is_null(image.keys.type) else image.keys.cast(gone.type))
     if pa.types.is_integer(keys.type) and keys.type != pa.uint64():
         keys = keys.cast(pa.int64())
+    if gone is not None and gone.null_count == len(gone):
+        gone = pa.nulls(len(gone), keys.type)
+    if gone is not None and gone.type != keys.type:
+        return None
     if not is_key(keys.type) or not all(is_state(column.type) for column in states):
         return None
     panes = None if image.panes is None else image.panes.cast(pa.int64())
-    gone = None if image.gone is None or not len(image.gone) else image.gone.cast(keys.type)
     gone_slots = None if gone is None else image.gone_slots
     return ColumnImage(keys, image.slots, states, image.shape, panes, gone, gone_slots)
 

@@ -123,11 +123,9 @@ class FigureStates(ManyValues):
 
     @property
     def in_arrays(self) -> bool:
-        """Whether all states, and all changes since the last call of `changed_keys`, are in arrays."""
         return self.groups is not None and not self._left
 
     def changed_column(self) -> pa.Array:
-        """Do as `changed_keys`, as a column."""
         groups = self._groups()
         ids = groups.live()
         ids = ids[groups.changed[ids]]
@@ -135,7 +133,6 @@ class FigureStates(ManyValues):
         return groups.keys(ids)
 
     def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
-        """Return the states of ``keys``, None: of all, as columns; keys without state are gone."""
         import numpy as np
 
         groups = self._groups()
@@ -152,24 +149,16 @@ class FigureStates(ManyValues):
         return image.without_absent()
 
     def keys_in(self, slots: Collection[int], slots_of: SlotsOf) -> pa.Array:
-        """Return the keys with state in ``slots``."""
-        import numpy as np
-
-        groups = self._groups()
-        ids = groups.live()
-        return groups.keys(ids[np.isin(groups.slots(ids, slots_of), list(slots))])
+        return self._groups().keys_in(slots, slots_of)
 
     def found(self, keys: pa.Array) -> pa.Array:
-        """Return those of ``keys`` that have a state."""
         return keys.filter(pa_flags(self._groups().find(keys) >= 0))
 
     def drop(self, keys: pa.Array) -> None:
-        """Drop the states of ``keys``, which all have one."""
         groups = self._groups()
         groups.take(groups.find(keys))
 
     def put_image(self, image: ColumnImage) -> None:
-        """Set the states of an image. After `NotColumnar` nothing has changed."""
         groups = self.groups
         if groups is None or image.shape != self._shape.stored(groups.stored_shapes()) or image.panes is not None:
             raise NotColumnar("states of another shape")

@@ -7,7 +7,7 @@ the caller then takes `Groups.states` into a dict and continues with rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.agg import Aggregation
@@ -201,6 +201,13 @@ class Groups:
         if len(unknown):
             self._slots[unknown] = np.array(slots_of(self.keys(unknown).to_pylist()), np.int64)
         return self._slots[ids]
+
+    def keys_in(self, slots: Collection[int], slots_of: Callable[[Sequence[Any]], Sequence[int]]) -> pa.Array:
+        """Return the keys with state in ``slots``. ``slots_of`` as of `slots`."""
+        import numpy as np
+
+        ids = self.live()
+        return self.keys(ids[np.isin(self.slots(ids, slots_of), list(slots))])
 
     def take(self, ids: Array) -> None:
         """Drop the states of ``ids``. Ids may change."""

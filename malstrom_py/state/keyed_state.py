@@ -198,7 +198,7 @@ class ManyValues(MutableMapping[Any, Any]):
         raise NotColumnar("values that are not in arrays")
 
     def put_image(self, image: ColumnImage) -> None:
-        """Set the states of keys, which have none."""
+        """Set the states of keys, which have none. After `NotColumnar` nothing has changed."""
         raise NotColumnar("values that are not in arrays")
 
 
@@ -373,7 +373,7 @@ class KeyedState:
             InternalError: another worker's artefacts had a state for one of these keys.
         """
         installed: list[Any] = []
-        if migrate is None and self.arrays() is not None:
+        if migrate is None and self._open_arrays() is not None:
             opened = opened_chain(chain)
             columns = columns_in(opened, slots)
             if columns is not None and self._take_in_columns(columns, "restored from two workers"):
@@ -427,6 +427,11 @@ class KeyedState:
         values: Any = self.values
         return values if isinstance(values, ManyValues) and values.in_arrays and not len(self.timers) else None
 
+    def _open_arrays(self) -> ManyValues | None:
+        """Return the arrays that take an image; None if values are rows."""
+        values = self._columns()
+        return values if values is not None or self.values else self.arrays()
+
     def _written_columns(self, changes: Changes, barrier: AbsBarrier, remark: bytes) -> bytes | None:
         """Return an artefact of columns; None if rows have to be written."""
         values = self._columns()
@@ -450,9 +455,7 @@ class KeyedState:
 
     def _take_in_columns(self, image: ColumnImage, how: str) -> bool:
         """Install an image into arrays; False if they do not hold it."""
-        values = self._columns()
-        if values is None:
-            values = None if self.values else self.arrays()
+        values = self._open_arrays()
         if values is None:
             return False
         try:
