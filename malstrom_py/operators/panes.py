@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.state.change_log import SlotsOf
-from malstrom_py.state.column_image import ColumnImage, states_of
+from malstrom_py.state.column_image import ColumnImage, distinct, states_of
 from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.groups import Groups
@@ -110,10 +110,9 @@ class Panes(ManyValues):
         return dict(zip(pane.keys().to_pylist(), self._states(pane), strict=True))
 
     def changed_keys(self) -> Iterator[Any]:
-        return chain.from_iterable(column.to_pylist() for column in self._changed())
+        return chain.from_iterable(column.to_pylist() for column in self.changed_columns())
 
-    def _changed(self) -> list[pa.Array]:
-        """Return, once, the keys to whose arrays something was added, by pane."""
+    def changed_columns(self) -> list[pa.Array]:
         changed = []
         for _, groups in self._arrays():
             ids = groups.changed.nonzero()[0]
@@ -130,9 +129,6 @@ class Panes(ManyValues):
     @property
     def in_arrays(self) -> bool:
         return bool(self._aggregations) and not any(isinstance(there, dict) for there in self.open.values())
-
-    def changed_column(self) -> pa.Array:
-        return one_column(self._changed()).unique()
 
     def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
         import numpy as np
@@ -165,8 +161,15 @@ class Panes(ManyValues):
             gone_slots,
         )
 
-    def keys_in(self, slots: Collection[int], slots_of: SlotsOf) -> pa.Array:
-        return one_column([groups.keys_in(slots, slots_of) for _, groups in self._arrays()]).unique()
+    def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
+        import numpy as np
+        import pyarrow as pa
+
+        parts = [groups.in_slots(wanted, slots_of) for _, groups in self._arrays()]
+        keys = one_column([part for part, _ in parts])
+        _, first = np.unique(distinct(keys)[1], return_index=True)
+        slots = np.concatenate([np.zeros(0, np.int64), *(part for _, part in parts)])
+        return keys.take(pa.array(first)), slots[first]
 
     def found(self, keys: pa.Array) -> pa.Array:
         import numpy as np

@@ -125,12 +125,12 @@ class FigureStates(ManyValues):
     def in_arrays(self) -> bool:
         return self.groups is not None and not self._left
 
-    def changed_column(self) -> pa.Array:
+    def changed_columns(self) -> list[pa.Array]:
         groups = self._groups()
         ids = groups.live()
         ids = ids[groups.changed[ids]]
         groups.changed[ids] = False
-        return groups.keys(ids)
+        return [groups.keys(ids)]
 
     def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
         import numpy as np
@@ -148,8 +148,8 @@ class FigureStates(ManyValues):
         image = ColumnImage(groups.keys(ids), slots, groups.columns(ids), shape, None, gone, gone_slots)
         return image.without_absent()
 
-    def keys_in(self, slots: Collection[int], slots_of: SlotsOf) -> pa.Array:
-        return self._groups().keys_in(slots, slots_of)
+    def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
+        return self._groups().in_slots(wanted, slots_of)
 
     def found(self, keys: pa.Array) -> pa.Array:
         return keys.filter(pa_flags(self._groups().find(keys) >= 0))

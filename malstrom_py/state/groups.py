@@ -202,12 +202,16 @@ class Groups:
             self._slots[unknown] = np.array(slots_of(self.keys(unknown).to_pylist()), np.int64)
         return self._slots[ids]
 
-    def keys_in(self, slots: Collection[int], slots_of: Callable[[Sequence[Any]], Sequence[int]]) -> pa.Array:
-        """Return the keys with state in ``slots``. ``slots_of`` as of `slots`."""
+    def in_slots(
+        self, wanted: Collection[int], slots_of: Callable[[Sequence[Any]], Sequence[int]]
+    ) -> tuple[pa.Array, Array]:
+        """Return the keys with state in ``wanted`` slots, and the slot of each. ``slots_of`` as of `slots`."""
         import numpy as np
 
         ids = self.live()
-        return self.keys(ids[np.isin(self.slots(ids, slots_of), list(slots))])
+        slots = self.slots(ids, slots_of)
+        there = np.isin(slots, list(wanted))
+        return self.keys(ids[there]), slots[there]
 
     def take(self, ids: Array) -> None:
         """Drop the states of ``ids``. Ids may change."""

@@ -174,8 +174,8 @@ class ManyValues(MutableMapping[Any, Any]):
         """
         return False
 
-    def changed_column(self) -> pa.Array:
-        """Do as `changed_keys`, as a column."""
+    def changed_columns(self) -> list[pa.Array]:
+        """Do as `changed_keys`, as columns; a key may be in several."""
         raise NotColumnar("values that are not in arrays")
 
     def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
@@ -185,8 +185,8 @@ class ManyValues(MutableMapping[Any, Any]):
         """
         raise NotColumnar("values that are not in arrays")
 
-    def keys_in(self, slots: Collection[int], slots_of: SlotsOf) -> pa.Array:
-        """Return the keys with state in ``slots``."""
+    def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
+        """Return the keys with state in ``wanted`` slots, and a vector of their slots. ``slots_of`` as of `image`."""
         raise NotColumnar("values that are not in arrays")
 
     def found(self, keys: pa.Array) -> pa.Array:
@@ -203,16 +203,17 @@ class ManyValues(MutableMapping[Any, Any]):
 
 
 class KeyedState:
-    """``values``: key -> state, a plain dict that the loops of the steps use; ``timers``: the timers of keys.
+    """The state of ``step``. ``values``: key -> state, a plain dict that the loops of the steps use; ``timers``: the
+    timers of keys.
 
     ``arrays``, if the step may keep values in arrays: returns such a mapping without keys, None if it keeps rows now.
     ``untried``: whether `try_first` has yet to check that a state can be stored in a snapshot.
     """
 
-    __slots__ = ("_changes", "_codec", "_step", "arrays", "timers", "untried", "values")
+    __slots__ = ("_changes", "_codec", "arrays", "step", "timers", "untried", "values")
 
     def __init__(self, step: str, codec: Codec) -> None:
-        self._step = step
+        self.step = step
         self._codec = codec
         self._changes: Changes | None = None
         self.values: dict[Any, Any] = {}
@@ -245,7 +246,7 @@ class KeyedState:
         if values:
             self.untried = False
             for key in dict.fromkeys((next(iter(values)), next(reversed(values)))):
-                self._codec.encode_rows_at_rest([[key, values[key], []]], step=self._step)
+                self._codec.encode_rows_at_rest([[key, values[key], []]], step=self.step)
 
     def note(self, keys: Iterable[Any]) -> None:
         """Note that the values of ``keys`` may change, or have changed. Costs nothing unless changes are tracked."""
@@ -269,13 +270,13 @@ class KeyedState:
             case Collect():
                 taken = self.collect(message.keys)
                 if taken is not None:
-                    message.states[self._step] = taken
+                    message.states[self.step] = taken
             case Acquire():
-                if self._step in message.states:
-                    self.acquire(message.states[self._step])
+                if self.step in message.states:
+                    self.acquire(message.states[self.step])
             case AbsBarrier():
                 made = self.artefact(message, remark=remark) if self._changes is not None else self.snapshot()
-                message.backend.persist(self._step, made)
+                message.backend.persist(self.step, made)
             case _:
                 """`Rescale` and `SuspendMarker` change no state."""
 
@@ -298,33 +299,19 @@ class KeyedState:
         The cost depends on ``keys``, not on all state: a move collects many small groups of keys.
         """
         taken = list(keys)
-        known = self.values
-        if self._columns() is not None:
+        if self.by_slot:
             with suppress(NotColumnar):
-                return self.collect_column(keys_as_column(taken))
-        values = known.take(taken) if isinstance(known, ManyValues) else list(map(known.pop, taken, repeat(None)))
-        times = {key: woken for key in taken if (woken := self.timers.take(key))} if len(self.timers) else {}
-        if any(map(is_, values, repeat(None))):
-            held = [value is not None or key in times for key, value in zip(taken, values, strict=True)]
-            taken, values = list(compress(taken, held)), list(compress(values, held))
-        self.note(taken)
-        return self._codec.encode_states_in_flight(taken, values, times, step=self._step) if taken else None
-
-    def acquire(self, states: bytes) -> None:
-        """Install the result of `collect` from another worker. `InternalError` if a key already has state here (R5)."""
-        how = "acquired, but the key already has state here"
-        sent = self._codec.decode_in_flight(states, step=self._step)
-        if type(sent) is bytes:
-            chain = opened_chain([sent])
-            image = columns_in(chain)
-            if image is not None and not self._take_in_columns(image, how):
-                self._take_in(*states_of(image), {}, how)
-        else:
-            keys, values, times = sent
-            self._take_in(keys, values, times, how)
+                return self._collect_column(keys_as_column(taken))
+        return self._collect_rows(taken)
 
     def collect_column(self, keys: pa.Array) -> bytes | None:
-        """Do as `collect`, for a column of keys that differ, while values are in arrays. `NotColumnar` if it cannot."""
+        """Do as `collect`, for a column of keys that differ."""
+        try:
+            return self._collect_column(keys)
+        except NotColumnar:
+            return self._collect_rows(keys.to_pylist())
+
+    def _collect_column(self, keys: pa.Array) -> bytes | None:
         values = self._columns()
         if values is None:
             raise NotColumnar("states that are in a dict")
@@ -337,13 +324,36 @@ class KeyedState:
         if not len(image.keys):
             return None
         sent = column_artefact(image._replace(gone=None, gone_slots=None), delta=False)
-        return self._codec.encode_in_flight(sent, step=self._step)
+        return self._codec.encode_in_flight(sent, step=self.step)
+
+    def _collect_rows(self, taken: list[Any]) -> bytes | None:
+        known = self.values
+        values = known.take(taken) if isinstance(known, ManyValues) else list(map(known.pop, taken, repeat(None)))
+        times = {key: woken for key in taken if (woken := self.timers.take(key))} if len(self.timers) else {}
+        if any(map(is_, values, repeat(None))):
+            held = [value is not None or key in times for key, value in zip(taken, values, strict=True)]
+            taken, values = list(compress(taken, held)), list(compress(values, held))
+        self.note(taken)
+        return self._codec.encode_states_in_flight(taken, values, times, step=self.step) if taken else None
+
+    def acquire(self, states: bytes) -> None:
+        """Install the result of `collect` from another worker. `InternalError` if a key already has state here (R5)."""
+        how = "acquired, but the key already has state here"
+        sent = self._codec.decode_in_flight(states, step=self.step)
+        if type(sent) is bytes:
+            chain = opened_chain([sent])
+            image = columns_in(chain)
+            if image is not None and not self._take_in_columns(image, how):
+                self._take_in(*states_of(image), {}, how)
+        else:
+            keys, values, times = sent
+            self._take_in(keys, values, times, how)
 
     def artefact(self, barrier: AbsBarrier, *, remark: bytes = b"") -> bytes:
         """Return a keyed artefact of the changes since the barrier's parent, or of all state (S2). Requires `track`."""
         changes = self._changes
         if changes is None:
-            raise InternalError(f"step {self._step!r}: its state is not tracked")
+            raise InternalError(f"step {self.step!r}: its state is not tracked")
         made = self._written_columns(changes, barrier, remark)
         if made is not None:
             return made
@@ -355,7 +365,7 @@ class KeyedState:
             due = None
             made = self._written(changes, self._held(), full=True, remark=remark)
         if made is None:
-            raise InternalError(f"step {self._step!r}: its keys have no names in a new chain")
+            raise InternalError(f"step {self.step!r}: its keys have no names in a new chain")
         changes.written(barrier.snapshot, barrier.parent, due)
         self.timers.noted = changes.noted
         return made
@@ -378,9 +388,9 @@ class KeyedState:
             columns = columns_in(opened, slots)
             if columns is not None and self._take_in_columns(columns, "restored from two workers"):
                 return installed, opened[-1].note
-        for image in slots_in(chain, self._codec, slots=slots, step=self._step):
+        for image in slots_in(chain, self._codec, slots=slots, step=self.step):
             if len(set(image.keys)) != len(image.keys):
-                raise SnapshotError(f"step {self._step!r}: the state to restore is damaged: it has a key twice")
+                raise SnapshotError(f"step {self.step!r}: the state to restore is damaged: it has a key twice")
             taken = image if migrate is None else _migrated(image, migrate)
             self._take_in(taken.keys, taken.values, taken.times, "restored from two workers")
             installed += taken.keys
@@ -390,11 +400,11 @@ class KeyedState:
         """Write the next artefact as changes since ``snapshot``, whose state is the installed one. Requires `track`."""
         changes = self._changes
         if changes is None:
-            raise InternalError(f"step {self._step!r}: its state is not tracked")
+            raise InternalError(f"step {self.step!r}: its state is not tracked")
         columns = self._columns()
         changes.continued(snapshot, [] if columns is not None else self._held())
         if columns is not None:
-            columns.changed_column()
+            columns.changed_columns()
         elif isinstance(self.values, ManyValues):
             self.values.changed_keys()
         self.timers.noted = changes.noted
@@ -403,24 +413,39 @@ class KeyedState:
         """Set the initial ``states``, by key. `CodecError` if the state is tracked and one cannot be stored."""
         if self.tracked:
             rows = [[key, value, []] for key, value in states.items()]
-            self._codec.encode_rows_at_rest(rows, step=self._step)
+            self._codec.encode_rows_at_rest(rows, step=self.step)
         self._take_in(list(states), list(states.values()), {}, "present before its initial state was set")
 
     def snapshot(self) -> bytes:
         """Return all state as a full artefact of one slot, for a step whose keys are on no other worker."""
         made = self._written(Changes(_in_one_slot), self._held(), full=True, remark=b"")
         if made is None:
-            raise InternalError(f"step {self._step!r}: its keys have no names in a new chain")
+            raise InternalError(f"step {self.step!r}: its keys have no names in a new chain")
         return made
 
     def restore(self, state: bytes, owned: Callable[[Any], bool] = lambda key: True) -> None:
         """Install the result of `snapshot`, for the keys that are ``owned`` here (S5: any N restores on any M)."""
-        for _, key, value, times in entries_in([state], self._codec, step=self._step):
+        for _, key, value, times in entries_in([state], self._codec, step=self.step):
             if owned(key):
                 if value is not None:
                     self.values[key] = value
                 for time in times:
                     self.timers.set(key, time)
+
+    @property
+    def by_slot(self) -> bool:
+        """Whether state is taken by slot, with `in_slots` and `collect_column`: without an object per key."""
+        return self._columns() is not None
+
+    def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
+        """Return the keys with state in ``wanted`` slots, and a vector of their slots. `NotColumnar` unless `by_slot`.
+
+        ``slots_of`` is the one of `track`, or equals it.
+        """
+        values = self._columns()
+        if values is None:
+            raise NotColumnar("states that are in a dict")
+        return values.in_slots(wanted, slots_of)
 
     def _columns(self) -> ManyValues | None:
         """Return the values if they are in arrays, and no key has timers."""
@@ -437,7 +462,8 @@ class KeyedState:
         values = self._columns()
         if values is None:
             return None
-        self.note_column(values.changed_column())
+        for column in values.changed_columns():
+            self.note_column(column)
         try:
             due = changes.due_column(barrier.parent)
             if not changes.as_columns(full=due is None):
@@ -461,7 +487,7 @@ class KeyedState:
         try:
             held = values.found(image.keys)
             if len(held):
-                raise InternalError(f"step {self._step!r}: state of key {shown(held[0].as_py())} was {how}")
+                raise InternalError(f"step {self.step!r}: state of key {shown(held[0].as_py())} was {how}")
             values.put_image(image)
         except NotColumnar:
             return False
@@ -490,7 +516,7 @@ class KeyedState:
 
     def _written(self, changes: Changes, keys: list[Any], *, full: bool, remark: bytes) -> bytes | None:
         """Return an artefact of ``keys``; None if it must be a full one (`Changes.names`)."""
-        codec, step = self._codec, self._step
+        codec, step = self._codec, self.step
         woken = self.timers.keys()
         times = {key: self.timers.times(key) for key in keys if key in woken} if woken else {}
         gone: list[Any] = []
@@ -511,7 +537,7 @@ class KeyedState:
         held: set[Any] = set()
         self.interrogate(AnyOf(set(keys)), held)
         for key in held:
-            raise InternalError(f"step {self._step!r}: state of key {shown(key)} was {how}")
+            raise InternalError(f"step {self.step!r}: state of key {shown(key)} was {how}")
         self.note(keys)
         if isinstance(self.values, ManyValues):
             self.values.set_many(keys, values)
