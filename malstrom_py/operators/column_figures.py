@@ -48,7 +48,7 @@ class ColumnFigures:
             self._state.note(values.changed_keys())
 
     def _of(self, batch: Batch, *, result: bool) -> list[pa.Array] | None:
-        if self._rows_only:
+        if self._rows_only or self._state.expiry is not None:  # how long a state lasts is known by key
             return None
         if isinstance(batch, ColumnBatch):
             try:

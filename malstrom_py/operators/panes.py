@@ -18,7 +18,7 @@ from malstrom_py.state.column_image import ColumnImage, distinct, states_of
 from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.groups import Groups
-from malstrom_py.state.keyed_state import ManyValues
+from malstrom_py.state.many_values import ManyValues
 
 if TYPE_CHECKING:
     import pyarrow as pa
