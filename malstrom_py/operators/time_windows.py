@@ -15,10 +15,10 @@ from typing import Any
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.messages import MIN_EPOCH, AbsBarrier, StateMessage
+from malstrom_py.data.messages import MIN_EPOCH
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import keys_of
-from malstrom_py.operators.panes import Pane, Panes, Split, keys_in, split_by_span
+from malstrom_py.operators.panes import Pane, Panes, Split, split_by_span
 from malstrom_py.operators.window import CLOSE, Emit, Gathering, WindowOperator
 from malstrom_py.state.groups import Groups
 from malstrom_py.windows import WINDOW_RESULT
@@ -70,11 +70,6 @@ class TimeWindows(WindowOperator):
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if not (self._by_columns and isinstance(batch, ColumnBatch) and self._add_columns(batch, out)):
             super().on_batch(batch, out)
-
-    def on_control(self, message: StateMessage, out: Outlet) -> None:
-        if isinstance(message, AbsBarrier):
-            self.state.note(self._panes.changed_keys())
-        super().on_control(message, out)
 
     def _add_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
         """Add the rows of ``batch`` by columns; False if it has no columns of keys, times or values."""
@@ -160,8 +155,10 @@ class TimeWindows(WindowOperator):
             states = self._states_of(start)
             for pane in [pane for pane in panes if pane == start or (not self._whole and pane < start + step)]:
                 gone = self._panes.pop_pane(pane)
-                if self.state.tracked:
-                    self.state.note(keys_in(gone))
+                if isinstance(gone, dict):
+                    self.state.note(gone)
+                else:
+                    self.state.note_column(gone.keys())
             self._changed.pop(start, None)
             self._reached = start + size - 1
             self._send(start, states, out)

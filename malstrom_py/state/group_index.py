@@ -119,9 +119,10 @@ class GroupIndex:
     ([1, -1], ['ann', 'bob', None])
     """
 
-    __slots__ = ("_index", "_kind", "_null")
+    __slots__ = ("_column", "_index", "_kind", "_null")
 
     def __init__(self) -> None:
+        self._column: pa.Array | None = None
         self._kind: ColumnKind | None = None
         self._index: Any = None  # made with the first key that is not None
         self._null = False  # until then: whether None has the id 0
@@ -157,7 +158,9 @@ class GroupIndex:
 
         if self._index is None or self._kind is None:
             return pa.nulls(int(self._null))
-        return self._index.keys(_types()[self._kind])
+        if self._column is None or len(self._column) < len(self._index):
+            self._column = self._index.keys(_types()[self._kind])
+        return self._column
 
     def _rows(self, column: pa.Array, *, add: bool) -> GroupedRows:
         import numpy as np

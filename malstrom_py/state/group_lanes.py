@@ -5,12 +5,13 @@ Rule: `Lane.check` and `Lane.check_merge` raise what can be raised, so that afte
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.row_form import python_values
 from malstrom_py.state.accelerator import kernels
+from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import GroupedRows, NotColumnar
 from malstrom_py.state.group_values import (
     Array,
@@ -108,6 +109,18 @@ class Lane:
     def set(self, ids: Array, arrays: Any) -> None:
         raise NotImplementedError
 
+    def columns(self, ids: Array) -> list[pa.Array]:
+        """Return the states of ``ids`` as columns, which `shape` makes the states of the row path."""
+        return [self.finish(ids)]
+
+    def shape(self, first: int) -> StoredShape:
+        """Return the shape of a state whose `columns` are numbered from ``first`` on."""
+        return first
+
+    def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
+        """Return what `set` takes, for the result of `columns`; `NotColumnar` if they do not fit."""
+        raise NotImplementedError
+
 
 class _Count(Lane):
     """``has`` is not used without skip_nulls; with it a key without a count has the state None."""
@@ -151,6 +164,21 @@ class _Count(Lane):
 
     def set(self, ids: Array, arrays: Array) -> None:
         self.seen[ids] = arrays
+
+    def columns(self, ids: Array) -> list[pa.Array]:
+        seen = self.seen[ids]
+        return [arrow_of(seen, seen > 0 if self.skips else None, None)]
+
+    def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Array:
+        return _counts(columns[0], nulls=self.skips)
+
+
+def _counts(column: pa.Array, *, nulls: bool) -> Array:
+    """Return a column of counts, null as 0. `NotColumnar` if it is another, or has nulls without ``nulls``."""
+    values = numbers_of(column)
+    if values.data.dtype.kind == "f" or (values.valid is not None and not nulls):
+        raise NotColumnar("a column that is not of counts")
+    return values.data
 
 
 class _Sum(Lane):
@@ -276,6 +304,21 @@ class _Sum(Lane):
         if has is not None:
             self.has[ids] = has
 
+    def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
+        return self._arrays_of_column(columns[0], None)
+
+    def _arrays_of_column(self, column: pa.Array, seen: Array | None) -> Any:
+        import numpy as np
+
+        values = numbers_of(column)
+        if values.valid is not None and not self.skips:
+            raise NotColumnar("a sum that is None")
+        self.check_type(values.type if values.any else None)
+        if values.data.dtype.kind != "f" and len(values.data) and largest_of(values.data) >= SAFE:
+            raise NotColumnar("a sum beyond 62 bits")
+        has = np.ones(len(values.data), np.bool_) if values.valid is None else values.valid
+        return values.data, has if self.skips else None, values.type if values.any else None, seen
+
 
 class _Mean(_Sum):
     """A sum, and how many values it is of."""
@@ -318,6 +361,19 @@ class _Mean(_Sum):
         super().set(ids, arrays)
         self.seen[ids] = arrays[3]
 
+    def columns(self, ids: Array) -> list[pa.Array]:
+        seen = self.seen[ids]
+        there = seen > 0 if self.skips else None
+        return [arrow_of(seen, there, None), arrow_of(self.totals[ids], there, self.type)]
+
+    def shape(self, first: int) -> StoredShape:
+        pair = (first, first + 1)
+        return {"where": first, "is": pair, "else": None} if self.skips else pair
+
+    def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
+        seen, totals = columns
+        return self._arrays_of_column(totals, _counts(seen, nulls=self.skips))
+
 
 class _Kept(Lane):
     """Keeps one of the values: the base of min, max, first and last."""
@@ -352,6 +408,15 @@ class _Kept(Lane):
         type_ = types[kind] if kinds else None
         self.check_type(type_)
         return typed([kind(0) if state is None else state for state in states], kind), type_
+
+    def _kept_of(self, column: pa.Array) -> tuple[Array, pa.DataType | None, Array]:
+        """Return the values of a column, their type if there is one, and which are not null."""
+        import numpy as np
+
+        values = comparable(column)
+        type_ = values.type if values.any else None
+        self.check_type(type_)
+        return values.data, type_, np.ones(len(values.data), np.bool_) if values.valid is None else values.valid
 
     def set(self, ids: Array, arrays: Any) -> None:
         kept, type_, has = arrays[:3]
@@ -428,6 +493,10 @@ class _Best(_Kept):
         super().set(ids, arrays)
         self.odd = self.odd or arrays[3]
 
+    def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
+        kept, type_, has = self._kept_of(columns[0])
+        return kept, type_, has, is_odd(kept)
+
 
 class _Edge(_Kept):
     """``none``: the value kept is None; ``knows_none``: there may be such."""
@@ -492,6 +561,19 @@ class _Edge(_Kept):
         super().set(ids, arrays)
         self.none[ids] = arrays[3]
         self.knows_none = self.knows_none or bool(arrays[3].any())
+
+    def columns(self, ids: Array) -> list[pa.Array]:
+        has = self.has[ids]
+        return [self.finish(ids), arrow_of(has, has, None)]
+
+    def shape(self, first: int) -> StoredShape:
+        return {"where": first + 1, "is": (first,), "else": None if self.skips else ()}
+
+    def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
+        column, there = columns
+        kept, type_, known = self._kept_of(column)
+        has = there.is_valid().to_numpy(zero_copy_only=False)
+        return kept, type_, has, has & ~known
 
 
 LANES: Final[dict[str | None, Callable[[Aggregation[Any, Any]], Lane]]] = {

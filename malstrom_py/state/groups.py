@@ -7,11 +7,12 @@ the caller then takes `Groups.states` into a dict and continues with rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.state.accelerator import kernels
+from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, keys_as_column
 from malstrom_py.state.group_lanes import CAPACITY, LANES, lane_of
 from malstrom_py.state.group_values import Array, Values, longer, picked
@@ -49,7 +50,7 @@ class Groups:
             if rows must do it: nothing has changed then.
     """
 
-    __slots__ = ("_index", "_lanes", "_live", "aggregations", "changed")
+    __slots__ = ("_index", "_lanes", "_live", "_slots", "aggregations", "changed")
 
     def __init__(self, aggregations: Sequence[Aggregation[Any, Any]]) -> None:
         import numpy as np
@@ -59,6 +60,7 @@ class Groups:
         self._lanes = [lane_of(one) for one in aggregations]
         self._live = np.zeros(CAPACITY, np.bool_)
         self.changed = np.zeros(CAPACITY, np.bool_)
+        self._slots = np.full(0, -1)
 
     @staticmethod
     def supports(aggregations: Sequence[Aggregation[Any, Any]]) -> bool:
@@ -165,6 +167,53 @@ class Groups:
             lane.set(ids, of_lane)
         self._mark(ids)
 
+    def columns(self, ids: Array) -> list[pa.Array]:
+        """Return the states of ``ids`` as columns, of which `stored_shapes` make the states of the row path."""
+        return [column for lane in self._lanes for column in lane.columns(ids)]
+
+    def stored_shapes(self) -> list[StoredShape]:
+        """Return per aggregation the shape of its states in `columns`."""
+        shapes, first = [], 0
+        nothing = self.live()[:0]
+        for lane in self._lanes:
+            shapes.append(lane.shape(first))
+            first += len(lane.columns(nothing))
+        return shapes
+
+    def put_columns(self, keys: pa.Array, columns: Sequence[pa.Array]) -> None:
+        """Set the states of ``keys``, which differ, to what `columns` returned."""
+        left, arrays, nothing = list(columns), [], self.live()[:0]
+        for lane in self._lanes:
+            width = len(lane.columns(nothing))
+            arrays.append(lane.arrays_of_columns(left[:width]))
+            del left[:width]
+        ids = self._grown(keys).ids
+        for lane, of_lane in zip(self._lanes, arrays, strict=True):
+            lane.set(ids, of_lane)
+        self._mark(ids)
+
+    def slots(self, ids: Array, slots_of: Callable[[Sequence[Any]], Sequence[int]]) -> Array:
+        """Return the slots of the keys of ``ids``. ``slots_of`` is called for each key once; it is always the same."""
+        import numpy as np
+
+        if len(self._slots) < len(self._live):
+            self._slots = longer(self._slots, len(self._live), -1)
+        unknown = ids[self._slots[ids] < 0]
+        if len(unknown):
+            self._slots[unknown] = np.array(slots_of(self.keys(unknown).to_pylist()), np.int64)
+        return self._slots[ids]
+
+    def in_slots(
+        self, wanted: Collection[int], slots_of: Callable[[Sequence[Any]], Sequence[int]]
+    ) -> tuple[pa.Array, Array]:
+        """Return the keys with state in ``wanted`` slots, and the slot of each. ``slots_of`` as of `slots`."""
+        import numpy as np
+
+        ids = self.live()
+        slots = self.slots(ids, slots_of)
+        there = np.isin(slots, list(wanted))
+        return self.keys(ids[there]), slots[there]
+
     def take(self, ids: Array) -> None:
         """Drop the states of ``ids``. Ids may change."""
         for lane in self._lanes:
@@ -206,5 +255,6 @@ class Groups:
         self._index.group(keys)
         self._live = picked(self._live, live)
         self.changed = picked(self.changed, live)
+        self._slots = self._slots[:0]
         for lane in self._lanes:
             lane.pick(live)
