@@ -15,6 +15,7 @@ from malstrom_py.agg import Aggregation
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.groups import Groups
+from malstrom_py.state.key_symbols import KeySymbols, SymbolIndex, Symbols
 from malstrom_py.state.keyed_state import ManyValues
 
 if TYPE_CHECKING:
@@ -33,33 +34,39 @@ class Panes(ManyValues):
     >>> import pyarrow as pa
     >>> from malstrom_py import agg
     >>> panes = Panes([agg.count()])
-    >>> panes.fold(0, pa.array(["ant", "bee", "ant"]), [None]), panes.fold(10, pa.array(["ant"]), [None])
+    >>> numbers = panes.symbols.of(pa.array(["ant", "bee", "ant"]))
+    >>> panes.fold(0, numbers, [None]), panes.fold(10, numbers[2:], [None])
     (True, True)
     >>> panes["ant"], panes.rows_at(0), len(panes)
     ({0: 2, 10: 1}, {'ant': 2, 'bee': 1}, 2)
     """
 
-    __slots__ = ("_aggregations", "_rows_only", "_single", "open")
+    __slots__ = ("_aggregations", "_rows_only", "_single", "open", "symbols")
 
     def __init__(self, aggregations: Sequence[Aggregation[Any, Any]] = (), *, single: bool = True) -> None:
         self.open: dict[int, Pane] = {}
         self._aggregations = aggregations
         self._single = single
         self._rows_only: set[int] = set()
+        self.symbols = KeySymbols()
+        """The keys of all panes that are arrays, as numbers."""
 
     # Adding
 
-    def fold(self, pane: int, keys: pa.Array, columns: Sequence[pa.Array | None]) -> bool:
-        """Add rows to a pane: ``keys``, and a column per aggregation. False: nothing has changed, rows must do it."""
+    def fold(self, pane: int, symbols: Symbols, columns: Sequence[pa.Array | None]) -> bool:
+        """Add rows to a pane: the numbers of their keys in `symbols`, and a column per aggregation.
+
+        False: nothing has changed, and rows must do it.
+        """
         groups = self.open.get(pane)
         try:
             if groups is None:
-                groups = Groups(self._aggregations)
+                groups = self._groups()
             elif isinstance(groups, dict):
                 if pane in self._rows_only:
                     return False
                 groups = self._grouped(groups)
-            groups.fold(keys, columns)
+            groups.fold(symbols, columns)
         except NotColumnar:
             self._rows_only.add(pane)
             return False
@@ -81,6 +88,11 @@ class Panes(ManyValues):
         """Remove a pane."""
         self._rows_only.discard(pane)
         return self.open.pop(pane)
+
+    def forget_keys(self) -> None:
+        """Forget the keys of panes that were removed, which are no longer used."""
+        indexes = (pane.index for pane in self.open.values() if isinstance(pane, Groups))
+        self.symbols.forget([index for index in indexes if isinstance(index, SymbolIndex)])
 
     def merged(
         self, panes: Iterable[int], merge: Callable[[Any, Any], Any], keys: Collection[Any] | None = None
@@ -195,8 +207,11 @@ class Panes(ManyValues):
         states = groups.states(ids)
         return states[0] if self._single else [list(of_key) for of_key in zip(*states, strict=True)]
 
+    def _groups(self) -> Groups:
+        return Groups(self._aggregations, SymbolIndex(self.symbols))
+
     def _grouped(self, states: dict[Any, Any]) -> Groups:
-        groups = Groups(self._aggregations)
+        groups = self._groups()
         if states:
             self._put(groups, states)
         return groups

@@ -19,6 +19,7 @@ from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import keys_of
 from malstrom_py.operators.panes import Pane, Panes, Split, keys_in, split_by_span
 from malstrom_py.operators.window import CLOSE, Emit, Gathering, WindowOperator
+from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.groups import Groups
 from malstrom_py.windows import WINDOW_RESULT
 
@@ -82,12 +83,17 @@ class TimeWindows(WindowOperator):
         split = self._split(batch)
         if split is None:
             return False
+        try:
+            symbols = self._panes.symbols.of(keys)
+        except NotColumnar:
+            return False
         order, spans = split
         if order is not None:
-            keys, columns = keys.take(order), [None if column is None else column.take(order) for column in columns]
+            symbols = symbols[order.to_numpy()]
+            columns = [None if column is None else column.take(order) for column in columns]
         for at, start, rows in spans:
             some = [None if column is None else column.slice(start, rows) for column in columns]
-            if not self._panes.fold(at, keys.slice(start, rows), some):
+            if not self._panes.fold(at, symbols[start : start + rows], some):
                 there = batch.cut(start, start + rows) if order is None else batch.take(order.slice(start, rows))
                 self._add_rows(at, there, out)
         if self.state.untried:
@@ -153,6 +159,7 @@ class TimeWindows(WindowOperator):
             self._changed.pop(start, None)
             self._reached = start + size - 1
             self._send(start, states, out)
+            self._panes.forget_keys()
         self._reached = max(self._reached, reached)
 
     def _send(self, start: int, states: Pane, out: Outlet) -> None:

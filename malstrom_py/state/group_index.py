@@ -8,6 +8,8 @@ one kind: integers that fit 64 bits, text, or bytes; None beside any of them. Wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import compress, count, repeat
+from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.schema import ColumnKind, kind_of
@@ -131,13 +133,30 @@ class GroupIndex:
 
     def group(self, column: pa.Array) -> GroupedRows:
         """Return the rows of ``column``, whose keys have ids from now on. Raises like `ids`."""
+        import numpy as np
+
         codes, keys = self._encoded(column)
         ids = self._ids
-        before = len(ids)
-        which = _int32([ids.setdefault(key, len(ids)) for key in keys])
-        if before == 0 and len(which) == len(ids):
-            return GroupedRows(codes, codes, which)
+        if not ids:
+            ids.update(zip(keys, range(len(keys)), strict=True))
+            return GroupedRows(codes, codes, np.arange(len(keys), dtype=np.int32))
+        known = list(map(ids.get, keys))
+        if None in known:
+            new = compress(keys, map(is_, known, repeat(None)))
+            ids.update(zip(new, count(len(ids)), strict=False))
+            known = list(map(ids.__getitem__, keys))
+        which = np.array(known, np.int32)
         return GroupedRows(which[codes], codes, which)
+
+    def fresh(self) -> GroupIndex:
+        """Return an empty index."""
+        return GroupIndex()
+
+    def raw(self, ids: Any) -> pa.Array:
+        """Return what `group` takes for the keys of ``ids``."""
+        import pyarrow as pa
+
+        return self.keys().take(pa.array(ids))
 
     def find(self, column: pa.Array) -> Ids:
         """Return the id of each key of ``column``, as int32; -1 for a key without one. Raises like `ids`."""

@@ -14,6 +14,7 @@ from malstrom_py.agg import Aggregation
 from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, keys_as_column
 from malstrom_py.state.group_lanes import CAPACITY, LANES, lane_of
 from malstrom_py.state.group_values import Array, Values, longer, picked
+from malstrom_py.state.key_symbols import SymbolIndex
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,13 +49,15 @@ class Groups:
             if rows must do it: nothing has changed then.
     """
 
-    __slots__ = ("_index", "_lanes", "_live", "aggregations", "changed")
+    __slots__ = ("_lanes", "_live", "aggregations", "changed", "index")
 
-    def __init__(self, aggregations: Sequence[Aggregation[Any, Any]]) -> None:
+    def __init__(
+        self, aggregations: Sequence[Aggregation[Any, Any]], index: GroupIndex | SymbolIndex | None = None
+    ) -> None:
         import numpy as np
 
         self.aggregations = aggregations
-        self._index = GroupIndex()
+        self.index = GroupIndex() if index is None else index
         self._lanes = [lane_of(one) for one in aggregations]
         self._live = np.zeros(CAPACITY, np.bool_)
         self.changed = np.zeros(CAPACITY, np.bool_)
@@ -65,20 +68,20 @@ class Groups:
         return all(one.arrays in LANES for one in aggregations)
 
     def __len__(self) -> int:
-        return int(self._live[: len(self._index)].sum())
+        return int(self._live[: len(self.index)].sum())
 
     def fold(self, keys: pa.Array, columns: Sequence[pa.Array | None]) -> None:
         """Add rows: ``keys`` and, per aggregation, a column of as many values."""
         rows, values = self._prepared(keys, columns)
         for lane, of_lane in zip(self._lanes, values, strict=True):
             lane.fold(rows, of_lane)
-        self._mark(rows.ids)
+        self._mark(rows.which)
 
     def scan(self, keys: pa.Array, columns: Sequence[pa.Array | None]) -> list[pa.Array]:
         """Add rows, as `fold`. Per aggregation return the result after each row."""
         rows, values = self._prepared(keys, columns)
         results = [lane.scan(rows, of_lane) for lane, of_lane in zip(self._lanes, values, strict=True)]
-        self._mark(rows.ids)
+        self._mark(rows.which)
         return results
 
     def merge(self, other: Groups) -> None:
@@ -101,13 +104,8 @@ class Groups:
         Raises:
             NotColumnar: a state of several does not fit arrays. ``parts`` are unchanged.
         """
-        import pyarrow as pa
-
-        made = Groups(parts[0].aggregations)
-        keys = [part.keys() for part in parts]
-        if len({of_part.type for of_part in keys}) > 1:
-            raise NotColumnar("keys of several types")
-        ids = made._grown(pa.concat_arrays(keys)).ids
+        made = Groups(parts[0].aggregations, parts[0].index.fresh())
+        ids = made._grown(_joined([part.index.raw(part.live()) for part in parts])).ids
         start = 0
         for part in parts:
             theirs = part.live()
@@ -118,20 +116,20 @@ class Groups:
                 lane.check_merge(other)
                 lane.check_sums(other, of_part, theirs)
                 lane.merge(other, of_part, theirs)
-        made._mark(ids)
+        made._mark(slice(len(made.index)))
         return made
 
     def live(self) -> Array:
         """Return the ids of the keys that have states, ascending."""
         import numpy as np
 
-        return np.flatnonzero(self._live[: len(self._index)])
+        return np.flatnonzero(self._live[: len(self.index)])
 
     def keys(self, ids: Array | None = None) -> pa.Array:
         """Return the keys of ``ids``, None: of all that have states, in the order of ids."""
         import pyarrow as pa
 
-        keys = self._index.keys()
+        keys = self.index.keys()
         if ids is None:
             ids = self.live()
             if len(ids) == len(keys):
@@ -142,7 +140,7 @@ class Groups:
         """Return the id of each of ``keys``; -1 of those without states. `NotColumnar` as of `GroupIndex.find`."""
         import numpy as np
 
-        ids = self._index.find(keys)
+        ids = self.index.find(keys)
         return np.where((ids >= 0) & self._live[ids], ids, -1)
 
     def finish(self, ids: Array | None = None) -> tuple[pa.Array, list[pa.Array]]:
@@ -183,9 +181,9 @@ class Groups:
     def _grown(self, keys: pa.Array) -> GroupedRows:
         import numpy as np
 
-        rows = self._index.group(keys)
-        if len(self._index) > len(self._live):
-            capacity = 2 * len(self._index)
+        rows = self.index.group(keys)
+        if len(self.index) > len(self._live):
+            capacity = 2 * len(self.index)
             self._live = longer(self._live, capacity, np.False_)
             self.changed = longer(self.changed, capacity, np.False_)
             for lane in self._lanes:
@@ -198,13 +196,25 @@ class Groups:
 
     def _compact(self) -> None:
         """Forget keys without states, once most are: the cost per key taken stays constant."""
-        n, live = len(self._index), self.live()
+        n, live = len(self.index), self.live()
         if n < _COMPACT_FROM or 2 * len(live) > n:
             return
-        keys = self.keys(live)
-        self._index = GroupIndex()
-        self._index.group(keys)
+        keys = self.index.raw(live)
+        self.index = self.index.fresh()
+        self.index.group(keys)
         self._live = picked(self._live, live)
         self.changed = picked(self.changed, live)
         for lane in self._lanes:
             lane.pick(live)
+
+
+def _joined(keys: list[Any]) -> Any:
+    """Join what `GroupIndex.raw` or `SymbolIndex.raw` returned. `NotColumnar` if it is of several types."""
+    import numpy as np
+    import pyarrow as pa
+
+    if isinstance(keys[0], np.ndarray):
+        return np.concatenate(keys)
+    if len({of_part.type for of_part in keys}) > 1:
+        raise NotColumnar("keys of several types")
+    return pa.concat_arrays(keys)
