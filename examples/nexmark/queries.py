@@ -276,56 +276,87 @@ def q14_columns(bids: Stream) -> Rows:
     )
 
 
-def rank(bid: Row) -> int:
-    """Return the rank of a bid's price: 1, 2 or 3."""
-    return 1 if bid["price"] < 10_000 else 2 if bid["price"] < 1_000_000 else 3
+RANKED: Final = ("price", "bidder", "auction")
+"""The fields of a bid that q15, q16 and q17 look at for each rank of its price."""
 
 
-def of_rank(number: int, field: str) -> Callable[[Row], Any]:
-    """Return a function that takes ``field`` of a bid of the rank ``number``, and None of others."""
-    return lambda bid: bid[field] if rank(bid) == number else None
+def ranked(bid: Row) -> Row:
+    """Return a bid with its fields of each rank, None for those that are not its rank."""
+    rank = 1 if bid["price"] < 10_000 else 2 if bid["price"] < 1_000_000 else 3
+    of_ranks = {f"{field}_{one}": bid[field] if one == rank else None for field in RANKED for one in (1, 2, 3)}
+    return {**bid, "all": 0, **of_ranks}
+
+
+def ranked_columns(bids: Stream) -> Stream:
+    """Do the same by Polars expressions."""
+    price = pl.col("price")
+    ranks = {1: price < 10_000, 2: (price >= 10_000) & (price < 1_000_000), 3: price >= 1_000_000}
+    of_ranks = {f"{field}_{one}": pl.when(rank).then(pl.col(field)) for field in RANKED for one, rank in ranks.items()}
+    return bids.with_columns("ranked", all=pl.lit(0), **of_ranks)
 
 
 def per_rank(name: str, field: str, figure: Callable[..., Any]) -> dict[str, Any]:
     """Return the ``figure`` of ``field`` for the bids of each rank."""
-    return {f"{name}_{number}": figure(of_rank(number, field), skip_nulls=True) for number in (1, 2, 3)}
+    return {f"{name}_{rank}": figure(f"{field}_{rank}", skip_nulls=True) for rank in (1, 2, 3)}
 
 
-def bid_statistics() -> dict[str, Any]:
-    """Return the figures of q15 and q16: bids, bidders and auctions, in all and per rank."""
-    return {
-        "bids": agg.count(),
-        **per_rank("bids", "price", agg.count),
-        "bidders": agg.n_unique("bidder"),
-        **per_rank("bidders", "bidder", agg.n_unique),
-        "auctions": agg.n_unique("auction"),
-        **per_rank("auctions", "auction", agg.n_unique),
-    }
+STATISTICS: Final[dict[str, Any]] = {
+    "bids": agg.count(),
+    **per_rank("bids", "price", agg.count),
+    "bidders": agg.n_unique("bidder"),
+    **per_rank("bidders", "bidder", agg.n_unique),
+    "auctions": agg.n_unique("auction"),
+    **per_rank("auctions", "auction", agg.n_unique),
+}
+"""The figures of q15 and q16: bids, bidders and auctions, in all and per rank."""
+
+PRICES: Final[dict[str, Any]] = {
+    "bids": agg.count(),
+    **per_rank("bids", "price", agg.count),
+    "least": agg.min("price"),
+    "most": agg.max("price"),
+    "mean": agg.mean("price"),
+    "sum": agg.sum("price"),
+}
+"""The figures of q17."""
 
 
-def day_row(*key: str) -> Callable[[Any, windows.WindowResult[Row]], Row]:
-    """Return a function that makes a row of a day's figures, with its key if that has a name."""
-    return lambda of, window: {"day": window.start, **dict.fromkeys(key, of), **window.value}
+def per_day(bids: Stream, key: str, figures: dict[str, Any]) -> Rows:
+    """Return rows of the ``figures`` of ranked bids, for each day and each value of the field ``key``."""
+    days = in_time(bids, "bids").key_by(key, key).window("day", windows.tumbling(DAY))
+    return days.aggregate(**figures).map_with_key(
+        "row", lambda of, window: {"day": window.start, **({} if key == "all" else {key: of}), **window.value}
+    )
 
 
 def q15(bids: Stream) -> Rows:
     """Bidding statistics: how many bids, bidders and auctions has each day, in all and per rank of price?"""
-    days = in_time(bids, "bids").key_by("all", lambda bid: 0).window("day", windows.tumbling(DAY))
-    return days.aggregate(**bid_statistics()).map_with_key("row", day_row())
+    return per_day(bids.map("ranked", ranked), "all", STATISTICS)
+
+
+def q15_columns(bids: Stream) -> Rows:
+    """The same, ranked by Polars expressions."""
+    return per_day(ranked_columns(bids), "all", STATISTICS)
 
 
 def q16(bids: Stream) -> Rows:
     """Channel statistics: the same for each channel."""
-    days = in_time(bids, "bids").key_by("channel", "channel").window("day", windows.tumbling(DAY))
-    return days.aggregate(**bid_statistics()).map_with_key("row", day_row("channel"))
+    return per_day(bids.map("ranked", ranked), "channel", STATISTICS)
+
+
+def q16_columns(bids: Stream) -> Rows:
+    """The same, ranked by Polars expressions."""
+    return per_day(ranked_columns(bids), "channel", STATISTICS)
 
 
 def q17(bids: Stream) -> Rows:
     """Auction statistics: how many bids of each rank, and which prices, has each auction per day?"""
-    days = in_time(bids, "bids").key_by("auction", "auction").window("day", windows.tumbling(DAY))
-    prices = {"least": agg.min("price"), "most": agg.max("price"), "mean": agg.mean("price"), "sum": agg.sum("price")}
-    figures = days.aggregate(bids=agg.count(), **per_rank("bids", "price", agg.count), **prices)
-    return figures.map_with_key("row", day_row("auction"))
+    return per_day(bids.map("ranked", ranked), "auction", PRICES)
+
+
+def q17_columns(bids: Stream) -> Rows:
+    """The same, ranked by Polars expressions."""
+    return per_day(ranked_columns(bids), "auction", PRICES)
 
 
 def q18(bids: Stream) -> Rows:
@@ -356,16 +387,20 @@ QUERIES: Final[dict[str, Query]] = {
 """Name -> query."""
 
 COLUMNS: Final[dict[str, Query]] = {
-    query.__name__.removesuffix("_columns"): query for query in (q1_columns, q2_columns, q3_columns, q14_columns)
+    query.__name__.removesuffix("_columns"): query
+    for query in (q1_columns, q2_columns, q3_columns, q14_columns, q15_columns, q16_columns, q17_columns)
 }
 """Name -> query as written for columns, where that is different."""
 
 
+def query_of(name: str, events: Events) -> Query:
+    """Return the query ``name`` as written for rows, or for columns if ``events`` gives these."""
+    return COLUMNS.get(name, QUERIES[name]) if events.columns else QUERIES[name]
+
+
 def job_of(name: str, events: Events, out: sinks.StatelessSink | sinks.TransactionalSink) -> mp.Job:
     """Return the job that writes the results of query ``name`` over ``events`` to ``out``."""
-    query = COLUMNS.get(name, QUERIES[name]) if events.columns else QUERIES[name]
-    job = mp.Job(f"nexmark-{name}")
-    query(**{stream: job.source(stream, getattr(events, stream)()) for stream in signature(query).parameters}).sink(
-        "out", out
-    )
+    query, job = query_of(name, events), mp.Job(f"nexmark-{name}")
+    streams = {stream: job.source(stream, getattr(events, stream)()) for stream in signature(query).parameters}
+    query(**streams).sink("out", out)
     return job

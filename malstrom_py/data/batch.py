@@ -34,7 +34,7 @@ class Batch:
     (3, [10, 30])
     """
 
-    __slots__ = ("keys", "part", "timestamps", "values")
+    __slots__ = ("_span", "keys", "part", "timestamps", "values")
 
     columns: pa.RecordBatch | None = None
     """The values as columns; None if the batch has rows only."""
@@ -52,11 +52,13 @@ class Batch:
         keys: list[Any] | None = None,
         timestamps: list[int] | None = None,
         part: str | None = None,
+        span: tuple[int, int] | None = None,
     ) -> None:
         self.values = values
         self.keys = keys
         self.timestamps = timestamps
         self.part = part
+        self._span = span
 
     def __len__(self) -> int:
         return len(self.values)
@@ -65,17 +67,25 @@ class Batch:
         columns = [name for name in ("keys", "values", "timestamps") if getattr(self, name) is not None]
         return f"Batch({len(self)} rows of {', '.join(columns)})"
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """The smallest and the largest timestamp of a batch that has rows and timestamps; known once it was asked."""
+        if self._span is None:
+            timestamps = self.timestamps or [0]
+            self._span = min(timestamps), max(timestamps)
+        return self._span
+
     def with_values(self, values: list[Any]) -> Batch:
         """Return the same rows with other values, one for one."""
-        return Batch(values, keys=self.keys, timestamps=self.timestamps, part=self.part)
+        return Batch(values, keys=self.keys, timestamps=self.timestamps, part=self.part, span=self._span)
 
     def with_keys(self, keys: list[Any]) -> Batch:
         """Return the same rows under other keys, for an exchange: the batch has no part any more."""
-        return Batch(self.values, keys=keys, timestamps=self.timestamps)
+        return Batch(self.values, keys=keys, timestamps=self.timestamps, span=self._span)
 
-    def with_timestamps(self, timestamps: list[int]) -> Batch:
-        """Return the same rows at other times."""
-        return Batch(self.values, keys=self.keys, timestamps=timestamps, part=self.part)
+    def with_timestamps(self, timestamps: list[int], span: tuple[int, int] | None = None) -> Batch:
+        """Return the same rows at other times. ``span``: the smallest and the largest, if they are known."""
+        return Batch(self.values, keys=self.keys, timestamps=timestamps, part=self.part, span=span)
 
     def compress(self, mask: Sequence[Any]) -> Batch:
         """Return the rows whose entry in ``mask`` is true, in order."""
@@ -152,6 +162,7 @@ class ColumnBatch(Batch):
         self._keys = keys
         self._key_data = key_column
         self._timestamps = timestamps
+        self._span = None
         self.time_column = time_column
         self.part = part
         self.named = named
@@ -266,7 +277,7 @@ class ColumnBatch(Batch):
         """Return the batch `with_keys` that are an Arrow or Polars column."""
         return self._keyed(None, keys)
 
-    def with_timestamps(self, timestamps: list[int]) -> ColumnBatch:
+    def with_timestamps(self, timestamps: list[int], span: tuple[int, int] | None = None) -> ColumnBatch:
         return self._timed(timestamps, None)
 
     def with_time_column(self, timestamps: pa.Array) -> ColumnBatch:

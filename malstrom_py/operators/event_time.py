@@ -75,9 +75,10 @@ class AssignTimestamps(Operator):
                 out.send(batch.with_time_column(column))
                 return
         batch, times = call_each(self._fn, batch, self._failures, out)
-        if not self._are_times(times):
+        span = self._span_of(times)
+        if span is None:
             batch, times = self._convert(batch, times, out)
-        out.send(batch.with_timestamps(times))
+        out.send(batch.with_timestamps(times, span))
 
     def _convert(self, batch: Batch, moments: list[Any], out: Outlet) -> tuple[Batch, list[int]]:
         times: list[int] = []
@@ -91,13 +92,12 @@ class AssignTimestamps(Operator):
         return (batch.drop(failed) if failed else batch), times
 
     @staticmethod
-    def _are_times(times: list[Any]) -> bool:
-        """Whether all are plain ints in range: the common case, checked at C speed."""
-        return (
-            all(kind is int for kind in set(map(type, times)))
-            and min(times, default=0) > MIN_EPOCH
-            and max(times, default=0) < MAX_EPOCH
-        )
+    def _span_of(times: list[Any]) -> tuple[int, int] | None:
+        """Return the smallest and the largest of ``times`` if all are plain ints in range: at C speed."""
+        if set(map(type, times)) != {int}:
+            return None
+        least, most = min(times), max(times)
+        return (least, most) if least > MIN_EPOCH and most < MAX_EPOCH else None
 
 
 def time_column(moments: pa.Array, unit: Unit) -> pa.Array | None:

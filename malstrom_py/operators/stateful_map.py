@@ -45,11 +45,22 @@ class StatefulMap(KeyedOperator):
     def update(self, rows: Rows, results: list[Any]) -> None:
         states, fn, default = self.states, self._fn, self._default
         get = states.get
+        if default is None:  # the same without the test, which costs a twentieth
+            for key, value in rows:
+                answer = fn(key, value, get(key))
+                try:
+                    result, state = answer
+                except (TypeError, ValueError) as error:
+                    raise no_pair(answer, "(output, state)") from error
+                if state is None:
+                    states.pop(key, None)
+                else:
+                    states[key] = state
+                results.append(result)
+            return
         for key, value in rows:
             state = get(key)
-            if state is None and default is not None:
-                state = default()
-            answer = fn(key, value, state)
+            answer = fn(key, value, default() if state is None else state)
             try:
                 result, state = answer
             except (TypeError, ValueError) as error:

@@ -6,6 +6,7 @@ arrays cannot take is added as rows, with the same results.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import compress
@@ -117,16 +118,25 @@ class TimeWindows(WindowOperator):
 
     def add(self, batch: Batch, keys: list[Any], values: list[list[Any]], times: list[int], out: Outlet) -> None:
         span, origin = self._span, self._origin
-        first, last = ((time - origin) // span for time in (min(times), max(times)))
+        least, most = (times[0], times[0]) if self._by_clock else batch.span
+        first, last = (least - origin) // span, (most - origin) // span
         if first == last:
             self._add_at(first * span + origin, lambda: batch, keys, values, out)
-            return
-        places = [(time - origin) // span for time in times]
-        for place in sorted(set(places)):
-            mask = [one == place for one in places]
-            some = [list(compress(column, mask)) for column in values]
-            rows = partial(batch.compress, mask)
-            self._add_at(place * span + origin, rows, list(compress(keys, mask)), some, out)
+        elif first + 1 == last:
+            edge = last * span + origin
+            early = [time < edge for time in times]
+            for place, mask in ((first, early), (last, [not one for one in early])):
+                some = [list(compress(column, mask)) for column in values]
+                rows = partial(batch.compress, mask)
+                self._add_at(place * span + origin, rows, list(compress(keys, mask)), some, out)
+        else:
+            places = defaultdict[int, list[int]](list)
+            for index, time in enumerate(times):
+                places[(time - origin) // span].append(index)
+            for place in sorted(places):
+                own = places[place]
+                some = [[column[index] for index in own] for column in values]
+                self._add_at(place * span + origin, partial(batch.take, own), [keys[index] for index in own], some, out)
 
     def _add_at(
         self, at: int, batch: Callable[[], Batch], keys: list[Any], values: list[list[Any]], out: Outlet

@@ -67,7 +67,7 @@ def gather_one(one: Aggregation[Any, Any], *, merges: bool = True, function: obj
                 check(state, value)
             states[key] = add(state, value)
 
-    quick = {"count": _count, "sum": _sum}.get(one.name, loop)
+    quick = loop if one.fast is None else _QUICK.get(one.name, loop)
     return Gathering((one,), quick, one.merge if merges else None, one.finish, function)
 
 
@@ -81,6 +81,34 @@ def _sum(rows: Iterable[Any], states: dict[Any, Any]) -> None:
     get = states.get
     for key, value in rows:
         states[key] = get(key, 0) + value
+
+
+def _max(rows: Iterable[Any], states: dict[Any, Any]) -> None:
+    get = states.get
+    for key, value in rows:
+        best = get(key)
+        # As in `agg.max`: the first value is compared with itself, because one without order must fail.
+        if value > (value if best is None else best) or best is None:
+            states[key] = value
+
+
+def _min(rows: Iterable[Any], states: dict[Any, Any]) -> None:
+    get = states.get
+    for key, value in rows:
+        best = get(key)
+        if value < (value if best is None else best) or best is None:
+            states[key] = value
+
+
+def _mean(rows: Iterable[Any], states: dict[Any, Any]) -> None:
+    get = states.get
+    for key, value in rows:
+        seen, total = get(key, (0, 0))
+        states[key] = seen + 1, total + value
+
+
+_QUICK: Final[Mapping[str, Loop]] = {"count": _count, "sum": _sum, "max": _max, "min": _min, "mean": _mean}
+"""The loops of aggregations without two calls per record, which would cost as much as the rest."""
 
 
 def gather_fold(
@@ -145,13 +173,18 @@ def gather_all(aggregations: Mapping[str, Aggregation[Any, Any]]) -> Gathering:
     def finish(state: Any) -> dict[str, Any]:
         return {name: finish(of) for name, finish, of in zip(names, finishes, state, strict=True)}
 
-    def as_it_is(state: Any) -> dict[str, Any]:
-        return dict(zip(names, state, strict=True))
-
-    finished = as_it_is if all(one.finish is unchanged for one in ones) else finish
-    if len(ones) == 2 and {one.name for one in ones} <= {"count", "sum"}:
+    finished = _named(names) if all(one.finish is unchanged for one in ones) else finish
+    if len(ones) == 2 and all(one.name in ("count", "sum") and one.fast is not None for one in ones):
         return Gathering(ones, _two_sums, merge, finished, names=names)
     return Gathering(ones, loop, merge, finished, names=names)
+
+
+def _named(names: Sequence[str]) -> Callable[[Any], dict[str, Any]]:
+    """Return what makes a dict of states that are results. With two names it costs a quarter."""
+    if len(names) != 2:
+        return lambda state: dict(zip(names, state, strict=True))
+    one, other = names
+    return lambda state: {one: state[0], other: state[1]}
 
 
 def _two_sums(rows: Iterable[Any], states: dict[Any, Any]) -> None:
@@ -162,7 +195,10 @@ def _two_sums(rows: Iterable[Any], states: dict[Any, Any]) -> None:
         if known is None:
             states[key] = [0 + value0, 0 + value1]
         else:
-            known[:] = known[0] + value0, known[1] + value1
+            # The state changes after everything that can fail; assigning a slice would cost more.
+            first = known[0] + value0
+            known[1] = known[1] + value1
+            known[0] = first
 
 
 class Emit(NamedTuple):

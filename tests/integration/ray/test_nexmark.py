@@ -11,14 +11,14 @@ import pytest
 import malstrom_py as mp
 from examples.nexmark.check import by_duckdb, in_order
 from examples.nexmark.events import Events, EventSource
-from examples.nexmark.queries import QUERIES
+from examples.nexmark.queries import QUERIES, query_of
 from malstrom_py import sinks, sources
 from tests.integration.ray.traffic import PATIENCE_S
 
-SHORT = ("q5", "q6")
+SHORT = [("q5", "columns"), ("q6", "rows")]
 """Windows of windows; and timers, a union and `top_n`. `make long` runs all others."""
 
-EVENTS = Events(6000, parts=4, per_second=30, disorder_ms=1000)
+OTHERS = [(query, form) for query in QUERIES for form in ("rows", "columns") if (query, form) not in SHORT]
 
 
 class Gated(sources.PartitionedSource[Any]):
@@ -58,22 +58,23 @@ class Gate:
         new.rename(self.file)
 
 
-@pytest.mark.parametrize("query", SHORT)
-def test_p1_a_query_finds_the_same_through_rescales(query: str, out: sinks.Memory, tmp_path: Path) -> None:
-    run_and_compare(query, out, Gate(tmp_path / "gate"))
+@pytest.mark.parametrize(("query", "form"), SHORT)
+def test_p1_a_query_finds_the_same_through_rescales(query: str, form: str, out: sinks.Memory, tmp_path: Path) -> None:
+    run_and_compare(query, form, out, Gate(tmp_path / "gate"))
 
 
-@pytest.mark.parametrize("query", [query for query in QUERIES if query not in SHORT])
-def test_p1_every_other_query_finds_the_same(query: str, out: sinks.Memory, tmp_path: Path) -> None:
-    run_and_compare(query, out, Gate(tmp_path / "gate"))
+@pytest.mark.parametrize(("query", "form"), OTHERS)
+def test_p1_every_other_query_finds_the_same(query: str, form: str, out: sinks.Memory, tmp_path: Path) -> None:
+    run_and_compare(query, form, out, Gate(tmp_path / "gate"))
 
 
-def run_and_compare(query: str, out: sinks.Memory, gate: Gate) -> None:
+def run_and_compare(query: str, form: str, out: sinks.Memory, gate: Gate) -> None:
     """Run a query on two workers, then three, then one, while it has events to read."""
-    job = mp.Job(f"nexmark-{query}")
-    made = {name: getattr(EVENTS, name)() for name in signature(QUERIES[query]).parameters}
+    events = Events(6000, parts=4, per_second=30, disorder_ms=1000, columns=form == "columns")
+    ask, job = query_of(query, events), mp.Job(f"nexmark-{query}")
+    made = {name: getattr(events, name)() for name in signature(ask).parameters}
     gated = {name: Gated(of, gate.file) if isinstance(of, EventSource) else of for name, of in made.items()}
-    QUERIES[query](**{name: job.source(name, source) for name, source in gated.items()}).sink("out", out)
+    ask(**{name: job.source(name, source) for name, source in gated.items()}).sink("out", out)
     handle = mp.RayRuntime(2, num_cpus=0.2).start(job)
     gate.open(0.3)
     handle.rescale(3, wait=False)
@@ -82,5 +83,5 @@ def run_and_compare(query: str, out: sinks.Memory, gate: Gate) -> None:
     handle.rescale(1, wait=False)
     gate.open(1.0)
     result = handle.wait(timeout_s=PATIENCE_S)
-    assert in_order(query, out.items) == in_order(query, by_duckdb(query, EVENTS))
+    assert in_order(query, out.items) == in_order(query, by_duckdb(query, events))
     assert (len(grown.members), result.late) == (3, 0)

@@ -84,6 +84,14 @@ def test_drop_is_what_take_leaves(rows: list[tuple[int, str, int]], data: st.Dat
     assert columns_of(batch.drop(dropped)) == columns_of(batch.take(kept))
 
 
+def test_the_span_of_the_times_stays_with_the_same_rows_only() -> None:
+    batch = Batch([1, 2, 3], timestamps=[5, 9, 7])
+    assert batch.span == (5, 9)
+    assert batch.with_values(["a", "b", "c"]).with_keys([0, 0, 0]).span == (5, 9)
+    assert batch.drop([1]).span == (5, 7)
+    assert batch.with_timestamps([1, 2, 0]).span == (0, 2)
+
+
 def test_no_module_sets_an_attribute_of_a_batch() -> None:
     """What another branch of the graph sees must not change; test mode finds what steps change in the lists."""
     found: list[str] = []

@@ -107,6 +107,12 @@ HOW: Final[dict[str, tuple[Callable[[Any], Any], Callable[[list[int]], Any]]]] =
     "count": (lambda w: w.count(), len),
     "sum": (lambda w: w.sum(), sum),
     "max": (lambda w: w.max(), max),
+    "min": (lambda w: w.min(), min),
+    "mean": (lambda w: w.mean(), lambda numbers: sum(numbers) / len(numbers)),
+    "two": (
+        lambda w: w.aggregate(n=agg.count(), total=agg.sum()),
+        lambda numbers: {"n": len(numbers), "total": sum(numbers)},
+    ),
     "aggregate": (
         lambda w: w.aggregate(n=agg.count(), total=agg.sum(), least=agg.min()),
         lambda numbers: {"n": len(numbers), "total": sum(numbers), "least": min(numbers)},
@@ -128,6 +134,20 @@ def test_each_record_is_in_its_windows(kind: str, rows: list[Row], how: str, bat
     job, out = job_of(WINDOWS[kind], rows, gather)
     mp.run(job, workers=workers, batch=mp.Batching(rows_max=batch), progress=False, checks=True)
     assert found(out) == expected(WINDOWS[kind], on_time(rows), value)
+
+
+def test_none_is_left_out_of_windows_as_in_sql() -> None:
+    def values(gather: Callable[[Any], Any]) -> list[Any]:
+        job, out = job_of(WINDOWS["tumbling"], [("a", 1, 2), ("a", 2, 0), ("a", 3, 3), ("b", 4, 0)], gather)
+        mp.run(job, progress=False)
+        return [result.value for result in out.items]
+
+    def known(number: int) -> int | None:
+        return number or None
+
+    assert values(lambda w: w.sum(known, skip_nulls=True)) == [5, None]
+    figures = {"n": agg.count(known, skip_nulls=True), "total": agg.sum(known, skip_nulls=True)}
+    assert values(lambda w: w.aggregate(**figures)) == [{"n": 2, "total": 5}, {"n": 0, "total": None}]
 
 
 @settings(max_examples=40, deadline=None)
