@@ -53,10 +53,10 @@ class Panes(ManyValues):
 
     # Adding
 
-    def fold(self, pane: int, symbols: Symbols, columns: Sequence[pa.Array | None]) -> bool:
+    def fold(self, pane: int, symbols: Symbols, columns: Sequence[pa.Array | None], *, partials: bool = False) -> bool:
         """Add rows to a pane: the numbers of their keys in `symbols`, and a column per aggregation.
 
-        False: nothing has changed, and rows must do it.
+        ``partials``: rows and columns are of `Groups.partials`. False: nothing has changed, and rows must do it.
         """
         groups = self.open.get(pane)
         try:
@@ -66,7 +66,10 @@ class Panes(ManyValues):
                 if pane in self._rows_only:
                     return False
                 groups = self._grouped(groups)
-            groups.fold(symbols, columns)
+            if partials:
+                groups.fold_partials(symbols, columns)
+            else:
+                groups.fold(symbols, columns)
         except NotColumnar:
             self._rows_only.add(pane)
             return False
@@ -81,6 +84,14 @@ class Panes(ManyValues):
         self._rows_only.add(pane)
         states = self.open[pane] = {} if there is None else self.as_dict(there)
         return states
+
+    def merge_rows(
+        self, pane: int, keys: Sequence[Any], columns: Sequence[pa.Array], merge: Callable[[Any, Any], Any]
+    ) -> None:
+        """Add partial states to the dict of a pane, one by one."""
+        there = self.rows_at(pane)
+        for key, state in zip(keys, self._joined(self._groups().partial_states(columns)), strict=True):
+            there[key] = merge(there[key], state) if key in there else state
 
     # Closing
 
@@ -204,7 +215,9 @@ class Panes(ManyValues):
 
     def _states(self, groups: Groups, ids: Any = None) -> list[Any]:
         """Return states as a dict has them."""
-        states = groups.states(ids)
+        return self._joined(groups.states(ids))
+
+    def _joined(self, states: list[list[Any]]) -> list[Any]:
         return states[0] if self._single else [list(of_key) for of_key in zip(*states, strict=True)]
 
     def _groups(self) -> Groups:

@@ -8,6 +8,7 @@ the caller then takes `Groups.states` into a dict and continues with rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.agg import Aggregation
@@ -118,6 +119,36 @@ class Groups:
                 lane.merge(other, of_part, theirs)
         made._mark(slice(len(made.index)))
         return made
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the states do not depend on the order of the rows, nor on how they are cut into parts."""
+        return all(lane.is_exact for lane in self._lanes)
+
+    def partials(self) -> list[pa.Array]:
+        """Return all states as columns, for `fold_partials`."""
+        ids = self.live()
+        return [column for lane in self._lanes for column in lane.partials(ids)]
+
+    def fold_partials(self, keys: Any, columns: Sequence[pa.Array]) -> None:
+        """Add states that `partials` returned: ``keys`` and states, one per row. Raises like `fold`."""
+        of_lanes = list(zip(self._lanes, self._of_lanes(columns), strict=True))
+        values = [lane.partial_values(some) for lane, some in of_lanes]
+        rows = self._grown(keys)
+        for lane, of_lane in zip(self._lanes, values, strict=True):
+            lane.check(rows, of_lane)
+        for lane, of_lane in zip(self._lanes, values, strict=True):
+            lane.fold_partials(rows, of_lane)
+        self._mark(rows.which)
+
+    def partial_states(self, columns: Sequence[pa.Array]) -> list[list[Any]]:
+        """Return per aggregation the states in ``columns`` of `partials`, as the row path holds them."""
+        of_lanes = zip(self._lanes, self._of_lanes(columns), strict=True)
+        return [lane.partial_states(some) for lane, some in of_lanes]
+
+    def _of_lanes(self, columns: Sequence[pa.Array]) -> list[list[pa.Array]]:
+        left = iter(columns)
+        return [list(islice(left, 2 if one.arrays == "mean" else 1)) for one in self.aggregations]
 
     def live(self) -> Array:
         """Return the ids of the keys that have states, ascending."""

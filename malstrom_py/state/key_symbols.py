@@ -1,8 +1,8 @@
 """The keys of several `Groups` as numbers: `KeySymbols` numbers the keys of a step once per batch, and a `SymbolIndex`
 gives those of one `Groups` their ids, without a Python object per key.
 
-Rule: a number stands for the same key in all indexes of a step, until `KeySymbols.forget` numbers the keys that are
-left anew; then the indexes get the new numbers.
+Rule: a number means the same key in all indexes of a step, until `KeySymbols.forget` gives the keys that are left new
+numbers; then the indexes get them too.
 """
 
 from __future__ import annotations

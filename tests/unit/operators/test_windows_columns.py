@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -18,7 +18,9 @@ import malstrom_py as mp
 from malstrom_py import agg, sinks, sources
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Acquire, AnyOf, Collect, Epoch, Interrogate
+from malstrom_py.data.row_form import PARTIALS
 from malstrom_py.operators.panes import Panes
+from malstrom_py.operators.pre_aggregation import PreAggregation
 from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.window import Gathering, gather_all, gather_one
 from malstrom_py.snapshot.store import MemoryStore
@@ -311,6 +313,27 @@ def test_p2_windows_over_columns_come_once_through_moves_losses_and_snapshots(ki
         assert result.steps["window"].rows_made == 0, seed
 
 
+def test_f5_windows_gathered_before_the_exchange_come_once_through_moves_losses_and_snapshots() -> None:
+    gathered = Counter[bool]()
+
+    def combine(right: Any) -> Any:
+        def combined(self: PreAggregation, batch: ColumnBatch) -> ColumnBatch:
+            self._pause = 0
+            made: ColumnBatch = right(self, batch)
+            gathered[made.form is PARTIALS] += 1
+            return made
+
+        return combined
+
+    module = "malstrom_py.operators.pre_aggregation"
+    counted = patch.object(PreAggregation, "__call__", combine(PreAggregation.__call__))
+    with patch(f"{module}._ROWS_MIN", 0), patch(f"{module}._WORTH", 1), counted:
+        for seed in range(2):
+            assert simulated("sliding, odd", seed)[0], seed
+    assert gathered[True] > 20
+    assert not gathered[False]
+
+
 CELLS: Final[list[Cell]] = [("a", 1, 3), ("b", 2, 4), ("a", 13, 5)]
 
 
@@ -357,3 +380,58 @@ def test_p2_a_wrong_window_over_columns_is_seen(
     assert alike()
     with patch.object(place, method, of(getattr(place, method))):
         assert not alike()
+
+
+def combined(how: str, size: str, batch: ColumnBatch) -> ColumnBatch:
+    """Return what the step gathers of ``batch`` before an exchange, also of few rows."""
+    step = stepped(how, size).operator
+    assert isinstance(step, TimeWindows)
+    with (
+        patch("malstrom_py.operators.pre_aggregation._ROWS_MIN", 0),
+        patch("malstrom_py.operators.pre_aggregation._WORTH", 1),
+    ):
+        return step.combine(batch) if step.combines else batch
+
+
+@settings(max_examples=250, deadline=None)
+@given(run=runs(), how=st.sampled_from(sorted(HOW)), size=st.sampled_from(sorted(SIZES)), layouts=LAYOUTS)
+def test_f5_what_is_gathered_before_the_exchange_gives_the_same_results(
+    run: tuple[str, str, list[list[Cell]]], how: str, size: str, layouts: list[str]
+) -> None:
+    keys, values, batches = run
+    rows, ours = stepped(how, size), stepped(how, size)
+    for layout, cells in zip(layouts, batches, strict=False):
+        rows.push(rows_of(cells))
+        batch = columns_of(cells, keys, values)
+        made = combined(how, size, batch)
+        assert len(made) <= len(batch)
+        ours.push(rows_of(cells) if layout == "rows" else made)
+    rows.push(Epoch(MAX_EPOCH))
+    ours.push(Epoch(MAX_EPOCH))
+    alike(rows, ours)
+
+
+def test_f5_sums_of_floats_and_the_least_beside_nan_are_not_gathered() -> None:
+    floats = columns_of([("a", 1, 0.1), ("a", 2, 0.2)], "text", "float")
+    with_nan = columns_of([("a", 1, math.nan), ("a", 2, 0.2)], "text", "float")
+    ints = columns_of([("a", 1, 1), ("a", 2, 2)], "text", "int")
+    for how, batch, rows in (
+        ("sum", floats, 2),
+        ("mean", floats, 2),
+        ("count", floats, 1),
+        ("max", floats, 1),
+        ("max", with_nan, 2),
+        ("sum", ints, 1),
+        ("mean", ints, 1),
+        ("not in arrays", ints, 2),
+    ):
+        assert len(combined(how, "tumbling", batch)) == rows, how
+
+
+def test_f5_a_batch_that_does_not_get_far_smaller_is_not_gathered_nor_tried_again_soon() -> None:
+    combine = PreAggregation([agg.count()], 10, 0, 10)
+    apart = columns_of([(f"k{number}", 1, 0) for number in range(100)], "text", "int")
+    alike = columns_of([("a", 1, 0)] * 100, "text", "int")
+    assert combine(alike).form is PARTIALS
+    assert combine(apart) is apart
+    assert [combine(alike) is alike for _ in range(16)] == [True] * 15 + [False]
