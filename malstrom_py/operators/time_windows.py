@@ -11,17 +11,23 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import compress
 from math import gcd
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MIN_EPOCH
+from malstrom_py.data.row_form import PARTIALS
+from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import keys_of
 from malstrom_py.operators.panes import Pane, Panes, Split, split_by_span
+from malstrom_py.operators.pre_aggregation import PreAggregation, columns_of
 from malstrom_py.operators.window import CLOSE, Emit, Gathering, WindowOperator
+from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.groups import Groups
 from malstrom_py.windows import WINDOW_RESULT
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class TimeWindows(WindowOperator):
@@ -61,8 +67,15 @@ class TimeWindows(WindowOperator):
         self._by_columns = self.takes_columns and by_panes and Groups.supports(gathering.aggregations)
         self._panes = Panes(gathering.aggregations if self._by_columns else (), single=gathering.names is None)
         self.state.values = self._panes  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
+        self.combine = PreAggregation(gathering.aggregations, self._span, self._origin, self._size + self._span)
+        """Gathers what this step can merge, before the exchange (F5)."""
         self._reached = MIN_EPOCH
         self._changed: dict[int, dict[Any, int]] = {}
+
+    @property
+    def combines(self) -> bool:
+        """Whether `combine` may be called for batches of this step."""
+        return self._by_columns and not self._by_clock
 
     def continue_at(self, epoch: int) -> None:
         self._reached = epoch
@@ -73,24 +86,42 @@ class TimeWindows(WindowOperator):
 
     def _add_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
         """Add the rows of ``batch`` by columns; False if it has no columns of keys, times or values."""
-        ones = self._gathering.aggregations
-        keys, columns = batch.key_column, [None if one.blind else batch.column(_name(one)) for one in ones]
-        if keys is None or any(column is None and not one.blind for one, column in zip(ones, columns, strict=True)):
+        partials = batch.form is PARTIALS
+        columns = list(batch.columns.columns) if partials else columns_of(batch, self._gathering.aggregations)
+        keys, split = batch.key_column, self._split(batch)
+        if columns is None or keys is None or split is None:
             return False
-        split = self._split(batch)
-        if split is None:
-            return False
+        try:
+            symbols = self._panes.symbols.of(keys)
+        except NotColumnar:
+            if not partials:
+                return False
+            symbols = None
         order, spans = split
         if order is not None:
             keys, columns = keys.take(order), [None if column is None else column.take(order) for column in columns]
+            symbols = None if symbols is None else symbols[order.to_numpy()]
         for at, start, rows in spans:
             some = [None if column is None else column.slice(start, rows) for column in columns]
-            if not self._panes.fold(at, keys.slice(start, rows), some):
+            if symbols is not None and self._panes.fold(at, symbols[start : start + rows], some, partials=partials):
+                continue
+            if partials:
+                self._merge_rows(at, keys.slice(start, rows), some)
+            else:
                 there = batch.cut(start, start + rows) if order is None else batch.take(order.slice(start, rows))
                 self._add_rows(at, there, out)
         if self.state.untried:
             self.state.try_first()
         return True
+
+    def _merge_rows(self, at: int, keys: pa.Array, columns: list[Any]) -> None:
+        merge = self._gathering.merge
+        if merge is None:
+            raise InternalError(f"step {self.context.step!r} was sent partial states, but cannot merge states")
+        there = keys.to_pylist()
+        self.changes(there)
+        with self.failures.of_hook(merge):
+            self._panes.merge_rows(at, there, columns, merge)
 
     def _split(self, batch: ColumnBatch) -> Split | None:
         if self._by_clock:
@@ -162,6 +193,7 @@ class TimeWindows(WindowOperator):
             self._changed.pop(start, None)
             self._reached = start + size - 1
             self._send(start, states, out)
+            self._panes.forget_keys()
         self._reached = max(self._reached, reached)
 
     def _send(self, start: int, states: Pane, out: Outlet) -> None:
@@ -198,10 +230,6 @@ class TimeWindows(WindowOperator):
             self._send_window(
                 start, start + self._size, self._panes.as_dict(self._states_of(start, due)), out, update=True
             )
-
-
-def _name(one: Aggregation[Any, Any]) -> str | None:
-    return one.field if isinstance(one.field, str) else None
 
 
 def results_in_columns(

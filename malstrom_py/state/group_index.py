@@ -148,6 +148,16 @@ class GroupIndex:
         """Return the rows of ``column``, whose keys have ids from now on. Raises like `ids`."""
         return self._rows(column, add=True)
 
+    def fresh(self) -> GroupIndex:
+        """Return an empty index."""
+        return GroupIndex()
+
+    def raw(self, ids: Any) -> pa.Array:
+        """Return what `group` takes for the keys of ``ids``."""
+        import pyarrow as pa
+
+        return self.keys().take(pa.array(ids))
+
     def find(self, column: pa.Array) -> Ids:
         """Return the id of each key of ``column``, as int32; -1 for a key without one. Raises like `ids`."""
         return self._rows(column, add=False).ids

@@ -6,7 +6,7 @@ Rule: `Lane.check` and `Lane.check_merge` raise what can be raised, so that afte
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.row_form import python_values
@@ -34,6 +34,20 @@ if TYPE_CHECKING:
 
 SAFE: Final = 2.0**62
 CAPACITY: Final = 64
+
+
+class MeanValues(NamedTuple):
+    """`Values` of sums, and how many values each ``seen`` is of."""
+
+    data: Array
+    valid: Array | None
+    type: pa.DataType | None
+    seen: Array
+
+    @property
+    def any(self) -> bool:
+        """As of `Values`."""
+        return Values(self.data, self.valid, self.type).any
 
 
 class Lane:
@@ -99,6 +113,27 @@ class Lane:
     def finish(self, ids: Array) -> pa.Array:
         raise NotImplementedError
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether adding in any order, in parts, gives the same states: not where floats are added, or NaN compared."""
+        return True
+
+    def partials(self, ids: Array) -> list[pa.Array]:
+        """Return the states of ``ids`` as columns for `partial_values` and `partial_states`."""
+        return [self.finish(ids)]
+
+    def partial_values(self, columns: list[pa.Array]) -> Any:
+        """Return what `check` and `fold_partials` take for ``columns`` of `partials`; may raise `NotColumnar`."""
+        return self.values(columns[0])
+
+    def fold_partials(self, rows: GroupedRows, values: Any) -> None:
+        """Add states, one per row."""
+        self.fold(rows, values)
+
+    def partial_states(self, columns: list[pa.Array]) -> list[Any]:
+        """Return the states in ``columns`` of `partials` as the row path has them."""
+        return python_values(columns[0], "a state")
+
     def states(self, ids: Array) -> list[Any]:
         raise NotImplementedError
 
@@ -151,6 +186,16 @@ class _Count(Lane):
 
     def merge(self, other: _Count, ids: Array, theirs: Array) -> None:
         self.seen[ids] += other.seen[theirs]
+
+    def partial_values(self, columns: list[pa.Array]) -> Values:
+        return numbers_of(columns[0])
+
+    def fold_partials(self, rows: GroupedRows, values: Values) -> None:
+        kernels().add_sum(rows, values.data, self.seen)
+
+    def partial_states(self, columns: list[pa.Array]) -> list[Any]:
+        seen = columns[0].to_pylist()
+        return [count or None for count in seen] if self.skips else seen
 
     def finish(self, ids: Array) -> pa.Array:
         return arrow_of(self.seen[ids], None, None)
@@ -266,6 +311,10 @@ class _Sum(Lane):
         if self.skips:
             self.has[ids] |= other.has[theirs]
 
+    @property
+    def is_exact(self) -> bool:
+        return self.totals.dtype.kind != "f"
+
     def finish(self, ids: Array) -> pa.Array:
         return arrow_of(self.totals[ids], self._has(ids), self.type)
 
@@ -345,6 +394,21 @@ class _Mean(_Sum):
     def merge(self, other: Any, ids: Array, theirs: Array) -> None:
         super().merge(other, ids, theirs)
         self.seen[ids] += other.seen[theirs]
+
+    def partials(self, ids: Array) -> list[pa.Array]:
+        return [super().finish(ids), arrow_of(self.seen[ids], None, None)]
+
+    def partial_values(self, columns: list[pa.Array]) -> MeanValues:
+        totals = numbers_of(columns[0]) if (given := self.values(columns[0])) is None else given
+        return MeanValues(totals.data, totals.valid, totals.type, columns[1].to_numpy())
+
+    def fold_partials(self, rows: GroupedRows, values: MeanValues) -> None:
+        super().fold(rows, Values(*values[:3]))
+        kernels().add_sum(rows, values.seen, self.seen)
+
+    def partial_states(self, columns: list[pa.Array]) -> list[Any]:
+        pairs = zip(columns[1].to_pylist(), columns[0].to_pylist(), strict=True)
+        return [(seen, total) if seen or not self.skips else None for seen, total in pairs]
 
     def finish(self, ids: Array) -> pa.Array:
         return divided(self.totals[ids], self.seen[ids])
@@ -451,6 +515,10 @@ class _Best(_Kept):
             raise NotColumnar("None among values that are compared")
         return values
 
+    @property
+    def is_exact(self) -> bool:
+        return not self.odd
+
     def fold(self, rows: GroupedRows, values: Values) -> None:
         self.learn(values)
         if not values.any:
@@ -542,6 +610,10 @@ class _Edge(_Kept):
 
     def finish(self, ids: Array) -> pa.Array:
         return arrow_of(self.kept[ids], self.has[ids] & ~self.none[ids], self.type)
+
+    def partial_states(self, columns: list[pa.Array]) -> list[Any]:
+        values = python_values(columns[0], "a state")
+        return [None if value is None and self.skips else (value,) for value in values]
 
     def states(self, ids: Array) -> list[Any]:
         values = python_values(self.finish(ids), "a state")
