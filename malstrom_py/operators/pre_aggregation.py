@@ -42,16 +42,21 @@ class PreAggregation:
         self._aggregations = aggregations
         self._span, self._origin, self._reach = span, origin, reach
         self._pause = 0
+        self._too_few = 0
 
     def __call__(self, batch: ColumnBatch) -> ColumnBatch:
         """Return the states of ``batch``, each at a time in its pane; or ``batch``, unless they are far fewer."""
-        if self._pause or len(batch) < _ROWS_MIN or batch.form is PARTIALS:
-            self._pause = max(0, self._pause - 1)
+        rows = len(batch)
+        if rows < _ROWS_MIN or batch.form is PARTIALS:
+            return batch
+        if self._pause and rows < 2 * self._too_few:
+            self._pause -= 1
             return batch
         made = self._combined(batch)
-        if made is None or len(made) > _WORTH * len(batch):
-            self._pause = _PAUSE
+        if made is None or len(made) > _WORTH * rows:
+            self._pause, self._too_few = _PAUSE, rows
             return batch
+        self._pause = 0
         return made
 
     def _combined(self, batch: ColumnBatch) -> ColumnBatch | None:
