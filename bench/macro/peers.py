@@ -68,16 +68,13 @@ class Bytewax:
 
 def variants_of(query: Query) -> dict[str, Callable[[Data], object]]:
     """System -> what runs it."""
-    variants: dict[str, Callable[[Data], object]] = {
+    return {
         LOOP: lambda data: query.loop(data.rows),
         ROWS: lambda data: query.job(data.rows),
         POLARS: lambda data: query.polars(data.frames),
         DUCKDB: query.duckdb,
+        COLUMNS: lambda data: query.columns(data.arrow),
     }
-    if query.columns is not None:
-        of_columns = query.columns
-        variants[COLUMNS] = lambda data: of_columns(data.arrow)
-    return variants
 
 
 def measure(query: Query, n: int, reps: int, python: str | None) -> Seconds:
