@@ -8,7 +8,7 @@ tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -52,15 +52,11 @@ class Data:
     @cached_property
     def arrow(self) -> dict[str, pa.RecordBatch]:
         """The tables, as one record batch each."""
-        import pyarrow as pa
-
-        made = {}
-        for name, (names, keep) in self._tables.items():
-            rows = self.rows if keep is None else filter(keep, self.rows)
-            columns = zip(names, zip(*rows, strict=True), strict=True)
-            wanted = {column: list(values) for column, values in columns if column}
-            made[name] = pa.RecordBatch.from_pydict(wanted)
-        return made
+        kept = {
+            name: (names, filter(keep, self.rows) if keep else self.rows)
+            for name, (names, keep) in self._tables.items()
+        }
+        return {name: table(rows, *names) for name, (names, rows) in kept.items()}
 
     @cached_property
     def frames(self) -> dict[str, pl.DataFrame]:
@@ -78,6 +74,14 @@ class Data:
         for name, batch in self.arrow.items():
             connection.register(name, pa.Table.from_batches([batch]))
         return connection
+
+
+def table(rows: Iterable[Any], *names: str) -> pa.RecordBatch:
+    """``rows`` as columns with these names; those without a name are left out."""
+    import pyarrow as pa
+
+    columns = zip(names, zip(*rows, strict=True), strict=True)
+    return pa.RecordBatch.from_pydict({name: list(values) for name, values in columns if name})
 
 
 Columns = tuple[tuple[str, ...], Callable[[Any], object] | None]

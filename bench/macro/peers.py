@@ -24,7 +24,8 @@ from statistics import median
 from time import process_time
 from typing import Any, Final
 
-os.environ["POLARS_MAX_THREADS"] = "1"  # read when Polars is imported
+if __name__ == "__main__":
+    os.environ["POLARS_MAX_THREADS"] = "1"  # read when Polars is imported
 
 from bench.macro import peer_chart
 from bench.macro.peer_queries import QUERIES, Data, Query
