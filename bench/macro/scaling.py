@@ -23,6 +23,7 @@ from bench.micro.workloads import Check
 from malstrom_py import sources, windows
 
 WINDOW_MS: Final = 1_000
+WINDOWS: Final = 1_000
 Row = tuple[int, int, int]
 """A key, a time in ms, and a number."""
 
@@ -43,10 +44,11 @@ def of_keys(keys: int, n: int) -> Input:
 
 
 def of_windows(opened: int, n: int) -> Input:
-    """``n`` rows, ten per ms, of a hundred keys, out of order by ``opened`` windows."""
+    """``n`` rows of a hundred keys over a thousand windows, out of order by ``opened`` windows."""
     rng = random.Random(inputs.SEED)
-    late = opened * WINDOW_MS
-    rows = [(place % 100, inputs.START_MS + place // 10 - int(rng.random() * late), place % 100) for place in range(n)]
+    times = (place * WINDOWS * WINDOW_MS // n for place in range(n))
+    late = (time - int(rng.random() * min(time, opened * WINDOW_MS)) for time in times)
+    rows = [(place % 100, inputs.START_MS + time, place % 100) for place, time in enumerate(late)]
     return Input(rows, table(rows, "key", "time", "value"))
 
 
