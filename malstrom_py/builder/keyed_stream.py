@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from malstrom_py.agg import Aggregation
 from malstrom_py.builder.joins import Joins
 from malstrom_py.builder.plan import Port
-from malstrom_py.builder.state_migration import Migrate, Upgrade
+from malstrom_py.builder.state_migration import Kept, Migrate, Upgrade, time_to_live
 from malstrom_py.builder.windowed_stream import WindowedStream
-from malstrom_py.data.time import to_span
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Final, Fold, Max, Mean, Min, Reduce, Sum, TopN
 from malstrom_py.operators.base import OnError, OperatorFactory
@@ -75,7 +74,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         *,
         default: Callable[[], S],
         on_error: OnError = ...,
-        **upgrade: Unpack[Upgrade],
+        **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, W]: ...
     @overload
     def stateful_map(
@@ -85,7 +84,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         *,
         default: None = ...,
         on_error: OnError = ...,
-        **upgrade: Unpack[Upgrade],
+        **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, W]: ...
     def stateful_map(
         self,
@@ -94,7 +93,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         *,
         default: Callable[[], Any] | None = None,
         on_error: OnError = "fail",
-        **upgrade: Unpack[Upgrade],
+        **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, W]:
         """Emit one output per record: ``fn(key, value, state) -> (output, new state, or None to drop it)``.
 
@@ -111,7 +110,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         *,
         default: Callable[[], S],
         on_error: OnError = ...,
-        **upgrade: Unpack[Upgrade],
+        **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, W]: ...
     @overload
     def stateful_flat_map(
@@ -121,7 +120,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         *,
         default: None = ...,
         on_error: OnError = ...,
-        **upgrade: Unpack[Upgrade],
+        **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, W]: ...
     def stateful_flat_map(
         self,
@@ -130,7 +129,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         *,
         default: Callable[[], Any] | None = None,
         on_error: OnError = "fail",
-        **upgrade: Unpack[Upgrade],
+        **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, W]:
         """Emit 0 to many outputs per record: ``fn(key, value, state) -> (outputs, new state, or None to drop it)``."""
         factory = partial(StatefulFlatMap, fn=function_of(fn, name), default=self._default(default, name))
@@ -170,11 +169,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
     ) -> KeyedStreamBuilder[K, W]:
         """Map as `stateful_map`; drop a key's state when the frontier passes its last record + ``ttl`` (event time)."""
         self._needs_epochs(name, "ttl_map")
-        if not isinstance(ttl, timedelta | int) or isinstance(ttl, bool):
-            raise PlanError(f"step {name!r}: ttl must be a timedelta, or an int in the stream's unit, got {ttl!r}")
-        span = to_span(ttl, self.traits.unit or "ms")
-        if span <= 0:
-            raise PlanError(f"step {name!r}: ttl must be positive, got {ttl!r}")
+        span = time_to_live(ttl, self.traits.unit, name)
         factory = partial(TtlMap, fn=function_of(fn, name), ttl=span, default=self._default(default, name))
         return self._then("ttl_map", name, factory, fn, on_error=on_error, upgrade=upgrade)
 
@@ -186,7 +181,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         *,
         default: Callable[[], S] | None = ...,
         on_error: OnError = ...,
-        **upgrade: Unpack[Upgrade],
+        **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, W]: ...
     @overload
     def stateful_op(
@@ -197,7 +192,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         default: Callable[[], S] | None = ...,
         sides: Sequence[str],
         on_error: OnError = ...,
-        **upgrade: Unpack[Upgrade],
+        **upgrade: Unpack[Kept],
     ) -> tuple[KeyedStreamBuilder[K, Any], ...]: ...
     def stateful_op(
         self,
@@ -207,7 +202,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         default: Callable[[], S] | None = None,
         sides: Any = None,
         on_error: OnError = "fail",
-        **upgrade: Unpack[Upgrade],
+        **upgrade: Unpack[Kept],
     ) -> Any:
         """Emit any number of outputs per record, by a `StatefulLogic`, a `KeyedLogic` or a function like ``on_data``.
 
@@ -215,15 +210,15 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         """
         check_name(name, "step")
         hooks = hooks_of(logic, name)
-        if "on_timer" in hooks:
-            self._needs_epochs(name, "on_timer")
         if "on_batch" in hooks and on_error != "fail":
             raise PlanError(
                 f"step {name!r}: on_batch takes whole batches, so on_error={on_error!r} cannot identify the failed "
                 f"record: override on_data instead"
             )
         made = self._default(default, name)
-        factory = partial(StatefulOp, logic=logic, default=made, sides=sides_of(sides, name))
+        factory = partial(
+            StatefulOp, logic=logic, default=made, sides=sides_of(sides, name), event_time=self.traits.epochs
+        )
         return self._with_sides("stateful_op", name, factory, logic, sides, on_error=on_error, upgrade=upgrade)
 
     def collect(
@@ -329,7 +324,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         return WindowedStream(self, name, windows, emit, clock, {"on_error": on_error, "upgrade": upgrade})
 
     def reduce(
-        self, name: str, fn: Callable[[V_co, V_co], V_co], *, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+        self, name: str, fn: Callable[[V_co, V_co], V_co], *, on_error: OnError = "fail", **upgrade: Unpack[Kept]
     ) -> KeyedStreamBuilder[K, V_co]:
         """Emit per record its key's values so far, combined by ``fn(accumulated, value)``."""
         return self._then(
@@ -343,13 +338,13 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         *,
         default: Callable[[], S],
         on_error: OnError = "fail",
-        **upgrade: Unpack[Upgrade],
+        **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, S]:
         """Emit per record ``fn(accumulated, value)``, starting with ``default()``."""
         factory = partial(Fold, fn=function_of(fn, name), default=self._default(default, name))
         return self._then("fold", name, factory, fn, on_error=on_error, upgrade=upgrade)
 
-    def count(self, name: str, **upgrade: Unpack[Upgrade]) -> KeyedStreamBuilder[K, int]:
+    def count(self, name: str, **upgrade: Unpack[Kept]) -> KeyedStreamBuilder[K, int]:
         """Emit per record the number of records of its key so far."""
         return self._then("count", name, Count, None, upgrade=upgrade)
 
@@ -360,7 +355,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         by: By[V_co, Any] = None,
         skip_nulls: bool = False,
         on_error: OnError = "fail",
-        **upgrade: Unpack[Upgrade],
+        **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, Any]:
         """Emit per record the sum of its key's values so far."""
         factory = partial(Sum, by=number_of(by, name), skip_nulls=skip_nulls)
@@ -373,7 +368,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         by: By[V_co, Any] = None,
         skip_nulls: bool = False,
         on_error: OnError = "fail",
-        **upgrade: Unpack[Upgrade],
+        **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, Any]:
         """Emit per record the smallest of its key's values so far."""
         factory = partial(Min, by=number_of(by, name), skip_nulls=skip_nulls)
@@ -386,7 +381,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         by: By[V_co, Any] = None,
         skip_nulls: bool = False,
         on_error: OnError = "fail",
-        **upgrade: Unpack[Upgrade],
+        **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, Any]:
         """Emit per record the largest of its key's values so far."""
         factory = partial(Max, by=number_of(by, name), skip_nulls=skip_nulls)
@@ -399,7 +394,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         by: By[V_co, Any] = None,
         skip_nulls: bool = False,
         on_error: OnError = "fail",
-        **upgrade: Unpack[Upgrade],
+        **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, float]:
         """Emit per record the mean of its key's values so far."""
         factory = partial(Mean, by=number_of(by, name), skip_nulls=skip_nulls)
@@ -414,6 +409,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         renamed_from: str | None = None,
         migrate: Migrate | None = None,
         initial_state: Any = None,
+        ttl: timedelta | int | None = None,
         **aggs: Aggregation[Any, Any],
     ) -> KeyedStreamBuilder[K, dict[str, Any]]:
         """Emit per record a dict of aggregates of its key's records so far: ``total=agg.sum("price"), n=agg.count()``.
@@ -424,18 +420,18 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         self._check_aggregations(aggs, name)
         detail = ", ".join(f"{label}={one}" for label, one in aggs.items())
         factory = partial(Aggregate, aggregations=aggs)
-        upgrade: Upgrade = {"renamed_from": renamed_from, "migrate": migrate, "initial_state": initial_state}
-        return self._then("aggregate", name, factory, None, on_error=on_error, detail=detail, upgrade=upgrade)
+        kept: Kept = {"renamed_from": renamed_from, "migrate": migrate, "initial_state": initial_state, "ttl": ttl}
+        return self._then("aggregate", name, factory, None, on_error=on_error, detail=detail, upgrade=kept)
 
     def top_n(
-        self, name: str, n: int, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+        self, name: str, n: int, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Kept]
     ) -> KeyedStreamBuilder[K, list[V_co]]:
         """Emit per record the list of its key's ``n`` largest values so far, largest first."""
         factory = partial(TopN, n=at_least(1, n, name, "n"), by=number_of(by, name))
         return self._then("top_n", name, factory, by, on_error=on_error, upgrade=upgrade)
 
     def distinct(
-        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Kept]
     ) -> KeyedStreamBuilder[K, V_co]:
         """Keep the first record of each value (or of each ``by``) per key."""
         return self._then(

@@ -8,10 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, cast
 
-from malstrom_py.errors import PlanError
+from malstrom_py.data.time import Unit, to_span
+from malstrom_py.errors import PlanError, shown
 from malstrom_py.validation import check_name, function_of
 
 Migrate = Callable[[Any, Any], Any]
@@ -31,6 +33,21 @@ class Upgrade(TypedDict, total=False):
     renamed_from: str | None
     migrate: Migrate | None
     initial_state: Any
+
+
+class Kept(Upgrade, total=False):
+    """Options of a step whose state can expire. ``ttl``: a key's state is dropped once event time has passed its last
+    record + ``ttl``; on a stream without epochs once the runtime's clock has.
+    """
+
+    ttl: timedelta | int | None
+
+
+EXPIRING: Final = (
+    *("aggregate", "count", "distinct", "fold", "max", "mean", "min", "reduce"),
+    *("stateful_flat_map", "stateful_map", "stateful_op", "sum", "top_n"),
+)
+"""The kinds of steps that take ``ttl``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +92,30 @@ def migration_of(migrate: object, step: str) -> Migration | None:
     return Migration(f"{_file_of(function)}:{name}", function)
 
 
-def refuse_unknown(upgrade: Upgrade, step: str) -> Upgrade:
+def refuse_unknown(upgrade: Upgrade, kind: str, step: str) -> Kept:
     """Return ``upgrade``; raise `TypeError` for an unknown option, as Python does for arguments."""
     for name in upgrade:
-        if name not in Upgrade.__annotations__:
+        if name not in Upgrade.__annotations__ and not (name == "ttl" and kind in EXPIRING):
             raise TypeError(f"step {step!r} got an unexpected keyword argument {name!r}")
-    return upgrade
+    return cast(Kept, upgrade)
+
+
+def time_to_live(ttl: object, unit: Unit | None, step: str) -> int:
+    """Return ``ttl`` in ``unit``, or in ms if the step goes by the clock (None). `PlanError` if it is not possible.
+
+    >>> time_to_live(timedelta(minutes=1), "s", "docs"), time_to_live(timedelta(minutes=1), None, "docs")
+    (60, 60000)
+    """
+    if isinstance(ttl, bool) or not isinstance(ttl, timedelta | int):
+        raise PlanError(f"step {step!r}: ttl must be a timedelta, or an int in the stream's unit, got {shown(ttl)}")
+    if unit is None and isinstance(ttl, int):
+        raise PlanError(
+            f"step {step!r}: the stream has no event time, so ttl goes by the clock: give a timedelta, got {ttl!r}"
+        )
+    span = to_span(ttl, unit or "ms")
+    if span <= 0:
+        raise PlanError(f"step {step!r}: ttl must be positive, got {ttl!r}")
+    return span
 
 
 def _file_of(function: object) -> str:

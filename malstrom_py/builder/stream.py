@@ -23,7 +23,7 @@ from malstrom_py.builder.plan import (
     epochs_traits,
     union_traits,
 )
-from malstrom_py.builder.state_migration import Upgrade, former_name, migration_of, refuse_unknown
+from malstrom_py.builder.state_migration import Upgrade, former_name, migration_of, refuse_unknown, time_to_live
 from malstrom_py.data.epochs import EpochGenerator, idle_after_s, max_ahead_of
 from malstrom_py.data.time import Unit, check_unit
 from malstrom_py.errors import PlanError
@@ -34,6 +34,7 @@ from malstrom_py.operators.branching import Branch, Cloned, Split, Union
 from malstrom_py.operators.columns import FilterColumns, MapBatches, Select, WithColumns, expressions_of, is_expression
 from malstrom_py.operators.event_time import AssignTimestamps, GenerateEpochs
 from malstrom_py.operators.key_by import KeyBy, KeyLocal
+from malstrom_py.operators.keyed import expiring
 from malstrom_py.operators.logic import StatelessLike, stateless_hooks_of
 from malstrom_py.operators.stateless import Filter, FilterMap, FlatMap, Flatten, Inspect, InspectFrontier, Map
 from malstrom_py.operators.stateless_op import StatelessOp
@@ -362,7 +363,7 @@ class StreamBuilder(Generic[K, V_co]):
         upgrade: Upgrade | None = None,
     ) -> StreamRef:
         check_name(name, "step")
-        upgrade = refuse_unknown(upgrade or {}, name)
+        upgrade = refuse_unknown(upgrade or {}, kind, name)
         if on_error not in get_args(OnError):
             raise PlanError(f"step {name!r}: on_error must be 'fail', 'skip' or 'dead-letter', got {on_error!r}")
         if on_error == "dead-letter":
@@ -370,6 +371,9 @@ class StreamBuilder(Generic[K, V_co]):
         label = ("" if function is None else describe_function(function)) if detail is None else detail
         former, migration = former_name(upgrade.get("renamed_from"), name), migration_of(upgrade.get("migrate"), name)
         initial = initial_state_of(upgrade.get("initial_state"), kind, name, factory, self.job.register_state)
+        if (ttl := upgrade.get("ttl")) is not None:
+            unit = self.traits.unit if self.traits.epochs else None
+            factory = partial(expiring, factory=factory, ttl=time_to_live(ttl, unit, name), by_clock=unit is None)
         inputs, traits = (self.ref, *also), traits or self.traits
         return self.job.add(
             Step(name, kind, factory, inputs, ports, on_error, traits, label, former, migration, initial)

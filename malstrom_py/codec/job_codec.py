@@ -82,9 +82,9 @@ class Codec:
         return in_flight.decode_in_flight(data, step=step, key=key)
 
     def encode_states_in_flight(
-        self, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Sequence[int]], *, step: str
+        self, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Sequence[Any]], *, step: str
     ) -> bytes:
-        """Encode the state of many ``keys``: their values, and the ``times`` of the timers of some. An error names the
+        """Encode the state of many ``keys``: their values, and the ``times`` of some. An error names the
         key. The columns are sent as lists, because an object per key would load the garbage collector at both ends.
         """
         try:

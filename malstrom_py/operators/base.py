@@ -174,6 +174,11 @@ class Operator:
     scheduled: bool = False
     """Whether `on_schedule` is called."""
 
+    @property
+    def dormant(self) -> bool:
+        """Whether `on_schedule` has nothing to do until a message comes: the worker need not wake for it."""
+        return False
+
     holding: bool = False
     """Whether the step may hold records back, waiting for calls: only then are the following members used."""
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.messages import StateMessage
+from malstrom_py.data.messages import MAX_EPOCH, Epoch, StateMessage
+from malstrom_py.data.time import from_clock
 from malstrom_py.errors import InternalError, OperatorError, lasting
 from malstrom_py.errors.text import column_of
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy, call_each
+from malstrom_py.state.expiry import Expiry
 from malstrom_py.state.keyed_state import KeyedState, Migrate
 
 Rows = Iterator[tuple[Any, ...]]
@@ -61,6 +64,46 @@ class StatefulOperator(Operator):
         super().__init__(context)
         self.state = KeyedState(context.step, context.codec)
         self.failures = ErrorPolicy(context, advice=self.advice)
+        self._expires_by_clock = False
+
+    def expire_after(self, ttl: int, *, by_clock: bool) -> None:
+        """Drop a key's state once the frontier passes its last record + ``ttl``, in the stream's unit. Called first.
+
+        ``by_clock``: once the runtime's clock passes it, in ms.
+        """
+        self.state.expiry = Expiry(ttl, was_timer=isinstance(self, KeyedOperator))
+        self._expires_by_clock = by_clock
+        self.scheduled = self.scheduled or by_clock
+
+    @property
+    def dormant(self) -> bool:
+        return self._expires_by_clock and not self.state.values
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        if self.state.expiry is not None:
+            self.expire(epoch)
+        out.forward(epoch)
+
+    def on_schedule(self, out: Outlet, clock: Clock) -> None:
+        self.expire_now()
+
+    def expire(self, epoch: Epoch) -> None:
+        """Drop the states whose time ``epoch`` has passed: at exactly its time a key still has its state."""
+        if not self._expires_by_clock or epoch.time == MAX_EPOCH:
+            self.state.expire(epoch.time - 1)
+
+    def expire_now(self) -> None:
+        """Drop the states whose time the clock has passed, if they go by the clock."""
+        if self._expires_by_clock:
+            self.state.expire(from_clock(self.context.clock.now_s(), "ms") - 1)
+
+    def touched(self, batch: Batch) -> None:
+        """Let the states of the keys of ``batch``, of which no row has failed, last from now on. Requires a ttl."""
+        keys = keys_of(batch, self.context.step)
+        if self._expires_by_clock:
+            self.state.touch(keys, [from_clock(self.context.clock.now_s(), "ms")] * len(keys))
+        else:
+            self.state.touch(keys, batch.timestamps or [])
 
     def track(self, slots_of: Callable[[Sequence[Any]], Sequence[int]]) -> None:
         self.state.track(slots_of)
@@ -112,6 +155,15 @@ class StatefulOperator(Operator):
         return len(self.state.values)
 
 
+def expiring(context: StepContext, *, factory: Callable[[StepContext], Operator], ttl: int, by_clock: bool) -> Operator:
+    """Build a step with state by ``factory``, whose state expires: see `StatefulOperator.expire_after`."""
+    operator = factory(context)
+    if not isinstance(operator, StatefulOperator):
+        raise InternalError(f"step {context.step!r} has a ttl, but keeps no keyed state")
+    operator.expire_after(ttl, by_clock=by_clock)
+    return operator
+
+
 class KeyedOperator(StatefulOperator):
     """A keyed step with one output per record."""
 
@@ -147,6 +199,9 @@ class KeyedOperator(StatefulOperator):
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, values = self._taken(batch, out)
         keys = keys_of(batch, self.context.step)
+        expiry = self.state.expiry
+        if expiry is not None:
+            self.expire_now()
         self.changes(keys)
         results: list[Any] = []
         failed: list[int] = []
@@ -162,6 +217,8 @@ class KeyedOperator(StatefulOperator):
                 failed.append(index)
         if failed:
             batch = batch.drop(failed)
+        if expiry is not None:
+            self.touched(batch)
         if self.state.untried:
             self.state.try_first()
         self.emit(batch, results, out)

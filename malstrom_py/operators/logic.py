@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, MutableMapping, Sequence, Set
+from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, overload
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, DataMessage, Epoch
+from malstrom_py.data.time import from_clock, to_span, to_time
 from malstrom_py.errors import OperatorError, PlanError, shown
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Outlet, StepContext
@@ -23,6 +25,8 @@ K = TypeVar("K")
 VI = TypeVar("VI")
 VO = TypeVar("VO")
 S = TypeVar("S")
+
+Clock = Literal["event", "processing"]
 
 HOOKS: Final = ("on_data", "on_batch", "on_epoch", "on_timer", "on_schedule")
 
@@ -44,7 +48,7 @@ class Output(Generic[K, VO]):
 
     def __init__(self) -> None:
         self.keys: list[K] = []
-        self.timers: list[tuple[K, int]] = []
+        self.timers: list[tuple[K, Any, Clock]] = []
         self.values: list[VO] = []
         self.timestamps: list[int | None] = []
         # Side outputs share the lists, so that they are checked and truncated with the others; a logic without side
@@ -61,9 +65,17 @@ class Output(Generic[K, VO]):
         """Send one record as a message."""
         self.emit(message.key, message.value, message.timestamp)
 
-    def set_timer(self, key: K, time: int) -> None:
-        """Call ``on_timer`` for ``key`` once the step's frontier has reached ``time`` (T6)."""
-        self.timers.append((key, time))
+    @overload
+    def set_timer(self, key: K, time: int, *, clock: Literal["event"] = "event") -> None: ...
+    @overload
+    def set_timer(self, key: K, time: int | datetime | timedelta, *, clock: Literal["processing"]) -> None: ...
+    def set_timer(self, key: K, time: Any, *, clock: Clock = "event") -> None:
+        """Call ``on_timer`` for ``key`` once the step's frontier has reached ``time`` (T6).
+
+        With ``clock="processing"``, once the runtime's clock has: ``time`` is in ms since 1970, an aware datetime, or a
+        timedelta from now. It is about ``linger_s`` late. At the end of the stream all timers fire.
+        """
+        self.timers.append((key, time, clock))
 
     def side(self, name: str) -> SideOutput[K]:
         """Return the side output ``name``, a separate stream that the step must declare.
@@ -180,9 +192,9 @@ class KeyedLogic(Generic[K, VI, VO, S]):
         """
 
     def on_timer(self, key: K, time: int, key_state: S | None, output: Output[K, VO]) -> S | None:
-        """React to a timer of ``key``, due because the step's frontier has reached ``time``; return the new state.
+        """React to a timer of ``key``, due because the step's frontier, or the clock, has reached ``time``.
 
-        Timers are called before ``on_epoch`` of the epoch that makes them due, by time.
+        Return the new state. Timers of event time are called before ``on_epoch`` of the epoch that makes them due.
         """
         raise NotImplementedError
 
@@ -244,11 +256,12 @@ def _hooks(logic: object, step: str, known: Sequence[str], base: type) -> dict[s
 class CheckedOutput:
     """Checks and sends the outputs of a user's logic: to port 0, and for the n-th of ``sides`` to port n.
 
-    ``passed`` is the last epoch that the step forwarded.
+    ``passed`` is the last epoch that the step forwarded. ``event_time``: whether the stream has epochs.
     """
 
-    def __init__(self, context: StepContext, sides: Sequence[str] = ()) -> None:
+    def __init__(self, context: StepContext, sides: Sequence[str] = (), *, event_time: bool = True) -> None:
         self._step = context.step
+        self._event_time = event_time
         self._timed = context.timed
         self._keyed = context.keyed is not False
         self._sides = {side: port for port, side in enumerate(sides, 1)}
@@ -333,15 +346,29 @@ class CheckedOutput:
         )
 
     def check_timer(self, time: int) -> None:
-        """Raise `OperatorError` if ``time`` is not valid for a timer."""
+        """Raise `OperatorError` if ``time`` is not valid for a timer of event time."""
+        if not self._event_time:
+            raise self._error('set a timer of event time on a stream without epochs: give it clock="processing"')
         if type(time) is not int:
             raise self._error(f"set a timer at a time of type {type(time).__name__}: give an int in the stream's unit")
         if time > MAX_EPOCH:
             raise self._error("set a timer at a time beyond the maximum epoch, the end of the stream")
 
+    def clock_time(self, time: object, now_s: float) -> int:
+        """Return the ``time`` of a timer of the runtime's clock, in ms. `OperatorError` if it is not valid."""
+        try:
+            if isinstance(time, timedelta):
+                return to_time(from_clock(now_s, "ms") + to_span(time, "ms"), "ms")
+            return to_time(time, "ms")
+        except (TypeError, ValueError) as error:
+            raise self._error(
+                f"set a timer of the runtime's clock at a time that cannot be used ({error}): give an int in ms since "
+                f"1970, an aware datetime, or a timedelta from now"
+            ) from None
+
     def check_keys(self, output: Output[Any, Any], allowed: Set[Any], function: object, *, since: int = 0) -> None:
         """Raise `OperatorError` if a timer of ``output``, or a record from ``since`` on, has another key."""
-        foreign = distinct([*output.keys[since:], *(key for key, _ in output.timers)], self._step) - allowed
+        foreign = distinct([*output.keys[since:], *(key for key, _, _ in output.timers)], self._step) - allowed
         if foreign:
             raise self.foreign_key(next(iter(foreign)), function)
 

@@ -7,7 +7,6 @@ from itertools import chain
 from typing import Any
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import Epoch
 from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
 from malstrom_py.operators.base import Outlet, StepContext
@@ -135,24 +134,4 @@ class TtlMap(StatefulMap):
         default: Callable[[], Any] | None,
     ) -> None:
         super().__init__(context, fn=fn, default=default)
-        self._ttl = ttl
-
-    def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
-        # Records on which fn raised are not in the batch any more, so they do not extend the time to live.
-        timers, values = self.state.timers, self.state.values
-        latest: dict[Any, int] = {}
-        for key, timestamp in zip(keys_of(batch, self.context.step), batch.timestamps or (), strict=True):
-            if timestamp >= latest.get(key, timestamp):
-                latest[key] = timestamp
-        for key, timestamp in latest.items():
-            # A key has one timer, at the latest expiry of its records; a key without state has none.
-            times = [timestamp + self._ttl, *timers.take(key)]
-            if key in values:
-                timers.set(key, max(times))
-        super().emit(batch, results, out)
-
-    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        # "Passes": a record exactly ttl after the last one still finds the state.
-        for key, _ in self.state.timers.due(epoch.time - 1):
-            self.state.values.pop(key, None)  # the change is tracked by its timer
-        out.forward(epoch)
+        self.expire_after(ttl, by_clock=False)

@@ -16,6 +16,7 @@ from typing import Any, Final
 from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.data.time import from_clock
 from malstrom_py.errors import OperatorError, mark_safe, shown
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Outlet, StepContext
@@ -27,7 +28,7 @@ from malstrom_py.operators.forgotten_return import (
 )
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, distinct, keys_of
 from malstrom_py.operators.logic import CheckedOutput, Output, hooks_of
-from malstrom_py.state.keyed_state import Defaulting
+from malstrom_py.state.keyed_state import Defaulting, Timers
 
 
 class Assigned(MutableMapping[Any, Any]):
@@ -121,7 +122,13 @@ class StatefulOp(StatefulOperator):
     """
 
     def __init__(
-        self, context: StepContext, *, logic: Any, default: Callable[[], Any] | None = None, sides: Sequence[str] = ()
+        self,
+        context: StepContext,
+        *,
+        logic: Any,
+        default: Callable[[], Any] | None = None,
+        sides: Sequence[str] = (),
+        event_time: bool = True,
     ) -> None:
         super().__init__(context)
         hooks = hooks_of(logic, context.step)
@@ -130,18 +137,24 @@ class StatefulOp(StatefulOperator):
         self._on_epoch = hooks.get("on_epoch")
         self._on_timer = hooks.get("on_timer")
         self._on_schedule = hooks.get("on_schedule")
-        self.scheduled = self._on_schedule is not None
+        self.scheduled = self._on_schedule is not None or self._on_timer is not None
         self._default = default
         if default is not None and self._on_batch is not None:
             self.state.values = Defaulting(default)
-        self._checked = CheckedOutput(context, sides)
+        self._checked = CheckedOutput(context, sides, event_time=event_time)
         self._return_watch = watch_returns(context, self._on_data, "stateful_op", suspects=may_forget_state)
         self._timer_watch = watch_returns(
             context, self._on_timer, "stateful_op", LOST_BY_TIMER, suspects=forgets_timer_state
         )
 
+    @property
+    def dormant(self) -> bool:
+        expires = self._expires_by_clock and self.state.values
+        return self._on_schedule is None and not len(self.state.clock_timers) and not expires
+
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         output: Output[Any, Any] = Output()
+        self.expire_now()
         if self._on_batch is not None:
             self._whole(self._on_batch, batch, output)
         elif self._on_data is not None:
@@ -152,20 +165,29 @@ class StatefulOp(StatefulOperator):
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         output: Output[Any, Any] = Output()
+        if epoch.time == MAX_EPOCH:
+            self._fire_by_clock(MAX_EPOCH, output)
         self._fire(epoch.time, output)
+        expires = self.state.expiry is not None
+        if expires and epoch.time != MAX_EPOCH:
+            self.expire(epoch)
         if self._on_epoch is not None:
             self._over_all(self._on_epoch, output, epoch)
             self._set_timers(output)
             self._fire(epoch.time, output)
+        if expires and epoch.time == MAX_EPOCH:
+            self.expire(epoch)
         self._checked.send(output, out, closing=epoch.time)
         self._checked.passed = epoch.time
         out.forward(epoch)
 
     def on_schedule(self, out: Outlet, clock: Clock) -> None:
+        output: Output[Any, Any] = Output()
+        self._fire_by_clock(from_clock(clock.now_s(), "ms"), output)
+        self.expire_now()
         if self._on_schedule is not None:
-            output: Output[Any, Any] = Output()
             self._over_all(self._on_schedule, output)
-            self._finish(output, out)
+        self._finish(output, out)
 
     def continue_at(self, epoch: int) -> None:
         """Continue after ``epoch``, which was passed on where the state is from: no hook is called for it again."""
@@ -189,6 +211,8 @@ class StatefulOp(StatefulOperator):
         self._checked.check_keys(output, touched, function)
         self._check_states(before, touched, function)
         self._discard(touched)
+        if self.state.expiry is not None:
+            self.touched(batch)
 
     def _each(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any], out: Outlet) -> None:
         keys = keys_of(batch, self.context.step)
@@ -198,6 +222,7 @@ class StatefulOp(StatefulOperator):
         rows = enumerate(zip(keys, batch.values, batch.timestamps or repeat(None), strict=False))
         sent, asked = output.keys, output.timers
         index, mark, timers = 0, 0, 0
+        failed: list[int] = []
         while True:
             try:
                 for index, (key, value, timestamp) in rows:  # noqa: B007  read when a row raises
@@ -213,6 +238,8 @@ class StatefulOp(StatefulOperator):
                         states.pop(key, None)
                     else:
                         states[key] = state
+                if self.state.expiry is not None:
+                    self.touched(batch.drop(failed) if failed else batch)
                 return
             except Exception as error:
                 if isinstance(error, OperatorError) and error.rule and error.step == self.context.step:
@@ -220,6 +247,7 @@ class StatefulOp(StatefulOperator):
                 check_hashable(keys[index], self.context.step)
                 output.truncate(mark, timers)
                 self.failures.record(error, function, batch, index, out)
+                failed.append(index)
 
     def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap ``function`` to watch whether it returns any state, for at most a thousand records."""
@@ -263,30 +291,39 @@ class StatefulOp(StatefulOperator):
         self._checked.send(output, out)
 
     def _fire(self, frontier: int, output: Output[Any, Any]) -> None:
+        self._call_timers(self.state.timers, "event", frontier, output)
+
+    def _fire_by_clock(self, now: int, output: Output[Any, Any]) -> None:
+        self._call_timers(self.state.clock_timers, "processing", now, output)
+
+    def _call_timers(self, timers_due: Timers, clock: str, reached: int, output: Output[Any, Any]) -> None:
         states, function = self.state.values, self._on_timer
-        if function is None:
+        if function is None or not len(timers_due):
             return
         fired: Counter[Any] = Counter()
         calls = 0
-        for key, time in self.state.timers.due(frontier):
-            if frontier == MAX_EPOCH:
+        expires = self.state.expiry is not None and self._expires_by_clock is (clock == "processing")
+        for key, time in timers_due.due(reached):
+            if reached == MAX_EPOCH:
                 self._check_end(key, fired, function)
+            if expires:
+                self.state.expire(time - 1)
             mark, timers = len(output), len(output.timers)
             try:
                 state = function(key, time, states.get(key), output)
             except Exception as error:
                 raise self.failures.error(error, function, key=key, policy=False) from error
             self._check_key(key, mark, timers, output, function)
-            self._check_later(key, time, output, function)
+            self._check_later(key, time, clock, output, function)
             self._set(key, state)
             self._set_timers(output)
             calls += 1
         self._timer_watch.nothing(calls)
 
-    def _check_later(self, key: Any, time: int, output: Output[Any, Any], function: object) -> None:
-        """Refuse a timer set by ``on_timer`` that is not later: it would fire forever."""
-        for _, other in output.timers:
-            if type(other) is int and other <= time:
+    def _check_later(self, key: Any, time: int, clock: str, output: Output[Any, Any], function: object) -> None:
+        """Refuse a timer set by ``on_timer`` that is not later by the same clock: it would fire forever."""
+        for _, other, by in output.timers:
+            if by == clock and type(other) is int and other <= time:
                 raise OperatorError(
                     f"step {self.context.step!r}: on_timer of key {shown(key)} at {time} set a timer at {other}, "
                     f"which is not later (in {describe_function(function)}). Set it for a later time.",
@@ -315,16 +352,19 @@ class StatefulOp(StatefulOperator):
             raise OperatorError(
                 f"step {self.context.step!r} set a timer, but its logic has no on_timer", step=self.context.step
             )
-        for key, time in output.timers:
-            self._checked.check_timer(time)
-            self.state.timers.set(key, time)
+        for key, time, clock in output.timers:
+            if clock == "processing":
+                self.state.clock_timers.set(key, self._checked.clock_time(time, self.context.clock.now_s()))
+            else:
+                self._checked.check_timer(time)
+                self.state.timers.set(key, time)
         output.timers.clear()
 
     def _check_key(self, key: Any, mark: int, timers: int, output: Output[Any, Any], function: object) -> None:
         for other in output.keys[mark:]:
             if other is not key and other != key:
                 raise self._checked.foreign_key(other, function)
-        for other, _ in output.timers[timers:]:
+        for other, _, _ in output.timers[timers:]:
             if other is not key and other != key:
                 raise self._checked.foreign_key(other, function)
 
@@ -333,6 +373,8 @@ class StatefulOp(StatefulOperator):
             self.state.values.pop(key, None)
         else:
             self.state.values[key] = state
+            if self.state.expiry is not None:
+                self.state.date(key)
 
     def _discard(self, keys: Set[Any]) -> None:
         """Drop those of ``keys`` whose state is None."""

@@ -57,10 +57,12 @@ class TimeWindows(WindowOperator):
         super().__init__(context, gather=gather, emit=emit, by_clock=by_clock)
         self._size, self._step, self._origin = size, step, origin
         self._span = gcd(size, step)
-        self._whole = size == step or self._gathering.merge is None
+        # By the clock no epoch says which windows another worker has closed: a pane in several would be sent twice.
+        self._whole = size == step or self._gathering.merge is None or by_clock
         gathering = self._gathering
         # Early results need the number of records by key, which arrays do not have.
-        self._by_columns = self.takes_columns and emit is CLOSE and Groups.supports(gathering.aggregations)
+        by_panes = emit is CLOSE and not (by_clock and size != step)
+        self._by_columns = self.takes_columns and by_panes and Groups.supports(gathering.aggregations)
         self._panes = Panes(gathering.aggregations if self._by_columns else (), single=gathering.names is None)
         self.state.values = self._panes  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
         self._reached = MIN_EPOCH

@@ -6,7 +6,8 @@ the blocks. A block is a table of lengths (of key and entry, per entry), then th
 is a tombstone, in deltas only: the key has been dropped. Numbers are little-endian, checksums are XXH3 of 64 bits.
 
 An entry is the stored form (S8) of the value, whose first byte is 0x10 or more; or, if the key has timers, the byte
-0x01 and the stored form of ``[value, times]``, where the value is None if the key has only timers.
+0x01 and the stored form of ``[value, times]``, where the value is None if the key has only timers. A key with timers of
+the runtime's clock, or whose state expires, has the byte 0x02 and ``[value, times, times by the clock, until]``.
 
 A block may instead hold Arrow columns (`column_image`). An artefact with such a block has version 2: its index also has
 the form of each block (0: rows), and its note is the stored form of a list of the note and the forms.
@@ -43,59 +44,77 @@ from malstrom_py.state.column_image import (
 )
 
 _TIMED: Final = b"\x01"
+_DATED: Final = b"\x02"
+
+
+class Times(NamedTuple):
+    """The times of a key: its ``timers``, those ``by_clock`` of the runtime, and ``until`` when its state lasts."""
+
+    timers: Sequence[int] = ()
+    by_clock: Sequence[int] = ()
+    until: int | None = None
+
+
+NO_TIMES: Final = Times()
 
 
 def encoded_entries(
-    codec: Codec, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Sequence[int]], *, step: str
+    codec: Codec, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Times], *, step: str
 ) -> list[bytes]:
     r"""Encode the entries of ``keys``, with their ``values``, and ``times`` of some. `CodecError` names the key of one
     that cannot be stored.
 
-    >>> encoded_entries(Codec(), ["a", "b"], [7, None], {"b": [9]}, step="s")
+    >>> encoded_entries(Codec(), ["a", "b"], [7, None], {"b": Times([9])}, step="s")
     [b'\x10\x07', b'\x01\x10\x92\xc0\x91\t']
     """
     if not times:
         return codec.encode_each_at_rest(values, step=step, keys=keys)
-    timed = {place: times[key] for place, key in enumerate(keys) if key in times}
-    plain = [None if place in timed else value for place, value in enumerate(values)]
-    entries = codec.encode_each_at_rest(plain, step=step, keys=keys)
-    for place, woken in timed.items():
-        entries[place] = _TIMED + codec.encode_at_rest([values[place], list(woken)], step=step, key=keys[place])
+    held = [times.get(key) for key in keys]
+    forms = [value if found is None else _form(value, found) for value, found in zip(values, held, strict=True)]
+    entries = codec.encode_each_at_rest(forms, step=step, keys=keys)
+    for place, found in enumerate(held):
+        if found is not None:
+            entries[place] = (_DATED if found.by_clock or found.until is not None else _TIMED) + entries[place]
     return entries
+
+
+def _form(value: Any, times: Times) -> list[Any]:
+    timers, by_clock, until = times
+    if by_clock or until is not None:
+        return [value, list(timers), list(by_clock), until]
+    return [value, list(timers)]
 
 
 def decoded_entries(
     codec: Codec, keys: Sequence[Any], entries: Sequence[bytes], *, step: str
-) -> tuple[list[Any], dict[Any, list[int]]]:
-    r"""Decode ``entries``: the values of ``keys``, and the times of those that have timers.
+) -> tuple[list[Any], dict[Any, Times]]:
+    r"""Decode ``entries``: the values of ``keys``, and the times of those that have some.
 
     Raises:
         CodecError: an entry is not valid.
 
     >>> decoded_entries(Codec(), ["a", "b"], [b"\x10\x07", b"\x01\x10\x92\xc0\x91\t"], step="s")
-    ([7, None], {'b': [9]})
+    ([7, None], {'b': Times(timers=[9], by_clock=(), until=None)})
     """
-    timed = [place for place, entry in enumerate(entries) if entry[:1] == _TIMED]
+    timed = [place for place, entry in enumerate(entries) if entry[:1] in (_TIMED, _DATED)]
     forms = list(entries)
     for place in timed:
         forms[place] = entries[place][1:]
     values = codec.decode_each_at_rest(forms, step=step, keys=keys)
-    times: dict[Any, list[int]] = {}
+    times: dict[Any, Times] = {}
     for place in timed:
-        values[place], times[keys[place]] = _timed(values[place], step, keys[place])
+        values[place], times[keys[place]] = _timed(values[place], entries[place][:1], step, keys[place])
     return values, times
 
 
-def _timed(pair: Any, step: str, key: Any) -> tuple[Any, list[int]]:
-    if type(pair) is list and len(pair) == 2 and type(pair[1]) is list and pair[1]:
-        value, times = pair
-        if set(map(type, times)) == {int}:
-            return value, times
-    raise _not_timed(step, key)
-
-
-def _not_timed(step: str, key: Any) -> CodecError:
-    return decode_error("it should be a value and times, and is not", step=step, key=key)
+def _timed(form: Any, kind: bytes, step: str, key: Any) -> tuple[Any, Times]:
+    if type(form) is list and len(form) == (2 if kind == _TIMED else 4):
+        value, timers, by_clock, until = form if kind == _DATED else [*form, [], None]
+        if type(timers) is list and type(by_clock) is list:
+            found = [*timers, *by_clock, *(() if until is None else (until,))]
+            if set(map(type, found)) == {int}:
+                return value, Times(timers, by_clock or (), until)
+    raise decode_error("it should be a value and times, and is not", step=step, key=key)
 
 
 _MAGIC: Final = b"mskeyed"
@@ -434,21 +453,21 @@ def _sum_of(head: bytes, rest: bytes) -> int:
 
 
 class SlotImage(NamedTuple):
-    """The keys of a slot, their values (None: the key has only timers), and the times of those with timers."""
+    """The keys of a slot, their values (None: the key has only timers), and the times of those that have some."""
 
     slot: int
     keys: list[Any]
     values: list[Any]
-    times: dict[Any, list[int]]
+    times: dict[Any, Times]
 
 
 class KeyedEntry(NamedTuple):
-    """One key with its state: its ``value`` (None: the key has only timers), and the ``times`` of its timers."""
+    """One key with its state: its ``value`` (None: the key has only timers), and its ``times``."""
 
     slot: int
     key: Any
     value: Any
-    times: Sequence[int]
+    times: Times
 
 
 def slots_in(
@@ -484,8 +503,8 @@ def entries_in(
     >>> state.track(lambda keys: [0] * len(keys))
     >>> state.values["ant"] = 3
     >>> list(entries_in([state.artefact(AbsBarrier("s1", None))], Codec()))
-    [KeyedEntry(slot=0, key='ant', value=3, times=[])]
+    [KeyedEntry(slot=0, key='ant', value=3, times=Times(timers=(), by_clock=(), until=None))]
     """
     for slot, keys, values, times in slots_in(chain, codec, slots=slots, step=step):
         for key, value in zip(keys, values, strict=True):
-            yield KeyedEntry(slot, key, value, times.get(key, []))
+            yield KeyedEntry(slot, key, value, times.get(key, NO_TIMES))

@@ -11,15 +11,26 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import compress, repeat
+from itertools import chain, compress, repeat
 from operator import is_, is_not
 from typing import Any
 
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import AbsBarrier, Acquire, AnyOf, Collect, Interrogate, StateMessage, every_key
 from malstrom_py.errors import InternalError, SnapshotError, shown
-from malstrom_py.state.artefact import Opened, SlotImage, artefact, by_slot, encoded_entries, entries_in, slots_in
+from malstrom_py.state.artefact import (
+    NO_TIMES,
+    Opened,
+    SlotImage,
+    Times,
+    artefact,
+    by_slot,
+    encoded_entries,
+    entries_in,
+    slots_in,
+)
 from malstrom_py.state.change_log import Changes, SlotsOf
+from malstrom_py.state.expiry import Expiry
 
 Migrate = Callable[[Any, Any], Any]
 """Key and state -> the state with which the job resumes; None drops the key."""
@@ -145,12 +156,13 @@ class ManyValues(MutableMapping[Any, Any]):
 
 
 class KeyedState:
-    """``values``: key -> state, a plain dict that the loops of the steps use; ``timers``: the timers of keys.
+    """``values``: key -> state, a plain dict that the loops of the steps use; ``timers``: the timers of keys, and
+    ``clock_timers``: those of the runtime's clock, in ms. ``expiry``: until when states last; None: for ever.
 
     ``untried``: whether `try_first` has yet to check that a state can be stored in a snapshot.
     """
 
-    __slots__ = ("_changes", "_codec", "_step", "timers", "untried", "values")
+    __slots__ = ("_changes", "_codec", "_step", "clock_timers", "expiry", "timers", "untried", "values")
 
     def __init__(self, step: str, codec: Codec) -> None:
         self._step = step
@@ -158,11 +170,41 @@ class KeyedState:
         self._changes: Changes | None = None
         self.values: dict[Any, Any] = {}
         self.timers = Timers()
+        self.clock_timers = Timers()
+        self.expiry: Expiry | None = None
         self.untried = False
 
     def keys(self) -> set[Any]:
         """Return the keys with state: a value that is not None, or a timer."""
-        return {*self._with_values(), *self.timers.keys()}
+        return {*self._with_values(), *self._woken()}
+
+    def expire(self, limit: int) -> None:
+        """Drop the states that last until ``limit`` at most. Requires `expiry`."""
+        expiry = self.expiry
+        if expiry is None:
+            raise InternalError(f"step {self._step!r}: its state does not expire")
+        if expiry.undated:
+            self.note(expiry.undated)
+        gone = expiry.expired(limit)
+        if gone:
+            self.note(gone)
+            values = self.values
+            for key in gone:
+                values.pop(key, None)
+
+    def date(self, key: Any) -> None:
+        """Let the state of ``key``, which a timer has made, last from the next epoch on. Requires `expiry`."""
+        if self.expiry is not None and key not in self.expiry.until:
+            self.expiry.undated.add(key)
+
+    def touch(self, keys: Sequence[Any], times: Sequence[int]) -> None:
+        """Let the states of ``keys`` last from these times on. `note` was called for the keys. Requires `expiry`."""
+        expiry, values = self.expiry, self.values
+        if expiry is None:
+            raise InternalError(f"step {self._step!r}: its state does not expire")
+        expiry.touch(keys, times)
+        if len(expiry.until) + len(expiry.undated) != len(values):  # some keys have no state any more
+            expiry.forget([key for key in set(keys) if values.get(key) is None])
 
     @property
     def tracked(self) -> bool:
@@ -192,7 +234,7 @@ class KeyedState:
         changes = self._changes
         if changes is not None and changes.noted is not None:
             changes.note(keys, len(self.values))
-            self.timers.noted = changes.noted
+            self._note_timers(changes)
 
     def handle(self, message: StateMessage, *, remark: bytes = b"") -> None:
         """Apply a control message to this step's state. ``remark``: stored with an artefact, returned by `install`."""
@@ -215,13 +257,13 @@ class KeyedState:
     def interrogate(self, predicate: Callable[[Any], bool], found: set[Any]) -> None:
         """Add the keys with state that pass ``predicate`` to ``found``."""
         if isinstance(predicate, AnyOf):
-            keys, timers = list(predicate.keys), self.timers.keys()
-            values = self._values_of(keys)
-            found.update(key for key, value in zip(keys, values, strict=True) if value is not None or key in timers)
+            keys, timers, others = list(predicate.keys), self.timers.keys(), self.clock_timers.keys()
+            values = zip(keys, self._values_of(keys), strict=True)
+            found.update(key for key, value in values if value is not None or key in timers or key in others)
         elif predicate is every_key:
             # Records wait while all keys are listed: avoid Python code per key.
             found.update(self._with_values())
-            found.update(self.timers.keys())
+            found.update(self._woken())
         else:
             found.update(filter(predicate, self.keys()))
 
@@ -233,7 +275,13 @@ class KeyedState:
         taken = list(keys)
         known = self.values
         values = known.take(taken) if isinstance(known, ManyValues) else list(map(known.pop, taken, repeat(None)))
-        times = {key: woken for key in taken if (woken := self.timers.take(key))} if len(self.timers) else {}
+        times = self._times_of(taken, values)
+        for timers in (self.timers, self.clock_timers):
+            if len(timers):
+                for key in taken:
+                    timers.take(key)
+        if self.expiry is not None:
+            self.expiry.forget(taken)
         if any(map(is_, values, repeat(None))):
             held = [value is not None or key in times for key, value in zip(taken, values, strict=True)]
             taken, values = list(compress(taken, held)), list(compress(values, held))
@@ -258,7 +306,7 @@ class KeyedState:
         if made is None:
             raise InternalError(f"step {self._step!r}: its keys have no names in a new chain")
         changes.written(barrier.snapshot, barrier.parent, due)
-        self.timers.noted = changes.noted
+        self._note_timers(changes)
         return made
 
     def install(
@@ -287,7 +335,7 @@ class KeyedState:
         if changes is None:
             raise InternalError(f"step {self._step!r}: its state is not tracked")
         changes.continued(snapshot, self._held())
-        self.timers.noted = changes.noted
+        self._note_timers(changes)
 
     def start_with(self, states: Mapping[Any, Any]) -> None:
         """Set the initial ``states``, by key. `CodecError` if the state is tracked and one cannot be stored."""
@@ -309,13 +357,12 @@ class KeyedState:
             if owned(key):
                 if value is not None:
                     self.values[key] = value
-                for time in times:
-                    self.timers.set(key, time)
+                self._take_times([key], [value], {key: times})
 
     def _held(self) -> list[Any]:
         """Return the keys with state, in the order in which they got it (that of a set differs by process)."""
         held = list(self._with_values())
-        woken = list(self.timers.keys())
+        woken = list(dict.fromkeys(self._woken()))
         return [*held, *compress(woken, map(is_, self._values_of(woken), repeat(None)))]
 
     def _with_values(self) -> Iterable[Any]:
@@ -330,13 +377,49 @@ class KeyedState:
         values = self.values
         return values.many(keys) if isinstance(values, ManyValues) else list(map(values.get, keys))
 
+    def _woken(self) -> Iterator[Any]:
+        """Return the keys with timers; one with timers of both kinds comes twice."""
+        return chain(self.timers.keys(), self.clock_timers.keys())
+
+    def _note_timers(self, changes: Changes) -> None:
+        self.timers.noted = self.clock_timers.noted = changes.noted
+
+    def _times_of(self, keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Times]:
+        """Return the times of those of ``keys``, with ``values``, that have some. Without a value none lasts."""
+        timers, by_clock = self.timers, self.clock_timers
+        until = {} if self.expiry is None else self.expiry.until
+        if not (len(timers) or len(by_clock) or until):
+            return {}
+        lasting = (None if value is None else until.get(key) for key, value in zip(keys, values, strict=True))
+        times = (
+            (key, Times(timers.times(key), by_clock.times(key), end)) for key, end in zip(keys, lasting, strict=True)
+        )
+        return {key: found for key, found in times if found.timers or found.by_clock or found.until is not None}
+
+    def _take_times(self, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Times]) -> None:
+        """Set the times of ``keys``, which have come with these values."""
+        expiry = self.expiry
+        if expiry is not None and expiry.was_timer:
+            times = {key: Times(until=max(timers, default=until)) for key, (timers, _, until) in times.items()}
+        for key, (timers, by_clock, _) in times.items():
+            for time in timers:
+                self.timers.set(key, time)
+            for time in by_clock:
+                self.clock_timers.set(key, time)
+        if expiry is not None:
+            lasting = [key for key, value in zip(keys, values, strict=True) if value is not None]
+            until = {key: end for key in lasting if (end := times.get(key, NO_TIMES).until) is not None}
+            expiry.put(until)
+            undated = [key for key in lasting if key not in until]
+            expiry.undated.update(undated)
+            self.note(undated)
+
     def _written(self, changes: Changes, keys: list[Any], *, full: bool, remark: bytes) -> bytes | None:
         """Return an artefact of ``keys``; None if it must be a full one (`Changes.names`)."""
         codec, step = self._codec, self._step
-        woken = self.timers.keys()
-        times = {key: self.timers.times(key) for key in keys if key in woken} if woken else {}
         gone: list[Any] = []
         values = self._values_of(keys)
+        times = self._times_of(keys, values)
         if any(map(is_, values, repeat(None))):
             there = [value is not None or key in times for key, value in zip(keys, values, strict=True)]
             gone = [key for key, stays in zip(keys, there, strict=True) if not stays]
@@ -349,7 +432,7 @@ class KeyedState:
         forms = codec.encode_each_at_rest(names, step=step, keys=names)
         return artefact(by_slot(changes.slots_of(names), forms, entries), delta=not full, note=remark)
 
-    def _take_in(self, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Any], how: str) -> None:
+    def _take_in(self, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Times], how: str) -> None:
         held: set[Any] = set()
         self.interrogate(AnyOf(set(keys)), held)
         for key in held:
@@ -359,9 +442,7 @@ class KeyedState:
             self.values.set_many(keys, values)
         else:
             self.values.update(zip(keys, values, strict=True))
-        for key, woken in times.items():
-            for time in woken:
-                self.timers.set(key, time)
+        self._take_times(keys, values, times)
 
 
 def _in_one_slot(keys: Sequence[Any]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from datetime import timedelta
 from typing import Any
 
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
@@ -130,3 +131,22 @@ class Slow(KeyedLogic[Any, int, int, int]):
         for key, value in sorted(state.items()):
             output.emit(key, value)
             state[key] = value // 2
+
+
+class Alarms(KeyedLogic[Any, int, Any, tuple[int, ...]]):
+    """Gathers, and sends by the runtime's clock: a while after each record, and at the full minute."""
+
+    def on_data(
+        self, message: DataMessage[Any, int], key_state: tuple[int, ...] | None, output: Output[Any, Any]
+    ) -> tuple[int, ...]:
+        output.set_timer(message.key, timedelta(seconds=1 + message.value % 3), clock="processing")
+        output.set_timer(message.key, 60_000, clock="processing")
+        return (*(key_state or ()), message.value)
+
+    def on_timer(
+        self, key: Any, time: int, key_state: tuple[int, ...] | None, output: Output[Any, Any]
+    ) -> tuple[int, ...] | None:
+        output.emit(key, (time, key_state))
+        if time == 60_000:
+            return None
+        return key_state if key_state is None else (*key_state[1:], -1)

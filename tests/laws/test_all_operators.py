@@ -19,6 +19,7 @@ from malstrom_py import agg, windows
 from malstrom_py.operators.base import Operator
 from malstrom_py.testing import LAWS, as_step, check_operator
 from tests.laws.logics import (
+    Alarms,
     Deadlines,
     Latest,
     Scores,
@@ -197,6 +198,15 @@ TABLE = [
         lambda s: s.map("twice", lambda v: 2 * v).stateful_map("step", running_total, default=int),
         keys=st.one_of(st.sampled_from([1, "1", None, True, ("a", 1)]), st.integers(0, 3)),
     ),
+    stateful("stateful_op", lambda s: s.stateful_op("step", Alarms()), ticks=True),
+    stateful("sum", lambda s: s.sum("step", ttl=4), timed=True),
+    stateful("aggregate", lambda s: s.aggregate("step", ttl=4, **FIGURES), timed=True),
+    stateful("distinct", lambda s: s.distinct("step", ttl=3), values=WORDS, timed=True),
+    stateful("stateful_flat_map", lambda s: s.stateful_flat_map("step", gaps, ttl=3), timed=True),
+    stateful("stateful_op", lambda s: s.stateful_op("step", Sessions(gap=3), ttl=4), timed=True),
+    stateful("stateful_op", lambda s: s.stateful_op("step", Latest(), ttl=3), timed=True),
+    stateful("count", lambda s: s.count("step", ttl=timedelta(seconds=2)), ticks=True),
+    stateful("stateful_op", lambda s: s.stateful_op("step", Alarms(), ttl=timedelta(seconds=2)), ticks=True),
     stateful("write_parts", as_step(numbering_parts)),
     Row(
         "key_by",

@@ -77,10 +77,6 @@ class _SilentWhenSet(_UnnotedWhen):
     silent = "set"
 
 
-class _SilentWhenDue(_UnnotedWhen):
-    silent = "due"
-
-
 class ArmsAtEpochs(KeyedLogic[Any, int, str, int]):
     """Sets a timer at each epoch, for keys whose state does not change."""
 
@@ -106,11 +102,12 @@ class TimersUnnoted(StatefulOp):
 
 
 class ExpiryUnnoted(TtlMap):
-    """Nor does one that is due, with which the state goes."""
+    """A state that goes in time changes nothing, either."""
 
-    def __init__(self, context: StepContext, **options: Any) -> None:
-        super().__init__(context, **options)
-        self.state.timers = _SilentWhenDue()
+    def expire(self, epoch: Epoch) -> None:
+        expiry = self.state.expiry
+        for key in () if expiry is None else expiry.expired(epoch.time - 1):
+            self.states.pop(key, None)
 
 
 class ChangesInPlace(KeyedLogic[Any, int, int, list[int]]):

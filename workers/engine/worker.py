@@ -357,7 +357,8 @@ class Worker:
 
     def due_s(self) -> float | None:
         """Return the time of the next scheduled work, on the clock's monotonic time; None without any."""
-        due_s: list[float | None] = [self._linger_until_s if self._scheduled else None]
+        wakes = any(not operator.dormant for _, operator, _ in self._scheduled)
+        due_s: list[float | None] = [self._linger_until_s if wakes else None]
         if self._switching.may_poll:
             due_s.append(self.reading.due_s())
         return min((due for due in due_s if due is not None), default=None)

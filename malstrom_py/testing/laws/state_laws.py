@@ -52,7 +52,7 @@ def _compare(
     step: str, key: Any, state: KeyedState, instance: OperatorTester, broken: Broken, marks: dict[int, str]
 ) -> None:
     codec = instance.codec
-    row = [key, state.values.get(key), state.timers.times(key)]
+    row = [key, state.values.get(key), [state.timers.times(key), state.clock_timers.times(key), _until(state, key)]]
     ways: list[tuple[str, Callable[[], Any]]] = [
         ("at rest", lambda: codec.decode_at_rest(codec.encode_rows_at_rest([row], step=step), step=step)[0]),
         ("in flight", lambda: _sent(codec, step, row)),
@@ -63,16 +63,20 @@ def _compare(
         except CodecError as error:
             raise broken(f"  {error}", marks, why=f"it cannot be encoded {where}") from None
         if not same(list(back), row):
-            what = f"  step {step!r}, {where}, as [key, state, timers]:"
+            what = f"  step {step!r}, {where}, as [key, state, [timers, timers by the clock, until]]:"
             raise broken(f"{what}\n    expected  {row}\n    got       {list(back)}", marks)
 
 
 def _sent(codec: Codec, step: str, row: list[Any]) -> list[Any]:
-    """Encode and decode ``row`` (a key, its state and its timers) in flight."""
+    """Encode and decode ``row`` (a key, its state and its times) in flight."""
     key, value, times = row
-    sent = codec.encode_states_in_flight([key], [value], {key: times} if times else {}, step=step)
+    sent = codec.encode_states_in_flight([key], [value], {key: times}, step=step)
     (key,), (value,), woken = codec.decode_in_flight(sent, step=step)
-    return [key, value, woken.get(key, [])]
+    return [key, value, woken[key]]
+
+
+def _until(state: KeyedState, key: Any) -> int | None:
+    return None if state.expiry is None else state.expiry.until.get(key)
 
 
 def snapshot(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
@@ -220,7 +224,7 @@ class _DeltaRun:
             for key in sorted(expected.keys() | got.keys(), key=repr):
                 wanted, found = expected.get(key, "no state"), got.get(key, "no state")
                 if not same(wanted, found):
-                    what = f"  step {step!r}, key {key!r}, as (state, timers):"
+                    what = f"  step {step!r}, key {key!r}, as (state, its times):"
                     why = "a change was not tracked"
                     detail = f"{what}\n    expected  {wanted}\n    got       {found}\n  (expected: in full)"
                     raise self._broken(detail, self._marks, why=why)

@@ -122,7 +122,7 @@ def _flat_map(keyed: Stream, stage: Stage, seen: Seen, *, timed: bool, on_error:
         tally, passed = counted(tally or NOTHING, stage.name, _checked(stage, passed))
         return [passed], tally
 
-    return (keyed.stateful_flat_map(stage.name, count, on_error=on_error),)
+    return (keyed.stateful_flat_map(stage.name, count, on_error=on_error, ttl=stage.ttl),)
 
 
 def _function(keyed: Stream, stage: Stage, seen: Seen, *, timed: bool, on_error: str) -> tuple[Stream, ...]:
@@ -131,14 +131,14 @@ def _function(keyed: Stream, stage: Stage, seen: Seen, *, timed: bool, on_error:
         output.send(mp.DataMessage(message.key, passed, message.timestamp))
         return tally
 
-    return (keyed.stateful_op(stage.name, count, on_error=on_error),)
+    return (keyed.stateful_op(stage.name, count, on_error=on_error, ttl=stage.ttl),)
 
 
 def _fold(keyed: Stream, stage: Stage, seen: Seen, *, timed: bool, on_error: str) -> tuple[Stream, ...]:
     def add(accumulated: Any, passed: Passed) -> Any:
         return counted(accumulated[0], stage.name, _checked(stage, passed))
 
-    folded = keyed.fold(stage.name, add, default=lambda: (NOTHING, None), on_error=on_error)
+    folded = keyed.fold(stage.name, add, default=lambda: (NOTHING, None), on_error=on_error, ttl=stage.ttl)
     return (folded.map(f"{stage.name}-marked", lambda accumulated: accumulated[1]),)
 
 
@@ -161,7 +161,8 @@ def _aggregate(keyed: Stream, stage: Stage, seen: Seen, *, timed: bool, on_error
         raise AssertionError("what depends on the order of all records cannot be merged, and is not")
 
     tally = agg.custom(lambda: (NOTHING, None), add, merge, lambda accumulated: accumulated[1])
-    figures = keyed.aggregate(stage.name, n=agg.count(), marked=tally, last=agg.last(), on_error=on_error)
+    several = {"n": agg.count(), "marked": tally, "last": agg.last()}
+    figures = keyed.aggregate(stage.name, on_error=on_error, ttl=stage.ttl, **several)
     return (figures.map(f"{stage.name}-marked", lambda found: _agreed(found, stage.name, seen)),)
 
 
@@ -188,3 +189,5 @@ KINDS: Final[dict[str, Callable[..., tuple[Stream, ...]]]] = {
 LEDGERS: Final = ("logic", "batch", "windows")
 MAY_FAIL: Final = ("stateful_map", "stateful_flat_map", "function", "fold", "aggregate", "logic", "windows")
 """Those that may fail on single records."""
+LASTING: Final = ("stateful_map", "stateful_map", "stateful_flat_map", "function", "fold", "aggregate")
+"""Those of which the state may have a time to live."""

@@ -11,7 +11,7 @@ import malstrom_py as mp
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.reports.result import RunResult
 from tests.simulation.jobs.building import build
-from tests.simulation.jobs.counting import KINDS, MAY_FAIL
+from tests.simulation.jobs.counting import KINDS, LASTING, MAY_FAIL
 from tests.simulation.jobs.inputs import Input, draw_input
 from tests.simulation.jobs.layouts import End, Head, Layout, Stage, Tail, Timing, Way
 from tests.simulation.jobs.oracle import check
@@ -210,7 +210,7 @@ def _mixed(draw: Draw) -> Layout:
 
 def _ttl(draw: Draw) -> Layout:
     """State that goes when a key has been silent."""
-    stage = draw.stage("a", "s", kind="stateful_map", ttl=draw.rng.choice([1, 2, 5]))
+    stage = draw.stage("a", "s", kind=draw.rng.choice(LASTING), ttl=draw.rng.choice([1, 2, 5]))
     stages = [stage, draw.stage("b", "a")][: draw.rng.choice([1, 1, 2])]
     return draw.layout([draw.head("s", timing=Timing(draw.rng.choice([0, 0, 4]), draw.unit))], stages)
 
@@ -267,6 +267,8 @@ SHAPES: Final[dict[str, tuple[Callable[[Draw], Layout], bool | None]]] = {
     "distinct": (_tail("distinct"), None),
     "figures": (_tail("figures"), None),
     "windows-of-windows": (_windows_of_windows, True),
+    "panes": (_tail("panes"), True),
+    "clocked": (_tail("clocked"), False),
 }
 """How each is drawn, and whether it is timed where that is not left to chance."""
 
@@ -282,9 +284,16 @@ WEIGHTS: Final = {
 """How often a shape is drawn; the others: 4."""
 
 
+INSTEAD: Final = {"figures": "clocked", "windows-of-windows": "panes"}
+"""Shapes that are drawn in every other case instead of another."""
+
+
 def draw(rng: random.Random, *, shape: str | None = None) -> Case:
     """A case of ``shape``, or of any."""
-    name = shape or rng.choices(list(SHAPES), [WEIGHTS.get(shape, 4) for shape in SHAPES])[0]
+    first = [shape for shape in SHAPES if shape not in INSTEAD.values()]
+    name = shape or rng.choices(first, [WEIGHTS.get(shape, 4) for shape in first])[0]
+    if shape is None and name in INSTEAD and rng.random() < 0.5:
+        name = INSTEAD[name]
     make, timed = SHAPES[name]
     drawing = Draw(rng, timed=timed)
     layout = make(drawing)

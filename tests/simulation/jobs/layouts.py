@@ -62,7 +62,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Tail:
-    """A keyed step that changes records: "collect", "distinct", "figures" or "windows".
+    """A keyed step that changes records: "collect", "distinct", "figures", "windows", "panes" or "clocked".
 
     ``size``: of lists, and how wide windows are; ``every_s``: after how long a list leaves that is not full.
     """

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import malstrom_py as mp
 from tests.simulation.jobs.layouts import Tail
+from tests.simulation.jobs.panes import CLOCKED, PANES, clocked, judge_clocked, judge_panes, panes
 from tests.simulation.jobs.records import KEYS, Fired, Passed, Record, ident, is_intact
 from tests.simulation.jobs.seen import Row, Seen
 from tests.simulation.jobs.verdicts import Item, Violation, by, require, require_same, require_way_order
@@ -214,4 +215,6 @@ TAILS: Final = {
     "distinct": TailKind(_distinct, _judge_distinct),
     "figures": TailKind(_figures, _judge_figures, tuple(FIGURES)),
     "windows": TailKind(_windows, _judge_windows),
+    "panes": TailKind(panes, judge_panes, PANES),
+    "clocked": TailKind(clocked, judge_clocked, CLOCKED),
 }

@@ -235,12 +235,10 @@ def test_r11_a_stateful_step_behind_key_local_is_refused_with_the_remedy(method:
 
 
 @pytest.mark.parametrize("on", ["untimed", "timed", "late"])
-def test_t1_timers_and_ttl_need_epochs_and_the_late_stream_has_none(on: str) -> None:
+def test_t1_ttl_map_needs_epochs_and_the_late_stream_has_none(on: str) -> None:
     """Its records are below the frontier: a timer for them would fire immediately, or at the end."""
     streams = {"untimed": numbers(), "timed": timed(), "late": timed().generate_epochs("epochs", BOUND)[1]}
     stream = streams[on].key_by("key", lambda n: n)
-    with pytest.raises(PlanError, match=f"step 'it': on_timer {NO_EPOCHS}"):
-        stream.stateful_op("it", Waking())
     with pytest.raises(PlanError, match=f"step 'it': ttl_map {NO_EPOCHS}"):
         stream.ttl_map("it", update, ttl=5)
 
