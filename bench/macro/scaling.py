@@ -139,9 +139,9 @@ def line(what: str, data: Input, variants: Mapping[str, Callable[[Any], object]]
     seconds = interleave(variants, data, reps=reps, clock=process_time)
     rows = len(data.rows)
     costs = {name: spread([one / rows * 1e9 for one in of]).median for name, of in seconds.items()}
-    told = [f"{name} {cost:.0f} ns" for name, cost in costs.items()]
-    told += [f"{name} {ratios(seconds['loop'], seconds[name]).show()} of the loop" for name in ("rows", "columns")]
-    print(f"{what}: {', '.join(told)}", flush=True)
+    shown = [f"{name} {cost:.0f} ns" for name, cost in costs.items()]
+    shown += [f"{name} {ratios(seconds['loop'], seconds[name]).show()} of the loop" for name in ("rows", "columns")]
+    print(f"{what}: {', '.join(shown)}", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

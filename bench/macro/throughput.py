@@ -149,6 +149,9 @@ def measure_windows(reps: int, seconds: float) -> None:
             rate, cost = spread([one / 1e3 for one in rates[layout]]), spread(costs[layout])
             print(f"{name + ' over columns':24} {layout:22} {rate.show(0):>28} k records/s, {cost.show(3)} µs each")
         compare(f"{name} over columns", rates, LAYOUTS[1], WINDOWS_BUDGET)
+        # What two workers with a processor each would reach: independent of other programs.
+        possible = 2 * spread(costs[LAYOUTS[1]]).median / spread(costs[LAYOUTS[2]]).median
+        print(f"{name + ' over columns':24} by processor time {possible:.2f}")
 
 
 def count(key: str, row: Stamped, seen: int | None) -> tuple[int, int]:
