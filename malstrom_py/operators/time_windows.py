@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import compress
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MIN_EPOCH
@@ -28,6 +28,10 @@ from malstrom_py.windows import WINDOW_RESULT
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_SPANS_FEW: Final = 32
+_ROWS_FEW: Final = 16
+"""With fewer rows than this for each of many spans, columns are added as rows, and rows of all spans together."""
 
 
 class TimeWindows(WindowOperator):
@@ -98,6 +102,8 @@ class TimeWindows(WindowOperator):
                 return False
             symbols = None
         order, spans = split
+        if not partials and len(spans) > _SPANS_FEW and len(batch) < _ROWS_FEW * len(spans):
+            return False
         if order is not None:
             keys, columns = keys.take(order), [None if column is None else column.take(order) for column in columns]
             symbols = None if symbols is None else symbols[order.to_numpy()]
@@ -152,13 +158,29 @@ class TimeWindows(WindowOperator):
                 rows = partial(batch.compress, mask)
                 self._add_at(place * span + origin, rows, list(compress(keys, mask)), some, out)
         else:
-            places = defaultdict[int, list[int]](list)
-            for index, time in enumerate(times):
-                places[(time - origin) // span].append(index)
-            for place in sorted(places):
-                own = places[place]
+            self._add_to_many(batch, keys, values, [(time - origin) // span * span + origin for time in times], out)
+
+    def _add_to_many(
+        self, batch: Batch, keys: list[Any], values: list[list[Any]], starts: list[int], out: Outlet
+    ) -> None:
+        """Add rows of three spans or more: ``starts`` has the beginning of each row's. Many spans cost no more."""
+        once = self._emit is CLOSE and (not self._whole or self._size == self._step)
+        spans = set(starts)
+        if not once or len(starts) >= _ROWS_FEW * len(spans):
+            of_span = defaultdict[int, list[int]](list)
+            for index, start in enumerate(starts):
+                of_span[start].append(index)
+            for start in sorted(of_span):
+                own = of_span[start]
                 some = [[column[index] for index in own] for column in values]
-                self._add_at(place * span + origin, partial(batch.take, own), [keys[index] for index in own], some, out)
+                self._add_at(start, partial(batch.take, own), [keys[index] for index in own], some, out)
+            return
+        panes = {start: self._panes.rows_at(start) for start in sorted(spans)}
+        both = list(zip(starts, keys, strict=True))
+        known = {pair: panes[pair[0]][pair[1]] for pair in both if pair[1] in panes[pair[0]]}
+        self._gather(lambda: batch, both, values, known, out)
+        for (start, key), state in known.items():
+            panes[start][key] = state
 
     def _add_at(
         self, at: int, batch: Callable[[], Batch], keys: list[Any], values: list[list[Any]], out: Outlet
