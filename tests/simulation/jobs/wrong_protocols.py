@@ -454,7 +454,7 @@ WRONG: Final[dict[str, WrongProtocol]] = {
     "T3 not the same epochs to all": WrongProtocol(
         ((Exchange, "on_epoch", epoch_to_others_only),), seed=4, shape="two-stages"
     ),
-    "T4 the future is let in": WrongProtocol(((GenerateEpochs, "_late", never_limited),), seed=1, shape="linear"),
+    "T4 the future is let in": WrongProtocol(((GenerateEpochs, "_split", never_limited),), seed=1, shape="linear"),
     "S1 finished parts that move are forgotten": WrongProtocol(
         ((ReadSource, "take_finished", finished_forgotten),), seed=0, shape="linear"
     ),
