@@ -41,6 +41,7 @@ class ColumnFigures:
         self._aggregations = aggregations
         self._shape = shape
         self._rows_only = not Groups.supports(aggregations)
+        state.arrays = self._empty
 
     def scan(self, batch: Batch) -> list[pa.Array] | None:
         """Add the rows of ``batch``. Per aggregation return the result after each row; None if rows must do it."""
@@ -83,6 +84,10 @@ class ColumnFigures:
             return None  # nothing is known yet of what comes after these rows
         self.to_rows()
         return None
+
+    def _empty(self) -> FigureStates | None:
+        """Return where restored states go before the first batch; None if rows keep them."""
+        return None if self._rows_only else FigureStates(self._aggregations, self._shape)
 
     def _groups(self) -> Groups:
         values: Any = self._state.values

@@ -6,32 +6,37 @@ arrays cannot hold makes it keep a dict from then on, which `FigureStates.as_row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from malstrom_py.agg import Aggregation
+from malstrom_py.state.change_log import SlotsOf
+from malstrom_py.state.column_image import ColumnImage
+from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.groups import Groups
-from malstrom_py.state.keyed_state import ManyValues
+from malstrom_py.state.many_values import ManyValues
 
-_ABSENT: Any = object()
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Shape(NamedTuple):
     """How the state of a key is made of the states of its aggregations: ``join`` and its inverse ``split``, for many.
 
     Both work by column: a list per aggregation, and a list of states. ``split`` raises `NotColumnar` if a state has
-    another shape.
+    another shape. ``stored`` is the shape in an image of columns, made of those of the aggregations.
     """
 
     join: Callable[[list[list[Any]]], list[Any]]
     split: Callable[[list[Any]], list[list[Any]]]
+    stored: Callable[[list[StoredShape]], StoredShape]
 
 
 def shape_of_one() -> Shape:
     """Return the shape of steps with one figure: its state."""
-    return Shape(lambda columns: columns[0], lambda states: [states])
+    return Shape(lambda columns: columns[0], lambda states: [states], lambda shapes: shapes[0])
 
 
 def shape_of_many(width: int) -> Shape:
@@ -47,7 +52,7 @@ def shape_of_many(width: int) -> Shape:
             raise NotColumnar("a state that is not a tuple of figures")
         return [[state[place] for state in states] for place in range(width)]
 
-    return Shape(lambda columns: list(zip(*columns, strict=True)), split)
+    return Shape(lambda columns: list(zip(*columns, strict=True)), split, tuple)
 
 
 def shape_of_records(names: Sequence[str]) -> Shape:
@@ -69,7 +74,10 @@ def shape_of_records(names: Sequence[str]) -> Shape:
         rows = zip(*columns, strict=True)
         return [({name: value for name, (value,) in zip(fields, row, strict=True)},) for row in rows]
 
-    return Shape(join, split)
+    def stored(shapes: list[Any]) -> StoredShape:
+        return ({"record": {name: shape["is"][0] for name, shape in zip(fields, shapes, strict=True)}},)
+
+    return Shape(join, split, stored)
 
 
 class FigureStates(ManyValues):
@@ -112,6 +120,56 @@ class FigureStates(ManyValues):
         ids = ids[groups.changed[ids]]
         groups.changed[ids] = False
         return [*left, *groups.keys(ids).to_pylist()]
+
+    @property
+    def in_arrays(self) -> bool:
+        return self.groups is not None and not self._left
+
+    def changed_columns(self) -> list[pa.Array]:
+        groups = self._groups()
+        ids = groups.live()
+        ids = ids[groups.changed[ids]]
+        groups.changed[ids] = False
+        return [groups.keys(ids)]
+
+    def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
+        import numpy as np
+
+        groups = self._groups()
+        ids, gone, gone_slots = groups.live(), None, None
+        if keys is not None:
+            ids = groups.find(keys)
+            if (ids < 0).any():
+                gone = keys.filter(pa_flags(ids < 0))
+                gone_slots = np.array(slots_of(gone.to_pylist()) if slots_of else [0] * len(gone), np.int64)
+                ids = ids[ids >= 0]
+        shape = self._shape.stored(groups.stored_shapes())
+        slots = groups.slots(ids, slots_of) if slots_of else np.zeros(len(ids), np.int64)
+        image = ColumnImage(groups.keys(ids), slots, groups.columns(ids), shape, None, gone, gone_slots)
+        return image.without_absent()
+
+    def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
+        return self._groups().in_slots(wanted, slots_of)
+
+    def found(self, keys: pa.Array) -> pa.Array:
+        return keys.filter(pa_flags(self._groups().find(keys) >= 0))
+
+    def drop(self, keys: pa.Array) -> None:
+        groups = self._groups()
+        groups.take(groups.find(keys))
+
+    def put_image(self, image: ColumnImage) -> None:
+        groups = self.groups
+        if groups is None or image.shape != self._shape.stored(groups.stored_shapes()) or image.panes is not None:
+            raise NotColumnar("states of another shape")
+        if len(image.states) != len(groups.columns(groups.live()[:0])):
+            raise NotColumnar("states of another shape")
+        groups.put_columns(image.keys, image.states)
+
+    def _groups(self) -> Groups:
+        if self.groups is None:
+            raise NotColumnar("states that are in a dict")
+        return self.groups
 
     def many(self, keys: Sequence[Any]) -> list[Any]:
         if self.groups is None:
@@ -212,6 +270,13 @@ class FigureStates(ManyValues):
         except NotColumnar:
             """Some are of other kinds: one by one, each as the plain key that it equals."""
         return np.array([_found_one(groups, key) for key in keys], np.int64)
+
+
+def pa_flags(flags: Any) -> pa.Array:
+    """Return a vector of flags as a column."""
+    import pyarrow as pa
+
+    return pa.array(flags)
 
 
 def _found_one(groups: Groups, key: Any) -> int:

@@ -119,9 +119,10 @@ class GroupIndex:
     ([1, -1], ['ann', 'bob', None])
     """
 
-    __slots__ = ("_index", "_kind", "_null")
+    __slots__ = ("_column", "_index", "_kind", "_null")
 
     def __init__(self) -> None:
+        self._column: pa.Array | None = None
         self._kind: ColumnKind | None = None
         self._index: Any = None  # made with the first key that is not None
         self._null = False  # until then: whether None has the id 0
@@ -147,6 +148,16 @@ class GroupIndex:
         """Return the rows of ``column``, whose keys have ids from now on. Raises like `ids`."""
         return self._rows(column, add=True)
 
+    def fresh(self) -> GroupIndex:
+        """Return an empty index."""
+        return GroupIndex()
+
+    def raw(self, ids: Any) -> pa.Array:
+        """Return what `group` takes for the keys of ``ids``."""
+        import pyarrow as pa
+
+        return self.keys().take(pa.array(ids))
+
     def find(self, column: pa.Array) -> Ids:
         """Return the id of each key of ``column``, as int32; -1 for a key without one. Raises like `ids`."""
         return self._rows(column, add=False).ids
@@ -157,7 +168,9 @@ class GroupIndex:
 
         if self._index is None or self._kind is None:
             return pa.nulls(int(self._null))
-        return self._index.keys(_types()[self._kind])
+        if self._column is None or len(self._column) < len(self._index):
+            self._column = self._index.keys(_types()[self._kind])
+        return self._column
 
     def _rows(self, column: pa.Array, *, add: bool) -> GroupedRows:
         import numpy as np

@@ -88,6 +88,7 @@ def test_columns_give_what_rows_give(data: st.DataObject) -> None:
         assert same(one.rows()) == same(other.rows())
         assert same(list(states(one).items())) == same(list(states(other).items()))
         if data.draw(st.integers(0, 3)) == 0:
+            nothing = [key for key, state in states(other).items() if state is None]
             for step in (one, other):
                 moved = Collect(dict.fromkeys(["a", None, "ü", 1.0]).keys())
                 found = Interrogate(AnyOf(moved.keys))
@@ -95,7 +96,7 @@ def test_columns_give_what_rows_give(data: st.DataObject) -> None:
                 assert found.keys.isdisjoint(states(step))
                 step.push(Acquire(moved.states))
             assert same(sorted(states(one).items(), key=repr)) == same(sorted(states(other).items(), key=repr))
-            if list(states(one)) != list(states(other)):
+            if list(states(one)) != list(states(other)) or moved.keys & set(nothing):
                 return  # keys that come back have another place: fine, and the rest compares places
     for step in (one, other):
         step.push(Epoch(MAX_EPOCH))
