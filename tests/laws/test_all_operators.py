@@ -111,6 +111,7 @@ TABLE = [
     stateless("map", lambda s: s.map("step", lambda v: (v, -v)), timed=True),
     stateless("map", lambda s: s.map("step", risky, on_error="dead-letter"), timed=True),
     stateless("map_with_key", lambda s: s.map_with_key("step", lambda k, v: (k, v)), timed=True),
+    stateless("key_as_field", lambda s: s.map_with_key("step", "key"), timed=True),
     stateless("map_with_key", lambda s: s.map_with_key("step", lambda k, v: 12 / v, on_error="skip"), timed=True),
     stateless("filter", lambda s: s.filter("step", lambda v: v % 2), timed=True),
     stateless("filter", lambda s: s.filter("step", risky, on_error="skip")),
