@@ -1,4 +1,4 @@
-"""The state of steps on columns in snapshots and moves equals that of steps on rows, with links of any form in a chain."""
+"""State of steps on columns in snapshots and moves equals that of steps on rows, with links of any form in a chain."""
 
 from __future__ import annotations
 
