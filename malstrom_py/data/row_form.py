@@ -291,8 +291,12 @@ def python_values(column: pa.Array, what: str) -> list[Any]:
             return _moments(column, kind)
         if kind.startswith("dictionary<"):
             column = column.dictionary_decode()
-        if kind.startswith("struct<") and not column.null_count:
-            return _structs(column, what)
+        if kind.startswith("struct<"):
+            if not column.null_count:
+                return _structs(column, what)
+            there = column.is_valid()
+            filled = iter(python_values(column.filter(there), what))
+            return [next(filled) if valid else None for valid in there.to_pylist()]
         if kind.startswith(_NANOSECONDS):
             column = column.cast(in_microseconds(column.type))
         values: list[Any] = column.to_pylist()
