@@ -119,6 +119,9 @@ DICTS: Final = RowForm("DICTS", rows_of, by_name=True, has_fields=True)
 SCALAR: Final = RowForm("SCALAR", _scalars_of, by_name=False, has_fields=True)
 """The value is that of the only column, which is called ``value``."""
 
+PARTIALS: Final = RowForm("PARTIALS", _tuples_of, by_name=False, has_fields=False)
+"""A row is what several records have gathered before the exchange; only the window after it reads it (F5)."""
+
 TUPLES: Final = RowForm("TUPLES", _tuples_of, by_name=False, has_fields=False)
 """One tuple per row, in the order of the columns."""
 
