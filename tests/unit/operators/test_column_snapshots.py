@@ -1,4 +1,4 @@
-"""The state of steps on columns in snapshots and moves equals that of steps on rows, with links of any form in a chain."""
+"""The state of steps on columns in snapshots and moves equals that of steps on rows, with links of any form."""
 
 from __future__ import annotations
 
