@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -20,12 +21,14 @@ from malstrom_py import agg
 from malstrom_py.agg import Aggregation, unchanged
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
-from malstrom_py.data.row_form import looked_up
+from malstrom_py.data.row_form import DICTS, SCALAR, RowForm, looked_up
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.column_figures import ColumnFigures, record_batch
 from malstrom_py.operators.failures import ErrorPolicy, call_rows
 from malstrom_py.operators.forgotten_return import watch_returns
 from malstrom_py.operators.keyed import KeyedOperator, Rows, StatefulOperator, keys_of
+from malstrom_py.state.figure_states import FigureStates, shape_of_many, shape_of_one, shape_of_records
 
 Loop = Callable[[Iterable[Any], list[Any], dict[Any, Any]], None]
 """Takes rows (key, one value per aggregation); per row sets the key's states, then appends the figures."""
@@ -82,6 +85,16 @@ class Aggregate(KeyedOperator):
         self._loop = loop_of(aggregations)
         self._fields = FieldValues(self._aggregations)
         self.takes_columns = self._fields.names is not None
+        self._names = list(aggregations)
+        self._over_columns = ColumnFigures(self.state, self._aggregations, shape_of_many(len(self._aggregations)))
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        figures = self._over_columns.scan(batch)
+        if figures is None:
+            super().on_batch(batch, out)
+        elif len(batch):
+            columns = dict(zip(sorted(self._names), figures, strict=True))
+            _send_columns(batch, {name: columns[name] for name in self._names}, DICTS, out)
 
     def _taken(self, batch: Batch, out: Outlet) -> tuple[Batch, list[Any]]:
         return self._fields.of(batch, self.failures, out)
@@ -241,13 +254,38 @@ class Figure(KeyedOperator):
 
     aggregation: Aggregation[Any, Any]
 
-    def __init__(self, context: StepContext, *, skip_nulls: bool = False, **options: Any) -> None:
-        super().__init__(context, **options)
+    def __init__(
+        self,
+        context: StepContext,
+        *,
+        by: Callable[[Any], Any] | None = None,
+        function: object = None,
+        skip_nulls: bool = False,
+    ) -> None:
+        super().__init__(context, by=by, function=function)
         if skip_nulls:
             self.aggregation = agg.skipping_nulls(self.aggregation)
+        self.takes_columns = self.takes_columns or (by is None and self.aggregation.arrays is not None)
+        over = self.aggregation
+        if self.needs_values and by is not None:
+            over = replace(over, field=self._column or by)
+        self._over_columns = ColumnFigures(self.state, [over], shape_of_one())
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        figures = self._over_columns.scan(batch)
+        if figures is None:
+            super().on_batch(batch, out)
+        elif len(batch):
+            _send_columns(batch, {"value": figures[0]}, SCALAR, out)
 
     def update(self, rows: Rows, results: list[Any]) -> None:
         self.aggregation.run(rows, results, self.states)
+
+
+def _send_columns(batch: Batch, columns: Mapping[str, Any], form: RowForm, out: Outlet) -> None:
+    """Send the rows of a batch of columns with other values."""
+    if isinstance(batch, ColumnBatch):
+        out.send(batch.with_columns(record_batch(columns), form=form))
 
 
 class Count(Figure):
@@ -291,8 +329,8 @@ class Fold(Figure):
     advice = "Name a column or a function with by=, or filter such values out before it"
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any], default: Callable[[], Any]) -> None:
-        super().__init__(context, function=fn)
         self.aggregation = Aggregation("fold", default, fn, _unmergeable, unchanged)
+        super().__init__(context, function=fn)
         self._return_watch = watch_returns(context, fn, "fold")
 
     def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
@@ -394,7 +432,24 @@ class Final(StatefulOperator):
     [2, 1]
     """
 
+    takes_columns = True
+
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context)
+        self._over_columns: ColumnFigures | None = None
+        self._form: RowForm = DICTS
+        self._names: list[str] = []
+
     def on_batch(self, batch: Batch, out: Outlet) -> None:
+        if isinstance(batch, ColumnBatch) and self._over_columns is None:
+            self._over_columns = self._last_of(batch)
+        if self._over_columns is not None:
+            same = isinstance(batch, ColumnBatch) and batch.form is self._form
+            if same and batch.columns is not None and batch.columns.schema.names == self._names:
+                if self._over_columns.fold(batch):
+                    return
+            else:
+                self._over_columns.to_rows()
         keys = keys_of(batch, self.context.step)
         self.changes(keys)
         # A tuple, because a value may be None, which means that a key has no state.
@@ -402,11 +457,25 @@ class Final(StatefulOperator):
         if self.state.untried:
             self.state.try_first()
 
+    def _last_of(self, batch: ColumnBatch) -> ColumnFigures | None:
+        """Return what keeps the last row of each key in columns; None if rows of that form are kept as values."""
+        names = batch.columns.schema.names
+        if batch.form not in (DICTS, SCALAR) or not names or len(set(names)) < len(names):
+            return None
+        self._form, self._names = batch.form, names
+        if batch.form is SCALAR:
+            return ColumnFigures(self.state, [agg.last()], shape_of_one())
+        return ColumnFigures(self.state, [agg.last(name) for name in names], shape_of_records(names))
+
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         if epoch.time == MAX_EPOCH:
-            last = self.state.values
+            last: Any = self.state.values
             self.changes(last)
-            if last:
+            if isinstance(last, FigureStates) and last.groups is not None and len(last):
+                keys, columns = last.groups.finish()
+                of_names = dict(zip(self._names, columns, strict=True))
+                out.send(ColumnBatch(record_batch(of_names), key_column=keys, form=self._form))
+            elif len(last):
                 out.send(Batch([value for (value,) in last.values()], keys=list(last)))
             last.clear()
         out.forward(epoch)

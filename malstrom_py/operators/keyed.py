@@ -151,6 +151,11 @@ class StatefulOperator(Operator):
         out.forward(message)
 
     @property
+    def by_slot(self) -> bool:
+        """Whether a move may take the state by slot, and need not send `Interrogate` and `Collect` to this step."""
+        return type(self).on_control is StatefulOperator.on_control and self.state.by_slot
+
+    @property
     def keys(self) -> int | None:
         return len(self.state.values)
 

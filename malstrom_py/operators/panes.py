@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.state.change_log import SlotsOf
+from malstrom_py.state.column_image import ColumnImage, distinct, states_of
+from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.groups import Groups
-from malstrom_py.state.keyed_state import ManyValues
+from malstrom_py.state.key_symbols import KeySymbols, SymbolIndex, Symbols
+from malstrom_py.state.many_values import ManyValues
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,33 +37,42 @@ class Panes(ManyValues):
     >>> import pyarrow as pa
     >>> from malstrom_py import agg
     >>> panes = Panes([agg.count()])
-    >>> panes.fold(0, pa.array(["ant", "bee", "ant"]), [None]), panes.fold(10, pa.array(["ant"]), [None])
+    >>> numbers = panes.symbols.of(pa.array(["ant", "bee", "ant"]))
+    >>> panes.fold(0, numbers, [None]), panes.fold(10, numbers[2:], [None])
     (True, True)
     >>> panes["ant"], panes.rows_at(0), len(panes)
     ({0: 2, 10: 1}, {'ant': 2, 'bee': 1}, 2)
     """
 
-    __slots__ = ("_aggregations", "_rows_only", "_single", "open")
+    __slots__ = ("_aggregations", "_rows_only", "_single", "open", "symbols")
 
     def __init__(self, aggregations: Sequence[Aggregation[Any, Any]] = (), *, single: bool = True) -> None:
         self.open: dict[int, Pane] = {}
         self._aggregations = aggregations
         self._single = single
         self._rows_only: set[int] = set()
+        self.symbols = KeySymbols()
+        """The keys of all panes that are arrays, as numbers."""
 
     # Adding
 
-    def fold(self, pane: int, keys: pa.Array, columns: Sequence[pa.Array | None]) -> bool:
-        """Add rows to a pane: ``keys``, and a column per aggregation. False: nothing has changed, rows must do it."""
+    def fold(self, pane: int, symbols: Symbols, columns: Sequence[pa.Array | None], *, partials: bool = False) -> bool:
+        """Add rows to a pane: the numbers of their keys in `symbols`, and a column per aggregation.
+
+        ``partials``: rows and columns are of `Groups.partials`. False: nothing has changed, and rows must do it.
+        """
         groups = self.open.get(pane)
         try:
             if groups is None:
-                groups = Groups(self._aggregations)
+                groups = self._groups()
             elif isinstance(groups, dict):
                 if pane in self._rows_only:
                     return False
                 groups = self._grouped(groups)
-            groups.fold(keys, columns)
+            if partials:
+                groups.fold_partials(symbols, columns)
+            else:
+                groups.fold(symbols, columns)
         except NotColumnar:
             self._rows_only.add(pane)
             return False
@@ -75,12 +88,25 @@ class Panes(ManyValues):
         states = self.open[pane] = {} if there is None else self.as_dict(there)
         return states
 
+    def merge_rows(
+        self, pane: int, keys: Sequence[Any], columns: Sequence[pa.Array], merge: Callable[[Any, Any], Any]
+    ) -> None:
+        """Add partial states to the dict of a pane, one by one."""
+        there = self.rows_at(pane)
+        for key, state in zip(keys, self._joined(self._groups().partial_states(columns)), strict=True):
+            there[key] = merge(there[key], state) if key in there else state
+
     # Closing
 
     def pop_pane(self, pane: int) -> Pane:
         """Remove a pane."""
         self._rows_only.discard(pane)
         return self.open.pop(pane)
+
+    def forget_keys(self) -> None:
+        """Forget the keys of panes that were removed, which are no longer used."""
+        indexes = (pane.index for pane in self.open.values() if isinstance(pane, Groups))
+        self.symbols.forget([index for index in indexes if isinstance(index, SymbolIndex)])
 
     def merged(
         self, panes: Iterable[int], merge: Callable[[Any, Any], Any], keys: Collection[Any] | None = None
@@ -107,14 +133,102 @@ class Panes(ManyValues):
         return dict(zip(pane.keys().to_pylist(), self._states(pane), strict=True))
 
     def changed_keys(self) -> Iterator[Any]:
-        """Return the keys to whose arrays something was added since the last call."""
+        return chain.from_iterable(column.to_pylist() for column in self.changed_columns())
+
+    def changed_columns(self) -> list[pa.Array]:
         changed = []
-        for pane in self.open.values():
-            if isinstance(pane, Groups):
-                ids = pane.changed.nonzero()[0]
-                changed.append(pane.keys(ids).to_pylist())
-                pane.changed[ids] = False
-        return chain.from_iterable(changed)
+        for _, groups in self._arrays():
+            ids = groups.changed.nonzero()[0]
+            changed.append(groups.keys(ids))
+            groups.changed[ids] = False
+        return changed
+
+    def _arrays(self) -> list[tuple[int, Groups]]:
+        """Return the panes in arrays."""
+        return [(pane, there) for pane, there in self.open.items() if isinstance(there, Groups)]
+
+    # As columns
+
+    @property
+    def in_arrays(self) -> bool:
+        return bool(self._aggregations) and not any(isinstance(there, dict) for there in self.open.values())
+
+    def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
+        import numpy as np
+        import pyarrow as pa
+
+        parts = []
+        missing = np.ones(0 if keys is None else len(keys), np.bool_)
+        for pane, groups in self._arrays():
+            ids = groups.live()
+            if keys is not None:
+                found = groups.find(keys)
+                missing &= found < 0
+                ids = found[found >= 0]
+            slots = groups.slots(ids, slots_of) if slots_of else np.zeros(len(ids), np.int64)
+            parts.append((groups.keys(ids), slots, np.full(len(ids), pane), groups.columns(ids)))
+        empty = Groups(self._aggregations)
+        parts.append((empty.keys(), np.zeros(0, np.int64), np.zeros(0, np.int64), empty.columns(empty.live())))
+        columns = [one_column([part[3][number] for part in parts]) for number in range(len(parts[0][3]))]
+        gone, gone_slots = None, None
+        if keys is not None and missing.any():
+            gone = keys.filter(pa.array(missing))
+            gone_slots = np.array(slots_of(gone.to_pylist()) if slots_of else [0] * len(gone), np.int64)
+        return ColumnImage(
+            one_column([*(part[0] for part in parts), *([gone[:0]] if gone else ())]),
+            np.concatenate([part[1] for part in parts]),
+            columns,
+            self._stored_shape(),
+            pa.array(np.concatenate([part[2] for part in parts])),
+            gone,
+            gone_slots,
+        )
+
+    def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
+        import numpy as np
+        import pyarrow as pa
+
+        parts = [groups.in_slots(wanted, slots_of) for _, groups in self._arrays()]
+        keys = one_column([part for part, _ in parts])
+        _, first = np.unique(distinct(keys)[1], return_index=True)
+        slots = np.concatenate([np.zeros(0, np.int64), *(part for _, part in parts)])
+        return keys.take(pa.array(first)), slots[first]
+
+    def found(self, keys: pa.Array) -> pa.Array:
+        import numpy as np
+        import pyarrow as pa
+
+        there = np.zeros(len(keys), np.bool_)
+        for _, groups in self._arrays():
+            there |= groups.find(keys) >= 0
+        return keys.filter(pa.array(there))
+
+    def drop(self, keys: pa.Array) -> None:
+        for _, groups in self._arrays():
+            ids = groups.find(keys)
+            groups.take(ids[ids >= 0])
+
+    def put_image(self, image: ColumnImage) -> None:
+        import numpy as np
+
+        if image.panes is None or image.shape != self._stored_shape():
+            raise NotColumnar("states of another shape")
+        panes = image.panes.to_numpy()
+        for pane in np.unique(panes).tolist():
+            of_pane = image.take(np.flatnonzero(panes == pane))
+            groups = self.open.setdefault(pane, self._groups())
+            try:
+                if isinstance(groups, Groups):
+                    groups.put_columns(of_pane.keys, of_pane.states)
+                    continue
+            except NotColumnar:
+                """As rows."""
+            keys, states = states_of(of_pane._replace(panes=None))
+            self.rows_at(pane).update(zip(keys, states, strict=True))
+
+    def _stored_shape(self) -> StoredShape:
+        shapes = Groups(self._aggregations).stored_shapes()
+        return shapes[0] if self._single else shapes
 
     # The mapping
 
@@ -192,11 +306,16 @@ class Panes(ManyValues):
 
     def _states(self, groups: Groups, ids: Any = None) -> list[Any]:
         """Return states as a dict has them."""
-        states = groups.states(ids)
+        return self._joined(groups.states(ids))
+
+    def _joined(self, states: list[list[Any]]) -> list[Any]:
         return states[0] if self._single else [list(of_key) for of_key in zip(*states, strict=True)]
 
+    def _groups(self) -> Groups:
+        return Groups(self._aggregations, SymbolIndex(self.symbols))
+
     def _grouped(self, states: dict[Any, Any]) -> Groups:
-        groups = Groups(self._aggregations)
+        groups = self._groups()
         if states:
             self._put(groups, states)
         return groups
@@ -204,6 +323,23 @@ class Panes(ManyValues):
     def _put(self, groups: Groups, states: Mapping[Any, Any]) -> None:
         values = list(states.values())
         groups.put(list(states), [values] if self._single else list(zip(*values, strict=True)))
+
+
+def one_column(columns: Sequence[pa.Array]) -> pa.Array:
+    """Return ``columns`` as one. Those of nothing but None get the type of the others.
+
+    Raises:
+        NotColumnar: they have several types.
+    """
+    import pyarrow as pa
+
+    if not columns:
+        return pa.nulls(0)
+    kinds = {column.type for column in columns if column.null_count < len(column)}
+    if len(kinds) > 1:
+        raise NotColumnar("columns of several types")
+    (kind,) = kinds or {max((column.type for column in columns), key=lambda kind: not pa.types.is_null(kind))}
+    return pa.concat_arrays([pa.nulls(len(column), kind) if column.type != kind else column for column in columns])
 
 
 def keys_in(pane: Pane) -> list[Any]:

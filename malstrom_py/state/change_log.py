@@ -11,8 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, timedelta
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
+
+from malstrom_py.state.group_index import NotColumnar, keys_as_column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SPARE: Final = 100_000
 """With more changed keys than twice the keys with state plus this number, all state is written in full."""
@@ -25,6 +30,8 @@ SlotsOf = Callable[[Sequence[Any]], Sequence[int]]
 
 class Changes:
     """The changed keys of one step on one worker. ``noted``: those since the last barrier; None: keys are not tracked.
+
+    Keys of columns are noted as columns, beside ``noted``.
 
     >>> changes = Changes(lambda keys: [0] * len(keys))
     >>> changes.due(None) is None                                  # in full
@@ -39,7 +46,7 @@ class Changes:
     (['c'], ['a', 'b', 'c'], None)
     """
 
-    __slots__ = ("_base", "_last", "_names", "_unsure", "noted", "slots_of")
+    __slots__ = ("_base", "_columns", "_last", "_names", "_unsure", "_unsure_columns", "noted", "slots_of")
 
     def __init__(self, slots_of: SlotsOf) -> None:
         self.slots_of = slots_of
@@ -47,6 +54,8 @@ class Changes:
         self._base: str | None = None
         self._last: str | None = None
         self._unsure: set[Any] = set()
+        self._columns: list[pa.Array] = []
+        self._unsure_columns: list[pa.Array] = []
         # Key -> the equal key that is written, once keys may be equal and have different stored forms.
         self._names: dict[Any, Any] | None = None
 
@@ -55,23 +64,75 @@ class Changes:
         noted = self.noted
         if noted is not None:
             noted.update(keys)
-            if len(noted) > 2 * held + SPARE:
-                self.noted = None
+            self._limit(held)
+
+    def note_column(self, keys: pa.Array, held: int) -> None:
+        """Do as `note`, for a column of keys.
+
+        >>> import pyarrow as pa
+        >>> changes = Changes(lambda keys: [0] * len(keys))
+        >>> changes.written("s1", None, None)
+        >>> changes.note_column(pa.array(["a", "b"]), 2)
+        >>> changes.due_column("s1").to_pylist(), sorted(changes.due("s1"))
+        (['a', 'b'], ['a', 'b'])
+        """
+        if self.noted is not None and len(keys):
+            self._columns.append(keys)
+            self._limit(held)
+
+    def _limit(self, held: int) -> None:
+        if self.noted is not None and len(self.noted) + sum(map(len, self._columns)) > 2 * held + SPARE:
+            self.noted = None
+            self._columns = []
 
     def due(self, parent: str | None) -> set[Any] | None:
         """Return the keys that changed since ``parent``; None if all state must be written."""
-        if parent is None or self.noted is None:
+        if self.noted is None or not self._continues(parent):
             return None
+        due = self.noted
+        if self._columns:
+            due = due.union(*(column.to_pylist() for column in self._columns))
         if parent == self._last:
-            return self.noted
-        return self.noted | self._unsure if parent == self._base else None
+            return due
+        return due.union(self._unsure, *(column.to_pylist() for column in self._unsure_columns))
 
-    def written(self, snapshot: str, parent: str | None, keys: set[Any] | None) -> None:
+    def due_column(self, parent: str | None) -> pa.Array | None:
+        """Do as `due`, as a column of keys that differ. `NotColumnar` if no column holds them."""
+        import pyarrow as pa
+
+        if self.noted is None or not self._continues(parent):
+            return None
+        columns = list(self._columns)
+        others = self.noted
+        if parent != self._last:
+            columns += self._unsure_columns
+            others = others | self._unsure
+        if others or not columns:
+            columns.append(keys_as_column(list(others)))
+        if len(columns) == 1:
+            return columns[0]
+        kind, *different = {column.type for column in columns} - {pa.null()} or {pa.null()}
+        if different:
+            raise NotColumnar("keys of several types")
+        return pa.concat_arrays([column.cast(kind) for column in columns]).unique()
+
+    def _continues(self, parent: str | None) -> bool:
+        return parent is not None and parent in (self._last, self._base)
+
+    def written(self, snapshot: str, parent: str | None, keys: set[Any] | pa.Array | None) -> None:
         """Note that the keys `due` were written to ``snapshot``, which may or may not be committed."""
         self._base = None if keys is None else parent
         self._last = snapshot
-        self._unsure = keys or set()
+        self._unsure = keys if isinstance(keys, set) else set()
+        self._unsure_columns = [] if keys is None or isinstance(keys, set) else [keys]
+        self._columns = []
         self.noted = set()
+
+    def as_columns(self, *, full: bool) -> bool:
+        """Return whether keys of columns have one stored form all along the chain, which begins if ``full``."""
+        if full:
+            self._names = None
+        return self._names is None
 
     def continued(self, snapshot: str, keys: Sequence[Any]) -> None:
         """Begin with the chain of ``snapshot``, in which ``keys`` have the forms that they have here.

@@ -2,8 +2,9 @@
 
 A row is a key, the pane if the state is kept by pane, and the columns of the state. The *shape* says how the columns of
 a row make the value that steps on rows keep: a number is the value of that column, a tuple or list of shapes a tuple or
-list of values, and ``{"where": n, "is": shape, "else": () or None}`` the value of the shape where column n is not null,
-otherwise the constant. With panes the state of a key is a dict, pane -> value.
+list of values, ``{"record": {name: shape, …}}`` a dict of values, and ``{"where": n, "is": shape, "else": () or None}``
+the value of the shape where column n is not null, otherwise the constant. With panes the state of a key is a dict, pane
+-> value.
 
 A block has the number of its rows and the number of its keys without state (deltas only), the keys of both, the panes,
 and the columns of the state. A column has a byte that says whether values may be null, then if so a byte per value (1:
@@ -21,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from malstrom_py.data.row_form import python_values
 from malstrom_py.errors import SnapshotError
 
 if TYPE_CHECKING:
@@ -70,6 +72,24 @@ class ColumnImage(NamedTuple):
         panes = None if self.panes is None else self.panes.take(rows)
         states = [column.take(rows) for column in self.states]
         return ColumnImage(self.keys.take(rows), self.slots[rows], states, self.shape, panes)
+
+    def without_absent(self) -> ColumnImage:
+        """Return the image with rows whose state is None, which means no state, as keys that are gone."""
+        import numpy as np
+        import pyarrow as pa
+
+        shape = self.shape
+        if isinstance(shape, dict) and "where" in shape and shape["else"] is None:
+            shape = shape["where"]
+        if self.panes is not None or not isinstance(shape, int) or not self.states[shape].null_count:
+            return self
+        there = self.states[shape].is_valid().to_numpy(zero_copy_only=False)
+        kept, lost = self.take(np.flatnonzero(there)), np.flatnonzero(~there)
+        gone, gone_slots = self.keys.take(lost), self.slots[lost]
+        if self.gone is not None and self.gone_slots is not None:
+            gone = pa.concat_arrays([self.gone, gone])
+            gone_slots = np.concatenate([self.gone_slots, gone_slots])
+        return kept._replace(gone=gone, gone_slots=gone_slots)
 
 
 @dataclass(frozen=True)
@@ -124,6 +144,10 @@ def _fits(shape: Any, columns: int, depth: int = 0) -> bool:
     if type(shape) is dict and set(shape) == {"where", "is", "else"}:
         chosen = type(shape["where"]) is int and _fits(shape["where"], columns)
         return chosen and shape["else"] in ((), None) and _fits(shape["is"], columns, depth + 1)
+    if type(shape) is dict:
+        fields: Any = shape.get("record")
+        named = set(shape) == {"record"} and type(fields) is dict and all(type(name) is str for name in fields)
+        return named and all(_fits(part, columns, depth + 1) for part in fields.values())
     return type(shape) in (tuple, list) and all(_fits(part, columns, depth + 1) for part in shape)
 
 
@@ -157,13 +181,18 @@ def storable(image: ColumnImage) -> ColumnImage | None:
     """
     import pyarrow as pa
 
-    keys, *states = (_widened(column) for column in (image.keys, *image.states))
+    states = [_widened(column) for column in image.states]
+    gone = None if image.gone is None or not len(image.gone) else _widened(image.gone)
+    keys = _widened(image.keys if gone is None or not pa.types.is_null(image.keys.type) else image.keys.cast(gone.type))
     if pa.types.is_integer(keys.type) and keys.type != pa.uint64():
         keys = keys.cast(pa.int64())
+    if gone is not None and gone.null_count == len(gone):
+        gone = pa.nulls(len(gone), keys.type)
+    if gone is not None and gone.type != keys.type:
+        return None
     if not is_key(keys.type) or not all(is_state(column.type) for column in states):
         return None
     panes = None if image.panes is None else image.panes.cast(pa.int64())
-    gone = None if image.gone is None or not len(image.gone) else image.gone.cast(keys.type)
     gone_slots = None if gone is None else image.gone_slots
     return ColumnImage(keys, image.slots, states, image.shape, panes, gone, gone_slots)
 
@@ -172,6 +201,8 @@ def _widened(column: pa.Array[Any]) -> pa.Array[Any]:
     import pyarrow as pa
 
     kind = column.type
+    if pa.types.is_null(kind):
+        return column.cast(pa.large_binary())  # keys that are all None
     if pa.types.is_dictionary(kind):
         column = column.dictionary_decode()
         kind = column.type
@@ -460,7 +491,7 @@ def states_of(image: ColumnImage) -> tuple[list[Any], list[Any]]:
     (['a'], [{10: (2, 0.5), 20: (3, 1.5)}])
     """
     keys = image.keys.to_pylist()
-    values = list(_values(image.shape, [column.to_pylist() for column in image.states], len(keys)))
+    values = list(_values(image.shape, [python_values(column, "a state") for column in image.states], len(keys)))
     if image.panes is None:
         return keys, values
     by_key: dict[Any, dict[int, Any]] = {}
@@ -472,6 +503,9 @@ def states_of(image: ColumnImage) -> tuple[list[Any], list[Any]]:
 def _values(shape: Shape, columns: Sequence[list[Any]], count: int) -> Iterable[Any]:
     if isinstance(shape, int):
         return columns[shape]
+    if isinstance(shape, dict) and "record" in shape:
+        names, fields = list(shape["record"]), _values(tuple(shape["record"].values()), columns, count)
+        return [dict(zip(names, row, strict=True)) for row in fields]
     if isinstance(shape, dict):
         values, absent = _values(shape["is"], columns, count), shape["else"]
         return [

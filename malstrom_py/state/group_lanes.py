@@ -1,25 +1,24 @@
-"""Lanes: the states of one aggregation by id, in arrays; one class per kind of aggregation.
+"""Lanes: the states of one aggregation by id, in arrays; here those that add: count, sum and mean.
 
 Rule: `Lane.check` and `Lane.check_merge` raise what can be raised, so that after them nothing fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.row_form import python_values
-from malstrom_py.state import group_kernels as kernels
+from malstrom_py.state.accelerator import kernels
+from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import GroupedRows, NotColumnar
 from malstrom_py.state.group_values import (
     Array,
     Values,
     arrow_of,
-    comparable,
     divided,
     dtype_of,
-    is_odd,
     largest_of,
     longer,
     numbers_of,
@@ -33,6 +32,20 @@ if TYPE_CHECKING:
 
 SAFE: Final = 2.0**62
 CAPACITY: Final = 64
+
+
+class MeanValues(NamedTuple):
+    """`Values` of sums, and how many values each ``seen`` is of."""
+
+    data: Array
+    valid: Array | None
+    type: pa.DataType | None
+    seen: Array
+
+    @property
+    def any(self) -> bool:
+        """As of `Values`."""
+        return Values(self.data, self.valid, self.type).any
 
 
 class Lane:
@@ -98,6 +111,27 @@ class Lane:
     def finish(self, ids: Array) -> pa.Array:
         raise NotImplementedError
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether adding in any order, in parts, gives the same states: not where floats are added, or NaN compared."""
+        return True
+
+    def partials(self, ids: Array) -> list[pa.Array]:
+        """Return the states of ``ids`` as columns for `partial_values` and `partial_states`."""
+        return [self.finish(ids)]
+
+    def partial_values(self, columns: list[pa.Array]) -> Any:
+        """Return what `check` and `fold_partials` take for ``columns`` of `partials`; may raise `NotColumnar`."""
+        return self.values(columns[0])
+
+    def fold_partials(self, rows: GroupedRows, values: Any) -> None:
+        """Add states, one per row."""
+        self.fold(rows, values)
+
+    def partial_states(self, columns: list[pa.Array]) -> list[Any]:
+        """Return the states in ``columns`` of `partials` as the row path has them."""
+        return python_values(columns[0], "a state")
+
     def states(self, ids: Array) -> list[Any]:
         raise NotImplementedError
 
@@ -108,8 +142,20 @@ class Lane:
     def set(self, ids: Array, arrays: Any) -> None:
         raise NotImplementedError
 
+    def columns(self, ids: Array) -> list[pa.Array]:
+        """Return the states of ``ids`` as columns, which `shape` makes the states of the row path."""
+        return [self.finish(ids)]
 
-class _Count(Lane):
+    def shape(self, first: int) -> StoredShape:
+        """Return the shape of a state whose `columns` are numbered from ``first`` on."""
+        return first
+
+    def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
+        """Return what `set` takes, for the result of `columns`; `NotColumnar` if they do not fit."""
+        raise NotImplementedError
+
+
+class CountLane(Lane):
     """``has`` is not used without skip_nulls; with it a key without a count has the state None."""
 
     def __init__(self, aggregation: Aggregation[Any, Any]) -> None:
@@ -131,13 +177,23 @@ class _Count(Lane):
         """A count takes all."""
 
     def fold(self, rows: GroupedRows, values: Values | None) -> None:
-        kernels.add_count(rows, None if values is None else values.valid, self.seen)
+        kernels().add_count(rows, None if values is None else values.valid, self.seen)
 
     def scan(self, rows: GroupedRows, values: Values | None) -> pa.Array:
-        return arrow_of(kernels.running_count(rows, None if values is None else values.valid, self.seen), None, None)
+        return arrow_of(kernels().running_count(rows, None if values is None else values.valid, self.seen), None, None)
 
-    def merge(self, other: _Count, ids: Array, theirs: Array) -> None:
+    def merge(self, other: CountLane, ids: Array, theirs: Array) -> None:
         self.seen[ids] += other.seen[theirs]
+
+    def partial_values(self, columns: list[pa.Array]) -> Values:
+        return numbers_of(columns[0])
+
+    def fold_partials(self, rows: GroupedRows, values: Values) -> None:
+        kernels().add_sum(rows, values.data, self.seen)
+
+    def partial_states(self, columns: list[pa.Array]) -> list[Any]:
+        seen = columns[0].to_pylist()
+        return [count or None for count in seen] if self.skips else seen
 
     def finish(self, ids: Array) -> pa.Array:
         return arrow_of(self.seen[ids], None, None)
@@ -152,8 +208,23 @@ class _Count(Lane):
     def set(self, ids: Array, arrays: Array) -> None:
         self.seen[ids] = arrays
 
+    def columns(self, ids: Array) -> list[pa.Array]:
+        seen = self.seen[ids]
+        return [arrow_of(seen, seen > 0 if self.skips else None, None)]
 
-class _Sum(Lane):
+    def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Array:
+        return _counts(columns[0], nulls=self.skips)
+
+
+def _counts(column: pa.Array, *, nulls: bool) -> Array:
+    """Return a column of counts, null as 0. `NotColumnar` if it is another, or has nulls without ``nulls``."""
+    values = numbers_of(column)
+    if values.data.dtype.kind == "f" or (values.valid is not None and not nulls):
+        raise NotColumnar("a column that is not of counts")
+    return values.data
+
+
+class SumLane(Lane):
     """``reach``: no total is further from 0."""
 
     def __init__(self, aggregation: Aggregation[Any, Any]) -> None:
@@ -187,7 +258,7 @@ class _Sum(Lane):
         size = max(-float(values.data.min()), float(values.data.max()))
         reach = self.reach + size * len(values.data)
         if reach >= SAFE:
-            if not kernels.sums_fit(rows, values.data, self.totals):
+            if not kernels().sums_fit(rows, values.data, self.totals):
                 raise NotColumnar("a sum may leave 64 bits")
             reach = 0.0 if self.totals.dtype.kind == "f" else largest_of(self.totals)
             reach = min(SAFE, reach + size * len(values.data))
@@ -196,7 +267,7 @@ class _Sum(Lane):
     def fold(self, rows: GroupedRows, values: Values) -> None:
         self.learn(values)
         if values.any:
-            kernels.add_sum(rows, values.data, self.totals)
+            kernels().add_sum(rows, values.data, self.totals)
         self._have(rows, values)
 
     def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
@@ -205,12 +276,12 @@ class _Sum(Lane):
             return arrow_of(self.totals[rows.ids], self._has(rows.ids), self.type or values.type)
         had = None if values.valid is None else self._running_has(rows, values.valid)
         self._have(rows, values)
-        return arrow_of(kernels.running_sum(rows, values.data, self.totals), had, self.type)
+        return arrow_of(kernels().running_sum(rows, values.data, self.totals), had, self.type)
 
     def _running_has(self, rows: GroupedRows, valid: Array) -> Array:
         import numpy as np
 
-        return kernels.running_count(rows, valid, self.has.astype(np.int64)) > 0
+        return kernels().running_count(rows, valid, self.has.astype(np.int64)) > 0
 
     def _have(self, rows: GroupedRows, values: Values) -> None:
         if self.skips:
@@ -219,14 +290,14 @@ class _Sum(Lane):
     def _has(self, ids: Array) -> Array | None:
         return self.has[ids] if self.skips else None
 
-    def check_sums(self, other: _Sum, ids: Array, theirs: Array) -> None:
+    def check_sums(self, other: SumLane, ids: Array, theirs: Array) -> None:
         if self.totals.dtype.kind != "f" and self.reach + other.reach >= SAFE:
             if len(theirs) and largest_of(self.totals) + largest_of(other.totals) >= SAFE:
                 raise NotColumnar("a sum may leave 64 bits")
             self.reach = largest_of(self.totals)
             other.reach = largest_of(other.totals)
 
-    def merge(self, other: _Sum, ids: Array, theirs: Array) -> None:
+    def merge(self, other: SumLane, ids: Array, theirs: Array) -> None:
         import numpy as np
 
         if self.type is None and other.type is not None:
@@ -237,6 +308,10 @@ class _Sum(Lane):
                 self.totals[ids] += other.totals[theirs]
         if self.skips:
             self.has[ids] |= other.has[theirs]
+
+    @property
+    def is_exact(self) -> bool:
+        return self.totals.dtype.kind != "f"
 
     def finish(self, ids: Array) -> pa.Array:
         return arrow_of(self.totals[ids], self._has(ids), self.type)
@@ -276,8 +351,23 @@ class _Sum(Lane):
         if has is not None:
             self.has[ids] = has
 
+    def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
+        return self._arrays_of_column(columns[0], None)
 
-class _Mean(_Sum):
+    def _arrays_of_column(self, column: pa.Array, seen: Array | None) -> Any:
+        import numpy as np
+
+        values = numbers_of(column)
+        if values.valid is not None and not self.skips:
+            raise NotColumnar("a sum that is None")
+        self.check_type(values.type if values.any else None)
+        if values.data.dtype.kind != "f" and len(values.data) and largest_of(values.data) >= SAFE:
+            raise NotColumnar("a sum beyond 62 bits")
+        has = np.ones(len(values.data), np.bool_) if values.valid is None else values.valid
+        return values.data, has if self.skips else None, values.type if values.any else None, seen
+
+
+class MeanLane(SumLane):
     """A sum, and how many values it is of."""
 
     def __init__(self, aggregation: Aggregation[Any, Any]) -> None:
@@ -291,17 +381,32 @@ class _Mean(_Sum):
 
     def fold(self, rows: GroupedRows, values: Values) -> None:
         super().fold(rows, values)
-        kernels.add_count(rows, values.valid, self.seen)
+        kernels().add_count(rows, values.valid, self.seen)
 
     def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
         self.learn(values)
-        totals = kernels.running_sum(rows, values.data, self.totals) if values.any else self.totals[rows.ids]
+        totals = kernels().running_sum(rows, values.data, self.totals) if values.any else self.totals[rows.ids]
         self._have(rows, values)
-        return divided(totals, kernels.running_count(rows, values.valid, self.seen))
+        return divided(totals, kernels().running_count(rows, values.valid, self.seen))
 
     def merge(self, other: Any, ids: Array, theirs: Array) -> None:
         super().merge(other, ids, theirs)
         self.seen[ids] += other.seen[theirs]
+
+    def partials(self, ids: Array) -> list[pa.Array]:
+        return [super().finish(ids), arrow_of(self.seen[ids], None, None)]
+
+    def partial_values(self, columns: list[pa.Array]) -> MeanValues:
+        totals = numbers_of(columns[0]) if (given := self.values(columns[0])) is None else given
+        return MeanValues(totals.data, totals.valid, totals.type, columns[1].to_numpy())
+
+    def fold_partials(self, rows: GroupedRows, values: MeanValues) -> None:
+        super().fold(rows, Values(*values[:3]))
+        kernels().add_sum(rows, values.seen, self.seen)
+
+    def partial_states(self, columns: list[pa.Array]) -> list[Any]:
+        pairs = zip(columns[1].to_pylist(), columns[0].to_pylist(), strict=True)
+        return [(seen, total) if seen or not self.skips else None for seen, total in pairs]
 
     def finish(self, ids: Array) -> pa.Array:
         return divided(self.totals[ids], self.seen[ids])
@@ -318,194 +423,15 @@ class _Mean(_Sum):
         super().set(ids, arrays)
         self.seen[ids] = arrays[3]
 
+    def columns(self, ids: Array) -> list[pa.Array]:
+        seen = self.seen[ids]
+        there = seen > 0 if self.skips else None
+        return [arrow_of(seen, there, None), arrow_of(self.totals[ids], there, self.type)]
 
-class _Kept(Lane):
-    """Keeps one of the values: the base of min, max, first and last."""
+    def shape(self, first: int) -> StoredShape:
+        pair = (first, first + 1)
+        return {"where": first, "is": pair, "else": None} if self.skips else pair
 
-    def __init__(self, aggregation: Aggregation[Any, Any]) -> None:
-        import numpy as np
-
-        super().__init__(aggregation)
-        self.kept = np.zeros(CAPACITY, np.int64)
-
-    def values(self, column: pa.Array | None) -> Values | None:
-        return comparable(column)
-
-    def retype(self, type_: Any) -> None:
-        import numpy as np
-
-        super().retype(type_)
-        self.kept = np.full(len(self.kept), self.fields()["kept"], dtype_of(type_))
-
-    def finish(self, ids: Array) -> pa.Array:
-        return arrow_of(self.kept[ids], self.has[ids], self.type)
-
-    def _python(self, states: list[Any]) -> Any:
-        """Return values and type of what is not None."""
-        import pyarrow as pa
-
-        kinds = {type(state) for state in states if state is not None}
-        types = {int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-        if len(kinds) > 1 or kinds - set(types):
-            raise NotColumnar("values of several types, or of one that no array holds")
-        (kind,) = kinds or {int}
-        type_ = types[kind] if kinds else None
-        self.check_type(type_)
-        return typed([kind(0) if state is None else state for state in states], kind), type_
-
-    def set(self, ids: Array, arrays: Any) -> None:
-        kept, type_, has = arrays[:3]
-        if type_ is not None and self.type is None:
-            self.retype(type_)
-        if type_ is not None:
-            self.kept[ids] = kept
-        self.kept[ids[~has]] = self.fields()["kept"]
-        self.has[ids] = has
-
-
-class _Best(_Kept):
-    """``odd``: NaN or a zero with a sign may be there, for which numpy has other rules than Python."""
-
-    def __init__(self, aggregation: Aggregation[Any, Any], *, largest: bool) -> None:
-        super().__init__(aggregation)
-        self.largest = largest
-        self.odd = False
-        self.kept[:] = self.fields()["kept"]
-
-    def fields(self) -> dict[str, Any]:
-        """An absent value loses against all others."""
-        import numpy as np
-
-        if self.type is not None and dtype_of(self.type) == "float64":
-            return {"has": False, "kept": -np.inf if self.largest else np.inf}
-        return {"has": False, "kept": -(2**63) if self.largest else 2**63 - 1}
-
-    def values(self, column: pa.Array | None) -> Values | None:
-        values = comparable(column)
-        if values.valid is not None and not self.skips:
-            raise NotColumnar("None among values that are compared")
-        return values
-
-    def fold(self, rows: GroupedRows, values: Values) -> None:
-        self.learn(values)
-        if not values.any:
-            return
-        self.odd = self.odd or is_odd(values.data)
-        fold = kernels.running_best if self.odd else kernels.add_best
-        fold(rows, values.data, values.valid, self.kept, self.has, largest=self.largest)
-
-    def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
-        self.learn(values)
-        if not values.any:
-            return arrow_of(self.kept[rows.ids], self.has[rows.ids], self.type or values.type)
-        self.odd = self.odd or is_odd(values.data)
-        best, has = kernels.running_best(rows, values.data, values.valid, self.kept, self.has, largest=self.largest)
-        return arrow_of(best, None if values.valid is None else has, self.type)
-
-    def merge(self, other: _Best, ids: Array, theirs: Array) -> None:
-        if self.type is None and other.type is not None:
-            self.retype(other.type)
-        self.odd = self.odd or other.odd
-        if other.type is None:
-            return
-        ours, new = self.kept[ids], other.kept[theirs]
-        better = other.has[theirs] & (~self.has[ids] | ((new > ours) if self.largest else (new < ours)))
-        self.kept[ids[better]] = new[better]
-        self.has[ids[better]] = True
-
-    def states(self, ids: Array) -> list[Any]:
-        return python_values(self.finish(ids), "a state")
-
-    def arrays_of(self, states: list[Any]) -> Any:
-        import numpy as np
-
-        kept, type_ = self._python(states)
-        has = np.array([state is not None for state in states], np.bool_)
-        return kept, type_, has, len(kept) > 0 and is_odd(kept)
-
-    def set(self, ids: Array, arrays: Any) -> None:
-        super().set(ids, arrays)
-        self.odd = self.odd or arrays[3]
-
-
-class _Edge(_Kept):
-    """``none``: the value kept is None; ``knows_none``: there may be such."""
-
-    def __init__(self, aggregation: Aggregation[Any, Any], *, latest: bool) -> None:
-        import numpy as np
-
-        super().__init__(aggregation)
-        self.latest = latest
-        self.knows_none = False
-        self.none = np.zeros(CAPACITY, np.bool_)
-
-    def fields(self) -> dict[str, Any]:
-        return {"has": False, "kept": 0, "none": False}
-
-    def fold(self, rows: GroupedRows, values: Values) -> None:
-        self.scan(rows, values)
-
-    def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
-        import numpy as np
-
-        self.learn(values)
-        data = values.data.astype(self.kept.dtype, copy=False)
-        if self.skips or (values.valid is None and not self.knows_none):
-            (kept,), has = kernels.running_edge(rows, values.valid, self.has, [(data, self.kept)], latest=self.latest)
-        else:
-            self.knows_none = True
-            none = np.zeros(len(data), np.bool_) if values.valid is None else ~values.valid
-            pairs = [(data, self.kept), (none, self.none)]
-            (kept, is_none), has = kernels.running_edge(rows, None, self.has, pairs, latest=self.latest)
-            has = ~is_none
-        return arrow_of(kept, has, self.type or values.type)
-
-    def merge(self, other: _Edge, ids: Array, theirs: Array) -> None:
-        if self.type is None and other.type is not None:
-            self.retype(other.type)
-        new = other.has[theirs] if self.latest else other.has[theirs] & ~self.has[ids]
-        self.knows_none = self.knows_none or other.knows_none
-        self.none[ids[new]] = other.none[theirs[new]]
-        if other.type is not None:
-            self.kept[ids[new]] = other.kept[theirs[new]]
-        self.has[ids[new]] = True
-
-    def finish(self, ids: Array) -> pa.Array:
-        return arrow_of(self.kept[ids], self.has[ids] & ~self.none[ids], self.type)
-
-    def states(self, ids: Array) -> list[Any]:
-        values = python_values(self.finish(ids), "a state")
-        absent = None if self.skips else ()
-        return [(value,) if has else absent for value, has in zip(values, self.has[ids], strict=True)]
-
-    def arrays_of(self, states: list[Any]) -> Any:
-        import numpy as np
-
-        has = np.array([bool(state) for state in states], np.bool_)
-        values = [state[0] if state else None for state in states]
-        kept, type_ = self._python(values)
-        none = np.array([value is None for value in values], np.bool_) & has
-        return kept, type_, has, none
-
-    def set(self, ids: Array, arrays: Any) -> None:
-        super().set(ids, arrays)
-        self.none[ids] = arrays[3]
-        self.knows_none = self.knows_none or bool(arrays[3].any())
-
-
-LANES: Final[dict[str | None, Callable[[Aggregation[Any, Any]], Lane]]] = {
-    "count": _Count,
-    "sum": _Sum,
-    "mean": _Mean,
-    "min": lambda one: _Best(one, largest=False),
-    "max": lambda one: _Best(one, largest=True),
-    "first": lambda one: _Edge(one, latest=False),
-    "last": lambda one: _Edge(one, latest=True),
-}
-
-
-def lane_of(one: Aggregation[Any, Any]) -> Lane:
-    """Return an empty lane for an aggregation. `NotColumnar` if it has none."""
-    if one.arrays not in LANES:
-        raise NotColumnar(f"agg.{one.name}")
-    return LANES[one.arrays](one)
+    def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
+        seen, totals = columns
+        return self._arrays_of_column(totals, _counts(seen, nulls=self.skips))

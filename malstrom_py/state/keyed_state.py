@@ -8,12 +8,12 @@ noted here.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from itertools import chain, compress, repeat
 from operator import is_, is_not
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import AbsBarrier, Acquire, AnyOf, Collect, Interrogate, StateMessage, every_key
@@ -25,12 +25,21 @@ from malstrom_py.state.artefact import (
     Times,
     artefact,
     by_slot,
+    column_artefact,
+    columns_in,
     encoded_entries,
     entries_in,
+    opened_chain,
     slots_in,
 )
 from malstrom_py.state.change_log import Changes, SlotsOf
+from malstrom_py.state.column_image import ColumnImage, states_of, storable
 from malstrom_py.state.expiry import Expiry
+from malstrom_py.state.group_index import NotColumnar, keys_as_column
+from malstrom_py.state.many_values import ManyValues
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Migrate = Callable[[Any, Any], Any]
 """Key and state -> the state with which the job resumes; None drops the key."""
@@ -134,42 +143,24 @@ class Defaulting(dict[Any, Any]):
         return self._default()
 
 
-class ManyValues(MutableMapping[Any, Any]):
-    """Values by key for steps that keep them otherwise than in a dict: call for many keys, which costs far less.
-
-    No value is None.
-    """
-
-    __slots__ = ()
-
-    @abstractmethod
-    def many(self, keys: Sequence[Any]) -> list[Any]:
-        """Return the values of ``keys``, None for a key without one."""
-
-    @abstractmethod
-    def take(self, keys: Sequence[Any]) -> list[Any]:
-        """Remove the values of ``keys``, which differ, and return them as `many` does."""
-
-    @abstractmethod
-    def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        """Set the values of ``keys``, which differ."""
-
-
 class KeyedState:
-    """``values``: key -> state, a plain dict that the loops of the steps use; ``timers``: the timers of keys, and
-    ``clock_timers``: those of the runtime's clock, in ms. ``expiry``: until when states last; None: for ever.
+    """The state of ``step``. ``values``: key -> state, a plain dict that the loops of the steps use; ``timers``: the
+    timers of keys, and ``clock_timers``: those of the runtime's clock, in ms. ``expiry``: until when states last; None:
+    for ever.
 
+    ``arrays``, if the step may keep values in arrays: returns such a mapping without keys, None if it keeps rows now.
     ``untried``: whether `try_first` has yet to check that a state can be stored in a snapshot.
     """
 
-    __slots__ = ("_changes", "_codec", "_step", "clock_timers", "expiry", "timers", "untried", "values")
+    __slots__ = ("_changes", "_codec", "arrays", "clock_timers", "expiry", "step", "timers", "untried", "values")
 
     def __init__(self, step: str, codec: Codec) -> None:
-        self._step = step
+        self.step = step
         self._codec = codec
         self._changes: Changes | None = None
         self.values: dict[Any, Any] = {}
         self.timers = Timers()
+        self.arrays: Callable[[], ManyValues | None] = _no_arrays
         self.clock_timers = Timers()
         self.expiry: Expiry | None = None
         self.untried = False
@@ -182,7 +173,7 @@ class KeyedState:
         """Drop the states that last until ``limit`` at most. Requires `expiry`."""
         expiry = self.expiry
         if expiry is None:
-            raise InternalError(f"step {self._step!r}: its state does not expire")
+            raise InternalError(f"step {self.step!r}: its state does not expire")
         if expiry.undated:
             self.note(expiry.undated)
         gone = expiry.expired(limit)
@@ -201,7 +192,7 @@ class KeyedState:
         """Let the states of ``keys`` last from these times on. `note` was called for the keys. Requires `expiry`."""
         expiry, values = self.expiry, self.values
         if expiry is None:
-            raise InternalError(f"step {self._step!r}: its state does not expire")
+            raise InternalError(f"step {self.step!r}: its state does not expire")
         expiry.touch(keys, times)
         if len(expiry.until) + len(expiry.undated) != len(values):  # some keys have no state any more
             expiry.forget([key for key in set(keys) if values.get(key) is None])
@@ -227,13 +218,20 @@ class KeyedState:
         if values:
             self.untried = False
             for key in dict.fromkeys((next(iter(values)), next(reversed(values)))):
-                self._codec.encode_rows_at_rest([[key, values[key], []]], step=self._step)
+                self._codec.encode_rows_at_rest([[key, values[key], []]], step=self.step)
 
     def note(self, keys: Iterable[Any]) -> None:
         """Note that the values of ``keys`` may change, or have changed. Costs nothing unless changes are tracked."""
         changes = self._changes
         if changes is not None and changes.noted is not None:
             changes.note(keys, len(self.values))
+            self._note_timers(changes)
+
+    def note_column(self, keys: pa.Array) -> None:
+        """Do as `note`, for a column of keys."""
+        changes = self._changes
+        if changes is not None:
+            changes.note_column(keys, len(self.values))
             self._note_timers(changes)
 
     def handle(self, message: StateMessage, *, remark: bytes = b"") -> None:
@@ -244,13 +242,13 @@ class KeyedState:
             case Collect():
                 taken = self.collect(message.keys)
                 if taken is not None:
-                    message.states[self._step] = taken
+                    message.states[self.step] = taken
             case Acquire():
-                if self._step in message.states:
-                    self.acquire(message.states[self._step])
+                if self.step in message.states:
+                    self.acquire(message.states[self.step])
             case AbsBarrier():
                 made = self.artefact(message, remark=remark) if self._changes is not None else self.snapshot()
-                message.backend.persist(self._step, made)
+                message.backend.persist(self.step, made)
             case _:
                 """`Rescale` and `SuspendMarker` change no state."""
 
@@ -273,6 +271,34 @@ class KeyedState:
         The cost depends on ``keys``, not on all state: a move collects many small groups of keys.
         """
         taken = list(keys)
+        if self.by_slot:
+            with suppress(NotColumnar):
+                return self._collect_column(keys_as_column(taken))
+        return self._collect_rows(taken)
+
+    def collect_column(self, keys: pa.Array) -> bytes | None:
+        """Do as `collect`, for a column of keys that differ."""
+        try:
+            return self._collect_column(keys)
+        except NotColumnar:
+            return self._collect_rows(keys.to_pylist())
+
+    def _collect_column(self, keys: pa.Array) -> bytes | None:
+        values = self._columns()
+        if values is None:
+            raise NotColumnar("states that are in a dict")
+        found = values.found(keys)
+        image = storable(values.image(found, None))
+        if image is None:
+            raise NotColumnar("states of types that no column stores")
+        values.drop(found)
+        self.note_column(found)
+        if not len(image.keys):
+            return None
+        sent = column_artefact(image._replace(gone=None, gone_slots=None), delta=False)
+        return self._codec.encode_in_flight(sent, step=self.step)
+
+    def _collect_rows(self, taken: list[Any]) -> bytes | None:
         known = self.values
         values = known.take(taken) if isinstance(known, ManyValues) else list(map(known.pop, taken, repeat(None)))
         times = self._times_of(taken, values)
@@ -286,25 +312,38 @@ class KeyedState:
             held = [value is not None or key in times for key, value in zip(taken, values, strict=True)]
             taken, values = list(compress(taken, held)), list(compress(values, held))
         self.note(taken)
-        return self._codec.encode_states_in_flight(taken, values, times, step=self._step) if taken else None
+        return self._codec.encode_states_in_flight(taken, values, times, step=self.step) if taken else None
 
     def acquire(self, states: bytes) -> None:
         """Install the result of `collect` from another worker. `InternalError` if a key already has state here (R5)."""
-        keys, values, times = self._codec.decode_in_flight(states, step=self._step)
-        self._take_in(keys, values, times, "acquired, but the key already has state here")
+        how = "acquired, but the key already has state here"
+        sent = self._codec.decode_in_flight(states, step=self.step)
+        if type(sent) is bytes:
+            chain = opened_chain([sent])
+            image = columns_in(chain)
+            if image is not None and not self._take_in_columns(image, how):
+                self._take_in(*states_of(image), {}, how)
+        else:
+            keys, values, times = sent
+            self._take_in(keys, values, times, how)
 
     def artefact(self, barrier: AbsBarrier, *, remark: bytes = b"") -> bytes:
         """Return a keyed artefact of the changes since the barrier's parent, or of all state (S2). Requires `track`."""
         changes = self._changes
         if changes is None:
-            raise InternalError(f"step {self._step!r}: its state is not tracked")
+            raise InternalError(f"step {self.step!r}: its state is not tracked")
+        made = self._written_columns(changes, barrier, remark)
+        if made is not None:
+            return made
+        if isinstance(self.values, ManyValues):
+            changes.note(self.values.changed_keys(), len(self.values))
         due = changes.due(barrier.parent)
         made = None if due is None else self._written(changes, list(due), full=False, remark=remark)
         if made is None:
             due = None
             made = self._written(changes, self._held(), full=True, remark=remark)
         if made is None:
-            raise InternalError(f"step {self._step!r}: its keys have no names in a new chain")
+            raise InternalError(f"step {self.step!r}: its keys have no names in a new chain")
         changes.written(barrier.snapshot, barrier.parent, due)
         self._note_timers(changes)
         return made
@@ -314,16 +353,22 @@ class KeyedState:
     ) -> tuple[list[Any], bytes]:
         """Install the keys of ``slots`` from the artefacts of one worker: a full one, then its deltas (S5).
 
-        Returns these keys and the last remark. ``migrate`` is called for each key with a value.
+        Returns these keys, except those of values in arrays, and the last remark. ``migrate`` is called for each key
+        with a value.
 
         Raises:
             SnapshotError, CodecError: the artefacts are damaged, or hold a class that is not registered.
             InternalError: another worker's artefacts had a state for one of these keys.
         """
         installed: list[Any] = []
-        for image in slots_in(chain, self._codec, slots=slots, step=self._step):
+        if migrate is None and self._open_arrays() is not None:
+            opened = opened_chain(chain)
+            columns = columns_in(opened, slots)
+            if columns is not None and self._take_in_columns(columns, "restored from two workers"):
+                return installed, opened[-1].note
+        for image in slots_in(chain, self._codec, slots=slots, step=self.step):
             if len(set(image.keys)) != len(image.keys):
-                raise SnapshotError(f"step {self._step!r}: the state to restore is damaged: it has a key twice")
+                raise SnapshotError(f"step {self.step!r}: the state to restore is damaged: it has a key twice")
             taken = image if migrate is None else _migrated(image, migrate)
             self._take_in(taken.keys, taken.values, taken.times, "restored from two workers")
             installed += taken.keys
@@ -333,31 +378,99 @@ class KeyedState:
         """Write the next artefact as changes since ``snapshot``, whose state is the installed one. Requires `track`."""
         changes = self._changes
         if changes is None:
-            raise InternalError(f"step {self._step!r}: its state is not tracked")
-        changes.continued(snapshot, self._held())
+            raise InternalError(f"step {self.step!r}: its state is not tracked")
+        columns = self._columns()
+        changes.continued(snapshot, [] if columns is not None else self._held())
+        if columns is not None:
+            columns.changed_columns()
+        elif isinstance(self.values, ManyValues):
+            self.values.changed_keys()
         self._note_timers(changes)
 
     def start_with(self, states: Mapping[Any, Any]) -> None:
         """Set the initial ``states``, by key. `CodecError` if the state is tracked and one cannot be stored."""
         if self.tracked:
             rows = [[key, value, []] for key, value in states.items()]
-            self._codec.encode_rows_at_rest(rows, step=self._step)
+            self._codec.encode_rows_at_rest(rows, step=self.step)
         self._take_in(list(states), list(states.values()), {}, "present before its initial state was set")
 
     def snapshot(self) -> bytes:
         """Return all state as a full artefact of one slot, for a step whose keys are on no other worker."""
         made = self._written(Changes(_in_one_slot), self._held(), full=True, remark=b"")
         if made is None:
-            raise InternalError(f"step {self._step!r}: its keys have no names in a new chain")
+            raise InternalError(f"step {self.step!r}: its keys have no names in a new chain")
         return made
 
     def restore(self, state: bytes, owned: Callable[[Any], bool] = lambda key: True) -> None:
         """Install the result of `snapshot`, for the keys that are ``owned`` here (S5: any N restores on any M)."""
-        for _, key, value, times in entries_in([state], self._codec, step=self._step):
+        for _, key, value, times in entries_in([state], self._codec, step=self.step):
             if owned(key):
                 if value is not None:
                     self.values[key] = value
                 self._take_times([key], [value], {key: times})
+
+    @property
+    def by_slot(self) -> bool:
+        """Whether state is taken by slot, with `in_slots` and `collect_column`: without an object per key."""
+        return self._columns() is not None
+
+    def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
+        """Return the keys with state in ``wanted`` slots, and a vector of their slots. `NotColumnar` unless `by_slot`.
+
+        ``slots_of`` is the one of `track`, or equals it.
+        """
+        values = self._columns()
+        if values is None:
+            raise NotColumnar("states that are in a dict")
+        return values.in_slots(wanted, slots_of)
+
+    def _columns(self) -> ManyValues | None:
+        """Return the values if they are in arrays, and there are no times of keys."""
+        values: Any = self.values
+        timed = len(self.timers) or len(self.clock_timers) or self.expiry is not None
+        return values if isinstance(values, ManyValues) and values.in_arrays and not timed else None
+
+    def _open_arrays(self) -> ManyValues | None:
+        """Return the arrays that take an image; None if values are rows."""
+        values = self._columns()
+        return values if values is not None or self.values or self.expiry is not None else self.arrays()
+
+    def _written_columns(self, changes: Changes, barrier: AbsBarrier, remark: bytes) -> bytes | None:
+        """Return an artefact of columns; None if rows have to be written."""
+        values = self._columns()
+        if values is None:
+            return None
+        for column in values.changed_columns():
+            self.note_column(column)
+        try:
+            due = changes.due_column(barrier.parent)
+            if not changes.as_columns(full=due is None):
+                return None
+            image = storable(values.image(due, changes.slots_of))
+        except NotColumnar:
+            return None
+        if image is None:
+            return None
+        if due is None:
+            image = image._replace(gone=None, gone_slots=None)
+        changes.written(barrier.snapshot, barrier.parent, due)
+        self._note_timers(changes)
+        return column_artefact(image, delta=due is not None, note=remark)
+
+    def _take_in_columns(self, image: ColumnImage, how: str) -> bool:
+        """Install an image into arrays; False if they do not hold it."""
+        values = self._open_arrays()
+        if values is None:
+            return False
+        try:
+            held = values.found(image.keys)
+            if len(held):
+                raise InternalError(f"step {self.step!r}: state of key {shown(held[0].as_py())} was {how}")
+            values.put_image(image)
+        except NotColumnar:
+            return False
+        self.values = values  # type: ignore[assignment]  # a mapping
+        return True
 
     def _held(self) -> list[Any]:
         """Return the keys with state, in the order in which they got it (that of a set differs by process)."""
@@ -368,7 +481,9 @@ class KeyedState:
     def _with_values(self) -> Iterable[Any]:
         """Return the keys that have a value."""
         values = self.values
-        if isinstance(values, ManyValues) or not any(map(is_, values.values(), repeat(None))):
+        if isinstance(values, ManyValues):
+            return values.held()
+        if not any(map(is_, values.values(), repeat(None))):
             return values
         return compress(values, map(is_not, values.values(), repeat(None)))
 
@@ -416,7 +531,7 @@ class KeyedState:
 
     def _written(self, changes: Changes, keys: list[Any], *, full: bool, remark: bytes) -> bytes | None:
         """Return an artefact of ``keys``; None if it must be a full one (`Changes.names`)."""
-        codec, step = self._codec, self._step
+        codec, step = self._codec, self.step
         gone: list[Any] = []
         values = self._values_of(keys)
         times = self._times_of(keys, values)
@@ -436,13 +551,17 @@ class KeyedState:
         held: set[Any] = set()
         self.interrogate(AnyOf(set(keys)), held)
         for key in held:
-            raise InternalError(f"step {self._step!r}: state of key {shown(key)} was {how}")
+            raise InternalError(f"step {self.step!r}: state of key {shown(key)} was {how}")
         self.note(keys)
         if isinstance(self.values, ManyValues):
             self.values.set_many(keys, values)
         else:
             self.values.update(zip(keys, values, strict=True))
         self._take_times(keys, values, times)
+
+
+def _no_arrays() -> None:
+    return None
 
 
 def _in_one_slot(keys: Sequence[Any]) -> list[int]:

@@ -103,6 +103,20 @@ FIGURES = {
     "kinds": agg.n_unique(lambda v: v % 3),
 }
 
+NAMES = st.sampled_from(["ann", "bob", "", None])
+
+COLUMN_FIGURES: Any = {
+    "n": agg.count(),
+    "least": agg.min("value"),
+    "mean": agg.mean("value"),
+    "last": agg.last("value", skip_nulls=True),
+}
+
+
+def in_columns(stream: Any) -> Any:
+    return stream.select("columns", value=pl.col("value"))
+
+
 WIDE = windows.sliding(6, 4)
 SOON: Any = {"lower": 1, "upper": 4, "how": "outer"}
 AHEAD: Any = {"direction": "forward", "tolerance": 4, "how": "inner"}
@@ -182,6 +196,11 @@ TABLE = [
     stateful("count_windows", lambda s: s.window("step", windows.count(2)).reduce(max)),
     stateful("final", lambda s: s.sum("sum").final("step")),
     stateful("sum", lambda s: s.sum("step", skip_nulls=True), values=st.none() | st.integers(-9, 9), timed=True),
+    stateful("count", lambda s: in_columns(s).count("step"), keys=NAMES, timed=True),
+    stateful("sum", lambda s: in_columns(s).sum("step", by="value"), keys=NAMES, timed=True),
+    stateful("min", lambda s: in_columns(s).min("step", by="value"), values=st.floats(-5, 5), timed=True),
+    stateful("aggregate", lambda s: in_columns(s).aggregate("step", **COLUMN_FIGURES), keys=NAMES, timed=True),
+    stateful("final", lambda s: in_columns(s).aggregate("sums", n=agg.sum("value")).final("step"), keys=NAMES),
     stateful("top_n", lambda s: s.top_n("step", 2, by=lambda v: v[0]), values=PAIRS, timed=True),
     stateful("distinct", lambda s: s.distinct("step"), values=WORDS, timed=True),
     stateful("collect", lambda s: s.collect("step", size=3), timed=True),

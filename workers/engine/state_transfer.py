@@ -6,12 +6,15 @@ two chunks the region continues with its other keys. The chunks are the same in 
 bytes. Each rescale finds all keys once, before the cut and in portions, and puts them into an index, so that the cost
 of a move depends on the keys that leave. The index has every key that may have state, and maybe others: a key gets
 state only by a record or by a chunk, so the keys found at first and those of later records are enough.
+
+If all steps of a region with state keep it in arrays, no keys are listed: each move looks for the keys of its slots in
+the arrays, and takes them by column. The keys of a step that goes back to rows during the rescale are listed then.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -19,9 +22,12 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Acquire, AnyOf, Collect, Control, Epoch, Interrogate, StateMessage
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Operator, Outlet
+from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.rescale.keys.key_hash import encode_key
 from malstrom_py.rescale.moves.protocol import StateChunk
 from malstrom_py.rescale.moves.receiving_machine import Ship
+from malstrom_py.state.group_index import NotColumnar
+from malstrom_py.state.keyed_state import KeyedState
 
 
 class KeyIndex:
@@ -90,6 +96,9 @@ KEYS_MAX: Final = 1024
 KEYS_INDEXED: Final = 512
 """The number of keys that are added to an index between two steps: some milliseconds of hashing."""
 
+COLUMN_KEYS_MAX: Final = 1 << 14
+"""The largest number of keys in a chunk of columns: some milliseconds to take."""
+
 _INDEX_SPARE: Final = 100_000
 """The number of keys above twice the found ones at which an index is rebuilt: it keeps keys whose state is gone."""
 
@@ -113,6 +122,41 @@ class KeyedSteps(NamedTuple):
     nodes: Sequence[int]
     slots_of: Callable[[Sequence[Any]], list[int]]
     exchanges: Collection[str] = ()
+
+
+class ColumnShare:
+    """The keys of one step that leave in a move, as a column in the order of ``slots``, and where each slot begins."""
+
+    def __init__(self, state: KeyedState, slots: Sequence[int], slots_of: Callable[[Sequence[Any]], list[int]]) -> None:
+        import numpy as np
+        import pyarrow as pa
+
+        keys, of_keys = state.in_slots(slots, slots_of)
+        place = np.zeros(max(slots) + 1, np.int64)
+        place[list(slots)] = np.arange(len(slots))
+        order = np.argsort(place[of_keys], kind="stable")
+        counts = np.bincount(place[of_keys], minlength=len(slots)).tolist()
+        self._state = state
+        self._keys = keys.take(pa.array(order))
+        self._counts: dict[int, int] = dict(zip(slots, counts, strict=True))
+        self._at = self._to = 0
+
+    def count(self, slot: int) -> int:
+        """Return the number of keys of ``slot`` that are left: the first slot with any, or one after it."""
+        return self._counts[slot]
+
+    def choose(self, slot: int, count: int) -> int:
+        """Choose up to ``count`` keys of ``slot`` for the next `take`; return their number."""
+        chosen = min(count, self._counts[slot])
+        self._counts[slot] -= chosen
+        self._to += chosen
+        return chosen
+
+    def take(self) -> bytes | None:
+        """Take the state of the chosen keys; None if there is none."""
+        keys = self._keys.slice(self._at, self._to - self._at)
+        self._at = self._to
+        return self._state.collect_column(keys) if len(keys) else None
 
 
 class StateTransfer:
@@ -144,6 +188,9 @@ class StateTransfer:
         self._version = 0
         self._left: deque[tuple[int, int]] = deque()
         self._keys: dict[int, deque[tuple[int, Any]]] = {}
+        # By step, if this move takes state by column; and whether the rest of the rescale must list keys.
+        self._shares: dict[str, ColumnShare] | None = None
+        self._lists = False
         self.keys_moved = 0
         self.bytes_moved = 0
 
@@ -157,6 +204,9 @@ class StateTransfer:
         if self.watching and sum(map(len, self._indexes)) <= 2 * self._found + _INDEX_SPARE:
             return
         self._indexes = []
+        if self._by_column() is not None:
+            self.watching = self.indexing = False
+            return
         for keyed in self._keyed:
             message = Interrogate()
             self._send(keyed.nodes, message)
@@ -182,7 +232,7 @@ class StateTransfer:
     def forget(self) -> None:
         """Drop the indexes after the last move of a rescale."""
         self._indexes = []
-        self.watching = self.indexing = False
+        self.watching = self.indexing = self._lists = False
 
     def start(self, ship: Ship) -> None:
         """Start to send the state of the slots of ``ship``."""
@@ -190,6 +240,16 @@ class StateTransfer:
         self._version = ship.version
         self._left = deque(sorted((owner, slot) for slot, owner in ship.slots))
         self._keys = {}
+        self._shares = None
+        states = self._by_column()
+        if states is not None:
+            slots = [slot for _, slot in self._left]
+            try:
+                self._shares = {state.step: ColumnShare(state, slots, slots_of) for state, slots_of in states}
+            except NotColumnar:  # a step has keys of several types
+                self._lists = True
+            else:
+                return
         if self._gained & owners.keys():
             # Keys that arrived in chunks are not in the index.
             self.watching = False
@@ -200,6 +260,12 @@ class StateTransfer:
 
     def next(self) -> tuple[int, StateChunk]:
         """Return the next chunk and its owner: as many slots of one owner as fit, including slots without keys."""
+        if self._shares is not None:
+            if self._by_column() is not None:
+                return self._next_columns(self._shares)
+            self._shares = None
+            self._lists, self._asks = True, False
+            self.prepare()
         while self.indexing:
             self.index()
         owner = self._left[0][0]
@@ -223,6 +289,36 @@ class StateTransfer:
             self._send(self._keyed[number].nodes, message)
         self._adapt(sum(map(len, taken.values())), sum(map(len, states.values())))
         return owner, StateChunk(self._region, self._version, self._worker, tuple(slots), states)
+
+    def _next_columns(self, shares: Mapping[str, ColumnShare]) -> tuple[int, StateChunk]:
+        owner = self._left[0][0]
+        slots: list[int] = []
+        room = COLUMN_KEYS_MAX
+        while self._left and self._left[0][0] == owner and room > 0:
+            slot = self._left[0][1]
+            for share in shares.values():
+                room -= share.choose(slot, room)
+            if not any(share.count(slot) for share in shares.values()):
+                slots.append(slot)
+                self._left.popleft()
+        states = {step: taken for step, share in shares.items() if (taken := share.take()) is not None}
+        self.keys_moved += COLUMN_KEYS_MAX - room
+        self.bytes_moved += sum(map(len, states.values()))
+        return owner, StateChunk(self._region, self._version, self._worker, tuple(slots), states)
+
+    def _by_column(self) -> list[tuple[KeyedState, Callable[[Sequence[Any]], list[int]]]] | None:
+        """Return the state of each step with some, and its mapping of keys to slots; None unless all are in arrays."""
+        found: list[tuple[KeyedState, Callable[[Sequence[Any]], list[int]]]] = []
+        if self._lists:
+            return None
+        for keyed in self._keyed:
+            for node in keyed.nodes:
+                operator = self._steps.operator(node)
+                if isinstance(operator, StatefulOperator) and operator.by_slot:
+                    found.append((operator.state, keyed.slots_of))
+                elif operator is None or type(operator).on_control is not Operator.on_control:
+                    return None
+        return found or None
 
     def install(self, parcel: StateChunk) -> None:
         """Install the state of ``parcel``. Steps without state get the message too: they release held records first."""

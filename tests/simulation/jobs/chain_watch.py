@@ -45,7 +45,7 @@ class ChainWatch:
         if changes is not None and isinstance(barrier.backend, SnapshotCapture):
             whole = state._written(Changes(changes.slots_of), state._held(), full=True, remark=b"")
             if whole is not None:
-                self._at_barrier.setdefault(barrier.backend, {})[state._step] = (whole, state._codec)
+                self._at_barrier.setdefault(barrier.backend, {})[state.step] = (whole, state._codec)
         made: bytes = right(state, barrier, remark=remark)
         return made
 

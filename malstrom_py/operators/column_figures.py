@@ -1,0 +1,119 @@
+"""Running figures over columns: what a step with aggregations does with a `ColumnBatch`, without an object per row.
+
+Rule: the state is in arrays from the first batch of columns on, for as long as batches are columns and arrays do what
+rows would. Otherwise it becomes a dict, and remains one; results are the same either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from malstrom_py.agg import Aggregation
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.row_form import SCALAR
+from malstrom_py.state.figure_states import FigureStates, Shape, figure_states_of
+from malstrom_py.state.group_index import NotColumnar, keys_as_column
+from malstrom_py.state.groups import Groups
+from malstrom_py.state.keyed_state import KeyedState
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ColumnFigures:
+    """The aggregations of one step over columns, with their states in ``state``, each of which has ``shape``.
+
+    >>> import pyarrow as pa
+    >>> from malstrom_py import agg
+    >>> from malstrom_py.codec import Codec
+    >>> from malstrom_py.state.figure_states import shape_of_one
+    >>> state = KeyedState("step", Codec())
+    >>> figures = ColumnFigures(state, [agg.sum("n")], shape_of_one())
+    >>> columns = pa.RecordBatch.from_pydict({"n": [3, 4, 5]})
+    >>> (sums,) = figures.scan(ColumnBatch(columns, key_column=pa.array(["ann", "bob", "ann"])))
+    >>> sums.to_pylist(), dict(state.values)
+    ([3, 4, 8], {'ann': 8, 'bob': 4})
+    """
+
+    def __init__(self, state: KeyedState, aggregations: Sequence[Aggregation[Any, Any]], shape: Shape) -> None:
+        self._state = state
+        self._aggregations = aggregations
+        self._shape = shape
+        self._rows_only = not Groups.supports(aggregations)
+        state.arrays = self._empty
+
+    def scan(self, batch: Batch) -> list[pa.Array] | None:
+        """Add the rows of ``batch``. Per aggregation return the result after each row; None if rows must do it."""
+        return self._of(batch, result=True)
+
+    def fold(self, batch: Batch) -> bool:
+        """Add the rows of ``batch``; False if rows must do it."""
+        return self._of(batch, result=False) is not None
+
+    def to_rows(self) -> None:
+        """Keep the states in a dict from now on."""
+        self._rows_only = True
+        values: Any = self._state.values
+        if isinstance(values, FigureStates):
+            self._state.values = values.as_rows()
+            self._state.note(values.changed_keys())
+
+    def _of(self, batch: Batch, *, result: bool) -> list[pa.Array] | None:
+        if self._rows_only or self._state.expiry is not None:  # how long a state lasts is known by key
+            return None
+        if isinstance(batch, ColumnBatch):
+            try:
+                keys = batch.key_column
+                if keys is None:
+                    keys = keys_as_column(batch.keys or [])
+                columns = [_column_for(one, batch) for one in self._aggregations]
+                groups = self._groups()
+                if result:
+                    results = groups.scan(keys, columns)
+                else:
+                    groups.fold(keys, columns)
+                    results = []
+            except NotColumnar:
+                """The row path does it, or reports why not."""
+            else:
+                if self._state.untried:
+                    self._state.try_first()
+                return results
+        elif not len(self._state.values):
+            return None  # nothing is known yet of what comes after these rows
+        self.to_rows()
+        return None
+
+    def _empty(self) -> FigureStates | None:
+        """Return where restored states go before the first batch; None if rows keep them."""
+        return None if self._rows_only else FigureStates(self._aggregations, self._shape)
+
+    def _groups(self) -> Groups:
+        values: Any = self._state.values
+        if not isinstance(values, FigureStates):
+            values = figure_states_of(values.items(), self._aggregations, self._shape)
+            self._state.values = values
+        if values.groups is None:
+            raise NotColumnar("states that arrays do not hold")
+        groups: Groups = values.groups
+        return groups
+
+
+def _column_for(one: Aggregation[Any, Any], batch: ColumnBatch) -> pa.Array | None:
+    """Return the column of which ``one`` aggregates. `NotColumnar` if there is none."""
+    if one.blind:
+        return None
+    if one.field is None and batch.form is SCALAR:
+        return batch.columns.column(0)
+    column = batch.column(one.field) if isinstance(one.field, str) else None
+    if column is None:
+        raise NotColumnar("a field that is not a column")
+    return column
+
+
+def record_batch(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """Return columns by name as the values of a `ColumnBatch`."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

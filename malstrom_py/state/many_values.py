@@ -1,0 +1,76 @@
+"""Values by key that are not in a dict: what `KeyedState` asks of them, by many keys or by columns of keys."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from malstrom_py.state.change_log import SlotsOf
+from malstrom_py.state.column_image import ColumnImage
+from malstrom_py.state.group_index import NotColumnar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ManyValues(MutableMapping[Any, Any]):
+    """Values by key for steps that keep them otherwise than in a dict: call for many keys, which costs far less."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def many(self, keys: Sequence[Any]) -> list[Any]:
+        """Return the values of ``keys``, None for a key without one."""
+
+    @abstractmethod
+    def take(self, keys: Sequence[Any]) -> list[Any]:
+        """Remove the values of ``keys``, which differ, and return them as `many` does."""
+
+    @abstractmethod
+    def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        """Set the values of ``keys``, which differ."""
+
+    def held(self) -> Iterable[Any]:
+        """Return the keys whose value is not None: all, unless a subclass has such values."""
+        return self
+
+    def changed_keys(self) -> Iterable[Any]:
+        """Return, once, keys whose values have changed and that were not noted: for steps that flag changes."""
+        return []
+
+    @property
+    def in_arrays(self) -> bool:
+        """Whether all values, and all that `changed_keys` would return, are in arrays.
+
+        Only then the methods below are called. They raise `NotColumnar` if arrays hold no such keys or states. The keys
+        of a column differ.
+        """
+        return False
+
+    def changed_columns(self) -> list[pa.Array]:
+        """Do as `changed_keys`, as columns; a key may be in several."""
+        raise NotColumnar("values that are not in arrays")
+
+    def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
+        """Return the states of ``keys``, None: of all; those without state are gone.
+
+        ``slots_of`` is the same in all calls; None: the slots of the image are 0.
+        """
+        raise NotColumnar("values that are not in arrays")
+
+    def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
+        """Return the keys with state in ``wanted`` slots, and a vector of their slots. ``slots_of`` as of `image`."""
+        raise NotColumnar("values that are not in arrays")
+
+    def found(self, keys: pa.Array) -> pa.Array:
+        """Return those of ``keys`` that have state."""
+        raise NotColumnar("values that are not in arrays")
+
+    def drop(self, keys: pa.Array) -> None:
+        """Drop the states of ``keys``, which all have one."""
+        raise NotColumnar("values that are not in arrays")
+
+    def put_image(self, image: ColumnImage) -> None:
+        """Set the states of keys, which have none. After `NotColumnar` nothing has changed."""
+        raise NotColumnar("values that are not in arrays")

@@ -1,0 +1,165 @@
+"""The state of windows on columns in snapshots and moves: what that of windows on rows is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from malstrom_py.codec import Codec
+from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, Epoch
+from malstrom_py.errors import InternalError
+from malstrom_py.operators.panes import Panes
+from malstrom_py.state.artefact import contents, entries_in, is_delta, merged
+from malstrom_py.testing.exact import same
+from tests.unit.operators.stepping import Stepped
+from tests.unit.operators.test_column_snapshots import SLOTS, SLOTS_OF, barrier, is_columns, operator_of
+from tests.unit.operators.test_windows_columns import HOW, SIZES, alike, columns_of, rows_of, runs, stepped
+
+
+def tracked(how: str, size: str) -> Stepped:
+    step = stepped(how, size)
+    operator_of(step).track(SLOTS_OF)
+    return step
+
+
+def in_order(states: Sequence[tuple[Any, Any]]) -> list[Any]:
+    return sorted(([key, sorted(panes.items())] for key, panes in states), key=repr)
+
+
+def held(*steps: Stepped) -> list[Any]:
+    return in_order([(key, panes) for step in steps for key, panes in operator_of(step).state.values.items()])
+
+
+def content(chain: Sequence[bytes]) -> list[Any]:
+    return in_order([(key, panes) for _, key, panes, _ in entries_in(chain, Codec())])
+
+
+def restored(how: str, size: str, chain: Sequence[bytes], slots: Sequence[int] = range(SLOTS)) -> Stepped:
+    step = tracked(how, size)
+    operator_of(step).install(chain, slots)
+    return step
+
+
+def panes_of(step: Stepped) -> Panes:
+    panes: Any = operator_of(step).state.values
+    assert isinstance(panes, Panes)
+    return panes
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.sampled_from(sorted(HOW)), st.sampled_from(sorted(SIZES)), runs(), st.data())
+def test_s2_s5_the_chain_is_the_state_and_what_is_restored_sends_the_same(
+    how: str, size: str, run: Any, data: st.DataObject
+) -> None:
+    keys, values, batches = run
+    step, whole = tracked(how, size), tracked(how, size)
+    chain: list[bytes] = []
+    reached = -(2**40)
+    for number, batch in enumerate(batches):
+        cells = [cell for cell in batch if cell[1] > reached]
+        if cells:
+            whole.push(rows_of(cells))
+            as_rows = keys == "bool" or data.draw(st.integers(0, 5)) == 0
+            step.push(rows_of(cells) if as_rows else columns_of(cells, keys, values))
+        if data.draw(st.booleans()):
+            reached = max(reached, data.draw(st.integers(-40, 60)))
+            for one in (step, whole):
+                one.push(Epoch(reached))
+        if data.draw(st.integers(0, 4)) == 0:
+            barrier(step, f"lost {number}", f"s{number - 1}" if chain else None)
+        made = barrier(step, f"s{number}", f"s{number - 1}" if chain else None)
+        chain = [*chain, made] if is_delta(made) else [made]
+        assert same(content(chain), held(step))
+        assert same(content([merged(chain)]), held(step))
+        assert same(held(whole), held(step))
+    workers = data.draw(st.integers(1, 3))
+    several = [restored(how, size, chain, range(one, SLOTS, workers)) for one in range(workers)]
+    assert same(held(*several), held(step))
+    for one in (step, *several):
+        operator_of(one).continue_at(reached)
+        for recorder in one.recorders:
+            recorder.messages.clear()
+        one.push(Epoch(MAX_EPOCH))
+    alike(step, *several)
+
+
+def test_panes_are_persisted_and_restored_as_columns() -> None:
+    step = tracked("several", "sliding")
+    step.push(columns_of([("a", 1, 5), ("b", 2, 6), ("a", 9, 7)], "text", "int"))
+    full = barrier(step, "s1")
+    step.push(columns_of([("b", 9, 1), ("c", 13, 2)], "text", "int"), Epoch(13))
+    delta = barrier(step, "s2", "s1")
+    assert [is_columns(full), is_columns(delta), is_columns(merged([full, delta]))] == [True, True, True]
+    again = restored("several", "sliding", [full, delta])
+    assert panes_of(again).in_arrays
+    assert len(panes_of(again)) > 0
+    assert same(held(again), held(step))
+    operator_of(again).continue_chain("s2")
+    again.push(columns_of([("c", 14, 2)], "text", "int"))
+    assert sum(len(keys) for _, (keys, _) in contents(barrier(again, "s3", "s2"))) == 1
+
+
+def test_a_window_that_closed_is_gone_from_the_chain() -> None:
+    step = tracked("sum", "tumbling").push(columns_of([("a", 1, 5), ("b", 2, 6), ("b", 12, 6)], "text", "int"))
+    chain = [barrier(step, "s1")]
+    step.push(Epoch(9))
+    chain.append(barrier(step, "s2", "s1"))
+    assert is_columns(chain[1])
+    assert content(chain) == [["b", [(10, 6)]]]
+
+
+@pytest.mark.parametrize("as_rows", [False, True])
+def test_r4_r5_panes_move_to_steps_of_either_form(as_rows: bool) -> None:
+    giver, taker = (tracked("several", "tumbling") for _ in range(2))
+    giver.push(columns_of([("a", 1, 5), ("b", 2, 6), ("a", 12, 7), ("c", 25, 7)], "text", "int"))
+    cells = [("z", 3, 1), ("z", 12, 1)]
+    taker.push(rows_of(cells) if as_rows else columns_of(cells, "text", "int"))
+    before = held(giver, taker)
+    chains = [[barrier(giver, "s1")], [barrier(taker, "s1")]]
+    message = Collect(dict.fromkeys(["a", "c", "nobody"]).keys())
+    giver.push(message)
+    taker.push(Acquire(message.states))
+    assert same(held(giver, taker), before)
+    assert [key for key, _ in held(giver)] == ["b"]
+    for one, chain in zip((giver, taker), chains, strict=True):
+        chain.append(barrier(one, "s2", "s1"))
+        assert same(content(chain), held(one))
+    with pytest.raises(InternalError, match="the key already has state here"):
+        taker.push(Acquire(message.states))
+
+
+def test_r5_a_pane_of_another_type_takes_what_comes_as_rows() -> None:
+    giver, taker = (tracked("sum", "tumbling") for _ in range(2))
+    giver.push(columns_of([("a", 1, 5), ("a", 12, 7)], "text", "int"))
+    taker.push(columns_of([("b", 1, 0.5)], "text", "float"))
+    message = Collect({"a": None}.keys())
+    giver.push(message)
+    taker.push(Acquire(message.states))
+    assert same(held(taker), [["a", [(0, 5), (10, 7)]], ["b", [(0, 0.5)]]])
+    assert not panes_of(taker).in_arrays
+
+
+def test_panes_with_keys_or_states_of_several_types_are_persisted_as_rows() -> None:
+    for keys, values, value in (("int", "int", 1), ("text", "float", 0.5)):
+        step = tracked("sum", "tumbling").push(columns_of([("a", 1, 5)], "text", "int"))
+        full = barrier(step, "s1")
+        step.push(columns_of([(7 if keys == "int" else "a", 11, value)], keys, values), Epoch(0))
+        delta = barrier(step, "s2", "s1")
+        assert (is_columns(full), is_columns(delta), is_delta(delta)) == (True, False, True)
+        assert same(content([full, delta]), held(step))
+
+
+def test_panes_of_keys_that_are_all_none_or_gone() -> None:
+    step = tracked("count", "tumbling").push(columns_of([(None, 1, 5)], "int", "int"))
+    chain = [barrier(step, "s1")]
+    step.push(columns_of([(7, 12, 5)], "int", "int"), Epoch(9))
+    chain.append(barrier(step, "s2", "s1"))
+    step.push(Epoch(19))
+    chain.append(barrier(step, "s3", "s2"))
+    assert [content(chain[:length]) for length in (1, 2, 3)] == [[[None, [(0, 1)]]], [[7, [(10, 1)]]], []]
+    assert held(restored("count", "tumbling", chain)) == []
+    assert panes_of(step).changed_columns() == []
