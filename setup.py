@@ -1,4 +1,4 @@
-"""Says where the two rooms at the top of the repository are; all else is in pyproject.toml.
+"""Says where the two rooms at the top of the repository are, and builds the accelerator; all else is in pyproject.toml.
 
 Rule: a build takes them from where they are, so that it never depends on the links malstrom_py/workers and
 malstrom_py/rescale. An editable install goes by the links, where there are any: then it is one line in a .pth file,
@@ -10,9 +10,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 
 ROOMS = {"malstrom_py.workers": "workers", "malstrom_py.rescale": "rescale"}
 
 linked = all(Path(*room.split("."), "__init__.py").is_file() for room in ROOMS)
-setup(package_dir={"": "."} if linked and "editable_wheel" in sys.argv else ROOMS)
+# Without a compiler there is none, and numpy does the same. Its folder is not a package: it cannot be imported.
+accelerator = Extension("malstrom_py.state.native.groups", ["malstrom_py/state/native/groups.c"], optional=True)
+setup(ext_modules=[accelerator], package_dir={"": "."} if linked and "editable_wheel" in sys.argv else ROOMS)

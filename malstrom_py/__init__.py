@@ -72,6 +72,7 @@ from malstrom_py.errors import (
 )
 from malstrom_py.errors.unknown_names import MODULE, unknown_name
 from malstrom_py.operators.enrich.calls import Cache
+from malstrom_py.operators.join import Pair
 from malstrom_py.operators.logic import KeyedLogic, Output, StatefulLogic, StatelessLogic
 from malstrom_py.rescale.channels.channel import Credit
 from malstrom_py.snapshot.checkpointer import Checkpointer
@@ -124,6 +125,7 @@ __all__ = [
     "OperationInProgress",
     "OperatorError",
     "Output",
+    "Pair",
     "PeerError",
     "PerWorker",
     "PersistenceBackend",

@@ -12,9 +12,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Final
+from time import process_time
+from typing import Any, Final
 
+import msgspec
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -149,6 +152,41 @@ def arrow_dicts(path: Path) -> int:
     return count
 
 
+class Bid(msgspec.Struct, frozen=True, gc=False):
+    """What `running_sum` reads of a bid."""
+
+    carrier: str
+    n: int
+
+
+def running_sum(source: sources.Files[Any], key: Any, number: Callable[[Any], int]) -> int:
+    """Parquet -> rows -> ``stateful_map``: a running sum per carrier. Returns the sum of all results."""
+    job, out = mp.Job("rows"), [0]
+
+    def add(key: str, row: Any, total: int | None) -> tuple[int, int]:
+        total = (total or 0) + number(row)
+        return total, total
+
+    def take(batch: Batch) -> None:
+        out[0] += sum(batch.values)
+
+    summed = job.source("bids", source).key_by("by-carrier", key).stateful_map("sum", add)
+    summed.sink("out", sinks.Callable(take, batch=True))
+    mp.run(job, progress=False)
+    return out[0]
+
+
+ROWS: Final[dict[str, Callable[[Path], int]]] = {
+    "dict, functions": lambda path: running_sum(sources.Files(path), lambda row: row["carrier"], itemgetter("n")),
+    "dict, names": lambda path: running_sum(sources.Files(path), "carrier", itemgetter("n")),
+    "tuple": lambda path: running_sum(
+        sources.Files(path, rows=tuple, columns=["carrier", "n"]), lambda row: row[0], itemgetter(1)
+    ),
+    "Struct": lambda path: running_sum(sources.Files(path, rows=Bid), "carrier", attrgetter("n")),
+}
+"""Row types before ``stateful_map``; the ratios are to the first."""
+
+
 PAIRS: Final[dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]]] = {
     "chain, counted": (polars_tally, job_tally),
     "chain, into parquet": (polars_files, job_files),
@@ -189,6 +227,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(
                 f"{name:20} {rate.show(1):>20} M rows/s  {ratio.show():>18} of {base.__name__}, >= {BUDGET}: {verdict}"
             )
+        seconds = interleave(ROWS, path, reps=given.reps, clock=process_time)
+        for name, of_rows in seconds.items():
+            ratio = ratios(seconds["dict, functions"], of_rows)
+            print(f"stateful_map, {name:20} {ratio.show():>18} of dicts by functions, CPU time")
         long = write_file(Path(folder) / "long.parquet", 4 * given.n)
         print(f"memory of the chain   {peak_mb(path):.0f} MB; over four times the rows {peak_mb(long):.0f} MB")
     return 0

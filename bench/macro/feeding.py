@@ -36,28 +36,35 @@ def number_of(part: Part) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Endless:
-    """Gives the rows of ``make(part number)``, a list or an Arrow ``RecordBatch``, over and over."""
+    """Gives the rows of ``make(part number)``, a list or an Arrow ``RecordBatch``, over and over. ``time``: a column of
+    moments, which are later each time by as much as all rows span.
+    """
 
     make: Callable[[int], Any]
+    time: str | None = None
 
     def list_parts(self) -> Sequence[Part]:
         return list_parts()
 
     def build_part(self, part: Part, state: Any) -> EndlessPart:
-        return EndlessPart(self.make(number_of(part)), state or 0)
+        return EndlessPart(self.make(number_of(part)), state or 0, self.time)
 
 
 class EndlessPart:
-    def __init__(self, rows: Any, given: int) -> None:
+    def __init__(self, rows: Any, given: int, time: str | None = None) -> None:
         self._rows = rows
         self._given = given
         self._of = len(rows)
+        self._time = time
+        self._lasts = 0 if time is None else _span_of(rows.column(time))
         gc.collect()
         gc.freeze()  # as in the micro benchmarks: the collector never looks at the input
 
     def poll(self, rows_max: int) -> Any:
         start = self._given % self._of
         rows = self._rows[start : start + rows_max]
+        if self._time is not None:
+            rows = _later(rows, self._time, self._given // self._of * self._lasts)
         self._given += len(rows)
         return rows
 
@@ -69,6 +76,21 @@ class EndlessPart:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _span_of(times: Any) -> int:
+    import pyarrow.compute as pc
+
+    ends: dict[str, int] = pc.call_function("min_max", [times]).as_py()
+    return ends["max"] - ends["min"] + 1
+
+
+def _later(rows: Any, time: str, shift: int) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    moved = pc.call_function("add", [rows.column(time), pa.scalar(shift, pa.int64())])
+    return rows.set_column(rows.schema.get_field_index(time), time, moved)
 
 
 @dataclass(frozen=True, slots=True)

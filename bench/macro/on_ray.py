@@ -59,6 +59,8 @@ class Ran:
     since_ns: int
     until_ns: int
     cpu_s: float
+    read: int
+    """The rows that its sources have given in that time."""
 
     @property
     def cpu_us(self) -> float:
@@ -68,6 +70,11 @@ class Ran:
     @property
     def rate(self) -> float:
         return self.seen.rate(self.since_ns, self.until_ns)
+
+    @property
+    def read_rate(self) -> float:
+        """The rows read per second, where the sink gets fewer."""
+        return self.read / (self.until_ns - self.since_ns) * 1e9
 
     def age_ms(self, quantile: float) -> float:
         return self.seen.age_ms(quantile, self.since_ns, self.until_ns)
@@ -89,11 +96,11 @@ def run_for(
         wait_for(handle, ready)
         sleep(warm_s)
         processes = pids(Path(folder), handle.name)
-        since_ns, since_cpu_s = monotonic_ns(), cpu_s(processes)
+        since_ns, since_cpu_s, since_read = monotonic_ns(), cpu_s(processes), handle.status().counts.read
         sleep(seconds)
-        until_ns, until_cpu_s = monotonic_ns(), cpu_s(processes)
+        until_ns, until_cpu_s, until_read = monotonic_ns(), cpu_s(processes), handle.status().counts.read
         stop(handle)
-        return Ran(Seen(Path(folder)), since_ns, until_ns, until_cpu_s - since_cpu_s)
+        return Ran(Seen(Path(folder)), since_ns, until_ns, until_cpu_s - since_cpu_s, until_read - since_read)
 
 
 def wait_for(handle: mp.JobHandle, ready: Callable[[mp.JobStatus], bool]) -> None:

@@ -26,9 +26,9 @@ def rates_of(n: int, seconds: Mapping[str, list[float]]) -> dict[str, float]:
     return {system: rates[system] for system in SYSTEMS if system in rates}
 
 
-def draw(told: Mapping[str, Any], titles: Mapping[str, str]) -> str:
+def draw(report: Mapping[str, Any], titles: Mapping[str, str]) -> str:
     """The drawing of what `bench.macro.peers` has written."""
-    rates = {name: rates_of(told["rows"], seconds) for name, seconds in told["seconds"].items()}
+    rates = {name: rates_of(report["rows"], seconds) for name, seconds in report["seconds"].items()}
     every = [rate for of in rates.values() for rate in of.values()]
     low, high = floor(log10(min(every)) * 2) / 2, ceil(log10(max(every)) * 2) / 2
 
@@ -42,7 +42,7 @@ def draw(told: Mapping[str, Any], titles: Mapping[str, str]) -> str:
         ),
         *(
             svg.text(16, bottom + 40 + 15 * number, words, size=10, colour=svg.MUTED)
-            for number, words in _wrapped(told)
+            for number, words in _wrapped(report)
         ),
         *_legend(),
         *_axis(x, range(ceil(low), floor(high) + 1), bottom),
@@ -58,8 +58,8 @@ def draw(told: Mapping[str, Any], titles: Mapping[str, str]) -> str:
     return svg.document(WIDTH, bottom + 76, pieces)
 
 
-def _wrapped(told: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
-    yield from enumerate(told["described"].splitlines())
+def _wrapped(report: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+    yield from enumerate(report["described"].splitlines())
 
 
 def _legend() -> Iterator[str]:

@@ -8,7 +8,7 @@ tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -52,15 +52,11 @@ class Data:
     @cached_property
     def arrow(self) -> dict[str, pa.RecordBatch]:
         """The tables, as one record batch each."""
-        import pyarrow as pa
-
-        made = {}
-        for name, (names, keep) in self._tables.items():
-            rows = self.rows if keep is None else filter(keep, self.rows)
-            columns = zip(names, zip(*rows, strict=True), strict=True)
-            wanted = {column: list(values) for column, values in columns if column}
-            made[name] = pa.RecordBatch.from_pydict(wanted)
-        return made
+        kept = {
+            name: (names, filter(keep, self.rows) if keep else self.rows)
+            for name, (names, keep) in self._tables.items()
+        }
+        return {name: table(rows, *names) for name, (names, rows) in kept.items()}
 
     @cached_property
     def frames(self) -> dict[str, pl.DataFrame]:
@@ -80,6 +76,14 @@ class Data:
         return connection
 
 
+def table(rows: Iterable[Any], *names: str) -> pa.RecordBatch:
+    """``rows`` as columns with these names; those without a name are left out."""
+    import pyarrow as pa
+
+    columns = zip(names, zip(*rows, strict=True), strict=True)
+    return pa.RecordBatch.from_pydict({name: list(values) for name, values in columns if name})
+
+
 Columns = tuple[tuple[str, ...], Callable[[Any], object] | None]
 """The names of the columns (empty: left out), and what says which rows are in the table; None: all."""
 
@@ -94,7 +98,7 @@ class Budgets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One workload in all forms. ``columns`` None: its steps take rows only. ``bytewax_rows``: the most rows that
+    """One workload in all forms. ``bytewax_rows``: the most rows that
     bytewax gets, where its time grows with the square.
     """
 
@@ -104,7 +108,7 @@ class Query:
     tables: Mapping[str, Columns]
     loop: Callable[[list[Any]], Check]
     job: Callable[[list[Any]], Check]
-    columns: Callable[[Mapping[str, pa.RecordBatch]], Check] | None
+    columns: Callable[[Mapping[str, pa.RecordBatch]], Check]
     sql: str
     polars: Callable[[Mapping[str, pl.DataFrame]], Check]
     budgets: Budgets
@@ -281,25 +285,24 @@ def q3_loop(rows: list[Listing]) -> Check:
     return count, total
 
 
-Waiting = tuple[Listing | None, list[Listing]]
-
-
-def matched(seller: int, row: Listing, state: Waiting | None) -> tuple[list[tuple[Listing, Listing]], Waiting]:
-    person, auctions = state or (None, [])
-    if row[0] == PERSON:
-        return [(auction, row) for auction in auctions], (row, [])
-    if person is None:
-        return [], (None, [*auctions, row])
-    return [(row, person)], (person, [])
-
-
 def q3_build(listings: Stream) -> Stream:
-    wanted = listings.filter("wanted", lambda row: is_near(row) or in_category(row))
-    return wanted.key_by("seller", seller_of).stateful_flat_map("match", matched)
+    sellers = listings.filter("near", is_near).key_by("person", seller_of)
+    auctions = listings.filter("category", in_category).key_by("seller", seller_of)
+    return auctions.join_table("sold-by", sellers, wait=True)
 
 
-def pairs_total(pairs: list[Any]) -> int:
+def q3_columns(persons: Stream, auctions: Stream) -> Stream:
+    sellers = persons.filter("near", col("state").is_in(NEAR)).key_by("person", "id")
+    sold = auctions.filter("category", col("category") == "10").key_by("seller", "seller")
+    return sold.join_table("sold-by", sellers, wait=True)
+
+
+def q3_total(pairs: list[Any]) -> int:
     return sum([auction[1] * 31 + person[1] for auction, person in pairs])
+
+
+def q3_named_total(pairs: list[Any]) -> int:
+    return sum([auction["id"] * 31 + person["id"] for auction, person in pairs])
 
 
 # q5: the auctions with the most bids in the last 10 s, every 2 s.
@@ -358,19 +361,35 @@ def hop_of(start: int) -> int:
     return (start - START_MS) // HOP_MS + 6
 
 
-def named(auction: int, window: Any, state: None) -> tuple[Counted, None]:
-    return (window[0], auction, window[2]), None
+def named(auction: int, window: Any) -> Counted:
+    return window[0], auction, window[2]
 
 
 def hop_start(counted: Counted) -> int:
     return counted[0]
 
 
-def q5_build(bids: Stream, time: Any = time_of, auction: Any = auction_of) -> Stream:
-    hops = timed(bids, time).key_by("auction", auction).window("hops", windows.sliding(WINDOW_MS, HOP_MS))
-    counts = hops.count().stateful_map("name", named).key_by("by-hop", hop_start)
+def q5_build(bids: Stream) -> Stream:
+    hops = timed(bids, time_of).key_by("auction", auction_of).window("hops", windows.sliding(WINDOW_MS, HOP_MS))
+    counts = hops.count().map_with_key("name", named).key_by("by-hop", hop_start)
     of_hop = counts.window("hop", windows.tumbling(HOP_MS)).collect()
     return of_hop.flat_map("hottest", lambda window: hottest(window.value))
+
+
+def q5_columns(bids: Stream) -> Stream:
+    hops = timed(bids, "time").key_by("auction", "auction").window("hops", windows.sliding(WINDOW_MS, HOP_MS))
+    counts = hops.aggregate(auction=agg.first("auction"), n=agg.count()).map_batches("most", with_most)
+    hot = counts.filter("candidates", col("n") == col("most")).key_by("by-hop", "start")
+    of_hop = hot.window("hop", windows.tumbling(HOP_MS)).collect()
+    return of_hop.flat_map("hottest", lambda window: hottest([tuple(row.values())[:3] for row in window.value]))
+
+
+def with_most(counts: pa.RecordBatch) -> pa.RecordBatch:
+    """The counts with the most bids of their hop in this batch: an auction with fewer is not the hottest."""
+    frame = pl.DataFrame(pl.from_arrow(counts)).select("start", col("value").struct.unnest())
+    marked = frame.with_columns(most=col("n").max().over("start")).to_arrow().combine_chunks()
+    batch: pa.RecordBatch = marked.to_batches()[0]
+    return batch
 
 
 def q5_total(results: list[Counted]) -> int:
@@ -399,7 +418,7 @@ def q7_loop(rows: list[Bid]) -> Check:
     return len(results), sum([price * window_of(start) for start, price in results])
 
 
-def window_of(start: int) -> int:
+def window_of(start: Any) -> Any:
     return (start - START_MS) // WINDOW_MS + 1
 
 
@@ -415,6 +434,10 @@ def q7_build(bids: Stream) -> Stream:
 def q7_columns(bids: Stream) -> Stream:
     keyed = timed(bids.with_columns("all", all=pl.lit("all")), "time").key_by("key", "all")
     return keyed.window("tens", windows.tumbling(WINDOW_MS)).max("price")
+
+
+def q7_frame(frame: pl.DataFrame) -> int:
+    return int(frame.select((col("value") * window_of(col("start"))).sum()).item())
 
 
 def q7_total(results: list[Any]) -> int:
@@ -455,6 +478,17 @@ def q8_build(listings: Stream) -> Stream:
     new = persons.key_by("person", seller_of)
     pairs = new.join("selling", auctions.key_by("seller", seller_of), window=windows.tumbling(WINDOW_MS))
     return pairs.map("found", lambda pair: pair[0]).distinct("once", by=listed_at)
+
+
+def q8_columns(persons: Stream, auctions: Stream) -> Stream:
+    new = timed(persons, "time").key_by("person", "id")
+    selling = auctions.assign_timestamps("listed", "time").generate_epochs("listed-by", IN_ORDER)[0]
+    pairs = new.join("selling", selling.key_by("seller", "seller"), window=windows.tumbling(WINDOW_MS))
+    return pairs.map("found", lambda pair: pair[0]).distinct("once", by="time")
+
+
+def q8_named_total(persons: list[Any]) -> int:
+    return sum([person["id"] * window_of(person["time"]) for person in persons])
 
 
 def q8_total(persons: list[Listing]) -> int:
@@ -518,8 +552,8 @@ QUERIES: Final = (
         make=inputs.listings,
         tables=LISTINGS,
         loop=q3_loop,
-        job=through(q3_build, pairs_total),
-        columns=None,
+        job=through(q3_build, q3_total),
+        columns=on_columns(q3_columns, no_columns, q3_named_total),
         sql=engines.Q3_SQL,
         polars=engines.q3_polars,
         budgets=Budgets(0.35, 0.25, 10),
@@ -530,7 +564,7 @@ QUERIES: Final = (
         tables=BIDS,
         loop=q5_loop,
         job=through(q5_build, q5_total),
-        columns=on_columns(lambda bids: q5_build(bids, "time", "auction"), no_columns, q5_total),
+        columns=on_columns(q5_columns, no_columns, q5_total),
         sql=engines.Q5_SQL,
         polars=engines.q5_polars,
         budgets=Budgets(0.45, 1.0, 10),
@@ -541,7 +575,7 @@ QUERIES: Final = (
         tables=BIDS,
         loop=q7_loop,
         job=through(q7_build, q7_total),
-        columns=on_columns(q7_columns, no_columns, q7_total),
+        columns=on_columns(q7_columns, q7_frame, q7_total),
         sql=engines.Q7_SQL,
         polars=engines.q7_polars,
         budgets=Budgets(0.40, 0.5, 8),
@@ -552,7 +586,7 @@ QUERIES: Final = (
         tables=LISTINGS,
         loop=q8_loop,
         job=through(q8_build, q8_total),
-        columns=None,
+        columns=on_columns(q8_columns, no_columns, q8_named_total),
         sql=engines.Q8_SQL,
         polars=engines.q8_polars,
         budgets=Budgets(),

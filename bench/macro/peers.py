@@ -24,7 +24,8 @@ from statistics import median
 from time import process_time
 from typing import Any, Final
 
-os.environ["POLARS_MAX_THREADS"] = "1"  # read when Polars is imported
+if __name__ == "__main__":
+    os.environ["POLARS_MAX_THREADS"] = "1"  # read when Polars is imported
 
 from bench.macro import peer_chart
 from bench.macro.peer_queries import QUERIES, Data, Query
@@ -68,19 +69,16 @@ class Bytewax:
 
 def variants_of(query: Query) -> dict[str, Callable[[Data], object]]:
     """System -> what runs it."""
-    variants: dict[str, Callable[[Data], object]] = {
+    return {
         LOOP: lambda data: query.loop(data.rows),
         ROWS: lambda data: query.job(data.rows),
         POLARS: lambda data: query.polars(data.frames),
         DUCKDB: query.duckdb,
+        COLUMNS: lambda data: query.columns(data.arrow),
     }
-    if query.columns is not None:
-        of_columns = query.columns
-        variants[COLUMNS] = lambda data: of_columns(data.arrow)
-    return variants
 
 
-def measure(query: Query, n: int, reps: int, python: str | None) -> Seconds:
+def measure(query: Query, n: int, reps: int, python: str | None, *, bytewax_reps: int) -> Seconds:
     """Run ``query`` ``reps`` times in every system. `WrongResult` unless all find the same."""
     data = query.data(n)
     for table in data.frames:
@@ -91,7 +89,7 @@ def measure(query: Query, n: int, reps: int, python: str | None) -> Seconds:
     seconds: list[float] = []
 
     def run_bytewax() -> None:
-        if bytewax is not None:
+        if bytewax is not None and len(seconds) < bytewax_reps:
             found, took_s = bytewax.run()
             if found != expected:
                 raise WrongResult(f"bytewax found {found}, but the loop {expected}")
@@ -127,9 +125,10 @@ def row_of(query: Query, n: int, seconds: Seconds) -> list[str]:
     def of(base: str, system: str, budget: float | None) -> list[str]:
         if base not in seconds or system not in seconds:
             return ["", ""]
-        ratio = ratios(seconds[base], seconds[system])
-        told = "" if budget is None else f">= {budget:g}: {'hit' if ratio.median >= budget else 'MISS'}"
-        return [ratio.show(), told]
+        rounds = min(len(seconds[base]), len(seconds[system]))
+        ratio = ratios(seconds[base][:rounds], seconds[system][:rounds])
+        judged = "" if budget is None else f">= {budget:g}: {'hit' if ratio.median >= budget else 'MISS'}"
+        return [ratio.show(), judged]
 
     best, budgets = best_batch(seconds), query.budgets
     batch, of_batch = of(best, COLUMNS, budgets.columns)
@@ -189,17 +188,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(words, flush=True)
         for query in QUERIES:
             if query.name in given.only:
-                found[query.name] = seconds = measure(query, given.n, given.reps, python)
+                found[query.name] = seconds = measure(
+                    query, given.n, given.reps, python, bytewax_reps=given.bytewax_reps
+                )
                 print("; ".join(filter(None, row_of(query, given.n, seconds))), flush=True)
     chosen = [query for query in QUERIES if query.name in found]
     table = show(HEADER, [row_of(query, given.n, found[query.name]) for query in chosen])
     print(table)
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
-        told = {"described": words, "rows": given.n, "seconds": found}
-        (given.out / "peers.json").write_text(json.dumps(told, indent=1) + "\n")
+        report = {"described": words, "rows": given.n, "seconds": found}
+        (given.out / "peers.json").write_text(json.dumps(report, indent=1) + "\n")
         (given.out / "peers.md").write_text(f"{words}\n\n{table}\n")
-        (given.out / "peers.svg").write_text(peer_chart.draw(told, {query.name: query.title for query in chosen}))
+        (given.out / "peers.svg").write_text(peer_chart.draw(report, {query.name: query.title for query in chosen}))
     return 0
 
 

@@ -1,7 +1,8 @@
 """``python -m bench.macro.throughput``: W1 on one worker in this process, and on one and two workers on Ray, in turn.
 
 W1 is a running sum per key, over 10,000 string keys, with the trivial user function and with one that works for 5 µs
-on each record (a loop of so many turns as take that long here, at best); then records in columns through an exchange.
+on each record (a loop of so many turns as take that long here, at best); then records in columns through an exchange,
+and windows over columns.
 The source has four parts, which give their rows repeatedly, and the sink counts. A rate is what the sinks got
 between two moments of a job that runs. Then the latency from source to sink at a fifth of the measured rate, and what
 it costs to route a row. Ratios are taken round by round.
@@ -20,10 +21,12 @@ from time import perf_counter
 from typing import Any, Final
 
 import malstrom_py as mp
+from bench.macro import peer_queries as queries
 from bench.macro.arrivals import Arrivals
 from bench.macro.drawing import Panel, write_svg
 from bench.macro.feeding import PARTS, Endless, Paced, Stamped
 from bench.macro.on_ray import Ran, ray_here, reads, run_for, runtime, verdict
+from bench.macro.peer_queries import BIDS
 from bench.micro import inputs, machine
 from bench.micro.exchange import STEP, batches_of
 from bench.micro.inputs import Pair
@@ -44,6 +47,7 @@ ROWS: Final = 1 << 16
 
 TRIVIAL_BUDGET: Final = 0.8
 WORK_BUDGET: Final = 1.7
+WINDOWS_BUDGET: Final = 1.4
 RAY_P99_MS: Final = 20.0
 HERE_P99_MS: Final = 5.0
 ROUTING_NS: Final = 80.0
@@ -111,6 +115,43 @@ def columns(folder: str) -> mp.Job:
     stream: Any = job.source("in", Endless(columns_of))
     stream.key_by("key", "user").sink("out", Arrivals(folder, stamped=False))
     return job
+
+
+def w2_of(part: int) -> Any:
+    """W2's rows as columns: each part has the same times, and other keys."""
+    return queries.table(inputs.w2(ROWS + part)[-ROWS:], "key", "time", "value")
+
+
+def bids_of(part: int) -> Any:
+    """Bids as columns."""
+    return queries.table(queries.bids_of(ROWS), *BIDS["bids"][0])
+
+
+def windowed(folder: str, build: Callable[[Any], Any], make: Callable[[int], Any]) -> mp.Job:
+    """The steps of a query over columns, into a sink."""
+    job = mp.Job("windows")
+    build(job.source("in", Endless(make, "time"))).sink("out", Arrivals(folder, stamped=False))
+    return job
+
+
+def measure_windows(reps: int, seconds: float) -> None:
+    """W2 and q5 over columns, on one and two workers: the rows read per second, and processor time per row."""
+    for name, build, make in (("W2", queries.w2_columns, w2_of), ("q5", queries.q5_columns, bids_of)):
+        rates: dict[str, list[float]] = {layout: [] for layout in LAYOUTS[1:]}
+        costs: dict[str, list[float]] = {layout: [] for layout in LAYOUTS[1:]}
+        for _ in range(reps):
+            for layout in LAYOUTS[1:]:
+                job = partial(windowed, build=build, make=make)
+                ran = run_for(partial(started, layout, job), warm_s=min(2.0, seconds), seconds=seconds, ready=reads)
+                rates[layout].append(ran.read_rate)
+                costs[layout].append(ran.cpu_s / max(1, ran.read) * 1e6)
+        for layout in LAYOUTS[1:]:
+            rate, cost = spread([one / 1e3 for one in rates[layout]]), spread(costs[layout])
+            print(f"{name + ' over columns':24} {layout:22} {rate.show(0):>28} k records/s, {cost.show(3)} µs each")
+        compare(f"{name} over columns", rates, LAYOUTS[1], WINDOWS_BUDGET)
+        # What two workers with a processor each would reach: independent of other programs.
+        possible = 2 * spread(costs[LAYOUTS[1]]).median / spread(costs[LAYOUTS[2]]).median
+        print(f"{name + ' over columns':24} by processor time {possible:.2f}")
 
 
 def count(key: str, row: Stamped, seen: int | None) -> tuple[int, int]:
@@ -217,12 +258,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=6.0, help="how long each job is looked at")
     parser.add_argument("--reps", type=int, default=3, help="rounds, in turn; medians are printed")
     parser.add_argument("--out", type=Path, default=Path("bench-out"), help="where time lines go, as SVG")
+    parser.add_argument("--windows", action="store_true", help="W2 and q5 over columns only")
     parser.add_argument("--quick", action="store_true", help="one short round: whether it works, not how fast")
     given = parser.parse_args(arguments)
     seconds, reps = (0.5, 1) if given.quick else (given.seconds, given.reps)
     print(machine.describe())
     with ray_here() as version:
         print(f"Ray {version}, workers of 0.5 CPU; {seconds:g} s each, medians of {reps} (lowest-highest)")
+        if given.windows:
+            measure_windows(reps, seconds)
+            return 0
         trivial = measure("W1", partial(w1, function=add), reps=reps, seconds=seconds)
         compare("W1", trivial, LAYOUTS[0], TRIVIAL_BUDGET)
         compare("W1", trivial, LAYOUTS[1], None)
@@ -230,6 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work = measure("W1 with 5 µs of work", partial(w1, function=Add(turns)), reps=reps, seconds=seconds)
         compare("W1 with 5 µs of work", work, LAYOUTS[1], WORK_BUDGET)
         measure("columns, exchange", columns, reps=reps, seconds=seconds, layouts=LAYOUTS[2:])
+        measure_windows(reps, seconds)
         rate = LOAD * spread(trivial[LAYOUTS[2]]).median
         for layout, budget_ms in ((LAYOUTS[0], HERE_P99_MS), (LAYOUTS[2], RAY_P99_MS)):
             ran = latency(layout, rate, budget_ms, seconds)

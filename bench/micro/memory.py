@@ -2,6 +2,9 @@
 
 A generator makes ``--gb`` of records, dicts with a text each, which run through a keyed step into a sink. The job
 runs in a separate process, whose largest resident size is compared with 300 MB.
+
+With ``--windows`` a long run over windows, which differ in their keys, and its largest resident size after a tenth of
+the run and at its end.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -21,6 +24,7 @@ from typing import Any, Final
 import malstrom_py as mp
 from bench.micro import machine
 from bench.micro.timing import WrongResult
+from malstrom_py import agg, sinks, windows
 from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.files import Files
 from malstrom_py.sources.generator import Generator
@@ -114,10 +118,65 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
+WINDOW_ROWS: Final = 200
+"""The rows of a window of ten units, half of them of keys that come in no other window."""
+
+GROWTH_MB: Final = 20.0
+"""By how much the largest resident size may grow from a tenth of the run to its end."""
+
+WINDOWS: Final[dict[str, Callable[[Any], Any]]] = {
+    "tumbling": lambda keyed: keyed.window("step", windows.tumbling(10)).aggregate(n=agg.count(), total=agg.sum()),
+    "sliding": lambda keyed: keyed.window("step", windows.sliding(60, 10)).sum(),
+    "session": lambda keyed: keyed.window("step", windows.session(5)).count(),
+    "count with a ttl": lambda keyed: keyed.count("step", ttl=100),
+}
+
+
+def run_windows(kind: str, count: int) -> dict[str, float]:
+    """Run ``count`` windows of a kind here. Returns the rows, results, and largest resident sizes in MB."""
+
+    def make(part: int, start: int) -> Iterator[tuple[int, int]]:
+        for number in range(start, count * WINDOW_ROWS):
+            window = number // WINDOW_ROWS
+            yield 10 * window + number % 10, (window + 10 if number % 2 else number % 20) * 1_000 + number % WINDOW_ROWS
+
+    sizes: list[float] = []
+    results = 0
+
+    def weigh(batch: Any) -> None:
+        nonlocal results
+        results += 1
+        if results % 1_000 == 0:
+            sizes.append(peak_mb())
+
+    job = mp.Job("windows")
+    timed = job.source("rows", Generator(make)).assign_timestamps("at", lambda row: row[0])
+    on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(20))
+    keyed = on_time.key_by("key", lambda row: row[1]).map("one", lambda row: 1)
+    WINDOWS[kind](keyed).sink("out", sinks.Callable(weigh))
+    result = mp.run(job, progress=False)
+    return {"rows": result.read, "results": results, "tenth_mb": sizes[len(sizes) // 10], "rss_mb": peak_mb()}
+
+
+def report_windows(kind: str, count: int) -> str:
+    """One run in a separate process, as a line."""
+    found = _in_a_process("--child", kind, "--windows", str(count))
+    grown = found["rss_mb"] - found["tenth_mb"]
+    return (
+        f"{kind}: {count:,} windows, {found['rows']:,.0f} rows, {found['results']:,.0f} results, largest resident size "
+        f"{found['tenth_mb']:.0f} MB after a tenth, {found['rss_mb']:.0f} MB at the end, budget for growth < "
+        f"{GROWTH_MB:.0f} MB, {'hit' if grown < GROWTH_MB else 'MISS'}"
+    )
+
+
 def run_apart(count: int, *, parquet: bool) -> dict[str, float]:
     """`run_job` in a separate process."""
-    command = [sys.executable, "-m", "bench.micro.memory", "--child", "--rows", str(count)]
-    done = subprocess.run([*command, *(["--parquet"] if parquet else [])], capture_output=True, text=True, check=False)
+    return _in_a_process("--child", "records", "--rows", str(count), *(["--parquet"] if parquet else []))
+
+
+def _in_a_process(*arguments: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "bench.micro.memory", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"the job failed:\n{done.stderr}")
     found: dict[str, float] = json.loads(done.stdout)
@@ -142,14 +201,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gb", type=float, default=2.0, help="10^9 bytes of records")
     parser.add_argument("--parquet", action="store_true", help="the parquet sink only, instead of both")
     parser.add_argument("--rows", type=int, help="this many rows instead of --gb")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--windows", type=int, help="run this many windows of each kind instead")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     count = asked.rows or int(asked.gb * 1e9 / RECORD_BYTES)
     count = -(-count // PARTS) * PARTS
+    if asked.child in WINDOWS:
+        print(json.dumps(run_windows(asked.child, asked.windows)))
+        return 0
     if asked.child:
         print(json.dumps(run_job(count, asked.parquet)))
         return 0
     print(machine.describe())
+    if asked.windows:
+        for kind in WINDOWS:
+            print(report_windows(kind, asked.windows), flush=True)
+        return 0
     try:
         for parquet in (True,) if asked.parquet else (False, True):
             sink = "parquet files" if parquet else "counting sink"

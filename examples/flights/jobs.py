@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from math import sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
+import polars as pl
 
 import malstrom_py as mp
 from examples.flights.pace import Paced
 from malstrom_py import sinks, sources
 
-Flight = dict[str, Any]
+
+class Flight(msgspec.Struct, frozen=True, gc=False):
+    """What the jobs read of a flight: the other columns of the files are not parsed."""
+
+    carrier: str
+    tailnum: str | None
+    dep_delay: int | None
+    time_hour: datetime
 
 
 class Delays(NamedTuple):
@@ -27,7 +37,7 @@ class Delays(NamedTuple):
 def add(_: str, flight: Flight, seen: Delays) -> tuple[dict[str, Any], Delays]:
     """One flight more. A cancelled one has no delay, but it was a flight."""
     flights, departed, mean, squares, worst = seen
-    delay = flight["dep_delay"]
+    delay = flight.dep_delay
     if delay is not None:
         departed += 1
         distance = delay - mean
@@ -60,13 +70,13 @@ def delays_job(files: str, out: Path, *, rows_per_s: float | None = None) -> mp.
         "epochs", mp.limit_out_of_orderness(timedelta(hours=24))
     )
     (
-        on_time.key_by("carrier", lambda flight: flight["carrier"])
+        on_time.key_by("carrier", "carrier")
         .stateful_map("carrier-delays", add, default=Delays)
         .sink("carriers", sinks.Files(out / "carriers", format="parquet"))
     )
     (
-        on_time.filter("has-tail-number", lambda flight: flight["tailnum"] is not None)
-        .key_by("plane", lambda flight: flight["tailnum"])
+        on_time.filter("has-tail-number", pl.col("tailnum").is_not_null())
+        .key_by("plane", "tailnum")
         .stateful_map("plane-delays", add, default=Delays)
         .sink("planes", sinks.Files(out / "planes", format="parquet"))
     )
@@ -77,7 +87,7 @@ def lateness_job(files: str, out: Path, *, bound: timedelta) -> mp.Job:
     """The flights that are more than ``bound`` late by an earlier line of their file, to Parquet files in ``out``."""
     job = mp.Job("lateness")
     _, late = timed_flights(job, files).generate_epochs("epochs", mp.limit_out_of_orderness(bound))
-    late.map("short", lambda flight: {"carrier": flight["carrier"], "time_hour": flight["time_hour"]}).sink(
+    late.map("short", lambda flight: {"carrier": flight.carrier, "time_hour": flight.time_hour}).sink(
         "late", sinks.Files(out, format="parquet")
     )
     return job
@@ -85,6 +95,6 @@ def lateness_job(files: str, out: Path, *, bound: timedelta) -> mp.Job:
 
 def timed_flights(job: mp.Job, files: str, rows_per_s: float | None = None) -> mp.StreamBuilder[None, Flight]:
     """The flights with the hour of their planned departure as event time, in milliseconds."""
-    source = sources.Files(files, null_values=["NA"])
+    source = sources.Files(files, null_values=["NA"], rows=Flight)
     flights = job.source("flights", source if rows_per_s is None else Paced(source, rows_per_s))
-    return flights.assign_timestamps("departure", lambda flight: flight["time_hour"], unit="ms")
+    return flights.assign_timestamps("departure", "time_hour", unit="ms")

@@ -88,13 +88,12 @@ def sellers_of(persons: Stream, auctions: Stream) -> Rows:
 def q5(bids: Stream) -> Rows:
     """Hot items: which auctions had the most bids of the last ten seconds, every two seconds?"""
     every = timedelta(seconds=2)
-    counts = in_time(bids, "bids").key_by("auction", "auction").window("counts", windows.sliding(TEN_SECONDS, every))
-    per_auction = counts.count().map_with_key(
-        "auction-row", lambda auction, window: {"end": window.end, "auction": auction, "num": window.value}
-    )
+    hops = in_time(bids, "bids").key_by("auction", "auction").window("hops", windows.sliding(TEN_SECONDS, every))
+    counts = hops.count().map_with_key("counted", "auction")
     # All windows that end at the same time are in one window of two seconds, and no others.
-    per_window = per_auction.key_by("all", lambda row: 0).window("hot", windows.tumbling(every))
-    return per_window.fold(most("num"), default=list, merge=more("num")).flat_map("hottest", lambda hot: hot.value)
+    per_end = counts.key_by("end", "end").window("hot", windows.tumbling(every))
+    hottest = per_end.fold(most("value"), default=list, merge=more("value"))
+    return hottest.flat_map("hottest", lambda hot: hot.value).select("row", "end", "auction", num="value")
 
 
 def most(field: str) -> Callable[[list[Row], Row], list[Row]]:
@@ -217,19 +216,19 @@ def average_price(seller: int, sales: list[Row]) -> Row:
 def q11(bids: Stream) -> Rows:
     """User sessions: how many bids did a person make in each session of activity?"""
     sessions = in_time(bids, "bids").key_by("bidder", "bidder").window("session", windows.session(TEN_SECONDS))
-    return sessions.count().map_with_key("row", window_row("bidder", "bids"))
+    return bids_of_bidders(sessions.count())
 
 
 def q12(bids: Stream) -> Rows:
     """Processing-time windows: how many bids does a person make in ten seconds by the clock?"""
     by_clock = windows.tumbling(TEN_SECONDS, clock="processing")
     counts = bids.key_by("bidder", "bidder").window("by-clock", by_clock).count()
-    return counts.map_with_key("row", window_row("bidder", "bids"))
+    return bids_of_bidders(counts)
 
 
-def window_row(key: str, value: str) -> Callable[[Any, windows.WindowResult[Any]], Row]:
-    """Return a function that makes a row of a window's result and its key."""
-    return lambda of, window: {key: of, "start": window.start, "end": window.end, value: window.value}
+def bids_of_bidders(counts: mp.KeyedStreamBuilder[Any, windows.WindowResult[int]]) -> Rows:
+    """Return rows of counts of windows by bidder."""
+    return counts.map_with_key("counted", "bidder").select("row", "bidder", "start", "end", bids="value")
 
 
 def q13(bids: Stream, side_input: Stream) -> Rows:
@@ -323,10 +322,10 @@ PRICES: Final[dict[str, Any]] = {
 
 def per_day(bids: Stream, key: str, figures: dict[str, Any]) -> Rows:
     """Return rows of the ``figures`` of ranked bids, for each day and each value of the field ``key``."""
-    days = in_time(bids, "bids").key_by(key, key).window("day", windows.tumbling(DAY))
-    return days.aggregate(**figures).map_with_key(
-        "row", lambda of, window: {"day": window.start, **({} if key == "all" else {key: of}), **window.value}
-    )
+    days = in_time(bids, "bids").key_by(key, key).window("day", windows.tumbling(DAY)).aggregate(**figures)
+    of_day = days.map_with_key("figures", key)
+    found = [pl.col("value").struct.field(figure) for figure in figures]
+    return of_day.select("row", *found, day="start", **({} if key == "all" else {key: key}))
 
 
 def q15(bids: Stream) -> Rows:

@@ -12,8 +12,10 @@ from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.data.time import Unit
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.base import OperatorFactory
-from malstrom_py.operators.join import How, SessionJoin, TableJoin, WindowJoin
+from malstrom_py.operators.join import How, Pair, SessionJoin
+from malstrom_py.operators.table_join import TableJoin
 from malstrom_py.operators.time_join import AsofJoin, Direction, IntervalJoin
+from malstrom_py.operators.window_join import WindowJoin
 from malstrom_py.validation import check_name
 from malstrom_py.windows import Session, Sliding, Span, Windows, whole_span
 
@@ -29,7 +31,7 @@ LeftHow = Literal["inner", "left"]
 
 
 class Joins(StreamBuilder[K, V_co]):
-    """The joins of a keyed stream, which is the left one. The values of a join are pairs ``(left, right)``.
+    """The joins of a keyed stream, which is the left one. The values of a join are `Pair`s ``(left, right)``.
 
     Both streams are keyed by the same partitioner and timed alike, else `PlanError`.
     """
@@ -43,7 +45,7 @@ class Joins(StreamBuilder[K, V_co]):
         window: Windows,
         how: Literal["inner"] = ...,
         **upgrade: Unpack[Upgrade],
-    ) -> KeyedStreamBuilder[K, tuple[V_co, W]]: ...
+    ) -> KeyedStreamBuilder[K, Pair[V_co, W]]: ...
     @overload
     def join(
         self,
@@ -53,11 +55,11 @@ class Joins(StreamBuilder[K, V_co]):
         window: Windows,
         how: Literal["left"],
         **upgrade: Unpack[Upgrade],
-    ) -> KeyedStreamBuilder[K, tuple[V_co, W | None]]: ...
+    ) -> KeyedStreamBuilder[K, Pair[V_co, W | None]]: ...
     @overload
     def join(
         self, name: str, right: KeyedStreamBuilder[K, W], *, window: Windows, how: How, **upgrade: Unpack[Upgrade]
-    ) -> KeyedStreamBuilder[K, tuple[V_co | None, W | None]]: ...
+    ) -> KeyedStreamBuilder[K, Pair[V_co | None, W | None]]: ...
     def join(
         self,
         name: str,
@@ -96,7 +98,7 @@ class Joins(StreamBuilder[K, V_co]):
         upper: Span,
         how: Literal["inner"] = ...,
         **upgrade: Unpack[Upgrade],
-    ) -> KeyedStreamBuilder[K, tuple[V_co, W]]: ...
+    ) -> KeyedStreamBuilder[K, Pair[V_co, W]]: ...
     @overload
     def join_interval(
         self,
@@ -107,7 +109,7 @@ class Joins(StreamBuilder[K, V_co]):
         upper: Span,
         how: Literal["left"],
         **upgrade: Unpack[Upgrade],
-    ) -> KeyedStreamBuilder[K, tuple[V_co, W | None]]: ...
+    ) -> KeyedStreamBuilder[K, Pair[V_co, W | None]]: ...
     @overload
     def join_interval(
         self,
@@ -118,7 +120,7 @@ class Joins(StreamBuilder[K, V_co]):
         upper: Span,
         how: How,
         **upgrade: Unpack[Upgrade],
-    ) -> KeyedStreamBuilder[K, tuple[V_co | None, W | None]]: ...
+    ) -> KeyedStreamBuilder[K, Pair[V_co | None, W | None]]: ...
     def join_interval(
         self,
         name: str,
@@ -153,7 +155,7 @@ class Joins(StreamBuilder[K, V_co]):
         direction: Direction = ...,
         how: Literal["left"] = ...,
         **upgrade: Unpack[Upgrade],
-    ) -> KeyedStreamBuilder[K, tuple[V_co, W | None]]: ...
+    ) -> KeyedStreamBuilder[K, Pair[V_co, W | None]]: ...
     @overload
     def join_asof(
         self,
@@ -164,7 +166,7 @@ class Joins(StreamBuilder[K, V_co]):
         direction: Direction = ...,
         how: Literal["inner"],
         **upgrade: Unpack[Upgrade],
-    ) -> KeyedStreamBuilder[K, tuple[V_co, W]]: ...
+    ) -> KeyedStreamBuilder[K, Pair[V_co, W]]: ...
     def join_asof(
         self,
         name: str,
@@ -200,7 +202,7 @@ class Joins(StreamBuilder[K, V_co]):
         how: Literal["inner"] = ...,
         wait: bool | Span = ...,
         **upgrade: Unpack[Upgrade],
-    ) -> KeyedStreamBuilder[K, tuple[V_co, W]]: ...
+    ) -> KeyedStreamBuilder[K, Pair[V_co, W]]: ...
     @overload
     def join_table(
         self,
@@ -210,7 +212,7 @@ class Joins(StreamBuilder[K, V_co]):
         how: Literal["left"],
         wait: bool | Span = ...,
         **upgrade: Unpack[Upgrade],
-    ) -> KeyedStreamBuilder[K, tuple[V_co, W | None]]: ...
+    ) -> KeyedStreamBuilder[K, Pair[V_co, W | None]]: ...
     def join_table(
         self,
         name: str,
@@ -246,6 +248,7 @@ class Joins(StreamBuilder[K, V_co]):
         detail: str,
         upgrade: Upgrade,
     ) -> KeyedStreamBuilder[K, Any]:
+        self.job.register_type(Pair)
         traits = union_traits(name, [self.traits, right.traits], "join")
         ref = self._add(kind, name, factory, None, traits=traits, also=(right.ref,), detail=detail, upgrade=upgrade)
         return cast("KeyedStreamBuilder[K, Any]", self._at(ref, 0, traits))

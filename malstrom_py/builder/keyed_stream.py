@@ -20,6 +20,7 @@ from malstrom_py.errors import PlanError
 from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Final, Fold, Max, Mean, Min, Reduce, Sum, TopN
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.collect import CollectStep
+from malstrom_py.operators.columns import KeyAsField
 from malstrom_py.operators.enrich.calls import Asking, Cache
 from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.operators.logic import LogicLike, StatelessLike, hooks_of
@@ -33,6 +34,7 @@ from malstrom_py.validation import (
     function_of,
     is_coroutine_function,
     kind_of_default,
+    refuse_policy,
     sides_of,
 )
 from malstrom_py.windows import Clock, Windows
@@ -60,10 +62,22 @@ def number_of(by: Callable[[Any], Any] | str | None, step: str) -> Callable[[Any
 class KeyedStreamBuilder(Joins[K, V_co]):
     """A stream whose records have keys of type ``K``. All records of a key use the same state, in order."""
 
+    @overload
+    def map_with_key(self, name: str, fn: str) -> KeyedStreamBuilder[K, dict[str, Any]]: ...
+    @overload
     def map_with_key(
-        self, name: str, fn: Callable[[K, V_co], W], *, on_error: OnError = "fail"
-    ) -> KeyedStreamBuilder[K, W]:
-        """Replace each value by ``fn(key, value)``: values contain the key only where a function puts it."""
+        self, name: str, fn: Callable[[K, V_co], W], *, on_error: OnError = ...
+    ) -> KeyedStreamBuilder[K, W]: ...
+    def map_with_key(
+        self, name: str, fn: Callable[[K, V_co], W] | str, *, on_error: OnError = "fail"
+    ) -> KeyedStreamBuilder[K, Any]:
+        """Replace each value by ``fn(key, value)``; with a name by a dict of its fields and its key under that name.
+
+        Columns stay columns with a name.
+        """
+        if isinstance(fn, str):
+            refuse_policy(on_error, name, "the name of a field")
+            return self._then("map_with_key", name, partial(KeyAsField, name=fn), None, detail=repr(fn))
         return self._then("map_with_key", name, partial(MapWithKey, fn=function_of(fn, name)), fn, on_error=on_error)
 
     @overload

@@ -18,6 +18,7 @@ from typing import Final, Literal
 
 from malstrom_py.errors import pip_command, pip_install
 from malstrom_py.spark.java import find_java
+from malstrom_py.state import accelerator
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Requirement:
 
 _CONNECT: Final = pip_command("pyspark[connect]>=4.0")
 
-CORE: Final = ("cloudpickle", "msgpack", "msgspec", "polars", "pyarrow", "rich", "typer", "xxhash")
+CORE: Final = ("cloudpickle", "msgpack", "msgspec", "numpy", "polars", "pyarrow", "rich", "typer", "xxhash")
 OPTIONAL: Final = {
     "ray": Requirement(pip_install("ray"), "jobs on Ray", at_least=(2, 52)),
     "pyzmq": Requirement(pip_install("ray"), "jobs on Ray", at_least=(26,)),
@@ -85,6 +86,7 @@ def examine() -> list[Finding]:
     return [
         examine_python(sys.version_info[:2], platform.python_version(), sys.executable),
         *(examine_core(name) for name in CORE),
+        examine_accelerator(os.environ),
         examine_store(tempfile.gettempdir()),
         *(examine_optional(name, wanted) for name, wanted in OPTIONAL.items()),
         examine_spark_python(os.environ),
@@ -111,6 +113,16 @@ def examine_core(name: str) -> Finding:
         said = f"installed, but its import raised {type(error).__name__}: {error}"
         return Finding("broken", name, said, f"pip install --force-reinstall {name}")
     return Finding("ok", name, version)
+
+
+def examine_accelerator(environ: Mapping[str, str]) -> Finding:
+    """Check whether figures over columns run in C or in numpy."""
+    if accelerator.library() is not None:
+        return Finding("ok", "accelerator", "figures over columns run in C")
+    said = "figures over columns run in numpy, with the same results"
+    if environ.get(accelerator.VARIABLE) == "off":
+        return Finding("missing", "accelerator", f"off; {said}", f"Unset {accelerator.VARIABLE}")
+    return Finding("missing", "accelerator", f"not built; {said}", "Install a C compiler, then malstrom-py again")
 
 
 def examine_optional(name: str, wanted: Requirement) -> Finding:

@@ -172,7 +172,7 @@ class _BoundTracker:
         if max(reach, top) > MAX_EPOCH:  # beyond what the array holds
             late = np.zeros(len(times), np.bool_)
             late[self.observe(times.tolist())] = True
-            return late
+            return late if late.any() else None
         epochs = np.empty(len(times), np.int64)
         epochs[0], epochs[1:] = top, times[:-1]
         np.maximum.accumulate(epochs, out=epochs)

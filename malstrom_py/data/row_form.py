@@ -119,6 +119,9 @@ DICTS: Final = RowForm("DICTS", rows_of, by_name=True, has_fields=True)
 SCALAR: Final = RowForm("SCALAR", _scalars_of, by_name=False, has_fields=True)
 """The value is that of the only column, which is called ``value``."""
 
+PARTIALS: Final = RowForm("PARTIALS", _tuples_of, by_name=False, has_fields=False)
+"""A row is what several records have gathered before the exchange; only the window after it reads it (F5)."""
+
 TUPLES: Final = RowForm("TUPLES", _tuples_of, by_name=False, has_fields=False)
 """One tuple per row, in the order of the columns."""
 
@@ -216,9 +219,30 @@ def fields_of(values: list[Any]) -> list[dict[str, Any]]:
     >>> fields_of([{"a": 1}, 2])
     [{'a': 1}, {'value': 2}]
     """
-    if all(type(value) is dict for value in values):
+    if set(map(type, values)) <= {dict}:
         return values
     return [_fields(value) for value in values]
+
+
+def field_lists(values: list[Any]) -> dict[Any, list[Any]] | None:
+    """Return the fields of `fields_of` as columns: name -> values, without a call in Python per row.
+
+    None if the values are not all of one class with the same fields.
+
+    >>> field_lists([{"a": 1, "b": 2}, {"b": 4, "a": 3}]), field_lists([{"a": 1}, {"b": 2}]), field_lists([5])
+    ({'a': [1, 3], 'b': [2, 4]}, None, None)
+    """
+    kinds = set(map(type, values))
+    kind: Any = kinds.pop() if len(kinds) == 1 else None
+    if kind is not dict:
+        fields = () if kind is None else class_fields(kind)
+        return {name: list(map(attrgetter(name), values)) for name in fields} or None
+    names = list(values[0])
+    try:
+        lists = {name: list(map(itemgetter(name), values)) for name in names}
+    except KeyError:
+        return None
+    return lists if lists and set(map(len, values)) == {len(names)} else None
 
 
 def names_of(value: Any) -> tuple[str, ...]:
@@ -266,12 +290,16 @@ def python_values(column: pa.Array, what: str) -> list[Any]:
     """
     kind = str(column.type)
     try:
-        if kind in _NAIVE_TIMES and is_within_datetime(column, _NAIVE_TIMES[kind]):
-            import polars as pl
-
-            return pl.Series(column).to_list()  # the same datetimes in a fifth of the time
-        if kind.startswith("struct<") and not column.null_count:
-            return _structs(column, what)
+        if kind in _TIMES and is_within_datetime(column, *_TIMES[kind]):
+            return _moments(column, kind)
+        if kind.startswith("dictionary<"):
+            column = column.dictionary_decode()
+        if kind.startswith("struct<"):
+            if not column.null_count:
+                return _structs(column, what)
+            there = column.is_valid()
+            filled = iter(python_values(column.filter(there), what))
+            return [next(filled) if valid else None for valid in there.to_pylist()]
         if kind.startswith(_NANOSECONDS):
             column = column.cast(in_microseconds(column.type))
         values: list[Any] = column.to_pylist()
@@ -294,17 +322,45 @@ def _structs(column: pa.Array, what: str) -> list[Any]:
 
 
 _NANOSECONDS: Final = ("timestamp[ns", "time64[ns", "duration[ns")
-_NAIVE_TIMES: Final = {"timestamp[us]": 1_000_000, "timestamp[ms]": 1_000}
+_TIMES: Final = {
+    "timestamp[us]": (1_000_000, 1),
+    "timestamp[ms]": (1_000, 1),
+    "timestamp[us, tz=UTC]": (1_000_000, 1),
+    "timestamp[ms, tz=UTC]": (1_000, 1),
+    "date32[day]": (1, 86_400),
+}
+"""The units of the types of times that `_moments` takes: so many in a second, or so many seconds."""
 _YEAR_1_S: Final = -62_135_596_800
 _YEAR_10000_S: Final = 253_402_300_800
 
 
-def is_within_datetime(times: pa.Array, per_second: int) -> bool:
-    """Return whether all of ``times`` are in the years 1 to 9999; beyond them Polars panics."""
+def _moments(column: pa.Array, kind: str) -> list[Any]:
+    """Return dates or datetimes as Arrow would, in a sixth to a twentieth of the time."""
+    if kind.endswith("UTC]"):
+        import polars as pl
+
+        coded = column.combine_chunks().dictionary_encode() if hasattr(column, "chunks") else column.dictionary_encode()
+        distinct = coded.dictionary
+        if len(distinct) * 2 > len(column):
+            return pl.Series(column).to_list()
+        # A moment with a zone is costly to make, and times of records often repeat.
+        made = [*pl.Series(distinct).to_list(), None]
+        return list(map(made.__getitem__, coded.indices.fill_null(len(distinct)).to_pylist()))
+    moments: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+    return moments
+
+
+def is_within_datetime(times: pa.Array, per_second: int, seconds: int = 1) -> bool:
+    """Return whether all of ``times`` are in the years 1 to 9999; beyond them Polars panics.
+
+    Their unit is a part of a second, or ``seconds``.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    ends = pc.call_function("min_max", [times.cast(pa.int64())]).as_py()
+    numbers = (times.cast(pa.int32()) if pa.types.is_date32(times.type) else times).cast(pa.int64())
+    ends = pc.call_function("min_max", [numbers]).as_py()
     if ends["min"] is None:
         return True
-    return bool(_YEAR_1_S * per_second <= ends["min"] and ends["max"] < _YEAR_10000_S * per_second)
+    first, beyond = _YEAR_1_S * per_second // seconds, _YEAR_10000_S * per_second // seconds
+    return bool(first <= ends["min"] and ends["max"] < beyond)

@@ -15,9 +15,10 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import chain
 from numbers import Integral, Real
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from malstrom_py.data.row_form import fields_of
+from malstrom_py.data.row_form import field_lists, fields_of
 from malstrom_py.data.schema import (
     ColumnKind,
     exact_type,
@@ -46,6 +47,14 @@ _KIND_OF: Final[tuple[tuple[type | tuple[type, ...], ColumnKind], ...]] = (
     (str, ColumnKind.STR),
     ((bytes, bytearray, memoryview), ColumnKind.BYTES),
 )
+_SIMPLE: Final[Mapping[type, ColumnKind]] = {
+    bool: ColumnKind.BOOL,
+    int: ColumnKind.INT,
+    float: ColumnKind.FLOAT,
+    str: ColumnKind.STR,
+    bytes: ColumnKind.BYTES,
+    NoneType: ColumnKind.NULL,
+}
 _KINDS_OF_VALUES: Final = {ColumnKind.NAIVE, ColumnKind.ZONED, *(kind for _, kind in _KIND_OF)}
 
 
@@ -72,7 +81,11 @@ class KindCheck:
         malstrom_py.errors.SinkError: column 'day' holds date and datetime without a zone: convert them ...
         """
         types = set(map(type, values))
-        found: set[str] = set()
+        if types <= _SIMPLE.keys():
+            found: set[str] = {_SIMPLE[kind] for kind in types if kind is not NoneType}
+            self._learn(name, _exactly(found, values) if self._exact else found)
+            return
+        found = set()
         for kind in types:
             if issubclass(kind, datetime):
                 found |= {
@@ -185,14 +198,26 @@ class RowColumns:
         """The names of the first rows with the widest types so far; None before the first row."""
         return self._schema
 
-    def convert(self, values: list[Any], *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
+    def convert(
+        self,
+        values: list[Any],
+        *,
+        leading: Mapping[str, Column] | None = None,
+        lists: Mapping[Any, list[Any]] | None = None,
+    ) -> pa.RecordBatch:
         """Return ``values`` as columns (see `fields_of`) and widen `schema` to hold them.
 
         ``leading`` are columns placed before those of the values, each as long as ``values``; give the same names at
-        every call. Before the first values, no values give no columns.
+        every call. Before the first values, no values give no columns. ``lists``: the `field_lists` of ``values``, if
+        they have been made.
         """
         if not values:
             return self._no_rows()
+        lists = self._usable(field_lists(values) if lists is None else lists)
+        if lists is not None:
+            before, known = leading or {}, self._known(lists, leading or {})
+            nones: list[Any] = [None] * len(values)
+            return self._joined(known, lambda name: before[name] if name in before else lists.get(name, nones))
         rows = fields_of(values)
         if self._names is not None:
             rows = self._chosen(rows)
@@ -236,6 +261,15 @@ class RowColumns:
             except pa.ArrowException:
                 raise self._unfit(field.name, f"{column.type} that cannot be written as {field.type}") from None
         return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _usable(self, lists: Mapping[Any, list[Any]] | None) -> Mapping[Any, list[Any]] | None:
+        """Return the columns to convert; None if rows must be looked at, for an error or for fields that they lack."""
+        if lists is None:
+            return None
+        if self._names is not None:
+            return {name: lists[name] for name in self._names} if lists.keys() >= set(self._names) else None
+        is_other = self._exact and self._schema is not None and lists.keys() != set(self._schema.names)
+        return None if is_other else lists
 
     def _chosen(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return each row's fields of ``names``; raise the error if none of the first rows has one of them."""

@@ -22,7 +22,19 @@ if TYPE_CHECKING:
 
 
 class ColumnFigures:
-    """The aggregations of one step over columns, with their states in ``state``, each of which has ``shape``."""
+    """The aggregations of one step over columns, with their states in ``state``, each of which has ``shape``.
+
+    >>> import pyarrow as pa
+    >>> from malstrom_py import agg
+    >>> from malstrom_py.codec import Codec
+    >>> from malstrom_py.state.figure_states import shape_of_one
+    >>> state = KeyedState("step", Codec())
+    >>> figures = ColumnFigures(state, [agg.sum("n")], shape_of_one())
+    >>> columns = pa.RecordBatch.from_pydict({"n": [3, 4, 5]})
+    >>> (sums,) = figures.scan(ColumnBatch(columns, key_column=pa.array(["ann", "bob", "ann"])))
+    >>> sums.to_pylist(), dict(state.values)
+    ([3, 4, 8], {'ann': 8, 'bob': 4})
+    """
 
     def __init__(self, state: KeyedState, aggregations: Sequence[Aggregation[Any, Any]], shape: Shape) -> None:
         self._state = state

@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.row_form import fields_of
 from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.errors import OperatorError, PlanError
 from malstrom_py.errors.text import describe_function, list_fields
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy
+from malstrom_py.operators.keyed import keys_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -180,11 +182,11 @@ def works_row_by_row(expression: pl.Expr) -> bool | None:
 
 def _separable(meta: Any) -> bool | None:
     """Return Polars' verdict on the outermost operation alone."""
-    from polars.exceptions import PolarsError
+    from polars.exceptions import PanicException, PolarsError
 
     try:
         return bool(meta.is_row_separable())
-    except (PolarsError, AttributeError):  # Polars needs the columns, or its version has no verdict
+    except (PolarsError, PanicException, AttributeError):  # Polars needs the columns, or its version has no verdict
         return None
 
 
@@ -348,3 +350,32 @@ class WithColumns(ColumnStep):
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         columns = self.columns_of(batch)
         out.send(columns.with_frame(self._extend(self.frame_of(columns))))
+
+
+class KeyAsField(Operator):
+    """Each record keeps its fields and gets its key as the field ``name``; one of the same name is replaced.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> words = mp.Job("docs").source("words", sources.Memory(["bee", "ant", "bee"])).key_by("word", str)
+    >>> mp.collect(words.count("n").final().map_with_key("named", "word"))
+    [{'value': 2, 'word': 'bee'}, {'value': 1, 'word': 'ant'}]
+    """
+
+    takes_columns = True
+
+    def __init__(self, context: StepContext, *, name: str) -> None:
+        super().__init__(context)
+        self._name = name
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        columns = batch.as_dicts() if isinstance(batch, ColumnBatch) else None
+        keys = None if columns is None else columns.key_column
+        if columns is None or keys is None:
+            rows = zip(fields_of(batch.values), keys_of(batch, self.context.step), strict=True)
+            out.send(batch.with_values([{**row, self._name: key} for row, key in rows]))
+            return
+        there = columns.columns
+        place = there.schema.get_field_index(self._name)
+        named = there.append_column(self._name, keys) if place < 0 else there.set_column(place, self._name, keys)
+        out.send(columns.with_columns(named))

@@ -18,6 +18,7 @@ from malstrom_py.state.column_image import ColumnImage, distinct, states_of
 from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.groups import Groups
+from malstrom_py.state.key_symbols import KeySymbols, SymbolIndex, Symbols
 from malstrom_py.state.many_values import ManyValues
 
 if TYPE_CHECKING:
@@ -36,33 +37,42 @@ class Panes(ManyValues):
     >>> import pyarrow as pa
     >>> from malstrom_py import agg
     >>> panes = Panes([agg.count()])
-    >>> panes.fold(0, pa.array(["ant", "bee", "ant"]), [None]), panes.fold(10, pa.array(["ant"]), [None])
+    >>> numbers = panes.symbols.of(pa.array(["ant", "bee", "ant"]))
+    >>> panes.fold(0, numbers, [None]), panes.fold(10, numbers[2:], [None])
     (True, True)
     >>> panes["ant"], panes.rows_at(0), len(panes)
     ({0: 2, 10: 1}, {'ant': 2, 'bee': 1}, 2)
     """
 
-    __slots__ = ("_aggregations", "_rows_only", "_single", "open")
+    __slots__ = ("_aggregations", "_rows_only", "_single", "open", "symbols")
 
     def __init__(self, aggregations: Sequence[Aggregation[Any, Any]] = (), *, single: bool = True) -> None:
         self.open: dict[int, Pane] = {}
         self._aggregations = aggregations
         self._single = single
         self._rows_only: set[int] = set()
+        self.symbols = KeySymbols()
+        """The keys of all panes that are arrays, as numbers."""
 
     # Adding
 
-    def fold(self, pane: int, keys: pa.Array, columns: Sequence[pa.Array | None]) -> bool:
-        """Add rows to a pane: ``keys``, and a column per aggregation. False: nothing has changed, rows must do it."""
+    def fold(self, pane: int, symbols: Symbols, columns: Sequence[pa.Array | None], *, partials: bool = False) -> bool:
+        """Add rows to a pane: the numbers of their keys in `symbols`, and a column per aggregation.
+
+        ``partials``: rows and columns are of `Groups.partials`. False: nothing has changed, and rows must do it.
+        """
         groups = self.open.get(pane)
         try:
             if groups is None:
-                groups = Groups(self._aggregations)
+                groups = self._groups()
             elif isinstance(groups, dict):
                 if pane in self._rows_only:
                     return False
                 groups = self._grouped(groups)
-            groups.fold(keys, columns)
+            if partials:
+                groups.fold_partials(symbols, columns)
+            else:
+                groups.fold(symbols, columns)
         except NotColumnar:
             self._rows_only.add(pane)
             return False
@@ -78,12 +88,25 @@ class Panes(ManyValues):
         states = self.open[pane] = {} if there is None else self.as_dict(there)
         return states
 
+    def merge_rows(
+        self, pane: int, keys: Sequence[Any], columns: Sequence[pa.Array], merge: Callable[[Any, Any], Any]
+    ) -> None:
+        """Add partial states to the dict of a pane, one by one."""
+        there = self.rows_at(pane)
+        for key, state in zip(keys, self._joined(self._groups().partial_states(columns)), strict=True):
+            there[key] = merge(there[key], state) if key in there else state
+
     # Closing
 
     def pop_pane(self, pane: int) -> Pane:
         """Remove a pane."""
         self._rows_only.discard(pane)
         return self.open.pop(pane)
+
+    def forget_keys(self) -> None:
+        """Forget the keys of panes that were removed, which are no longer used."""
+        indexes = (pane.index for pane in self.open.values() if isinstance(pane, Groups))
+        self.symbols.forget([index for index in indexes if isinstance(index, SymbolIndex)])
 
     def merged(
         self, panes: Iterable[int], merge: Callable[[Any, Any], Any], keys: Collection[Any] | None = None
@@ -199,7 +222,7 @@ class Panes(ManyValues):
         panes = image.panes.to_numpy()
         for pane in np.unique(panes).tolist():
             of_pane = image.take(np.flatnonzero(panes == pane))
-            groups = self.open.setdefault(pane, Groups(self._aggregations))
+            groups = self.open.setdefault(pane, self._groups())
             try:
                 if isinstance(groups, Groups):
                     groups.put_columns(of_pane.keys, of_pane.states)
@@ -290,11 +313,16 @@ class Panes(ManyValues):
 
     def _states(self, groups: Groups, ids: Any = None) -> list[Any]:
         """Return states as a dict has them."""
-        states = groups.states(ids)
+        return self._joined(groups.states(ids))
+
+    def _joined(self, states: list[list[Any]]) -> list[Any]:
         return states[0] if self._single else [list(of_key) for of_key in zip(*states, strict=True)]
 
+    def _groups(self) -> Groups:
+        return Groups(self._aggregations, SymbolIndex(self.symbols))
+
     def _grouped(self, states: dict[Any, Any]) -> Groups:
-        groups = Groups(self._aggregations)
+        groups = self._groups()
         if states:
             self._put(groups, states)
         return groups

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.join import How
+from malstrom_py.operators.join import How, Pair
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
 
 Direction = Literal["backward", "forward", "nearest"]
@@ -100,7 +100,7 @@ class IntervalJoin(TimeJoin):
     ...     return on_time.key_by(f"{name}-key", lambda time: "all")
     >>> clicks, sales = stream("clicks", [1, 12, 30]), stream("sales", [5, 13, 14])
     >>> sorted(mp.collect(clicks.join_interval("bought", sales, lower=0, upper=10)))
-    [(1, 5), (12, 13), (12, 14)]
+    [Pair(left=1, right=5), Pair(left=12, right=13), Pair(left=12, right=14)]
     """
 
     def __init__(self, context: StepContext, *, lower: int, upper: int, how: How) -> None:
@@ -123,7 +123,7 @@ class IntervalJoin(TimeJoin):
             last = bisect_right(there, time + high, first)
             if first < last:
                 for at, partner in zip(there[first:last], partners[first:last], strict=True):
-                    found.append((max(at, time), key, (partner, value) if side else (value, partner)))
+                    found.append((max(at, time), key, Pair(partner, value) if side else Pair(value, partner)))
                 if alone[1 - side]:
                     lonely[first:last] = repeat(False, last - first)
             times, values, lonely = state[side]
@@ -144,7 +144,7 @@ class IntervalJoin(TimeJoin):
             if self._alone[side]:
                 for time, value, is_alone in zip(times[:past], values[:past], lonely[:past], strict=True):
                     if is_alone:
-                        ended.append((min(time + stay, _LAST), key, (None, value) if side else (value, None)))
+                        ended.append((min(time + stay, _LAST), key, Pair(None, value) if side else Pair(value, None)))
             del times[:past], values[:past], lonely[:past]
             if times:
                 wakes.append(min(times[0] + stay, _LAST))
@@ -173,7 +173,7 @@ class AsofJoin(TimeJoin):
     ...     return on_time.key_by(f"{name}-key", lambda time: "all")
     >>> trades, quotes = stream("trades", [3, 12, 30]), stream("quotes", [10, 5, 28])
     >>> mp.collect(trades.join_asof("quoted", quotes))
-    [(3, None), (12, 10), (30, 28)]
+    [Pair(left=3, right=None), Pair(left=12, right=10), Pair(left=30, right=28)]
     """
 
     def __init__(self, context: StepContext, *, direction: Direction, tolerance: int | None, keeps: bool) -> None:
@@ -206,9 +206,9 @@ class AsofJoin(TimeJoin):
                 break
             past += 1
             if place is not None:
-                ended.append((decided, key, (value, partners[place])))
+                ended.append((decided, key, Pair(value, partners[place])))
             elif self._keeps:
-                ended.append((decided, key, (value, None)))
+                ended.append((decided, key, Pair(value, None)))
         del times[:past], values[:past]
         first = min([reached + 1, *times[:1]])  # the earliest left record that may still need a partner
         gone = len(there) if reached == MAX_EPOCH else self._gone(there, first)

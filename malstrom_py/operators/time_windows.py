@@ -11,17 +11,27 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import compress
 from math import gcd
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MIN_EPOCH
+from malstrom_py.data.row_form import PARTIALS
+from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import keys_of
 from malstrom_py.operators.panes import Pane, Panes, Split, split_by_span
+from malstrom_py.operators.pre_aggregation import PreAggregation, columns_of
 from malstrom_py.operators.window import CLOSE, Emit, Gathering, WindowOperator
+from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.groups import Groups
 from malstrom_py.windows import WINDOW_RESULT
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SPANS_FEW: Final = 32
+_ROWS_FEW: Final = 16
+"""With fewer rows than this for each of many spans, columns are added as rows, and rows of all spans together."""
 
 
 class TimeWindows(WindowOperator):
@@ -61,8 +71,15 @@ class TimeWindows(WindowOperator):
         self._by_columns = self.takes_columns and by_panes and Groups.supports(gathering.aggregations)
         self._panes = Panes(gathering.aggregations if self._by_columns else (), single=gathering.names is None)
         self.state.values = self._panes  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
+        self.combine = PreAggregation(gathering.aggregations, self._span, self._origin, self._size + self._span)
+        """Gathers what this step can merge, before the exchange (F5)."""
         self._reached = MIN_EPOCH
         self._changed: dict[int, dict[Any, int]] = {}
+
+    @property
+    def combines(self) -> bool:
+        """Whether `combine` may be called for batches of this step."""
+        return self._by_columns and not self._by_clock
 
     def continue_at(self, epoch: int) -> None:
         self._reached = epoch
@@ -73,24 +90,44 @@ class TimeWindows(WindowOperator):
 
     def _add_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
         """Add the rows of ``batch`` by columns; False if it has no columns of keys, times or values."""
-        ones = self._gathering.aggregations
-        keys, columns = batch.key_column, [None if one.blind else batch.column(_name(one)) for one in ones]
-        if keys is None or any(column is None and not one.blind for one, column in zip(ones, columns, strict=True)):
+        partials = batch.form is PARTIALS
+        columns = list(batch.columns.columns) if partials else columns_of(batch, self._gathering.aggregations)
+        keys, split = batch.key_column, self._split(batch)
+        if columns is None or keys is None or split is None:
             return False
-        split = self._split(batch)
-        if split is None:
-            return False
+        try:
+            symbols = self._panes.symbols.of(keys)
+        except NotColumnar:
+            if not partials:
+                return False
+            symbols = None
         order, spans = split
+        if not partials and len(spans) > _SPANS_FEW and len(batch) < _ROWS_FEW * len(spans):
+            return False
         if order is not None:
             keys, columns = keys.take(order), [None if column is None else column.take(order) for column in columns]
+            symbols = None if symbols is None else symbols[order.to_numpy()]
         for at, start, rows in spans:
             some = [None if column is None else column.slice(start, rows) for column in columns]
-            if not self._panes.fold(at, keys.slice(start, rows), some):
+            if symbols is not None and self._panes.fold(at, symbols[start : start + rows], some, partials=partials):
+                continue
+            if partials:
+                self._merge_rows(at, keys.slice(start, rows), some)
+            else:
                 there = batch.cut(start, start + rows) if order is None else batch.take(order.slice(start, rows))
                 self._add_rows(at, there, out)
         if self.state.untried:
             self.state.try_first()
         return True
+
+    def _merge_rows(self, at: int, keys: pa.Array, columns: list[Any]) -> None:
+        merge = self._gathering.merge
+        if merge is None:
+            raise InternalError(f"step {self.context.step!r} was sent partial states, but cannot merge states")
+        there = keys.to_pylist()
+        self.changes(there)
+        with self.failures.of_hook(merge):
+            self._panes.merge_rows(at, there, columns, merge)
 
     def _split(self, batch: ColumnBatch) -> Split | None:
         if self._by_clock:
@@ -121,13 +158,29 @@ class TimeWindows(WindowOperator):
                 rows = partial(batch.compress, mask)
                 self._add_at(place * span + origin, rows, list(compress(keys, mask)), some, out)
         else:
-            places = defaultdict[int, list[int]](list)
-            for index, time in enumerate(times):
-                places[(time - origin) // span].append(index)
-            for place in sorted(places):
-                own = places[place]
+            self._add_to_many(batch, keys, values, [(time - origin) // span * span + origin for time in times], out)
+
+    def _add_to_many(
+        self, batch: Batch, keys: list[Any], values: list[list[Any]], starts: list[int], out: Outlet
+    ) -> None:
+        """Add rows of three spans or more: ``starts`` has the beginning of each row's. Many spans cost no more."""
+        once = self._emit is CLOSE and (not self._whole or self._size == self._step)
+        spans = set(starts)
+        if not once or len(starts) >= _ROWS_FEW * len(spans):
+            of_span = defaultdict[int, list[int]](list)
+            for index, start in enumerate(starts):
+                of_span[start].append(index)
+            for start in sorted(of_span):
+                own = of_span[start]
                 some = [[column[index] for index in own] for column in values]
-                self._add_at(place * span + origin, partial(batch.take, own), [keys[index] for index in own], some, out)
+                self._add_at(start, partial(batch.take, own), [keys[index] for index in own], some, out)
+            return
+        panes = {start: self._panes.rows_at(start) for start in sorted(spans)}
+        both = list(zip(starts, keys, strict=True))
+        known = {pair: panes[pair[0]][pair[1]] for pair in both if pair[1] in panes[pair[0]]}
+        self._gather(lambda: batch, both, values, known, out)
+        for (start, key), state in known.items():
+            panes[start][key] = state
 
     def _add_at(
         self, at: int, batch: Callable[[], Batch], keys: list[Any], values: list[list[Any]], out: Outlet
@@ -162,6 +215,7 @@ class TimeWindows(WindowOperator):
             self._changed.pop(start, None)
             self._reached = start + size - 1
             self._send(start, states, out)
+            self._panes.forget_keys()
         self._reached = max(self._reached, reached)
 
     def _send(self, start: int, states: Pane, out: Outlet) -> None:
@@ -198,10 +252,6 @@ class TimeWindows(WindowOperator):
             self._send_window(
                 start, start + self._size, self._panes.as_dict(self._states_of(start, due)), out, update=True
             )
-
-
-def _name(one: Aggregation[Any, Any]) -> str | None:
-    return one.field if isinstance(one.field, str) else None
 
 
 def results_in_columns(

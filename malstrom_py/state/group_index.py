@@ -8,10 +8,10 @@ one kind: integers that fit 64 bits, text, or bytes; None beside any of them. Wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.schema import ColumnKind, kind_of
+from malstrom_py.state import accelerator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,12 +32,14 @@ class GroupedRows:
     """The ids of the rows of a batch: ``ids``, one per row.
 
     ``which`` are its distinct ids; ``order`` sorts the rows by these, earlier rows first; the rows of ``which[i]`` are
-    then the ``lengths[i]`` from ``starts[i]`` on. All but ``ids`` are made when they are first asked for.
+    then the ``lengths[i]`` from ``starts[i]`` on; ``codes`` has the place in ``which`` of each row. All but ``ids`` are
+    made when they are first asked for.
     """
 
     __slots__ = ("_codes", "_lengths", "_order", "_which", "ids")
 
     def __init__(self, ids: Ids, codes: Any = None, which: Any = None) -> None:
+        """``codes`` and ``which``, if they are known."""
         self.ids = ids
         self._codes = codes
         self._which = which
@@ -50,50 +52,60 @@ class GroupedRows:
     @property
     def which(self) -> Any:
         """The distinct ids, each once."""
-        self._code()
+        if self._which is None:
+            self._count()
         return self._which
-
-    @property
-    def codes(self) -> Any:
-        """The place in ``which`` of each row."""
-        self._code()
-        return self._codes
-
-    @property
-    def order(self) -> Any:
-        """The places of the rows, sorted by the place of their id in ``which``, stable."""
-        if self._order is None:
-            import numpy as np
-
-            codes = self.codes
-            if len(self._which) <= ROWS_OF_CODES:
-                codes = codes.astype(np.uint16)  # sorted by radix, at a sixth of the cost
-            self._order = np.argsort(codes, kind="stable")
-        return self._order
 
     @property
     def lengths(self) -> Any:
         """The number of rows of each of ``which``."""
         if self._lengths is None:
-            import numpy as np
-
-            self._lengths = np.bincount(self.codes, minlength=len(self._which))
+            self._count()
         return self._lengths
+
+    @property
+    def codes(self) -> Any:
+        """The place in ``which`` of each row."""
+        import numpy as np
+
+        if self._codes is None:
+            which = self.which
+            places = np.empty(int(which.max()) + 1 if len(which) else 0, np.int32)
+            places[which] = np.arange(len(which))
+            self._codes = places[self.ids]
+        return self._codes
+
+    @property
+    def order(self) -> Any:
+        """The places of the rows, sorted by the place of their id in ``which``, stable."""
+        import numpy as np
+
+        if self._order is None:
+            if self._codes is None:
+                self._count()
+            sorts = self.ids if self._codes is None else self._codes
+            if not len(sorts) or sorts.max() < ROWS_OF_CODES:
+                sorts = sorts.astype(np.uint16)  # sorted by radix, at a sixth of the cost
+            self._order = np.argsort(sorts, kind="stable")
+        return self._order
 
     @property
     def starts(self) -> Any:
         """Where the rows of each of ``which`` begin in ``order``."""
         return self.lengths.cumsum() - self.lengths
 
-    def only(self, chosen: Any) -> GroupedRows:
-        """Return the rows for which the boolean array ``chosen`` is true."""
-        return GroupedRows(self.ids[chosen])
+    def _count(self) -> None:
+        import numpy as np
 
-    def _code(self) -> None:
-        if self._codes is None:
-            import numpy as np
-
-            self._which, self._codes = np.unique(self.ids, return_inverse=True)
+        ids = self.ids
+        if self._codes is not None:
+            self._lengths = np.bincount(self._codes, minlength=len(self._which))
+        elif len(ids) and ids.max() >= max(ROWS_OF_CODES, 4 * len(ids)):
+            self._which, self._codes, self._lengths = np.unique(ids, return_inverse=True, return_counts=True)
+        else:
+            counts = np.bincount(ids)
+            self._which = np.flatnonzero(counts)
+            self._lengths = counts[self._which]
 
 
 class GroupIndex:
@@ -107,12 +119,13 @@ class GroupIndex:
     ([1, -1], ['ann', 'bob', None])
     """
 
-    __slots__ = ("_column", "_ids", "_kind")
+    __slots__ = ("_column", "_index", "_kind", "_null")
 
     def __init__(self) -> None:
         self._column: pa.Array | None = None
         self._kind: ColumnKind | None = None
-        self._ids: dict[Any, int] = {}
+        self._index: Any = None  # made with the first key that is not None
+        self._null = False  # until then: whether None has the id 0
 
     @staticmethod
     def supports(type_: pa.DataType) -> bool:
@@ -120,7 +133,7 @@ class GroupIndex:
         return _plain_kind(type_) is not None
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return int(self._null) if self._index is None else len(self._index)
 
     def ids(self, column: pa.Array) -> Ids:
         """Return the id of each key of ``column``, as int32; new keys get the next ones.
@@ -133,42 +146,133 @@ class GroupIndex:
 
     def group(self, column: pa.Array) -> GroupedRows:
         """Return the rows of ``column``, whose keys have ids from now on. Raises like `ids`."""
-        codes, keys = self._encoded(column)
-        ids = self._ids
-        before = len(ids)
-        which = _int32([ids.setdefault(key, len(ids)) for key in keys])
-        if before == 0 and len(which) == len(ids):
-            return GroupedRows(codes, codes, which)
-        return GroupedRows(which[codes], codes, which)
+        return self._rows(column, add=True)
+
+    def fresh(self) -> GroupIndex:
+        """Return an empty index."""
+        return GroupIndex()
+
+    def raw(self, ids: Any) -> pa.Array:
+        """Return what `group` takes for the keys of ``ids``."""
+        import pyarrow as pa
+
+        return self.keys().take(pa.array(ids))
 
     def find(self, column: pa.Array) -> Ids:
         """Return the id of each key of ``column``, as int32; -1 for a key without one. Raises like `ids`."""
-        codes, keys = self._encoded(column)
-        get = self._ids.get
-        return _int32([get(key, -1) for key in keys])[codes] if keys else _int32([])
+        return self._rows(column, add=False).ids
 
     def keys(self) -> pa.Array:
         """Return the keys by id: an int64, large_string or large_binary column; of None alone a null column."""
         import pyarrow as pa
 
-        known = self._column
-        if known is None or pa.types.is_null(known.type):
-            known = keys_column(self._ids, self._kind)
-        elif len(known) < len(self._ids):
-            known = pa.concat_arrays([known, keys_column(islice(self._ids, len(known), None), self._kind)])
-        self._column = known
-        return known
+        if self._index is None or self._kind is None:
+            return pa.nulls(int(self._null))
+        if self._column is None or len(self._column) < len(self._index):
+            self._column = self._index.keys(_types()[self._kind])
+        return self._column
 
-    def _encoded(self, column: pa.Array) -> tuple[Any, list[Any]]:
-        """Return ``column`` as places in a list of its distinct keys."""
+    def _rows(self, column: pa.Array, *, add: bool) -> GroupedRows:
         import numpy as np
+        import pyarrow as pa
 
         column, kind = plain_keys(column, self._kind)
-        coded = column.dictionary_encode(null_encoding="encode")
-        keys = _python_keys(coded.dictionary)
-        if self._kind is None and keys != [None]:
+        if self._index is None:
+            nulls = column.null_count
+            if nulls == len(column) or not add:
+                self._null = self._null or (add and nulls > 0)
+                missing = column.is_null().to_numpy(zero_copy_only=False)
+                return GroupedRows(np.where(missing & self._null, 0, -1).astype(np.int32))
             self._kind = kind
-        return coded.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False), keys
+            self._index = _new_index(is_text=kind is not ColumnKind.INT, is_utf8=kind is ColumnKind.STR)
+            if self._null:
+                self._index.rows(pa.nulls(1, column.type), add=True)
+        rows: GroupedRows = self._index.rows(column, add=add)
+        return rows
+
+
+def _new_index(*, is_text: bool, is_utf8: bool) -> Any:
+    if accelerator.library() is None:
+        return ArrowIndex()
+    from malstrom_py.state.native_kernels import NativeIndex
+
+    return NativeIndex(is_text=is_text, is_utf8=is_utf8)
+
+
+class ArrowIndex:
+    """The ids of keys of one kind: few are looked up in an array of all of them, by Arrow; many in a dict.
+
+    The array is hashed again for each batch, which costs less than a Python object per distinct key, while it is small.
+    """
+
+    __slots__ = ("_few", "_many")
+
+    def __init__(self) -> None:
+        self._few: pa.Array | None = None
+        self._many: dict[Any, int] | None = None
+
+    def __len__(self) -> int:
+        if self._many is not None:
+            return len(self._many)
+        return 0 if self._few is None else len(self._few)
+
+    def rows(self, column: pa.Array, *, add: bool) -> GroupedRows:
+        """Return the rows of ``column``; a key without an id gets the next if ``add``, else its rows have -1."""
+        if self._many is None:
+            return self._among_few(column, add=add)
+        import numpy as np
+
+        coded = column.dictionary_encode(null_encoding="encode")
+        keys = _valid(coded.dictionary).to_pylist()
+        codes = coded.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+        ids = self._many
+        found = [ids.setdefault(key, len(ids)) for key in keys] if add else [ids.get(key, -1) for key in keys]
+        which = np.array(found, np.int32)
+        return GroupedRows(which[codes], codes, which)
+
+    def _among_few(self, column: pa.Array, *, add: bool) -> GroupedRows:
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        known = column.slice(0, 0) if self._few is None else self._few
+        if known.type != column.type:
+            known = known.cast(column.type)
+        places = pc.call_function("index_in", [column], pc.SetLookupOptions(known, skip_nulls=False))
+        if places.null_count and add:
+            new = _valid(column.filter(places.is_null()).unique())
+            known = pa.concat_arrays([known, new])
+            places = pc.call_function("index_in", [column], pc.SetLookupOptions(known, skip_nulls=False))
+            self._few = known
+            if len(known) > ROWS_OF_CODES:
+                self._many = {key: place for place, key in enumerate(known.to_pylist())}
+                self._few = None
+        return GroupedRows(places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32, copy=False))
+
+    def keys(self, type_: pa.DataType) -> pa.Array:
+        """Return the keys by id."""
+        import pyarrow as pa
+
+        if self._many is not None:
+            return pa.array(list(self._many), type_)
+        return pa.array([], type_) if self._few is None else self._few.cast(type_)
+
+
+def _valid(keys: pa.Array) -> pa.Array:
+    """Return ``keys``. `NotColumnar` if one is not UTF-8."""
+    import pyarrow as pa
+
+    try:
+        keys.validate(full=True)
+    except pa.ArrowInvalid:
+        raise NotColumnar("a key that is not UTF-8") from None
+    return keys
+
+
+def _types() -> dict[ColumnKind, pa.DataType]:
+    import pyarrow as pa
+
+    return {ColumnKind.INT: pa.int64(), ColumnKind.STR: pa.large_string(), ColumnKind.BYTES: pa.large_binary()}
 
 
 def plain_keys(column: pa.Array, known: ColumnKind | None) -> tuple[pa.Array, ColumnKind | None]:
@@ -191,6 +295,8 @@ def plain_keys(column: pa.Array, known: ColumnKind | None) -> tuple[pa.Array, Co
             column = column.cast(pa.int64())
         elif pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
             column = column.cast(pa.large_string() if kind is ColumnKind.STR else pa.large_binary())
+        elif pa.types.is_fixed_size_binary(column.type):
+            column = column.cast(pa.binary())
         elif kind is ColumnKind.NULL:
             column = column.cast(pa.int64() if known is ColumnKind.INT else pa.large_binary())
     except pa.ArrowInvalid:
@@ -217,9 +323,8 @@ def keys_column(keys: Iterable[Any], kind: ColumnKind | None) -> pa.Array:
     """Return Python ``keys`` of one kind as a column. `NotColumnar` if one does not fit Arrow."""
     import pyarrow as pa
 
-    types = {ColumnKind.INT: pa.int64(), ColumnKind.STR: pa.large_string(), ColumnKind.BYTES: pa.large_binary()}
     try:
-        return pa.array(list(keys), pa.null() if kind is None else types[kind])
+        return pa.array(list(keys), pa.null() if kind is None else _types()[kind])
     except (OverflowError, ValueError):  # an integer beyond 64 bits; text that is not UTF-8
         raise NotColumnar("a key that no column holds") from None
 
@@ -231,17 +336,3 @@ def _plain_kind(type_: pa.DataType) -> ColumnKind | None:
     if pa.types.is_dictionary(type_):
         kind = kind_of(type_.value_type)
     return kind if kind in _KINDS or kind is ColumnKind.NULL else None
-
-
-def _python_keys(column: pa.Array) -> list[Any]:
-    try:
-        keys: list[Any] = column.to_pylist()
-    except UnicodeDecodeError:
-        raise NotColumnar("a key that is not UTF-8") from None
-    return keys
-
-
-def _int32(values: Sequence[int]) -> Ids:
-    import numpy as np
-
-    return np.array(values, dtype=np.int32)

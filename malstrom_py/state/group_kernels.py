@@ -15,6 +15,9 @@ from malstrom_py.state.group_index import GroupedRows
 Array = Any
 """A numpy array."""
 
+COMPARES_ALL: Final = False
+"""Whether `add_best` takes NaN and zeros of two signs."""
+
 _ROUNDS_MAX: Final = 64
 
 
@@ -197,3 +200,9 @@ def running_edge(
         results.append(both[chosen])
     has[which[known]] = True
     return results, now
+
+
+def mark(ids: Array, live: Array, changed: Array) -> None:
+    """Set the flags of ``ids`` in both arrays."""
+    live[ids] = True
+    changed[ids] = True

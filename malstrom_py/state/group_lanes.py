@@ -6,11 +6,11 @@ Rule: `Lane.check` and `Lane.check_merge` raise what can be raised, so that afte
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.row_form import python_values
-from malstrom_py.state import group_kernels as kernels
+from malstrom_py.state.accelerator import kernels
 from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import GroupedRows, NotColumnar
 from malstrom_py.state.group_values import (
@@ -34,6 +34,20 @@ if TYPE_CHECKING:
 
 SAFE: Final = 2.0**62
 CAPACITY: Final = 64
+
+
+class MeanValues(NamedTuple):
+    """`Values` of sums, and how many values each ``seen`` is of."""
+
+    data: Array
+    valid: Array | None
+    type: pa.DataType | None
+    seen: Array
+
+    @property
+    def any(self) -> bool:
+        """As of `Values`."""
+        return Values(self.data, self.valid, self.type).any
 
 
 class Lane:
@@ -99,6 +113,27 @@ class Lane:
     def finish(self, ids: Array) -> pa.Array:
         raise NotImplementedError
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether adding in any order, in parts, gives the same states: not where floats are added, or NaN compared."""
+        return True
+
+    def partials(self, ids: Array) -> list[pa.Array]:
+        """Return the states of ``ids`` as columns for `partial_values` and `partial_states`."""
+        return [self.finish(ids)]
+
+    def partial_values(self, columns: list[pa.Array]) -> Any:
+        """Return what `check` and `fold_partials` take for ``columns`` of `partials`; may raise `NotColumnar`."""
+        return self.values(columns[0])
+
+    def fold_partials(self, rows: GroupedRows, values: Any) -> None:
+        """Add states, one per row."""
+        self.fold(rows, values)
+
+    def partial_states(self, columns: list[pa.Array]) -> list[Any]:
+        """Return the states in ``columns`` of `partials` as the row path has them."""
+        return python_values(columns[0], "a state")
+
     def states(self, ids: Array) -> list[Any]:
         raise NotImplementedError
 
@@ -144,13 +179,23 @@ class _Count(Lane):
         """A count takes all."""
 
     def fold(self, rows: GroupedRows, values: Values | None) -> None:
-        kernels.add_count(rows, None if values is None else values.valid, self.seen)
+        kernels().add_count(rows, None if values is None else values.valid, self.seen)
 
     def scan(self, rows: GroupedRows, values: Values | None) -> pa.Array:
-        return arrow_of(kernels.running_count(rows, None if values is None else values.valid, self.seen), None, None)
+        return arrow_of(kernels().running_count(rows, None if values is None else values.valid, self.seen), None, None)
 
     def merge(self, other: _Count, ids: Array, theirs: Array) -> None:
         self.seen[ids] += other.seen[theirs]
+
+    def partial_values(self, columns: list[pa.Array]) -> Values:
+        return numbers_of(columns[0])
+
+    def fold_partials(self, rows: GroupedRows, values: Values) -> None:
+        kernels().add_sum(rows, values.data, self.seen)
+
+    def partial_states(self, columns: list[pa.Array]) -> list[Any]:
+        seen = columns[0].to_pylist()
+        return [count or None for count in seen] if self.skips else seen
 
     def finish(self, ids: Array) -> pa.Array:
         return arrow_of(self.seen[ids], None, None)
@@ -215,7 +260,7 @@ class _Sum(Lane):
         size = max(-float(values.data.min()), float(values.data.max()))
         reach = self.reach + size * len(values.data)
         if reach >= SAFE:
-            if not kernels.sums_fit(rows, values.data, self.totals):
+            if not kernels().sums_fit(rows, values.data, self.totals):
                 raise NotColumnar("a sum may leave 64 bits")
             reach = 0.0 if self.totals.dtype.kind == "f" else largest_of(self.totals)
             reach = min(SAFE, reach + size * len(values.data))
@@ -224,7 +269,7 @@ class _Sum(Lane):
     def fold(self, rows: GroupedRows, values: Values) -> None:
         self.learn(values)
         if values.any:
-            kernels.add_sum(rows, values.data, self.totals)
+            kernels().add_sum(rows, values.data, self.totals)
         self._have(rows, values)
 
     def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
@@ -233,12 +278,12 @@ class _Sum(Lane):
             return arrow_of(self.totals[rows.ids], self._has(rows.ids), self.type or values.type)
         had = None if values.valid is None else self._running_has(rows, values.valid)
         self._have(rows, values)
-        return arrow_of(kernels.running_sum(rows, values.data, self.totals), had, self.type)
+        return arrow_of(kernels().running_sum(rows, values.data, self.totals), had, self.type)
 
     def _running_has(self, rows: GroupedRows, valid: Array) -> Array:
         import numpy as np
 
-        return kernels.running_count(rows, valid, self.has.astype(np.int64)) > 0
+        return kernels().running_count(rows, valid, self.has.astype(np.int64)) > 0
 
     def _have(self, rows: GroupedRows, values: Values) -> None:
         if self.skips:
@@ -265,6 +310,10 @@ class _Sum(Lane):
                 self.totals[ids] += other.totals[theirs]
         if self.skips:
             self.has[ids] |= other.has[theirs]
+
+    @property
+    def is_exact(self) -> bool:
+        return self.totals.dtype.kind != "f"
 
     def finish(self, ids: Array) -> pa.Array:
         return arrow_of(self.totals[ids], self._has(ids), self.type)
@@ -334,17 +383,32 @@ class _Mean(_Sum):
 
     def fold(self, rows: GroupedRows, values: Values) -> None:
         super().fold(rows, values)
-        kernels.add_count(rows, values.valid, self.seen)
+        kernels().add_count(rows, values.valid, self.seen)
 
     def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
         self.learn(values)
-        totals = kernels.running_sum(rows, values.data, self.totals) if values.any else self.totals[rows.ids]
+        totals = kernels().running_sum(rows, values.data, self.totals) if values.any else self.totals[rows.ids]
         self._have(rows, values)
-        return divided(totals, kernels.running_count(rows, values.valid, self.seen))
+        return divided(totals, kernels().running_count(rows, values.valid, self.seen))
 
     def merge(self, other: Any, ids: Array, theirs: Array) -> None:
         super().merge(other, ids, theirs)
         self.seen[ids] += other.seen[theirs]
+
+    def partials(self, ids: Array) -> list[pa.Array]:
+        return [super().finish(ids), arrow_of(self.seen[ids], None, None)]
+
+    def partial_values(self, columns: list[pa.Array]) -> MeanValues:
+        totals = numbers_of(columns[0]) if (given := self.values(columns[0])) is None else given
+        return MeanValues(totals.data, totals.valid, totals.type, columns[1].to_numpy())
+
+    def fold_partials(self, rows: GroupedRows, values: MeanValues) -> None:
+        super().fold(rows, Values(*values[:3]))
+        kernels().add_sum(rows, values.seen, self.seen)
+
+    def partial_states(self, columns: list[pa.Array]) -> list[Any]:
+        pairs = zip(columns[1].to_pylist(), columns[0].to_pylist(), strict=True)
+        return [(seen, total) if seen or not self.skips else None for seen, total in pairs]
 
     def finish(self, ids: Array) -> pa.Array:
         return divided(self.totals[ids], self.seen[ids])
@@ -451,20 +515,25 @@ class _Best(_Kept):
             raise NotColumnar("None among values that are compared")
         return values
 
+    @property
+    def is_exact(self) -> bool:
+        return not self.odd
+
     def fold(self, rows: GroupedRows, values: Values) -> None:
         self.learn(values)
         if not values.any:
             return
-        self.odd = self.odd or is_odd(values.data)
-        fold = kernels.running_best if self.odd else kernels.add_best
+        self.odd = self.odd or kernels().COMPARES_ALL or is_odd(values.data)
+        run = kernels()
+        fold = run.running_best if self.odd and not run.COMPARES_ALL else run.add_best
         fold(rows, values.data, values.valid, self.kept, self.has, largest=self.largest)
 
     def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
         self.learn(values)
         if not values.any:
             return arrow_of(self.kept[rows.ids], self.has[rows.ids], self.type or values.type)
-        self.odd = self.odd or is_odd(values.data)
-        best, has = kernels.running_best(rows, values.data, values.valid, self.kept, self.has, largest=self.largest)
+        self.odd = self.odd or kernels().COMPARES_ALL or is_odd(values.data)
+        best, has = kernels().running_best(rows, values.data, values.valid, self.kept, self.has, largest=self.largest)
         return arrow_of(best, None if values.valid is None else has, self.type)
 
     def merge(self, other: _Best, ids: Array, theirs: Array) -> None:
@@ -520,12 +589,12 @@ class _Edge(_Kept):
         self.learn(values)
         data = values.data.astype(self.kept.dtype, copy=False)
         if self.skips or (values.valid is None and not self.knows_none):
-            (kept,), has = kernels.running_edge(rows, values.valid, self.has, [(data, self.kept)], latest=self.latest)
+            (kept,), has = kernels().running_edge(rows, values.valid, self.has, [(data, self.kept)], latest=self.latest)
         else:
             self.knows_none = True
             none = np.zeros(len(data), np.bool_) if values.valid is None else ~values.valid
             pairs = [(data, self.kept), (none, self.none)]
-            (kept, is_none), has = kernels.running_edge(rows, None, self.has, pairs, latest=self.latest)
+            (kept, is_none), has = kernels().running_edge(rows, None, self.has, pairs, latest=self.latest)
             has = ~is_none
         return arrow_of(kept, has, self.type or values.type)
 
@@ -541,6 +610,10 @@ class _Edge(_Kept):
 
     def finish(self, ids: Array) -> pa.Array:
         return arrow_of(self.kept[ids], self.has[ids] & ~self.none[ids], self.type)
+
+    def partial_states(self, columns: list[pa.Array]) -> list[Any]:
+        values = python_values(columns[0], "a state")
+        return [None if value is None and self.skips else (value,) for value in values]
 
     def states(self, ids: Array) -> list[Any]:
         values = python_values(self.finish(ids), "a state")

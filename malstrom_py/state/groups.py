@@ -8,13 +8,16 @@ the caller then takes `Groups.states` into a dict and continues with rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.agg import Aggregation
+from malstrom_py.state.accelerator import kernels
 from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, keys_as_column
 from malstrom_py.state.group_lanes import CAPACITY, LANES, lane_of
 from malstrom_py.state.group_values import Array, Values, longer, picked
+from malstrom_py.state.key_symbols import SymbolIndex
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,13 +52,15 @@ class Groups:
             if rows must do it: nothing has changed then.
     """
 
-    __slots__ = ("_index", "_lanes", "_live", "_slots", "aggregations", "changed")
+    __slots__ = ("_lanes", "_live", "_slots", "aggregations", "changed", "index")
 
-    def __init__(self, aggregations: Sequence[Aggregation[Any, Any]]) -> None:
+    def __init__(
+        self, aggregations: Sequence[Aggregation[Any, Any]], index: GroupIndex | SymbolIndex | None = None
+    ) -> None:
         import numpy as np
 
         self.aggregations = aggregations
-        self._index = GroupIndex()
+        self.index = GroupIndex() if index is None else index
         self._lanes = [lane_of(one) for one in aggregations]
         self._live = np.zeros(CAPACITY, np.bool_)
         self.changed = np.zeros(CAPACITY, np.bool_)
@@ -67,20 +72,20 @@ class Groups:
         return all(one.arrays in LANES for one in aggregations)
 
     def __len__(self) -> int:
-        return int(self._live[: len(self._index)].sum())
+        return int(self._live[: len(self.index)].sum())
 
     def fold(self, keys: pa.Array, columns: Sequence[pa.Array | None]) -> None:
         """Add rows: ``keys`` and, per aggregation, a column of as many values."""
         rows, values = self._prepared(keys, columns)
         for lane, of_lane in zip(self._lanes, values, strict=True):
             lane.fold(rows, of_lane)
-        self._mark(rows.ids)
+        self._mark(rows.which)
 
     def scan(self, keys: pa.Array, columns: Sequence[pa.Array | None]) -> list[pa.Array]:
         """Add rows, as `fold`. Per aggregation return the result after each row."""
         rows, values = self._prepared(keys, columns)
         results = [lane.scan(rows, of_lane) for lane, of_lane in zip(self._lanes, values, strict=True)]
-        self._mark(rows.ids)
+        self._mark(rows.which)
         return results
 
     def merge(self, other: Groups) -> None:
@@ -103,13 +108,8 @@ class Groups:
         Raises:
             NotColumnar: a state of several does not fit arrays. ``parts`` are unchanged.
         """
-        import pyarrow as pa
-
-        made = Groups(parts[0].aggregations)
-        keys = [part.keys() for part in parts]
-        if len({of_part.type for of_part in keys}) > 1:
-            raise NotColumnar("keys of several types")
-        ids = made._grown(pa.concat_arrays(keys)).ids
+        made = Groups(parts[0].aggregations, parts[0].index.fresh())
+        ids = made._grown(_joined([part.index.raw(part.live()) for part in parts])).ids
         start = 0
         for part in parts:
             theirs = part.live()
@@ -120,20 +120,50 @@ class Groups:
                 lane.check_merge(other)
                 lane.check_sums(other, of_part, theirs)
                 lane.merge(other, of_part, theirs)
-        made._mark(ids)
+        made._mark(slice(len(made.index)))
         return made
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the states do not depend on the order of the rows, nor on how they are cut into parts."""
+        return all(lane.is_exact for lane in self._lanes)
+
+    def partials(self) -> list[pa.Array]:
+        """Return all states as columns, for `fold_partials`."""
+        ids = self.live()
+        return [column for lane in self._lanes for column in lane.partials(ids)]
+
+    def fold_partials(self, keys: Any, columns: Sequence[pa.Array]) -> None:
+        """Add states that `partials` returned: ``keys`` and states, one per row. Raises like `fold`."""
+        of_lanes = list(zip(self._lanes, self._of_lanes(columns), strict=True))
+        values = [lane.partial_values(some) for lane, some in of_lanes]
+        rows = self._grown(keys)
+        for lane, of_lane in zip(self._lanes, values, strict=True):
+            lane.check(rows, of_lane)
+        for lane, of_lane in zip(self._lanes, values, strict=True):
+            lane.fold_partials(rows, of_lane)
+        self._mark(rows.which)
+
+    def partial_states(self, columns: Sequence[pa.Array]) -> list[list[Any]]:
+        """Return per aggregation the states in ``columns`` of `partials`, as the row path holds them."""
+        of_lanes = zip(self._lanes, self._of_lanes(columns), strict=True)
+        return [lane.partial_states(some) for lane, some in of_lanes]
+
+    def _of_lanes(self, columns: Sequence[pa.Array]) -> list[list[pa.Array]]:
+        left = iter(columns)
+        return [list(islice(left, 2 if one.arrays == "mean" else 1)) for one in self.aggregations]
 
     def live(self) -> Array:
         """Return the ids of the keys that have states, ascending."""
         import numpy as np
 
-        return np.flatnonzero(self._live[: len(self._index)])
+        return np.flatnonzero(self._live[: len(self.index)])
 
     def keys(self, ids: Array | None = None) -> pa.Array:
         """Return the keys of ``ids``, None: of all that have states, in the order of ids."""
         import pyarrow as pa
 
-        keys = self._index.keys()
+        keys = self.index.keys()
         if ids is None:
             ids = self.live()
             if len(ids) == len(keys):
@@ -144,7 +174,7 @@ class Groups:
         """Return the id of each of ``keys``; -1 of those without states. `NotColumnar` as of `GroupIndex.find`."""
         import numpy as np
 
-        ids = self._index.find(keys)
+        ids = self.index.find(keys)
         return np.where((ids >= 0) & self._live[ids], ids, -1)
 
     def finish(self, ids: Array | None = None) -> tuple[pa.Array, list[pa.Array]]:
@@ -240,9 +270,9 @@ class Groups:
     def _grown(self, keys: pa.Array) -> GroupedRows:
         import numpy as np
 
-        rows = self._index.group(keys)
-        if len(self._index) > len(self._live):
-            capacity = 2 * len(self._index)
+        rows = self.index.group(keys)
+        if len(self.index) > len(self._live):
+            capacity = 2 * len(self.index)
             self._live = longer(self._live, capacity, np.False_)
             self.changed = longer(self.changed, capacity, np.False_)
             for lane in self._lanes:
@@ -250,19 +280,30 @@ class Groups:
         return rows
 
     def _mark(self, ids: Array) -> None:
-        self._live[ids] = True
-        self.changed[ids] = True
+        kernels().mark(ids, self._live, self.changed)
 
     def _compact(self) -> None:
         """Forget keys without states, once most are: the cost per key taken stays constant."""
-        n, live = len(self._index), self.live()
+        n, live = len(self.index), self.live()
         if n < _COMPACT_FROM or 2 * len(live) > n:
             return
-        keys = self.keys(live)
-        self._index = GroupIndex()
-        self._index.group(keys)
+        keys = self.index.raw(live)
+        self.index = self.index.fresh()
+        self.index.group(keys)
         self._live = picked(self._live, live)
         self.changed = picked(self.changed, live)
         self._slots = self._slots[:0]
         for lane in self._lanes:
             lane.pick(live)
+
+
+def _joined(keys: list[Any]) -> Any:
+    """Join what `GroupIndex.raw` or `SymbolIndex.raw` returned. `NotColumnar` if it is of several types."""
+    import numpy as np
+    import pyarrow as pa
+
+    if isinstance(keys[0], np.ndarray):
+        return np.concatenate(keys)
+    if len({of_part.type for of_part in keys}) > 1:
+        raise NotColumnar("keys of several types")
+    return pa.concat_arrays(keys)

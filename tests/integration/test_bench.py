@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.macro import columns
+from bench.macro import columns, peer_chart, peers, scaling
+from bench.macro.peer_queries import QUERIES, Query
 from bench.micro import __main__ as micro
 from bench.micro import exchange, inputs, state
 from bench.micro.workloads import WORKLOADS, Workload
@@ -56,3 +57,23 @@ def test_the_step_and_the_dict_end_with_the_same_states() -> None:
 
 def test_chains_of_columns_compute_what_polars_does() -> None:
     assert columns.main(["--n", "3000", "--reps", "1"]) == 0
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
+def test_all_forms_of_a_query_compute_the_same(query: Query) -> None:
+    data = query.data(8_000)
+    count, _ = expected = query.loop(data.rows)
+    found = {system: run(data) for system, run in peers.variants_of(query).items()}
+    assert set(found.values()) == {expected}, found
+    assert count > 0
+
+
+def test_the_chart_has_a_dot_per_system() -> None:
+    seconds = {system: [0.5, 0.4] for system in ("loop", "rows", "columns", "bytewax", "polars", "duckdb")}
+    drawn = peer_chart.draw({"described": "here", "rows": 1000, "seconds": {"W1": seconds}}, {"W1": "sums"})
+    assert drawn.count("<circle") == 2 * len(peer_chart.SYSTEMS)
+    assert "1.0 times bytewax" in drawn
+
+
+def test_steps_of_many_keys_and_windows_compute_what_loops_do() -> None:
+    assert scaling.main(["--n", "3000", "--reps", "1", "--keys", "1000", "--windows", "1", "30"]) == 0

@@ -15,6 +15,7 @@ from malstrom_py.cli.doctor import (
     CORE,
     OPTIONAL,
     Requirement,
+    examine_accelerator,
     examine_core,
     examine_java,
     examine_optional,
@@ -23,6 +24,7 @@ from malstrom_py.cli.doctor import (
     examine_store,
 )
 from malstrom_py.errors import pip_install
+from malstrom_py.state import accelerator
 from malstrom_py.workers.ray.cluster import RAY_MIN
 from tests.integration.commands import python
 from tests.tree import pyproject
@@ -40,7 +42,7 @@ def fake_java(folder: Path, said: str) -> Path:
 def test_doctor_ends_with_0_where_jobs_can_run() -> None:
     done = python("-m", "malstrom_py.cli", "doctor")
     assert done.returncode == 0, done.stdout
-    for what in (*CORE, *OPTIONAL, "Python", "temporary folder", "Python of Spark", "Java"):
+    for what in (*CORE, *OPTIONAL, "Python", "accelerator", "temporary folder", "Python of Spark", "Java"):
         assert f"{what}: " in done.stdout
 
 
@@ -70,6 +72,16 @@ def test_doctor_imports_no_optional_package() -> None:
 def test_the_core_that_is_examined_is_the_core_that_is_required() -> None:
     required = [requirement.partition(">")[0] for requirement in pyproject()["project"]["dependencies"]]
     assert sorted(CORE) == sorted(required)
+
+
+def test_the_accelerator_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerator, "library", lambda: None)
+    for environ, said in (({}, "not built"), ({accelerator.VARIABLE: "off"}, "off")):
+        finding = examine_accelerator(environ)
+        assert finding.said.startswith(said)
+        assert not finding.is_fatal
+    monkeypatch.setattr(accelerator, "library", object)
+    assert examine_accelerator({}).state == "ok"
 
 
 def test_an_old_python_is_fatal() -> None:

@@ -125,6 +125,7 @@ TABLE = [
     stateless("map", lambda s: s.map("step", lambda v: (v, -v)), timed=True),
     stateless("map", lambda s: s.map("step", risky, on_error="dead-letter"), timed=True),
     stateless("map_with_key", lambda s: s.map_with_key("step", lambda k, v: (k, v)), timed=True),
+    stateless("key_as_field", lambda s: s.map_with_key("step", "key"), timed=True),
     stateless("map_with_key", lambda s: s.map_with_key("step", lambda k, v: 12 / v, on_error="skip"), timed=True),
     stateless("filter", lambda s: s.filter("step", lambda v: v % 2), timed=True),
     stateless("filter", lambda s: s.filter("step", risky, on_error="skip")),
@@ -240,7 +241,7 @@ ENDS = {"read_source", "write_sink"}
 """The steps without an input or an output: `tests/unit/sources` and `tests/unit/sinks` check their contracts."""
 
 
-PARTS_OF_STEPS = {"ColumnStep", "Figure", "KeyByPart", "SidedWindows", "TimeJoin", "WindowOperator"}
+PARTS_OF_STEPS = {"ColumnStep", "Figure", "KeyByPart", "TimeJoin", "WindowOperator"}
 """Operators that no step of a stream is made of alone."""
 
 

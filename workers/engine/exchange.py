@@ -63,6 +63,8 @@ class Exchange(Operator):
         self.silent = False
         """Whether epochs are not sent: the marker that follows carries the frontier (R2)."""
         self.routed_rows = 0
+        self.combine: Callable[[ColumnBatch], ColumnBatch] | None = None
+        """F5: gathers the rows of a batch before it is routed, where the next step can merge what they gather."""
         self.slots_of = slots.slots_of
         self._slots_of_column: Callable[[Any], Any] | None = getattr(slots, "slots_of_arrow", None)
         self._worker = context.worker
@@ -158,6 +160,8 @@ class Exchange(Operator):
     # The step. It sends on its channels only, and never to the outlet.
 
     def on_batch(self, batch: Batch, out: object = None) -> None:
+        if self.combine is not None and self.remote and isinstance(batch, ColumnBatch):
+            batch = self.combine(batch)
         self.routed_rows += len(batch)
         if not self.remote:
             self.loopback.put(batch)

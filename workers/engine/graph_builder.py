@@ -15,11 +15,13 @@ from malstrom_py.builder.plan import PartitionerLike, Plan, Step, StreamRef
 from malstrom_py.builder.regions import Region, is_exchanged, regions_of
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
+from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import CodecError, InternalError, PlanError
 from malstrom_py.operators.base import Operator, StepContext
 from malstrom_py.operators.branching import Union
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.rescale.keys.key_types import check_keys
 from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
@@ -259,7 +261,15 @@ def _nodes_of(
             specs.append(NodeSpec(f"{step.name} (send)", exchange, ((nodes[step.name], 0),), ()))
             entries[step.name] = len(specs)
             specs.append(NodeSpec(f"{step.name} (receive)", None))
+            exchange.combine = _combine(plan, step, operators)
     return made
+
+
+def _combine(plan: Plan, step: Step, operators: Mapping[str, Operator]) -> Callable[[ColumnBatch], ColumnBatch] | None:
+    """Return what gathers rows before the exchange of ``step``, if only a window that can merge reads them (F5)."""
+    readers = [reader.name for ref, reader in plan.edges() if ref == StreamRef(step.name)]
+    reader = operators[readers[0]] if len(readers) == 1 else None
+    return reader.combine if type(reader) is TimeWindows and reader.combines else None
 
 
 def _machine(region: Region, member: Membership) -> ReceivingMachine:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.row_form import fields_of
+from malstrom_py.data.row_form import field_lists, fields_of
 from malstrom_py.data.rows_to_columns import Column, RowColumns
 from malstrom_py.errors import SinkError
 
@@ -154,8 +154,14 @@ class KeyRule:
 class Converter(Protocol):
     """Converts rows and columns into record batches, as `RowColumns` does."""
 
-    def convert(self, values: list[Any], *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
-        """Convert rows."""
+    def convert(
+        self,
+        values: list[Any],
+        *,
+        leading: Mapping[str, Column] | None = None,
+        lists: Mapping[Any, list[Any]] | None = None,
+    ) -> pa.RecordBatch:
+        """Convert rows. ``lists``: their `field_lists`, if they have been made."""
         ...
 
     def admit(self, columns: pa.RecordBatch, *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
@@ -195,10 +201,17 @@ class BatchConverter:
         return self._rows.widened(batch, schema)
 
     def _of_rows(self, batch: Batch) -> pa.RecordBatch:
-        rows = fields_of(batch.values)
-        leading = self._leading(batch, sum("key" in row for row in rows) if batch.keys is not None else 0)
-        check_partition_columns(self._partition_by, rows, leading)
-        return self._rows.convert(rows, leading=leading)
+        lists = field_lists(batch.values)
+        rows = fields_of(batch.values) if lists is None else batch.values
+        if batch.keys is None:
+            with_field = 0
+        elif lists is None:
+            with_field = sum("key" in row for row in rows)
+        else:
+            with_field = len(batch) if "key" in lists else 0
+        leading = self._leading(batch, with_field)
+        check_partition_columns(self._partition_by, rows if lists is None else [lists], leading)
+        return self._rows.convert(rows, leading=leading, lists=lists)
 
     def _of_columns(self, batch: Batch, columns: pa.RecordBatch) -> pa.RecordBatch:
         names = columns.schema.names
@@ -213,7 +226,9 @@ class BatchConverter:
         return {"key": keys}
 
 
-def check_partition_columns(columns: Sequence[str], rows: Sequence[dict[str, Any]], leading: dict[str, Column]) -> None:
+def check_partition_columns(
+    columns: Sequence[str], rows: Sequence[Mapping[Any, Any]], leading: Mapping[str, Column]
+) -> None:
     """Raise `SinkError` unless all ``rows`` have all partition ``columns`` that are not among ``leading``."""
     for name in columns:
         if name not in leading and not all(name in row for row in rows):

@@ -35,10 +35,20 @@ class GivenColumns:
         self._schema = schema
         self._kinds = KindCheck(SinkError)
 
-    def convert(self, values: list[Any], *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
+    def convert(
+        self,
+        values: list[Any],
+        *,
+        leading: Mapping[str, Column] | None = None,
+        lists: Mapping[Any, list[Any]] | None = None,
+    ) -> pa.RecordBatch:
         """See `RowColumns.convert`."""
-        rows = fields_of(values)
         given = {name: column for name, column in (leading or {}).items() if name in self._schema.names}
+        if lists is not None:
+            self._check({*lists})
+            none: list[Any] = [None] * len(values)
+            return self._batch(given.get(name) or lists.get(name, none) for name in self._schema.names)
+        rows = fields_of(values)
         self._check(set().union(*rows))
         columns = (given.get(name) or [row.get(name) for row in rows] for name in self._schema.names)
         return self._batch(columns)

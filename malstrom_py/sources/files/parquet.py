@@ -324,7 +324,8 @@ def _read(known: KnownFile, names: Sequence[str], start: int, rows: int) -> pl.D
     return frame
 
 
-_BATCH_ROWS_MIN: Final = 1 << 10
+_BATCH_ROWS_MIN: Final = 1 << 14
+_FIRST_ROWS_MAX: Final = 1 << 10
 _BATCH_BYTES_MAX: Final = 1 << 24
 _SKIP_ROWS: Final = 1 << 16
 _THREADED_ROWS_MIN: Final = 1 << 14
@@ -446,7 +447,7 @@ class ParquetPart:
             group = self._file.metadata.row_group(self._row_group)
             self._row_bytes = max(self._seen_row_bytes, group.total_byte_size // max(1, group.num_rows))
         wanted = min(self._skip, _SKIP_ROWS) or max(rows_max, _BATCH_ROWS_MIN)
-        wanted = min(wanted, _BATCH_ROWS_MIN) if self._can_swell else wanted
+        wanted = min(wanted, _FIRST_ROWS_MAX) if self._can_swell else wanted
         rows = max(1, min(wanted, _BATCH_BYTES_MAX // self._row_bytes))
         threaded, batches = rows >= _THREADED_ROWS_MIN, self._batches
         if batches is None:

@@ -33,6 +33,7 @@ def damaged(damage: Damage, layout: Layout, outcome: Outcome, rng: random.Random
         outcome.hits,
         outcome.left,
         outcome.rescaled,
+        outcome.took_s,
     )
     return broken if damage(layout, broken, rng) else None
 

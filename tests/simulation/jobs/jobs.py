@@ -268,7 +268,7 @@ SHAPES: Final[dict[str, tuple[Callable[[Draw], Layout], bool | None]]] = {
     "figures": (_tail("figures"), None),
     "windows-of-windows": (_windows_of_windows, True),
     "panes": (_tail("panes"), True),
-    "clocked": (_tail("clocked"), False),
+    "clocked": (_tail("clocked"), None),
 }
 """How each is drawn, and whether it is timed where that is not left to chance."""
 

@@ -49,7 +49,7 @@ def panes(keyed: Stream, tail: Tail, seen: Seen) -> dict[str, Stream]:
         "tumbling": tumbling.aggregate(n=agg.count(), weight=agg.sum(weight)),
         "sliding": sliding.collect(),
         "merged": merged.sum(weight),
-        "session": session.collect(),
+        "session": session.collect().filter(f"{name}-final", lambda window: not window.update),
         "count": count.collect(),
     }
     return {f"{name}-{kind}": watched(stream, f"{name}-{kind}-out", seen) for kind, stream in made.items()}
@@ -99,9 +99,9 @@ def _sessions_of(items: Iterable[Item], gap: int) -> list[list[Item]]:
 
 def _judge_kind(tail: Tail, kind: str, rows: Rows, wanted: Mapping[Any, list[Item]]) -> None:
     where = f"{kind} windows of {tail.name}"
-    final = [row for row in rows[f"{tail.name}-{kind}"] if not row.value.update]
-    require_same(((row.key, row.value.start, row.value.end) for row in final), wanted, where)
-    for row in final:
+    found_here = rows[f"{tail.name}-{kind}"]
+    require_same(((row.key, row.value.start, row.value.end) for row in found_here), wanted, where)
+    for row in found_here:
         there = wanted[row.key, row.value.start, row.value.end]
         require(row.time == row.value.end - 1, f"{where}: {row.value[:2]} has the timestamp {row.time}, not its end")
         found: Any = row.value.value
@@ -131,13 +131,13 @@ def _judge_count(tail: Tail, rows: Sequence[Row], items: Mapping[Any, list[Item]
     require(len({row.key for row in rows}) == len(items), f"{where}: of other keys")
 
 
-class Alarm(mp.KeyedLogic[Any, Passed, tuple[Ident, ...], tuple[Ident, ...]]):
-    """Gathers who comes for a while, by the clock."""
+class Alarm(mp.KeyedLogic[Any, Any, tuple[Ident, ...], tuple[Ident, ...]]):
+    """Gathers who is in the windows of a while, by the clock."""
 
-    def on_data(self, message: mp.DataMessage[Any, Passed], key_state: Any, output: mp.Output[Any, Any]) -> Any:
+    def on_data(self, message: mp.DataMessage[Any, Any], key_state: Any, output: mp.Output[Any, Any]) -> Any:
         if key_state is None:
             output.set_timer(message.key, timedelta(milliseconds=SLOT_MS), clock="processing")
-        return (*(key_state or ()), ident(message.value))
+        return (*(key_state or ()), *map(ident, message.value.value))
 
     def on_timer(self, key: Any, time: int, key_state: Any, output: mp.Output[Any, Any]) -> Any:
         output.emit(key, key_state)
@@ -149,11 +149,12 @@ def clocked(keyed: Stream, tail: Tail, seen: Seen) -> dict[str, Stream]:
     name, wide = tail.name, timedelta(milliseconds=SLOT_MS)
     lists = keyed.map(f"{name}-lists", lambda passed: [passed])
     slides = lists.window(f"{name}-slides-step", windows.sliding(2 * wide, wide, clock="processing"))
+    slots = keyed.window(f"{name}-slots-step", windows.tumbling(wide, clock="processing")).collect()
     return {
-        f"{name}-slots": keyed.window(f"{name}-slots-step", windows.tumbling(wide, clock="processing")).collect(),
+        f"{name}-slots": slots,
         f"{name}-slides": slides.reduce(add),
         f"{name}-visits": keyed.window(f"{name}-visits-step", windows.session(wide, clock="processing")).collect(),
-        f"{name}-alarms": keyed.stateful_op(f"{name}-alarms-step", Alarm()),
+        f"{name}-alarms": slots.stateful_op(f"{name}-alarms-step", Alarm()),
     }
 
 

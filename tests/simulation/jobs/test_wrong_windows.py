@@ -117,7 +117,7 @@ WRONG: Final[dict[str, WrongProtocol]] = {
     "a session is merged on one side only": WrongProtocol(
         ((SessionWindows, "_joined", one_side_only),), seed=6, shape="panes"
     ),
-    "a pane is lost in a delta": WrongProtocol(((Panes, "many", one_pane_lost),), seed=6, shape="panes"),
+    "a pane is lost in a delta": WrongProtocol(((Panes, "many", one_pane_lost),), seed=22, shape="panes"),
     "what is added is not in a delta": WrongProtocol(((WindowOperator, "changes", unnoted),), seed=15, shape="panes"),
     "a session takes what is at its gap": WrongProtocol(((SessionWindows, "add", not_joined),), shape="panes"),
     "a window closes too early": WrongProtocol(((TimeWindows, "close", at_the_frontier),), seed=31, shape="panes"),
@@ -126,7 +126,7 @@ WRONG: Final[dict[str, WrongProtocol]] = {
     ),
     "windows by number are lost at the end": WrongProtocol(((CountWindows, "close", nothing),), seed=1, shape="panes"),
     "timers of the clock do not move": WrongProtocol(
-        ((KeyedState, "_take_times", clock_left),), seed=5, shape="clocked"
+        ((KeyedState, "_take_times", clock_left),), seed=13, shape="clocked"
     ),
     "the end of a state does not move": WrongProtocol(((KeyedState, "_take_times", ends_lost),), seed=1, shape="ttl"),
     "a state lives too long": WrongProtocol(((Expiry, "expired", too_long),), seed=8, shape="ttl"),

@@ -43,6 +43,26 @@ def test_every_type_comes_as_arrow_itself_gives_it(name: str, data: st.DataObjec
     assert [type(value) for value in found] == [type(value) for value in column.to_pylist()]
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC")])
+@given(hours=st.lists(st.none() | st.sampled_from([-(10**6), 0, 7, 10**6]), max_size=40), start=st.integers(0, 3))
+def test_moments_that_repeat_come_as_arrow_itself_gives_them(
+    kind: pa.DataType, hours: list[int | None], start: int
+) -> None:
+    zero = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
+    times = [None if hour is None else zero + dt.timedelta(hours=hour) for hour in hours]
+    column = pa.array(times, kind).slice(start)
+    assert python_values(column, "x") == column.to_pylist() == times[start:]
+    assert python_values(pa.chunked_array([column, column], kind), "x") == times[start:] * 2
+
+
+def test_dates_beyond_those_of_python_are_refused_and_dictionaries_are_decoded() -> None:
+    days = pa.array([0, 10**7], pa.int32()).view(pa.date32())
+    with pytest.raises(CodecError, match="has a value that Python cannot hold"):
+        python_values(days, "x")
+    words = pa.array(["a", None, "b", "a"]).dictionary_encode()
+    assert python_values(words, "x") == ["a", None, "b", "a"]
+
+
 @given(names=st.lists(NAMES, min_size=1, max_size=6, unique=True), rows=st.integers(0, 4))
 def test_names_are_data_never_code(names: list[str], rows: int) -> None:
     columns = pa.RecordBatch.from_arrays([pa.array([n] * rows, pa.int64()) for n in range(len(names))], names=names)

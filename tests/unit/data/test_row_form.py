@@ -22,6 +22,7 @@ from malstrom_py.data.row_form import (
     TUPLES,
     RowForm,
     class_fields,
+    field_lists,
     fields_of,
     form_of,
     getter_of,
@@ -225,6 +226,32 @@ def test_a_name_is_an_item_of_a_dict_and_a_field_of_a_class() -> None:
     assert getter_of(itemgetter(0), (5, 6))((5, 6)) == 5
     assert getter_of(itemgetter(0, 1), (5, 6))((5, 6)) == (5, 6)
     assert class_fields(dict) == ()
+
+
+def test_field_lists_are_the_fields_of_the_rows() -> None:
+    alike: list[list[Any]] = [
+        [{"a": 1, "b": 2}, {"b": 3, "a": None}],
+        [Struct("a", 1), Struct("b", None)],
+        [Named("a", 1), Named("b", 2)],
+        [Data("a", 1)],
+        [WindowResult(1, 2, {"n": 3})],
+    ]
+    for values in alike:
+        lists = field_lists(values)
+        assert lists is not None
+        assert [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)] == fields_of(values)
+    other: list[list[Any]] = [
+        [],
+        [{}],
+        [1, 2],
+        [(1, 2)],
+        [{"a": 1}, {"a": 1, "b": 2}],
+        [{"a": 1, "b": 2}, {"a": 1}],
+        [{"a": 1}, {"b": 1}],
+        [{"a": 1}, Struct("a", 1)],
+        [Struct("a", 1), Named("a", 1)],
+    ]
+    assert [field_lists(values) for values in other] == [None] * len(other)
 
 
 def test_structs_without_nulls_are_made_field_by_field() -> None:

@@ -1,4 +1,4 @@
-"""Running figures over columns: what the same steps give over rows, whatever comes between; and when rows take over."""
+"""Running figures over columns: what the same steps give over rows; and when rows take over."""
 
 from __future__ import annotations
 

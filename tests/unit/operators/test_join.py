@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from operator import itemgetter
 from typing import Any, Final
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from malstrom_py import partitioners, sinks, sources, windows
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.errors import OperatorError, PlanError
 from malstrom_py.operators.join import How
+from malstrom_py.operators.window_join import JoinPanes, WindowJoin
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.testing import OperatorTester
 
@@ -87,6 +90,57 @@ def test_r4_p2_pairs_come_once_through_moves_losses_and_snapshots() -> None:
         kept = mp.Snapshots(MemoryStore(), interval_s=0.001)
         mp.Simulation(workers=2, seed=seed, crashes=seed % 3, snapshots=kept).run(job)
         assert found(out) == want, seed
+
+
+def wrong(window: windows.Windows, place: Any, method: str, of: Callable[[Any], Any]) -> bool:
+    """Return whether a wrong version of ``method`` is seen within some seeds."""
+    left = [(f"k{number % 7}", number) for number in range(80)]
+    right = [(f"k{number % 7}", number // 2 * 2) for number in range(80)]
+    want = expected(left, right, "outer")
+    with patch.object(place, method, of(getattr(place, method))):
+        for seed in range(60):
+            job, out = join_of(left, right, "outer", window)
+            kept = mp.Snapshots(MemoryStore(), interval_s=0.001, chain_max=8)
+            try:
+                mp.Simulation(workers=2, seed=seed, crashes=seed % 3, snapshots=kept).run(job)
+            except Exception:
+                return True
+            if found(out) != want:
+                return True
+    return False
+
+
+def panes_that_stay(right: Any) -> Any:
+    """A key that leaves keeps its records here, so its pairs come twice."""
+    return lambda panes, key: None
+
+
+def one_side_is_read(right: Any) -> Any:
+    """A move and a barrier find the left records of a key only."""
+    return lambda panes, key: {start: (lefts, []) for start, (lefts, _) in right(panes, key).items()}
+
+
+def one_pane_is_put(right: Any) -> Any:
+    """Of the windows of a key that arrives, one is lost."""
+    return lambda panes, key, of_panes: right(panes, key, dict(list(of_panes.items())[:1]))
+
+
+def closed_too_early(right: Any) -> Any:
+    """Windows close before the epoch reaches their last moment."""
+    return lambda step, reached, out: right(step, min(reached + BOUND + 2, MAX_EPOCH), out)
+
+
+@pytest.mark.parametrize(
+    ("place", "method", "of"),
+    [
+        (JoinPanes, "__delitem__", panes_that_stay),
+        (JoinPanes, "__getitem__", one_side_is_read),
+        (JoinPanes, "__setitem__", one_pane_is_put),
+        (WindowJoin, "_close", closed_too_early),
+    ],
+)
+def test_p2_a_wrong_join_by_window_is_seen(place: Any, method: str, of: Callable[[Any], Any]) -> None:
+    assert wrong(windows.tumbling(SIZE), place, method, of)
 
 
 def test_sessions_pair_what_they_join() -> None:

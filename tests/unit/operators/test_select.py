@@ -185,3 +185,10 @@ def test_rows_with_moments_of_any_zone_are_one_column() -> None:
     for batches in ([Batch(rows)], [Batch([row]) for row in rows]):
         step = select("at").push(*batches)
         assert [row for batch in step.batches() for row in batch.values] == rows
+
+
+def test_all_fields_of_a_struct_become_columns() -> None:
+    rows = [{"figures": {"n": 1, "total": 5}, "day": 3}, {"figures": {"n": 2, "total": 9}, "day": 4}]
+    stream = mp.Job("job").source("rows", sources.Memory(rows))
+    fields = stream.select("fields", pl.col("figures").struct.field("*"), day="day")
+    assert mp.collect(fields) == [{"n": 1, "total": 5, "day": 3}, {"n": 2, "total": 9, "day": 4}]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -15,8 +15,19 @@ from hypothesis import strategies as st
 
 from malstrom_py import agg
 from malstrom_py.agg import Aggregation
+from malstrom_py.state import accelerator
 from malstrom_py.state.group_index import GroupIndex, NotColumnar
 from malstrom_py.state.groups import Groups
+from tests.unit.state.accelerators import PATHS, library_of
+
+
+@pytest.fixture(autouse=True, scope="module", params=PATHS)
+def path(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whether numpy or the accelerator runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accelerator, "library", lambda: library_of(request.param))
+        yield
+
 
 NAMES = ("count", "first", "last", "max", "mean", "min", "sum")
 
@@ -77,7 +88,7 @@ def check(groups: Groups, rows: RowPath) -> None:
         assert same(result.to_pylist()) == same([one.finish(state) for state in states.values()]), one
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_groups_are_the_row_path(data: st.DataObject) -> None:
     skips = data.draw(st.booleans())

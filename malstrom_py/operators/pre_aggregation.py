@@ -1,0 +1,107 @@
+"""Pre-aggregation: what the rows of one batch gather per key and pane goes to the key's owner instead of the rows (F5).
+
+Rule: nothing is kept from one batch to the next, so no epoch, barrier, marker or move has to wait for anything. States
+are merged only where that gives what the rows in order would: not sums of floats, nor the smallest of values with NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.agg import Aggregation
+from malstrom_py.data.batch import ColumnBatch
+from malstrom_py.data.row_form import PARTIALS
+from malstrom_py.operators.panes import split_by_span
+from malstrom_py.state.group_index import NotColumnar
+from malstrom_py.state.groups import Groups
+from malstrom_py.state.key_symbols import KeySymbols, SymbolIndex
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROWS_MIN: Final = 64
+_WORTH: Final = 0.5
+_PAUSE: Final = 15
+
+
+class PreAggregation:
+    """Makes of a batch the states of its keys in each pane. See `TimeWindows` for ``span``, ``origin`` and ``reach``.
+
+    >>> import pyarrow as pa
+    >>> from malstrom_py import agg
+    >>> combine = PreAggregation([agg.count()], 10, 0, 10)
+    >>> keys, times = pa.array(["ant", "bee", "ant"] * 100), pa.array([1, 2, 3] * 100)
+    >>> rows = ColumnBatch(pa.RecordBatch.from_pydict({"n": [0] * 300}), key_column=keys, time_column=times)
+    >>> states = combine(rows)
+    >>> states.keys, states.values, states.timestamps
+    (['ant', 'bee'], [(200,), (100,)], [3, 3])
+    """
+
+    def __init__(self, aggregations: Sequence[Aggregation[Any, Any]], span: int, origin: int, reach: int) -> None:
+        self._aggregations = aggregations
+        self._span, self._origin, self._reach = span, origin, reach
+        self._pause = 0
+        self._too_few = 0
+
+    def __call__(self, batch: ColumnBatch) -> ColumnBatch:
+        """Return the states of ``batch``, each at a time in its pane; or ``batch``, unless they are far fewer."""
+        rows = len(batch)
+        if rows < _ROWS_MIN or batch.form is PARTIALS:
+            return batch
+        if self._pause and rows < 2 * self._too_few:
+            self._pause -= 1
+            return batch
+        made = self._combined(batch)
+        if made is None or len(made) > _WORTH * rows:
+            self._pause, self._too_few = _PAUSE, rows
+            return batch
+        self._pause = 0
+        return made
+
+    def _combined(self, batch: ColumnBatch) -> ColumnBatch | None:
+        import numpy as np
+        import pyarrow as pa
+
+        keys, times, columns = batch.key_column, batch.time_column, columns_of(batch, self._aggregations)
+        if keys is None or times is None or columns is None:
+            return None
+        split = split_by_span(times, self._span, self._origin, reach=self._reach)
+        if split is None:
+            return None
+        numbers, moments = KeySymbols(), times.to_numpy()
+        try:
+            symbols = numbers.of(keys)
+            if split.order is not None:
+                symbols, moments = symbols[split.order.to_numpy()], moments[split.order.to_numpy()]
+                columns = [None if column is None else column.take(split.order) for column in columns]
+            made = []
+            for _, start, rows in split.spans:
+                groups = Groups(self._aggregations, SymbolIndex(numbers))
+                some = [None if column is None else column.slice(start, rows) for column in columns]
+                groups.fold(symbols[start : start + rows], some)
+                if not groups.is_exact:
+                    return None
+                made.append(
+                    (groups.keys(), groups.partials(), np.full(len(groups), moments[start : start + rows].max()))
+                )
+        except NotColumnar:
+            return None
+        partials = [pa.concat_arrays(column) for column in zip(*(states for _, states, _ in made), strict=True)]
+        return ColumnBatch(
+            pa.RecordBatch.from_arrays(partials, names=[str(number) for number in range(len(partials))]),
+            key_column=pa.concat_arrays([of_span for of_span, _, _ in made]),
+            time_column=pa.array(np.concatenate([at for _, _, at in made])),
+            form=PARTIALS,
+        )
+
+
+def columns_of(batch: ColumnBatch, aggregations: Sequence[Aggregation[Any, Any]]) -> list[Any] | None:
+    """Return the column of each aggregation's field, None for one that reads none; None if a column is missing."""
+    columns: list[pa.Array | None] = []
+    for one in aggregations:
+        column = batch.column(one.field) if isinstance(one.field, str) else None
+        if column is None and not one.blind:
+            return None
+        columns.append(None if one.blind else column)
+    return columns

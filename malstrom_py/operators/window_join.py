@@ -1,0 +1,415 @@
+"""``join``: pairs the records of two streams that have the same key and are in the same window, when it closes.
+
+Rules: a side of a pane has columns while all it gets are columns of one schema, keyed by a column; else it has rows, by
+key. Columns are paired without a Python object per row. To read the state of a key rows are made of them; when a key is
+taken or put, its pane has rows from then on. Pairs are the same either way, and in the same order for each key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from itertools import chain, repeat
+from math import gcd
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
+from malstrom_py.data.row_form import DICTS, SCALAR, form_of
+from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.join import How, Pair, pairs_of
+from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
+from malstrom_py.operators.stateless import spread
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NONE: Final[list[Any]] = [None]
+
+_RUNS_MAX: Final = 16
+"""Up to so many runs of rows of one pane, a batch is cut rather than sorted."""
+
+
+class Side:
+    """The records of one stream in a pane: ``rows``, key -> values in order of arrival, or ``blocks`` of columns."""
+
+    __slots__ = ("_counted", "_grouped", "_most", "_rows", "blocks")
+
+    def __init__(self) -> None:
+        self._rows: dict[Any, list[Any]] = {}
+        self.blocks: list[ColumnBatch] = []
+        self._grouped = self._counted = self._most = 0
+
+    def __len__(self) -> int:
+        """Return the number of keys or, of columns, that of the block with the most keys, without making rows."""
+        if not self.blocks:
+            return len(self._rows)
+        for block in self.blocks[self._counted :]:
+            self._most = max(self._most, len(block.key_column.unique()))  # type: ignore[union-attr]
+        self._counted = len(self.blocks)
+        return self._most
+
+    @property
+    def rows(self) -> Mapping[Any, list[Any]]:
+        """The records as rows, made of columns where they are not there; not to be changed."""
+        for block in self.blocks[self._grouped :]:
+            self._group(block.keys or [], block.values)
+        self._grouped = len(self.blocks)
+        return self._rows
+
+    @property
+    def own_rows(self) -> dict[Any, list[Any]]:
+        """The records as rows, to be changed: there are no columns from now on."""
+        _ = self.rows
+        self.blocks = []
+        self._grouped = self._counted = self._most = 0
+        return self._rows
+
+    def add_columns(self, batch: ColumnBatch) -> None:
+        """Add columns, keyed by a column."""
+        blocks = self.blocks
+        alike = not blocks or (blocks[0].columns.schema.equals(batch.columns.schema) and blocks[0].form is batch.form)
+        if alike and (blocks or not self._rows):
+            blocks.append(batch)
+        else:
+            self.add(batch.keys or [], batch.values)
+
+    def add(self, keys: Iterable[Any], values: Iterable[Any]) -> None:
+        """Add rows."""
+        _ = self.own_rows
+        self._group(keys, values)
+
+    def _group(self, keys: Iterable[Any], values: Iterable[Any]) -> None:
+        rows = self._rows
+        get = rows.get
+        for key, value in zip(keys, values, strict=True):
+            there = get(key)
+            if there is None:
+                rows[key] = [value]
+            else:
+                there.append(value)
+
+
+Pane = tuple[Side, Side]
+
+
+class JoinPanes(MutableMapping[Any, Any]):
+    """The records of keys, kept by pane: ``open`` is the start of a pane -> its sides.
+
+    As a mapping: key -> {start: (left values, right values)}.
+    """
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open: dict[int, Pane] = {}
+
+    def at(self, start: int) -> Pane:
+        """Return a pane, new if there is none."""
+        pane = self.open.get(start)
+        if pane is None:
+            pane = self.open[start] = (Side(), Side())
+        return pane
+
+    def __getitem__(self, key: Any) -> dict[int, Any]:
+        found = {}
+        for start, (left, right) in self.open.items():
+            lefts, rights = left.rows.get(key), right.rows.get(key)
+            if lefts is not None or rights is not None:
+                found[start] = (lefts or [], rights or [])
+        if not found:
+            raise KeyError(key)
+        return found
+
+    def __setitem__(self, key: Any, of_panes: Mapping[int, Any]) -> None:
+        for start, sides in of_panes.items():
+            for side, values in zip(self.at(start), sides, strict=True):
+                if values:
+                    side.own_rows[key] = [*values]
+
+    def __delitem__(self, key: Any) -> None:
+        if key not in self:
+            raise KeyError(key)
+        for pane in self.open.values():
+            for side in pane:
+                side.own_rows.pop(key, None)
+
+    def __contains__(self, key: object) -> bool:
+        return any(key in side.rows for pane in self.open.values() for side in pane)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from dict.fromkeys(chain.from_iterable(side.rows for pane in self.open.values() for side in pane))
+
+    def __reversed__(self) -> Iterator[Any]:
+        return iter(tuple(self)[::-1])
+
+    def __len__(self) -> int:
+        """Return the number of keys of the largest side, which is at most the number of keys."""
+        return max((len(side) for pane in self.open.values() for side in pane), default=0)
+
+
+class WindowJoin(StatefulOperator):
+    """Pairs the records of a key that are in the same tumbling or sliding window, when it closes.
+
+    State is kept by pane: the longest span of which all windows consist.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources, windows
+    >>> job = mp.Job("docs")
+    >>> def stream(name, times):
+    ...     timed = job.source(name, sources.Memory(times)).assign_timestamps(f"{name}-time", int)
+    ...     on_time, _ = timed.generate_epochs(f"{name}-epochs", mp.limit_out_of_orderness(5))
+    ...     return on_time.key_by(f"{name}-key", lambda time: "all")
+    >>> clicks, sales = stream("clicks", [1, 12, 30]), stream("sales", [5, 13])
+    >>> mp.collect(clicks.join("bought", sales, window=windows.tumbling(10)))
+    [Pair(left=1, right=5), Pair(left=12, right=13)]
+    """
+
+    two_sided = True
+    takes_columns = True
+
+    def __init__(self, context: StepContext, *, how: How, size: int, step: int, origin: int = 0) -> None:
+        super().__init__(context)
+        self._how = how
+        self._size, self._step, self._origin = size, step, origin
+        self._span = gcd(size, step)
+        self._panes = JoinPanes()
+        self.state.values = self._panes  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
+        self._reached = MIN_EPOCH
+
+    def continue_at(self, epoch: int) -> None:
+        self._reached = epoch
+
+    def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
+        if isinstance(batch, ColumnBatch) and _is_joined_as_columns(batch):
+            if self.state.tracked:
+                self.changes(keys_of(batch, self.context.step))
+            for start, part in self._parts_of_columns(batch):
+                self._panes.at(start)[side].add_columns(part)
+        else:
+            keys = keys_of(batch, self.context.step)
+            self.changes(keys)
+            try:
+                self._add(side, keys, batch.values, batch.timestamps or [])
+            except TypeError:
+                for key in keys:
+                    check_hashable(key, self.context.step)
+                raise
+        if self.state.untried:
+            self.state.try_first()
+
+    def _add(self, side: int, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> None:
+        span, origin = self._span, self._origin
+        first, last = ((time - origin) // span for time in (min(times), max(times)))
+        if first == last:
+            self._panes.at(first * span + origin)[side].add(keys, values)
+            return
+        rows: dict[int, tuple[list[Any], list[Any]]] = {}
+        for key, value, time in zip(keys, values, times, strict=True):
+            place = (time - origin) // span
+            part = rows.get(place)
+            if part is None:
+                part = rows[place] = ([], [])
+            part[0].append(key)
+            part[1].append(value)
+        for place in sorted(rows):
+            self._panes.at(place * span + origin)[side].add(*rows[place])
+
+    def _parts_of_columns(self, batch: ColumnBatch) -> Iterator[tuple[int, ColumnBatch]]:
+        """Yield the rows of ``batch`` by pane."""
+        import numpy as np
+
+        times = batch.time_column
+        places = (np.asarray(batch.timestamps if times is None else times, dtype=np.int64) - self._origin) // self._span
+        starts = np.flatnonzero(places[1:] != places[:-1]) + 1
+        if len(starts) < _RUNS_MAX:  # nearly in order: runs of rows, without a copy
+            ends = [*starts.tolist(), len(places)]
+            for first, last in zip([0, *ends], ends, strict=False):
+                yield (
+                    int(places[first]) * self._span + self._origin,
+                    batch if last - first == len(batch) else batch.cut(first, last),
+                )
+            return
+        for place in np.unique(places):
+            yield int(place) * self._span + self._origin, batch.take(_indices(np.flatnonzero(places == place)))
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        self._close(epoch.time, out)
+        out.forward(epoch)
+
+    def _close(self, reached: int, out: Outlet) -> None:
+        """Send the pairs of all windows whose last moment is at most ``reached``, and drop their state."""
+        panes, size, step = self._panes.open, self._size, self._step
+        while panes:
+            start = self._first_open(min(panes))
+            if start + size - 1 > reached:
+                break
+            inside = [panes[pane] for pane in sorted(panes) if start <= pane < start + size]
+            self._send(inside, start + size - 1, out)
+            for pane in [pane for pane in panes if pane < start + step]:
+                gone = panes.pop(pane)
+                if self.state.tracked:
+                    self.state.note({**gone[0].rows, **gone[1].rows})
+            self._reached = start + size - 1
+        self._reached = max(self._reached, reached)
+
+    def _first_open(self, pane: int) -> int:
+        """Return the start of the first window with ``pane`` that is not closed."""
+        last = pane - (pane - self._origin) % self._step
+        starts = range(last, pane - self._size, -self._step)
+        return next(start for start in reversed(starts) if start + self._size - 1 > self._reached)
+
+    def _send(self, panes: Sequence[Pane], time: int, out: Outlet) -> None:
+        lefts, rights = [pane[0] for pane in panes], [pane[1] for pane in panes]
+        if any(side.blocks for side in (*lefts, *rights)):
+            made = _columns_joined(lefts, rights, self._how)
+            if made is not None:
+                columns, keys = made
+                times = _repeated(time, columns.num_rows)
+                out.send(ColumnBatch(columns, key_column=keys, time_column=times, form=form_of(Pair)))
+                return
+        keys_sent, pairs = _rows_joined(_merged(lefts), _merged(rights), self._how)
+        out.send(Batch(pairs, keys=keys_sent, timestamps=[time] * len(pairs)))
+
+
+def _merged(sides: Sequence[Side]) -> Mapping[Any, list[Any]]:
+    """Return the rows of the same stream in several panes, in their order."""
+    if len(sides) == 1:
+        return sides[0].rows
+    merged: dict[Any, list[Any]] = {}
+    for side in sides:
+        for key, values in side.rows.items():
+            merged[key] = [*merged[key], *values] if key in merged else values
+    return merged
+
+
+def _rows_joined(
+    lefts: Mapping[Any, list[Any]], rights: Mapping[Any, list[Any]], how: How
+) -> tuple[list[Any], list[Pair[Any, Any]]]:
+    """Return the keys and the pairs."""
+    keys, counts = list[Any](), list[int]()
+    ones, others = list[Any](), list[Any]()
+    keeps, get = how != "inner", rights.get
+    for key, own in lefts.items():
+        partners = get(key)
+        if partners is None:
+            if not keeps:
+                continue
+            partners = _NONE
+        keys.append(key)
+        counts.append(len(own) * len(partners))
+        if len(own) == 1:
+            ones += repeat(own[0], len(partners))
+            others += partners
+        else:
+            ones += spread(own, [len(partners)] * len(own))
+            others += partners * len(own)
+    if how == "outer":
+        for key, partners in rights.items():
+            if key not in lefts:
+                keys.append(key)
+                counts.append(len(partners))
+                ones += repeat(None, len(partners))
+                others += partners
+    return spread(keys, counts), pairs_of(ones, others)
+
+
+# -- columns --
+
+
+def _is_joined_as_columns(batch: ColumnBatch) -> bool:
+    """Whether the rows are dicts or single values of columns, keyed by a column of strings or whole numbers."""
+    keys = batch.key_column
+    if keys is None or batch.form not in (DICTS, SCALAR) or not batch.columns.num_columns:
+        return False
+    kind = str(keys.type)
+    return kind in _KEYS
+
+
+_WHOLE: Final = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
+_KEYS: Final = _WHOLE | {"string", "large_string"}
+
+
+def _columns_joined(lefts: Sequence[Side], rights: Sequence[Side], how: How) -> tuple[pa.RecordBatch, Any] | None:
+    """Return the columns ``left`` and ``right`` of the pairs and their keys; None if a side has rows, or other keys."""
+    import pyarrow as pa
+
+    ours, theirs = _whole(lefts), _whole(rights)
+    if ours is None or theirs is None:
+        return None
+    (left_keys, left), (right_keys, right) = ours, theirs
+    if left_keys.type != right_keys.type and len(left_keys) and len(right_keys):
+        return None
+    keys = pa.concat_arrays([part for part in (left_keys, right_keys) if len(part)])
+    left_rows, right_rows, key_rows = _matches(keys, len(left_keys), how)
+    columns = [left.take(left_rows), right.take(right_rows)]
+    return pa.RecordBatch.from_arrays(columns, ["left", "right"]), keys.take(_indices(key_rows))
+
+
+def _matches(keys: pa.Array, middle: int, how: How) -> tuple[pa.Array, pa.Array, Any]:
+    """Return the rows of the pairs: in the left part of ``keys``, up to ``middle``, in the right one, and in ``keys``.
+
+    A row without a partner is null in the other part. The order is that of the left rows, then that of the right ones.
+    """
+    import numpy as np
+
+    codes = keys.dictionary_encode("encode").indices.to_numpy()
+    left, right = codes[:middle], codes[middle:]
+    size = int(codes.max()) + 1
+    counts = np.bincount(right, minlength=size)
+    order = np.argsort(right, kind="stable")
+    firsts = np.cumsum(counts) - counts
+    partners = counts[left]
+    shown = partners if how == "inner" else np.maximum(partners, 1)
+    left_rows = np.repeat(np.arange(middle), shown)
+    within = np.arange(len(left_rows)) - np.repeat(np.cumsum(shown) - shown, shown)
+    alone = np.repeat(partners == 0, shown)
+    places = np.where(alone, 0, np.repeat(firsts[left], shown) + within)
+    right_rows = order[places] if len(order) else np.zeros(len(places), dtype=np.int64)
+    key_rows, missing = left_rows, np.zeros(len(left_rows), dtype=bool)
+    if how == "outer":
+        rest = np.flatnonzero(np.bincount(left, minlength=size)[right] == 0)
+        key_rows = np.concatenate([left_rows, rest + middle])
+        missing = np.concatenate([missing, np.ones(len(rest), dtype=bool)])
+        alone = np.concatenate([alone, np.zeros(len(rest), dtype=bool)])
+        left_rows = np.concatenate([left_rows, np.zeros(len(rest), dtype=np.int64)])
+        right_rows = np.concatenate([right_rows, rest])
+    return _indices(left_rows, missing), _indices(right_rows, alone), key_rows
+
+
+def _whole(sides: Sequence[Side]) -> tuple[pa.Array, pa.Array] | None:
+    """Return the keys and the values of the same stream in several panes, each as one column; None if some are rows."""
+    import pyarrow as pa
+
+    blocks = [block for side in sides for block in side.blocks]
+    if any(side.rows for side in sides if not side.blocks):
+        return None
+    if not blocks:
+        return pa.array([], pa.int64()), pa.nulls(0)
+    first = blocks[0]
+    if any(not block.columns.schema.equals(first.columns.schema) or block.form is not first.form for block in blocks):
+        return None
+    keys = [_plain(block.key_column) for block in blocks]
+    if any(one.type != keys[0].type for one in keys):
+        return None
+    table = pa.Table.from_batches([block.columns for block in blocks]).combine_chunks()
+    (columns,) = table.to_batches()
+    return pa.concat_arrays(keys), columns.column(0) if first.form is SCALAR else columns.to_struct_array()
+
+
+def _plain(keys: Any) -> pa.Array:
+    """Return keys in the one type of their kind."""
+    import pyarrow as pa
+
+    return keys.cast(pa.int64() if str(keys.type) in _WHOLE else pa.large_string())
+
+
+def _indices(numbers: Any, missing: Any = None) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(numbers, mask=missing)
+
+
+def _repeated(time: int, count: int) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(min(time, MAX_EPOCH - 1), pa.int64()), count)

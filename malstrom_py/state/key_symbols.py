@@ -1,0 +1,233 @@
+"""The keys of several `Groups` as numbers: `KeySymbols` numbers the keys of a step once per batch, and a `SymbolIndex`
+gives those of one `Groups` their ids, without a Python object per key.
+
+Rule: a number means the same key in all indexes of a step, until `KeySymbols.forget` gives the keys that are left new
+numbers; then the indexes get them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.data.schema import ColumnKind
+from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, plain_keys
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Symbols = Any
+"""A vector of numbers of keys."""
+
+_FORGET_FROM: Final = 4096
+_SPARSE: Final = 32
+
+
+class KeySymbols:
+    """The numbers of the distinct keys of columns: of integers themselves, of other keys from 0 on.
+
+    >>> import pyarrow as pa
+    >>> symbols = KeySymbols()
+    >>> symbols.of(pa.array(["ann", "bob", None, "ann"])).tolist(), symbols.find(pa.array(["bob", "eve"])).tolist()
+    ([0, 1, 2, 0], [1, -1])
+    """
+
+    __slots__ = ("_chunks", "_index", "_room")
+
+    def __init__(self) -> None:
+        self._index: GroupIndex | None = None
+        """None: the keys are integers, or there are none yet and so no chunks."""
+        self._chunks: list[pa.Array] = []
+        self._room = _FORGET_FROM
+
+    def of(self, column: pa.Array) -> Symbols:
+        """Return the number of each key of ``column``; new keys get the next ones. Raises like `GroupIndex.ids`."""
+        import numpy as np
+
+        if self._index is None:
+            plain, kind = plain_keys(column, ColumnKind.INT if self._chunks else None)
+            if kind is ColumnKind.INT and not plain.null_count:
+                self._chunks = self._chunks or [plain.slice(0, 0)]
+                return plain.to_numpy()
+            if self._chunks:
+                raise NotColumnar("None among integers")
+            self._index = GroupIndex()
+        before = len(self._index)
+        rows = self._index.group(column)
+        if len(self._index) > before:
+            which = rows.which
+            firsts = np.empty(len(which), np.int64)
+            firsts[rows.codes[::-1]] = np.arange(len(rows) - 1, -1, -1)  # of equal places the last one counts
+            new = which >= before
+            self._chunks.append(_plain(column.take(_arrow(firsts[new][np.argsort(which[new])]))))
+        return rows.ids.astype(np.int64)  # what numpy takes places by without a conversion
+
+    def find(self, column: pa.Array) -> tuple[Symbols, Any]:
+        """Return the number of each key of ``column``, and whether it has one. Raises like `GroupIndex.find`."""
+        import numpy as np
+
+        if self._index is None:
+            column, _ = plain_keys(column, ColumnKind.INT)
+            known = column.is_valid().to_numpy(zero_copy_only=False)
+            return column.cast("int64").fill_null(0).to_numpy(), known if self._chunks else np.zeros(
+                len(column), np.bool_
+            )
+        symbols = self._index.find(column)
+        return symbols, symbols >= 0
+
+    def keys(self, symbols: Symbols) -> pa.Array:
+        """Return the keys of ``symbols``, as an int64, large_string or large_binary column."""
+        import pyarrow as pa
+
+        if self._index is None:
+            return pa.array(symbols)
+        if len(self._chunks) > 1:
+            kind = next((one.type for one in self._chunks if not pa.types.is_null(one.type)), pa.null())
+            self._chunks = [pa.concat_arrays([one.cast(kind) for one in self._chunks])]
+        return self._chunks[0].take(_arrow(symbols)) if self._chunks else pa.nulls(0)
+
+    def forget(self, indexes: Sequence[SymbolIndex]) -> None:
+        """Forget keys that none of ``indexes`` has, once there may be many: the cost per new key stays constant."""
+        import numpy as np
+
+        if not indexes:
+            self._index, self._chunks, self._room = None, [], _FORGET_FROM
+        if self._index is None or len(self._index) < self._room:
+            return
+        left = np.unique(np.concatenate([index.symbols for index in indexes]))
+        if 2 * len(left) <= len(self._index):
+            keys = self.keys(left)
+            self._index, self._chunks = GroupIndex(), []
+            self.of(keys)
+            for index in indexes:
+                index.renumber(np.searchsorted(left, index.symbols))
+        self._room = max(_FORGET_FROM, 2 * len(self._index))
+
+
+class SymbolIndex:
+    """The ids of the keys of one `Groups`, dense from 0 on, in the order of first arrival. Works as a `GroupIndex`, and
+    takes numbers of keys where that takes columns of keys.
+    """
+
+    __slots__ = ("_keys", "_order", "_sorted", "symbols")
+
+    def __init__(self, keys: KeySymbols) -> None:
+        import numpy as np
+
+        self._keys = keys
+        self.symbols: Symbols = np.zeros(0, np.int64)
+        """The number of the key of each id."""
+        self._order: Symbols = None
+        self._sorted: Symbols = self.symbols
+
+    def __len__(self) -> int:
+        return len(self.symbols)
+
+    def fresh(self) -> SymbolIndex:
+        """Return an empty index of the same keys."""
+        return SymbolIndex(self._keys)
+
+    def raw(self, ids: Any) -> Symbols:
+        """Return what `group` takes for the keys of ``ids``."""
+        return self.symbols[ids]
+
+    def group(self, keys: Any) -> GroupedRows:
+        """Return the rows of ``keys``, numbers or a column, which have ids from now on."""
+        import numpy as np
+
+        distinct, first, codes = _distinct(keys if isinstance(keys, np.ndarray) else self._keys.of(keys))
+        which = self._look_up(distinct)
+        if (new := np.flatnonzero(which < 0)).size:
+            which[new[np.argsort(first[new], kind="stable")]] = np.arange(len(self), len(self) + len(new))
+            symbols = np.empty(len(self) + len(new), np.int64)
+            symbols[: len(self)] = self.symbols
+            symbols[which[new]] = distinct[new]
+            if len(self):
+                self._set(symbols)
+            else:
+                self.symbols, self._sorted, self._order = symbols, distinct, which.copy()
+        return GroupedRows(which[codes], codes, which)
+
+    def find(self, column: pa.Array) -> Any:
+        """Return the id of each key of ``column``, -1 for a key without one. Raises like `GroupIndex.find`."""
+        import numpy as np
+
+        symbols, known = self._keys.find(column)
+        return np.where(known, self._look_up(symbols), -1)
+
+    def keys(self) -> pa.Array:
+        """Return the keys by id."""
+        return self._keys.keys(self.symbols)
+
+    def renumber(self, symbols: Symbols) -> None:
+        """Set the number of the key of each id."""
+        self._set(symbols)
+
+    def _set(self, symbols: Symbols) -> None:
+        self.symbols, self._order = symbols, None
+
+    def _look_up(self, symbols: Symbols) -> Any:
+        """Return the ids of ``symbols``, -1 for those without."""
+        import numpy as np
+
+        if not len(self.symbols):
+            return np.full(len(symbols), -1, np.int64)
+        if self._order is None:
+            self._order = np.argsort(self.symbols, kind="stable")
+            self._sorted = self.symbols[self._order]
+        places = np.minimum(np.searchsorted(self._sorted, symbols), len(self._sorted) - 1)
+        return np.where(self._sorted[places] == symbols, self._order[places], -1)
+
+
+def _distinct(symbols: Symbols) -> tuple[Symbols, Any, Any]:
+    """Return the distinct numbers, ascending, the first row of each, and per row the place among them."""
+    import numpy as np
+
+    n = len(symbols)
+    low, high = (int(symbols.min()), int(symbols.max())) if n else (0, -1)
+    if high - low > _SPARSE * n:
+        return _distinct_of_sparse(symbols)
+    offsets = symbols - low if low else symbols
+    first = np.full(high - low + 1, n, np.int64)
+    first[offsets[::-1]] = np.arange(n - 1, -1, -1, dtype=np.int64)  # of equal places the last one counts
+    there = np.flatnonzero(first < n)
+    if len(there) == len(first):
+        return there + low, first, offsets
+    places = np.empty(len(first), np.int64)
+    places[there] = np.arange(len(there), dtype=np.int64)
+    return there + low, first[there], places[offsets]
+
+
+def _distinct_of_sparse(symbols: Symbols) -> tuple[Symbols, Any, Any]:
+    import numpy as np
+
+    encoded = _arrow(symbols).dictionary_encode()
+    distinct, codes = encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
+    first = np.empty(len(distinct), np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1, dtype=np.int64)  # of equal places the last one counts
+    order = np.argsort(distinct)
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order), dtype=np.int64)
+    return distinct[order], first[order], places[codes]
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    import pyarrow as pa
+
+    column, kind = plain_keys(column, None)
+    if kind is None:
+        return pa.nulls(len(column))
+    return column if pa.types.is_integer(column.type) else column.cast(large_type(column.type))
+
+
+def large_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type of text or bytes in which keys are returned."""
+    import pyarrow as pa
+
+    return pa.large_string() if pa.types.is_string(type_) or pa.types.is_large_string(type_) else pa.large_binary()
+
+
+def _arrow(places: Any) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(places)

@@ -1,0 +1,36 @@
+"""Builds the accelerator for tests, where there is a C compiler, so that they run without an installation of it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from malstrom_py.state.accelerator import load
+from tests.tree import ROOT
+
+SOURCE: Final = ROOT / "malstrom_py" / "state" / "native" / "groups.c"
+COMPILER: Final = shutil.which("cc") or shutil.which("gcc")
+
+PATHS: Final = ["numpy", *(["C"] if COMPILER else [])]
+"""What may run: without a compiler numpy alone, as for those who install."""
+
+
+def compiled(target: Path, source: Path, *options: str) -> Path:
+    """Compile ``source`` to ``target``."""
+    command = [str(COMPILER), "-Wall", "-Wextra", "-Werror", *options, f"-I{SOURCE.parent}", "-o", str(target)]
+    done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+@cache
+def library_of(path: str) -> Any:
+    """The library that `malstrom_py.state.accelerator.library` should return for one of `PATHS`."""
+    if path == "numpy":
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        return load(compiled(Path(folder) / "groups.so", SOURCE, "-O1", "-shared", "-fPIC"))
