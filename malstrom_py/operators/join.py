@@ -31,13 +31,13 @@ class Pair(NamedTuple, Generic[L, R]):
     right: R
 
 
-_pair: Final[Callable[[tuple[Any, Any]], Pair[Any, Any]]] = partial(tuple.__new__, Pair)
+pair_of: Final[Callable[[tuple[Any, Any]], Pair[Any, Any]]] = partial(tuple.__new__, Pair)
 """Make a pair of a tuple, without a Python call."""
 
 
 def pairs_of(lefts: Iterable[Any], rights: Iterable[Any]) -> list[Pair[Any, Any]]:
     """Return the pairs of two columns, row by row."""
-    return list(map(_pair, zip(lefts, rights, strict=True)))
+    return list(map(pair_of, zip(lefts, rights, strict=True)))
 
 
 How = Literal["inner", "left", "outer"]

@@ -8,6 +8,7 @@ the records only, not on which epochs (watermarks) came. A key has a timer for t
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final, Literal
@@ -15,7 +16,7 @@ from typing import Any, Final, Literal
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.join import How, Pair
+from malstrom_py.operators.join import How, pair_of
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
 
 Direction = Literal["backward", "forward", "nearest"]
@@ -63,10 +64,9 @@ class TimeJoin(StatefulOperator):
         out.forward(epoch)
 
     def act_at(self, key: Any, state: list[Any], time: int) -> None:
-        """Set a timer of ``key`` if it has none that is as early."""
-        if state[-1] is None or time < state[-1]:
-            state[-1] = time
-            self.state.timers.set(key, time)
+        """Set a timer of ``key``, which has none that is as early."""
+        state[-1] = time
+        self.state.timers.set(key, time)
 
     def send(self, rows: list[Timed], out: Outlet) -> None:
         """Send records."""
@@ -75,12 +75,31 @@ class TimeJoin(StatefulOperator):
             out.send(Batch(values, keys=keys, timestamps=times))
 
 
-def _put(times: list[int], values: list[Any], time: int, value: Any) -> int:
-    """Insert a record after those that are not later; return its place."""
+def _put(state: list[Any], at: int, time: int, value: Any) -> int:
+    """Insert a record after those that are not later, into the times at ``at`` of a state; return its place.
+
+    An empty list is the empty tuple, which costs nothing: most keys have records of one side only.
+    """
+    times = state[at]
+    if not times:
+        state[at], state[at + 1] = [time], [value]
+        return 0
+    if times[-1] <= time:
+        times.append(time)
+        state[at + 1].append(value)
+        return len(times) - 1
     place = bisect_right(times, time)
     times.insert(place, time)
-    values.insert(place, value)
+    state[at + 1].insert(place, value)
     return place
+
+
+def _drop(state: list[Any], at: int, count: int) -> None:
+    """Drop the first ``count`` records."""
+    if count == len(state[at]):
+        state[at] = state[at + 1] = ()
+    elif count:
+        del state[at][:count], state[at + 1][:count]
 
 
 class IntervalJoin(TimeJoin):
@@ -89,7 +108,7 @@ class IntervalJoin(TimeJoin):
     The pair has the later of the two times. ``how``: records without a partner come once none can come any more, at
     their time + ``upper`` (left) or - ``lower`` (right), and not before their own time.
 
-    The state of a key is its left and its right records, each as times, values, and whether they are alone.
+    The state of a key is its left and then its right records, as times, values, and whether they are alone.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -113,45 +132,56 @@ class IntervalJoin(TimeJoin):
         keys = keys_of(batch, self.context.step)
         self.changes(keys)
         states, (low, high), stay, alone = self.state.values, self._spans[side], self._stay[side], self._alone
+        own, other = (3, 0) if side else (0, 3)
         found: list[Timed] = []
         for key, value, time in zip(keys, batch.values, batch.timestamps or (), strict=True):
             state = states.get(key)
             if state is None:
-                state = states[key] = [[[], [], []], [[], [], []], None]
-            there, partners, lonely = state[1 - side]
-            first = bisect_left(there, time + low)
-            last = bisect_right(there, time + high, first)
-            if first < last:
-                for at, partner in zip(there[first:last], partners[first:last], strict=True):
-                    found.append((max(at, time), key, Pair(partner, value) if side else Pair(value, partner)))
-                if alone[1 - side]:
-                    lonely[first:last] = repeat(False, last - first)
-            times, values, lonely = state[side]
-            place = _put(times, values, time, value)
+                state = states[key] = [(), (), (), (), (), (), None]
+            paired = False
+            if state[other]:
+                paired = self._pair(state, other, low + time, high + time, (time, key, value), found)
+            place = _put(state, own, time, value)
             if alone[side]:
-                lonely.insert(place, first == last)
-            self.act_at(key, state, min(time + stay, _LAST))
+                state[own + 2] = [*state[own + 2][:place], not paired, *state[own + 2][place:]]
+            moment, wake = time + stay, state[6]
+            if wake is None or moment < wake:
+                self.act_at(key, state, min(moment, _LAST))
         if self.state.untried:
             self.state.try_first()
         self.send(found, out)
 
+    def _pair(self, state: list[Any], at: int, low: int, high: int, row: Timed, found: list[Timed]) -> bool:
+        """Pair a row with the records of the other side, which is at ``at``, from ``low`` to ``high``."""
+        there = state[at]
+        first = bisect_left(there, low)
+        last = bisect_right(there, high, first)
+        if first == last:
+            return False
+        time, key, value = row
+        for moment, partner in zip(there[first:last], state[at + 1][first:last], strict=True):
+            found.append((max(moment, time), key, pair_of((value, partner) if at else (partner, value))))
+        if state[at + 2]:
+            state[at + 2][first:last] = repeat(False, last - first)
+        return True
+
     def act(self, key: Any, state: list[Any], reached: int, ended: list[Timed]) -> int | None:
         wakes = []
-        for side in (0, 1):
-            times, values, lonely = state[side]
-            stay = self._stay[side]
+        for side, at in ((0, 0), (1, 3)):
+            times, stay = state[at], self._stay[side]
             past = len(times) if reached >= _LAST else bisect_right(times, reached - stay)
-            if self._alone[side]:
-                for time, value, is_alone in zip(times[:past], values[:past], lonely[:past], strict=True):
+            if past and self._alone[side]:
+                for time, value, is_alone in zip(times[:past], state[at + 1], state[at + 2], strict=False):
                     if is_alone:
-                        ended.append((min(time + stay, _LAST), key, Pair(None, value) if side else Pair(value, None)))
-            del times[:past], values[:past], lonely[:past]
-            if times:
-                wakes.append(min(times[0] + stay, _LAST))
+                        ended.append((min(time + stay, _LAST), key, pair_of((None, value) if side else (value, None))))
+                state[at + 2] = state[at + 2][past:]
+            _drop(state, at, past)
+            if state[at]:
+                wakes.append(min(state[at][0] + stay, _LAST))
         return min(wakes, default=None)
 
     def empty(self, state: list[Any]) -> bool:
-        return not state[0][0] and not state[1][0]
+        return not state[0] and not state[3]
 
 
 class AsofJoin(TimeJoin):
@@ -189,15 +219,16 @@ class AsofJoin(TimeJoin):
         for key, value, time in zip(keys, batch.values, batch.timestamps or (), strict=True):
             state = states.get(key)
             if state is None:
-                state = states[key] = [[[], []], [[], []], None]
-            times, values = state[side]
-            _put(times, values, time, value)
-            self.act_at(key, state, time)
+                state = states[key] = [(), (), (), (), None]
+            _put(state, 2 * side, time, value)
+            wake = state[4]
+            if wake is None or time < wake:
+                self.act_at(key, state, time)
         if self.state.untried:
             self.state.try_first()
 
     def act(self, key: Any, state: list[Any], reached: int, ended: list[Timed]) -> int | None:
-        (times, values), (there, partners), _ = state
+        times, values, there, partners, _ = state
         past, wakes = 0, []
         for time, value in zip(times, values, strict=True):
             decided, place = self._partner(time, there)
@@ -206,17 +237,16 @@ class AsofJoin(TimeJoin):
                 break
             past += 1
             if place is not None:
-                ended.append((decided, key, Pair(value, partners[place])))
+                ended.append((decided, key, pair_of((value, partners[place]))))
             elif self._keeps:
-                ended.append((decided, key, Pair(value, None)))
-        del times[:past], values[:past]
-        first = min([reached + 1, *times[:1]])  # the earliest left record that may still need a partner
-        gone = len(there) if reached == MAX_EPOCH else self._gone(there, first)
-        del there[:gone], partners[:gone]
-        wakes += self._next_gone(there, reached)
+                ended.append((decided, key, pair_of((value, None))))
+        _drop(state, 0, past)
+        first = min([reached + 1, *state[0][:1]])  # the earliest left record that may still need a partner
+        _drop(state, 2, len(there) if reached == MAX_EPOCH else self._gone(there, first))
+        wakes += self._next_gone(state[2], reached)
         return min(wakes, default=None)
 
-    def _partner(self, time: int, there: list[int]) -> tuple[int, int | None]:
+    def _partner(self, time: int, there: Sequence[int]) -> tuple[int, int | None]:
         """Return when it is decided what the partner of a left record of ``time`` is, and its place, if it has one."""
         decided, place = (time + self._tolerance if self._ahead else time), None
         if self._back:
@@ -232,20 +262,20 @@ class AsofJoin(TimeJoin):
                 decided = min(decided, there[after])
         return min(decided, _LAST), place
 
-    def _gone(self, there: list[int], first: int) -> int:
+    def _gone(self, there: Sequence[int], first: int) -> int:
         """Return how many of the right records no left record at or after ``first`` can have as its partner."""
         gone = max(0, bisect_right(there, first) - 1) if self._back else bisect_left(there, first)
         return max(gone, bisect_left(there, first - self._tolerance))
 
-    def _next_gone(self, there: list[int], reached: int) -> list[int]:
+    def _next_gone(self, there: Sequence[int], reached: int) -> list[int]:
         """Return when the first of the right records may be dropped; nothing if it stays until another comes."""
         if not self._back:
-            moments = there[:1]
+            moments = [*there[:1]]
         else:
-            moments = there[1:2]
+            moments = [*there[1:2]]
             if self._tolerance < MAX_EPOCH:
                 moments += [time + self._tolerance for time in there[:1]]
         return [max(min(moments), reached + 1)] if moments else []
 
     def empty(self, state: list[Any]) -> bool:
-        return not state[0][0] and not state[1][0]
+        return not state[0] and not state[2]

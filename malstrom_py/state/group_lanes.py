@@ -1,11 +1,11 @@
-"""Lanes: the states of one aggregation by id, in arrays; one class per kind of aggregation.
+"""Lanes: the states of one aggregation by id, in arrays; here those that add: count, sum and mean.
 
 Rule: `Lane.check` and `Lane.check_merge` raise what can be raised, so that after them nothing fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from malstrom_py.agg import Aggregation
@@ -17,10 +17,8 @@ from malstrom_py.state.group_values import (
     Array,
     Values,
     arrow_of,
-    comparable,
     divided,
     dtype_of,
-    is_odd,
     largest_of,
     longer,
     numbers_of,
@@ -157,7 +155,7 @@ class Lane:
         raise NotImplementedError
 
 
-class _Count(Lane):
+class CountLane(Lane):
     """``has`` is not used without skip_nulls; with it a key without a count has the state None."""
 
     def __init__(self, aggregation: Aggregation[Any, Any]) -> None:
@@ -184,7 +182,7 @@ class _Count(Lane):
     def scan(self, rows: GroupedRows, values: Values | None) -> pa.Array:
         return arrow_of(kernels().running_count(rows, None if values is None else values.valid, self.seen), None, None)
 
-    def merge(self, other: _Count, ids: Array, theirs: Array) -> None:
+    def merge(self, other: CountLane, ids: Array, theirs: Array) -> None:
         self.seen[ids] += other.seen[theirs]
 
     def partial_values(self, columns: list[pa.Array]) -> Values:
@@ -226,7 +224,7 @@ def _counts(column: pa.Array, *, nulls: bool) -> Array:
     return values.data
 
 
-class _Sum(Lane):
+class SumLane(Lane):
     """``reach``: no total is further from 0."""
 
     def __init__(self, aggregation: Aggregation[Any, Any]) -> None:
@@ -292,14 +290,14 @@ class _Sum(Lane):
     def _has(self, ids: Array) -> Array | None:
         return self.has[ids] if self.skips else None
 
-    def check_sums(self, other: _Sum, ids: Array, theirs: Array) -> None:
+    def check_sums(self, other: SumLane, ids: Array, theirs: Array) -> None:
         if self.totals.dtype.kind != "f" and self.reach + other.reach >= SAFE:
             if len(theirs) and largest_of(self.totals) + largest_of(other.totals) >= SAFE:
                 raise NotColumnar("a sum may leave 64 bits")
             self.reach = largest_of(self.totals)
             other.reach = largest_of(other.totals)
 
-    def merge(self, other: _Sum, ids: Array, theirs: Array) -> None:
+    def merge(self, other: SumLane, ids: Array, theirs: Array) -> None:
         import numpy as np
 
         if self.type is None and other.type is not None:
@@ -369,7 +367,7 @@ class _Sum(Lane):
         return values.data, has if self.skips else None, values.type if values.any else None, seen
 
 
-class _Mean(_Sum):
+class MeanLane(SumLane):
     """A sum, and how many values it is of."""
 
     def __init__(self, aggregation: Aggregation[Any, Any]) -> None:
@@ -437,230 +435,3 @@ class _Mean(_Sum):
     def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
         seen, totals = columns
         return self._arrays_of_column(totals, _counts(seen, nulls=self.skips))
-
-
-class _Kept(Lane):
-    """Keeps one of the values: the base of min, max, first and last."""
-
-    def __init__(self, aggregation: Aggregation[Any, Any]) -> None:
-        import numpy as np
-
-        super().__init__(aggregation)
-        self.kept = np.zeros(CAPACITY, np.int64)
-
-    def values(self, column: pa.Array | None) -> Values | None:
-        return comparable(column)
-
-    def retype(self, type_: Any) -> None:
-        import numpy as np
-
-        super().retype(type_)
-        self.kept = np.full(len(self.kept), self.fields()["kept"], dtype_of(type_))
-
-    def finish(self, ids: Array) -> pa.Array:
-        return arrow_of(self.kept[ids], self.has[ids], self.type)
-
-    def _python(self, states: list[Any]) -> Any:
-        """Return values and type of what is not None."""
-        import pyarrow as pa
-
-        kinds = {type(state) for state in states if state is not None}
-        types = {int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-        if len(kinds) > 1 or kinds - set(types):
-            raise NotColumnar("values of several types, or of one that no array holds")
-        (kind,) = kinds or {int}
-        type_ = types[kind] if kinds else None
-        self.check_type(type_)
-        return typed([kind(0) if state is None else state for state in states], kind), type_
-
-    def _kept_of(self, column: pa.Array) -> tuple[Array, pa.DataType | None, Array]:
-        """Return the values of a column, their type if there is one, and which are not null."""
-        import numpy as np
-
-        values = comparable(column)
-        type_ = values.type if values.any else None
-        self.check_type(type_)
-        return values.data, type_, np.ones(len(values.data), np.bool_) if values.valid is None else values.valid
-
-    def set(self, ids: Array, arrays: Any) -> None:
-        kept, type_, has = arrays[:3]
-        if type_ is not None and self.type is None:
-            self.retype(type_)
-        if type_ is not None:
-            self.kept[ids] = kept
-        self.kept[ids[~has]] = self.fields()["kept"]
-        self.has[ids] = has
-
-
-class _Best(_Kept):
-    """``odd``: NaN or a zero with a sign may be there, for which numpy has other rules than Python."""
-
-    def __init__(self, aggregation: Aggregation[Any, Any], *, largest: bool) -> None:
-        super().__init__(aggregation)
-        self.largest = largest
-        self.odd = False
-        self.kept[:] = self.fields()["kept"]
-
-    def fields(self) -> dict[str, Any]:
-        """An absent value loses against all others."""
-        import numpy as np
-
-        if self.type is not None and dtype_of(self.type) == "float64":
-            return {"has": False, "kept": -np.inf if self.largest else np.inf}
-        return {"has": False, "kept": -(2**63) if self.largest else 2**63 - 1}
-
-    def values(self, column: pa.Array | None) -> Values | None:
-        values = comparable(column)
-        if values.valid is not None and not self.skips:
-            raise NotColumnar("None among values that are compared")
-        return values
-
-    @property
-    def is_exact(self) -> bool:
-        return not self.odd
-
-    def fold(self, rows: GroupedRows, values: Values) -> None:
-        self.learn(values)
-        if not values.any:
-            return
-        self.odd = self.odd or kernels().COMPARES_ALL or is_odd(values.data)
-        run = kernels()
-        fold = run.running_best if self.odd and not run.COMPARES_ALL else run.add_best
-        fold(rows, values.data, values.valid, self.kept, self.has, largest=self.largest)
-
-    def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
-        self.learn(values)
-        if not values.any:
-            return arrow_of(self.kept[rows.ids], self.has[rows.ids], self.type or values.type)
-        self.odd = self.odd or kernels().COMPARES_ALL or is_odd(values.data)
-        best, has = kernels().running_best(rows, values.data, values.valid, self.kept, self.has, largest=self.largest)
-        return arrow_of(best, None if values.valid is None else has, self.type)
-
-    def merge(self, other: _Best, ids: Array, theirs: Array) -> None:
-        if self.type is None and other.type is not None:
-            self.retype(other.type)
-        self.odd = self.odd or other.odd
-        if other.type is None:
-            return
-        ours, new = self.kept[ids], other.kept[theirs]
-        better = other.has[theirs] & (~self.has[ids] | ((new > ours) if self.largest else (new < ours)))
-        self.kept[ids[better]] = new[better]
-        self.has[ids[better]] = True
-
-    def states(self, ids: Array) -> list[Any]:
-        return python_values(self.finish(ids), "a state")
-
-    def arrays_of(self, states: list[Any]) -> Any:
-        import numpy as np
-
-        kept, type_ = self._python(states)
-        has = np.array([state is not None for state in states], np.bool_)
-        return kept, type_, has, len(kept) > 0 and is_odd(kept)
-
-    def set(self, ids: Array, arrays: Any) -> None:
-        super().set(ids, arrays)
-        self.odd = self.odd or arrays[3]
-
-    def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
-        kept, type_, has = self._kept_of(columns[0])
-        return kept, type_, has, is_odd(kept)
-
-
-class _Edge(_Kept):
-    """``none``: the value kept is None; ``knows_none``: there may be such."""
-
-    def __init__(self, aggregation: Aggregation[Any, Any], *, latest: bool) -> None:
-        import numpy as np
-
-        super().__init__(aggregation)
-        self.latest = latest
-        self.knows_none = False
-        self.none = np.zeros(CAPACITY, np.bool_)
-
-    def fields(self) -> dict[str, Any]:
-        return {"has": False, "kept": 0, "none": False}
-
-    def fold(self, rows: GroupedRows, values: Values) -> None:
-        self.scan(rows, values)
-
-    def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
-        import numpy as np
-
-        self.learn(values)
-        data = values.data.astype(self.kept.dtype, copy=False)
-        if self.skips or (values.valid is None and not self.knows_none):
-            (kept,), has = kernels().running_edge(rows, values.valid, self.has, [(data, self.kept)], latest=self.latest)
-        else:
-            self.knows_none = True
-            none = np.zeros(len(data), np.bool_) if values.valid is None else ~values.valid
-            pairs = [(data, self.kept), (none, self.none)]
-            (kept, is_none), has = kernels().running_edge(rows, None, self.has, pairs, latest=self.latest)
-            has = ~is_none
-        return arrow_of(kept, has, self.type or values.type)
-
-    def merge(self, other: _Edge, ids: Array, theirs: Array) -> None:
-        if self.type is None and other.type is not None:
-            self.retype(other.type)
-        new = other.has[theirs] if self.latest else other.has[theirs] & ~self.has[ids]
-        self.knows_none = self.knows_none or other.knows_none
-        self.none[ids[new]] = other.none[theirs[new]]
-        if other.type is not None:
-            self.kept[ids[new]] = other.kept[theirs[new]]
-        self.has[ids[new]] = True
-
-    def finish(self, ids: Array) -> pa.Array:
-        return arrow_of(self.kept[ids], self.has[ids] & ~self.none[ids], self.type)
-
-    def partial_states(self, columns: list[pa.Array]) -> list[Any]:
-        values = python_values(columns[0], "a state")
-        return [None if value is None and self.skips else (value,) for value in values]
-
-    def states(self, ids: Array) -> list[Any]:
-        values = python_values(self.finish(ids), "a state")
-        absent = None if self.skips else ()
-        return [(value,) if has else absent for value, has in zip(values, self.has[ids], strict=True)]
-
-    def arrays_of(self, states: list[Any]) -> Any:
-        import numpy as np
-
-        has = np.array([bool(state) for state in states], np.bool_)
-        values = [state[0] if state else None for state in states]
-        kept, type_ = self._python(values)
-        none = np.array([value is None for value in values], np.bool_) & has
-        return kept, type_, has, none
-
-    def set(self, ids: Array, arrays: Any) -> None:
-        super().set(ids, arrays)
-        self.none[ids] = arrays[3]
-        self.knows_none = self.knows_none or bool(arrays[3].any())
-
-    def columns(self, ids: Array) -> list[pa.Array]:
-        has = self.has[ids]
-        return [self.finish(ids), arrow_of(has, has, None)]
-
-    def shape(self, first: int) -> StoredShape:
-        return {"where": first + 1, "is": (first,), "else": None if self.skips else ()}
-
-    def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
-        column, there = columns
-        kept, type_, known = self._kept_of(column)
-        has = there.is_valid().to_numpy(zero_copy_only=False)
-        return kept, type_, has, has & ~known
-
-
-LANES: Final[dict[str | None, Callable[[Aggregation[Any, Any]], Lane]]] = {
-    "count": _Count,
-    "sum": _Sum,
-    "mean": _Mean,
-    "min": lambda one: _Best(one, largest=False),
-    "max": lambda one: _Best(one, largest=True),
-    "first": lambda one: _Edge(one, latest=False),
-    "last": lambda one: _Edge(one, latest=True),
-}
-
-
-def lane_of(one: Aggregation[Any, Any]) -> Lane:
-    """Return an empty lane for an aggregation. `NotColumnar` if it has none."""
-    if one.arrays not in LANES:
-        raise NotColumnar(f"agg.{one.name}")
-    return LANES[one.arrays](one)

@@ -8,7 +8,7 @@ of a move depends on the keys that leave. The index has every key that may have 
 state only by a record or by a chunk, so the keys found at first and those of later records are enough.
 
 If all steps of a region with state keep it in arrays, no keys are listed: each move looks for the keys of its slots in
-the arrays, and takes them by column. A step that has to go back to rows meanwhile is listed then.
+the arrays, and takes them by column. The keys of a step that goes back to rows during the rescale are listed then.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The state of steps on columns in snapshots and moves: what that of steps on rows is, whichever form each link has."""
+"""The state of steps on columns in snapshots and moves equals that of steps on rows, with links of any form in a chain."""
 
 from __future__ import annotations
 

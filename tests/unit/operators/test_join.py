@@ -92,6 +92,33 @@ def test_r4_p2_pairs_come_once_through_moves_losses_and_snapshots() -> None:
         assert found(out) == want, seed
 
 
+def as_columns(job: mp.Job, name: str, rows: list[Row]) -> Any:
+    made = job.source(name, sources.Memory([{"key": key, "time": time} for key, time in rows]))
+    timed = made.select(f"select-{name}", "key", "time").assign_timestamps(f"time-{name}", "time")
+    kept, _ = timed.generate_epochs(f"epochs-{name}", mp.limit_out_of_orderness(BOUND))
+    return kept.key_by(f"key-{name}", "key")
+
+
+@pytest.mark.parametrize("kind", ["window", "table"])
+def test_r4_p2_columns_are_joined_once_through_moves_losses_and_snapshots(kind: str) -> None:
+    left = [(f"k{number % 9}", number) for number in range(90)]
+    right = [(f"k{number % 6}", number * 4) for number in range(6)]
+    want = expected(left, right, "left")
+    if kind == "table":
+        want = Counter((key, (time, dict(right).get(key))) for key, time in left)
+    for seed in range(3):
+        job, out = mp.Job("join"), sinks.Memory()
+        sides = as_columns(job, "left", left), as_columns(job, "right", right)
+        if kind == "table":
+            joined = sides[0].join_table("join", sides[1], how="left", wait=True)
+        else:
+            joined = sides[0].join("join", sides[1], how="left", window=windows.tumbling(SIZE))
+        joined.map("times", lambda pair: (pair[0]["time"], pair[1] and pair[1]["time"])).sink("out", out)
+        kept = mp.Snapshots(MemoryStore(), interval_s=0.01) if seed % 2 else None
+        mp.Simulation(workers=2, seed=seed, crashes=seed % 2, snapshots=kept).run(job)
+        assert found(out) == want, seed
+
+
 def wrong(window: windows.Windows, place: Any, method: str, of: Callable[[Any], Any]) -> bool:
     """Return whether a wrong version of ``method`` is seen within some seeds."""
     left = [(f"k{number % 7}", number) for number in range(80)]
