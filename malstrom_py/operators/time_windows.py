@@ -14,7 +14,7 @@ from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.messages import MIN_EPOCH
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.data.row_form import PARTIALS
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Outlet, StepContext
@@ -203,7 +203,7 @@ class TimeWindows(WindowOperator):
         panes, size, step = self._panes.open, self._size, self._step
         while panes:
             start = min(panes) if self._whole else self._first_open(min(panes))
-            if start + size - 1 > reached:
+            if min(start + size - 1, MAX_EPOCH) > reached:
                 break
             states = self._states_of(start)
             for pane in [pane for pane in panes if pane == start or (not self._whole and pane < start + step)]:
@@ -220,6 +220,8 @@ class TimeWindows(WindowOperator):
 
     def _send(self, start: int, states: Pane, out: Outlet) -> None:
         end = start + self._size
+        if end > MAX_EPOCH:  # beyond what columns hold
+            states = self._panes.as_dict(states)
         if isinstance(states, dict):
             self._send_window(start, end, states, out)
         else:

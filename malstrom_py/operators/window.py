@@ -306,22 +306,30 @@ class WindowOperator(StatefulOperator):
                 failed += 1
 
     def _send_window(
-        self, start: int, end: int, states: Mapping[Any, Any], out: Outlet, *, update: bool = False
+        self,
+        start: int,
+        end: int,
+        states: Mapping[Any, Any],
+        out: Outlet,
+        *,
+        update: bool = False,
+        time: int | None = None,
     ) -> None:
-        """Send the results of one window, one per key."""
+        """Send the results of one window, one per key, at ``time``, by default the last moment of the window."""
         if states:
             finish = self._gathering.finish
             with self.failures.of_hook(self._gathering.function or finish):
                 values = list(states.values()) if finish is unchanged else list(map(finish, states.values()))
             timed = self.context.timed and not self._by_clock
+            times = [min(end, MAX_EPOCH) - 1 if time is None else time]
             keys = list(states)
             if self._gathering.spreads:
                 keys = spread(keys, list(map(len, values)))
                 records = list(chain.from_iterable(values))
-                out.send(Batch(records, keys=keys, timestamps=[end - 1] * len(records) if timed else None))
+                out.send(Batch(records, keys=keys, timestamps=times * len(records) if timed else None))
                 return
             results = list(map(_result, zip(repeat(start), repeat(end), values, repeat(update), strict=False)))
-            out.send(Batch(results, keys=keys, timestamps=[end - 1] * len(results) if timed else None))
+            out.send(Batch(results, keys=keys, timestamps=times * len(results) if timed else None))
 
 
 class SessionWindows(WindowOperator):
@@ -364,7 +372,7 @@ class SessionWindows(WindowOperator):
             session = [min([time, *(one[0] for one in near)]), max([time, *(one[1] for one in near)]), gathered[key]]
             sessions[key] = sorted([*(one for one in there if one not in near), session], key=itemgetter(0))
             if not near:
-                timers.set(key, time + gap - 1)
+                timers.set(key, min(time + gap - 1, MAX_EPOCH))
             if self._emit is not CLOSE:
                 self._changed[key] = self._changed.get(key, 0) + 1
 
@@ -385,12 +393,12 @@ class SessionWindows(WindowOperator):
         ended: dict[tuple[int, int], dict[Any, Any]] = {}
         for key in due:
             there = sessions.pop(key, ())
-            left = [one for one in there if one[1] + gap - 1 > reached]
+            left = [one for one in there if min(one[1] + gap - 1, MAX_EPOCH) > reached]
             for first, last, state in there[: len(there) - len(left)]:
                 ended.setdefault((last + gap, first), {})[key] = state
             if left:
                 sessions[key] = left
-                timers.set(key, left[0][1] + gap - 1)
+                timers.set(key, min(left[0][1] + gap - 1, MAX_EPOCH))
             else:
                 self._changed.pop(key, None)
         for end, start in sorted(ended):
@@ -439,11 +447,11 @@ class CountWindows(WindowOperator):
             states = self.state.values
             self.state.note(states)
             for key, window in states.items():
-                window[2] = max(window[2], out.passed())  # its records may be below the epochs sent since
-                self._send_full(key, window, out)
+                # The epochs sent since may have passed its records; this time has not been passed anywhere.
+                self._send_full(key, window, out, time=MAX_EPOCH - 1)
             states.clear()
 
-    def _send_full(self, key: Any, window: list[Any], out: Outlet) -> None:
+    def _send_full(self, key: Any, window: list[Any], out: Outlet, *, time: int | None = None) -> None:
         count, first, last, state = window
         start, end = (first, last + 1) if self.context.timed else (0, count)
-        self._send_window(start, end, {key: state}, out)
+        self._send_window(start, end, {key: state}, out, time=time)

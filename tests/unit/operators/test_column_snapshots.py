@@ -1,4 +1,4 @@
-"""The state of steps on columns in snapshots and moves equals that of steps on rows, with links of any form in a chain."""
+"""The state of steps on columns in snapshots and moves equals that of steps on rows, also in chains of mixed forms."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_r4_r5_columns_move_to_steps_of_either_form(first: Any) -> None:
         taker.push(first)
     before = held(giver, taker)
     chains = [[barrier(giver, "s1")], [barrier(taker, "s1")]]
-    message = Collect(dict.fromkeys(["a", "c", "nobody"]).keys())
+    message = Collect(dict.fromkeys(["a", "c", "unknown"]).keys())
     giver.push(message)
     taker.push(Acquire(message.states))
     assert [key for key, *_ in held(giver)] == ["b"]

@@ -269,3 +269,19 @@ def test_the_last_value_of_each_key_comes_once_at_the_end(kept: bool) -> None:
         snapshots: mp.Snapshots | None = mp.Snapshots(MemoryStore(), interval_s=0.001) if kept else None
         mp.Simulation(workers=2, seed=seed, snapshots=snapshots, crashes=seed % 3).run(job)
         assert out.by_key == want, seed
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("kind", [windows.tumbling(10), windows.sliding(10, 5), windows.session(10), windows.count(2)])
+def test_windows_of_what_is_sent_at_the_end_come_too(kind: Windows, *, columns: bool) -> None:
+    """An incomplete window by count ends after all epochs, and a window that would end after the last moment closes."""
+    times = mp.Job("ends").source("rows", sources.Memory([{"key": "a", "at": 5}, {"key": "b", "at": 50}]))
+    timed = times.assign_timestamps("at", "at")
+    on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(0))
+    threes = on_time.key_by("key", "key").window("threes", windows.count(3)).count()
+    last = threes.map("n", lambda window: {"n": window.value})
+    if columns:
+        last = last.select("columns", "n")
+    found = mp.collect(last.window("last", kind).sum("n"), batch=mp.Batching(rows_max=1))
+    per_key = 2 if kind == windows.sliding(10, 5) else 1
+    assert [result.value for result in found] == [1] * 2 * per_key
