@@ -186,7 +186,7 @@ def test_r4_r5_columns_move_to_steps_of_either_form(first: Any) -> None:
         assert content(chain) == held(step)
     with pytest.raises(InternalError, match="the key already has state here"):
         taker.push(Acquire(message.states))
-    empty = Collect({"no user": None}.keys())
+    empty = Collect({"unknown": None}.keys())
     giver.push(empty)
     assert empty.states == {}
 
