@@ -1,6 +1,6 @@
 """When the states of keys expire: a time to live after the last record of a key.
 
-Rules. The cost is per batch, and per key once in an eighth of the time to live. Keys are gathered in buckets by the
+Rules. No timer per key: keys are gathered in buckets by the
 time until which they live. Only the bucket that the limit has reached is put in order, so each key expires in time.
 """
 

@@ -120,7 +120,7 @@ def test_r4_r5_panes_move_to_steps_of_either_form(as_rows: bool) -> None:
     taker.push(rows_of(cells) if as_rows else columns_of(cells, "text", "int"))
     before = held(giver, taker)
     chains = [[barrier(giver, "s1")], [barrier(taker, "s1")]]
-    message = Collect(dict.fromkeys(["a", "c", "no user"]).keys())
+    message = Collect(dict.fromkeys(["a", "c", "unknown"]).keys())
     giver.push(message)
     taker.push(Acquire(message.states))
     assert same(held(giver, taker), before)
