@@ -427,7 +427,8 @@ class Distinct(KeyedOperator):
             try:
                 if column is not None:
                     if not isinstance(values, SeenValues):
-                        values = self.state.values = SeenValues.of(values.items())
+                        values = SeenValues.of(values.items())
+                        self.state.values = values
                     first = values.add(keys_column_of(batch), column)
                     if self.state.untried:
                         self.state.try_first()
