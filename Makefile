@@ -150,7 +150,7 @@ $(VENV)/.demo-spark: pyproject.toml | java
 	@$(PIP) install --editable '.[demo,ray,spark]'
 	@touch $(VENV)/.demo $(VENV)/.demo-ray $@
 
-$(VENV)/.dev: pyproject.toml | $(PY)
+$(VENV)/.dev: pyproject.toml setup.py malstrom_py/state/native/groups.c | $(PY)
 	@echo "Installing malstrom-py[dev,demo] into $(VENV) ..."
 	@$(PIP) install --editable '.[dev,demo]'
 	@touch $(VENV)/.demo $(VENV)/.demo-ray $(VENV)/.demo-spark $@
