@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from malstrom_py.builder.columns_read import columns_of
 from malstrom_py.builder.plan import SOURCE_REGION, Plan, Step
 
 
@@ -11,6 +12,8 @@ def explain(plan: Plan) -> str:
     lines = [f"job {plan.job} ({len(plan.steps)} steps, {plan.slots} slots)"]
     for rank, step in enumerate(plan.steps):
         notes = [step.detail] if step.detail else []
+        if (columns := columns_of(step)) is not None:
+            notes.append(f"reads the columns {', '.join(columns)}")
         if step.on_error != "fail":
             notes.append(f"on_error={step.on_error}")
         if step.kind == "key_by":

@@ -7,6 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
 
 from malstrom_py.builder import explain
+from malstrom_py.builder.columns_read import narrow_sources
 from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
 from malstrom_py.builder.plan import DEAD_LETTERS, Plan, Port, Step, StreamRef, Traits, ancestors, make_plan
 from malstrom_py.builder.regions import check_regions
@@ -107,7 +108,8 @@ class Job:
     def plan(self) -> Plan:
         """Return the checked graph; `PlanError` names the wrong step and what to do. Every runtime calls it first."""
         check_targets({name: _sink_of(step) for name, step in self._steps.items() if step.kind == "sink"})
-        return check_regions(make_plan(self.name, self.slots, list(self._steps.values()), self._types))
+        steps = narrow_sources(list(self._steps.values()))
+        return check_regions(make_plan(self.name, self.slots, steps, self._types))
 
     def explain(self) -> str:
         """Return the plan as text, one line per step."""
@@ -142,7 +144,7 @@ class Job:
         name = next(name for name in names if name not in self._steps)
         last = Step(name, "sink", partial(WriteSink, sink=sink), (stream.ref,), (), traits=stream.traits)
         steps = [*ancestors(list(self._steps.values()), {stream.ref.step}), last]
-        return check_regions(make_plan(self.name, self.slots, steps, self._types))
+        return check_regions(make_plan(self.name, self.slots, narrow_sources(steps), self._types))
 
 
 def _sink_of(step: Step) -> object:

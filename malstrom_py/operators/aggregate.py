@@ -23,7 +23,8 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.data.row_form import DICTS, SCALAR, RowForm, looked_up
 from malstrom_py.errors import InternalError
-from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.errors.text import column_of
+from malstrom_py.operators.base import ColumnsRead, Outlet, StepContext
 from malstrom_py.operators.column_figures import ColumnFigures, record_batch
 from malstrom_py.operators.failures import ErrorPolicy, call_rows
 from malstrom_py.operators.forgotten_return import watch_returns
@@ -44,6 +45,11 @@ class FieldValues:
         columns = [field for field in looking if isinstance(field, str)]
         self.names = list(dict.fromkeys(columns)) if len(columns) == len(looking) else None
         self._aggregations = aggregations
+
+    @property
+    def read(self) -> ColumnsRead | None:
+        """The columns read; None if whole values are."""
+        return None if self.names is None else ColumnsRead(frozenset(self.names))
 
     def of(self, batch: Batch, failures: ErrorPolicy, out: Outlet) -> tuple[Batch, list[Any]]:
         """Look up each field once: the rows where this succeeds, and one list of values per aggregation."""
@@ -78,6 +84,10 @@ class Aggregate(KeyedOperator):
     >>> mp.collect(numbers.aggregate("figures", n=agg.count(), least=agg.min(), mean=agg.mean()))
     [{'n': 1, 'least': 3, 'mean': 3.0}, {'n': 1, 'least': 4, 'mean': 4.0}, {'n': 2, 'least': 3, 'mean': 6.0}]
     """
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        return FieldValues([*options["aggregations"].values()]).read
 
     def __init__(self, context: StepContext, *, aggregations: Mapping[str, Aggregation[Any, Any]]) -> None:
         super().__init__(context)
@@ -254,6 +264,11 @@ class Figure(KeyedOperator):
 
     aggregation: Aggregation[Any, Any]
 
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        name = column_of(options.get("by"))
+        return None if name is None else ColumnsRead(frozenset((name,)))
+
     def __init__(
         self,
         context: StepContext,
@@ -294,6 +309,10 @@ class Count(Figure):
     aggregation = agg.count()
     needs_values = False
 
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead:
+        return ColumnsRead()
+
 
 class Sum(Figure):
     """Per record the sum of its key's values so far, or of what ``by`` (function or column name) takes of them."""
@@ -327,6 +346,10 @@ class Fold(Figure):
     """Per record ``fn(accumulated, value)``, from ``default()`` on. ``fn`` returns a new accumulation."""
 
     advice = "Name a column or a function with by=, or filter such values out before it"
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> None:
+        return None
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any], default: Callable[[], Any]) -> None:
         self.aggregation = Aggregation("fold", default, fn, _unmergeable, unchanged)
@@ -370,6 +393,11 @@ class Distinct(KeyedOperator):
     """
 
     advice = "Name a column or a function with by=, or filter such values out before it"
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        name = column_of(options.get("by"))
+        return None if name is None else ColumnsRead(frozenset((name,)), passes=True)
 
     def __init__(self, context: StepContext, *, by: Callable[[Any], Any] | None) -> None:
         super().__init__(context, function=by, by=by)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec
@@ -89,6 +89,18 @@ class StepContext:
     counters: Counters = field(default_factory=Counters)
     warned: set[str] = field(default_factory=set)
     at_close: list[Callable[[], None]] = field(default_factory=list, compare=False)
+
+
+class ColumnsRead(NamedTuple):
+    """The columns that a step reads of the values it takes.
+
+    ``passes``: whether it sends these values on, perhaps with more columns, ``made`` by it. Otherwise its values are
+    new, and later steps read no column of the old ones.
+    """
+
+    names: frozenset[str] = frozenset()
+    passes: bool = False
+    made: frozenset[str] = frozenset()
 
 
 class Operator:
@@ -200,6 +212,11 @@ class Operator:
     def resume(self, out: Outlet) -> int:
         """Send what is ready, and return the number of records and epochs. Not called while outputs are full."""
         return 0
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        """Return the columns that the step made with ``options`` reads; None if it needs whole values."""
+        return None
 
     takes_columns: bool = False
     """Whether the step reads columns of a `ColumnBatch`. If not, its rows are converted to Python values."""

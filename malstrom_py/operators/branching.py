@@ -11,7 +11,7 @@ from typing import Any, Final
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
-from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy, call_each, verdicts_of
 from malstrom_py.operators.forgotten_return import watch_returns
 
@@ -81,6 +81,10 @@ class Cloned(Operator):
 
     takes_columns = True
 
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead:
+        return ColumnsRead(passes=True)
+
     def __init__(self, context: StepContext, *, n: int) -> None:
         super().__init__(context)
         self._n = n
@@ -94,6 +98,10 @@ class Union(Operator):
     """Passes the records of all its inputs on, each input's in order."""
 
     takes_columns = True
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead:
+        return ColumnsRead(passes=True)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         out.send(batch)

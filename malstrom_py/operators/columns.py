@@ -15,7 +15,7 @@ from malstrom_py.data.row_form import fields_of
 from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.errors import OperatorError, PlanError
 from malstrom_py.errors.text import describe_function, list_fields
-from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy
 from malstrom_py.operators.keyed import keys_of
 
@@ -241,6 +241,11 @@ class FilterColumns(ColumnStep):
 
     takes_frames = True
 
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        names = roots_of([options["predicate"]])
+        return None if names is None else ColumnsRead(frozenset(names), passes=True)
+
     def __init__(self, context: StepContext, *, predicate: pl.Expr) -> None:
         super().__init__(context, names=roots_of([predicate]))
         self._mask = Expressions([predicate], lambda frame, exprs: frame.select(exprs), self.error)
@@ -326,6 +331,11 @@ class Select(ColumnStep):
 
     takes_frames = True
 
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        names = roots_of(options["expressions"])
+        return None if names is None else ColumnsRead(frozenset(names))
+
     def __init__(self, context: StepContext, *, expressions: Sequence[pl.Expr]) -> None:
         super().__init__(context, names=roots_of(expressions))
         self._select = Expressions(expressions, lambda frame, exprs: frame.select(exprs), self.error)
@@ -342,6 +352,14 @@ class WithColumns(ColumnStep):
     """
 
     takes_frames = True
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        names, expressions = roots_of(options["expressions"]), options["expressions"]
+        made = [expression.meta.output_name(raise_if_undetermined=False) for expression in expressions]
+        if names is None or None in made:
+            return None
+        return ColumnsRead(frozenset(names), passes=True, made=frozenset(map(str, made)))
 
     def __init__(self, context: StepContext, *, expressions: Sequence[pl.Expr]) -> None:
         super().__init__(context)

@@ -30,7 +30,7 @@ from malstrom_py.data.messages import (
 from malstrom_py.data.time import PER_SECOND, Unit, from_clock, to_time
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.errors.text import describe_function
-from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy, call_each
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ class AssignTimestamps(Operator):
     >>> mp.collect(readings.assign_timestamps("at", lambda r: r["at"], unit="s"))
     [{'at': 5}, {'at': 7}]
     """
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        column = options.get("column")
+        return None if column is None else ColumnsRead(frozenset((column,)), passes=True)
 
     def __init__(
         self,
@@ -161,6 +166,10 @@ class GenerateEpochs(Operator):
     """
 
     takes_columns = True
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead:
+        return ColumnsRead(passes=True)
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from malstrom_py.data.messages import PartMessage
 from malstrom_py.data.row_form import python_values
 from malstrom_py.errors import CodecError
 from malstrom_py.errors.text import describe_function
-from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy, call_each
 from malstrom_py.operators.forgotten_return import watch_returns
 
@@ -37,6 +37,11 @@ class KeyBy(Operator):
     >>> mp.collect(words.key_by("letter", lambda word: word[0]).count("seen"))
     [1, 1, 2]
     """
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        column = options.get("column")
+        return None if column is None else ColumnsRead(frozenset((column,)), passes=True)
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any], Any], column: str | None = None) -> None:
         super().__init__(context)

@@ -9,7 +9,7 @@ gets the snapshot's positions when it lists its parts.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from sys import getsizeof
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -34,6 +34,7 @@ from malstrom_py.operators.batch_sizing import BatchSize
 from malstrom_py.operators.failures import ErrorPolicy
 from malstrom_py.sources.base import (
     GrowingSource,
+    NarrowingSource,
     Part,
     PartitionedSource,
     PinnedGrowingSource,
@@ -215,8 +216,10 @@ class ReadSource(Operator):
     [1, 3, 2]
     """
 
-    def __init__(self, context: StepContext, *, source: Source[Any]) -> None:
+    def __init__(self, context: StepContext, *, source: Source[Any], columns: Collection[str] | None = None) -> None:
+        """``columns``: those of the records that the plan reads, of a `NarrowingSource`; None for all."""
         super().__init__(context)
+        self._columns = columns
         self._source = source
         self._failures = ErrorPolicy(context)
         self._waiting: deque[tuple[Part, Any]] = deque()
@@ -527,7 +530,10 @@ class ReadSource(Operator):
 
     def _build(self, part: Part, position: Any) -> SourcePart[Any]:
         if isinstance(self._source, PartitionedSource):
-            built = self._source.build_part(part, position)
+            if self._columns is not None and isinstance(self._source, NarrowingSource):
+                built = self._source.build_narrow_part(part, position, self._columns)
+            else:
+                built = self._source.build_part(part, position)
             wrong = missing_methods(built, self._source.build_part, _METHODS)
         else:
             worker = WorkerInfo(self.context.job, self.context.step, WorkerId(self.context.worker))

@@ -12,7 +12,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MIN_EPOCH, Epoch
 from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
-from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
 from malstrom_py.operators.failures import OWN, ErrorPolicy, call_each, kept_of, verdicts_of
 from malstrom_py.operators.forgotten_return import returns_values, watch_returns
 from malstrom_py.operators.keyed import keys_of
@@ -193,6 +193,10 @@ class InspectFrontier(Operator):
     """
 
     takes_columns = True
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead:
+        return ColumnsRead(passes=True)
 
     def __init__(self, context: StepContext, *, fn: Callable[[int], object]) -> None:
         super().__init__(context)

@@ -21,7 +21,7 @@ from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.data.time import from_clock
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.aggregate import FieldValues
-from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.base import ColumnsRead, Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
 from malstrom_py.operators.stateless import spread
 from malstrom_py.windows import WindowResult
@@ -220,6 +220,11 @@ _result: Final[Callable[[tuple[Any, ...]], WindowResult[Any]]] = partial(tuple._
 
 class WindowOperator(StatefulOperator):
     """The base of the window steps. ``by_clock``: windows go by the runtime's clock, in ms."""
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        gather = options.get("gather")  # a join has none
+        return None if gather is None else FieldValues(gather().aggregations).read
 
     def __init__(
         self, context: StepContext, *, gather: Callable[[], Gathering], emit: Emit = CLOSE, by_clock: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NewType, Protocol, TypeVar, runtime_checkable
 
 from malstrom_py.worker_context import WorkerInfo
@@ -67,6 +67,20 @@ class PartitionedSource(Protocol[V_co]):
 
     def build_part(self, part: Part, state: Any) -> SourcePart[V_co]:
         """Open ``part`` at the position ``state`` (from `SourcePart.snapshot`); at its start if None."""
+        ...
+
+
+@runtime_checkable
+class NarrowingSource(Protocol[V_co]):
+    """The additional methods of a source that can leave out columns which a plan does not read."""
+
+    @property
+    def is_narrowing(self) -> bool:
+        """Whether it can, with its options."""
+        ...
+
+    def build_narrow_part(self, part: Part, state: Any, columns: Collection[str]) -> SourcePart[V_co]:
+        """Open ``part`` as ``build_part`` does; only the items called ``columns`` of its dicts are read."""
         ...
 
 

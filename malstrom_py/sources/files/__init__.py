@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar, overload
 
@@ -245,6 +245,19 @@ class Files(Generic[V_co]):
         """Return whether a part at ``position`` is at its end."""
         return position["finished"] is True
 
+    @property
+    def is_narrowing(self) -> bool:
+        """Whether columns that a plan does not read are left out: of dicts from Parquet. Csv is checked as a whole."""
+        options = self._reading.options
+        return options.format == "parquet" and options.rows is dict and not options.follow
+
+    def build_narrow_part(self, part: Part, state: Any, columns: Collection[str]) -> SourcePart[V_co]:
+        """Build a part that reads ``columns`` only."""
+        section = section_of(part)
+        self._check_format(part, state)
+        built: SourcePart[V_co] = self._read(part, section, state, columns)
+        return built
+
     def build_part(self, part: Part, state: Any) -> SourcePart[V_co]:
         section = section_of(part)
         self._know_format([section.file])
@@ -254,7 +267,7 @@ class Files(Generic[V_co]):
         )
         return built
 
-    def _read(self, part: Part, section: Section, state: Any) -> LazyPart:
+    def _read(self, part: Part, section: Section, state: Any, only: Collection[str] | None = None) -> LazyPart:
         pinned = None
         if state is not None:
             self._check_split(part, section, state)
@@ -269,7 +282,7 @@ class Files(Generic[V_co]):
             remembered.update(schema=types.schema, first=types.first)
             with source_errors(part):
                 remembered["file"] = identity_of(self._reading.base / section.file)
-                return self._reading.open(part, section, types, position, remembered)
+                return self._reading.open(part, section, types, position, remembered, only=only)
 
         if state is None:
             state = {**remembered, "schema": self._types.schema, "first": self._types.first}

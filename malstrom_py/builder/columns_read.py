@@ -1,0 +1,65 @@
+"""The columns that a plan reads of its sources, derived from what each step declares (`Operator.columns_read`).
+
+Rule: a projection changes no result. It is derived only where every step, over all branches and up to where values end,
+names its columns; a function of a value, a sink, or a step whose records may become dead letters needs them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from malstrom_py.builder.plan import Step
+from malstrom_py.operators.base import ColumnsRead, Operator
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.sources.base import NarrowingSource
+
+
+def narrow_sources(steps: Sequence[Step]) -> list[Step]:
+    """Return ``steps`` with sources that read only the columns that the others read, where these are known."""
+    needed = columns_needed(steps)
+    return [_narrowed(step, needed[step.name]) if step.kind == "source" else step for step in steps]
+
+
+def columns_needed(steps: Sequence[Step]) -> dict[str, frozenset[str] | None]:
+    """Return for each step the columns of its output that others read: None for all. ``steps``: inputs come first."""
+    needed: dict[str, frozenset[str] | None] = {step.name: frozenset() for step in steps}
+    for step in reversed(steps):
+        own = _columns_of_input(step, needed[step.name])
+        for ref in step.inputs:
+            others = needed[ref.step]
+            needed[ref.step] = None if own is None or others is None else own | others
+    return needed
+
+
+def _columns_of_input(step: Step, of_output: frozenset[str] | None) -> frozenset[str] | None:
+    read = _read_by(step)
+    if read is None or not read.passes:
+        return None if read is None else read.names
+    return None if of_output is None else read.names | (of_output - read.made)
+
+
+def _read_by(step: Step) -> ColumnsRead | None:
+    if step.on_error == "dead-letter":
+        return None
+    factory: Any = step.factory
+    kind, options = (factory.func, factory.keywords) if isinstance(factory, partial) else (factory, {})
+    return kind.columns_read(**options) if isinstance(kind, type) and issubclass(kind, Operator) else None
+
+
+def columns_of(step: Step) -> list[str] | None:
+    """Return the columns that a source step of a plan reads; None if it reads all."""
+    columns = step.factory.keywords.get("columns") if isinstance(step.factory, partial) else None
+    return None if columns is None else sorted(columns)
+
+
+def _narrowed(step: Step, columns: frozenset[str] | None) -> Step:
+    factory = step.factory
+    if not columns or not isinstance(factory, partial) or factory.func is not ReadSource:
+        return step
+    source: Any = factory.keywords["source"]
+    if not isinstance(source, NarrowingSource) or not source.is_narrowing:
+        return step
+    return replace(step, factory=partial(factory, columns=columns))

@@ -1,0 +1,150 @@
+"""The columns that a plan reads, derived from its steps; and that a narrowed source changes no result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import agg, sinks, windows
+from malstrom_py.builder import job as job_module
+from malstrom_py.builder.columns_read import columns_of
+from malstrom_py.errors import OperatorError
+from malstrom_py.sources import Files, Memory
+
+Stream = mp.StreamBuilder[Any, Any]
+ROWS = [{"key": f"k{n % 3}", "value": n, "at": n * 1000, "other": "x" * n, "more": n / 2} for n in range(50)]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> str:
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "rows.parquet", row_group_size=20)
+    return str(tmp_path / "*.parquet")
+
+
+def timed(rows: Stream) -> Stream:
+    on_time, _ = rows.assign_timestamps("at", "at", unit="ms").generate_epochs(
+        "epochs", mp.limit_out_of_orderness(timedelta(seconds=1))
+    )
+    return on_time
+
+
+NARROW: dict[str, tuple[Callable[[Stream], Stream], list[str]]] = {
+    "sum": (lambda rows: rows.key_by("k", "key").sum("s", by="value"), ["key", "value"]),
+    "count": (lambda rows: rows.key_by("k", "key").count("n"), ["key"]),
+    "mean, finally": (lambda rows: rows.key_by("k", "key").mean("m", by="value").final(), ["key", "value"]),
+    "aggregate": (
+        lambda rows: rows.key_by("k", "key").aggregate(
+            "a", n=agg.count(), most=agg.max("value"), last=agg.last("more")
+        ),
+        ["key", "more", "value"],
+    ),
+    "select": (lambda rows: rows.select("few", "key", pl.col("value") * 2), ["key", "value"]),
+    "filter and select": (lambda rows: rows.filter("f", pl.col("more") > 3).select("few", "key"), ["key", "more"]),
+    "made columns": (
+        lambda rows: rows.with_columns("w", double=pl.col("value") * 2).key_by("k", "key").sum("s", by="double"),
+        ["key", "value"],
+    ),
+    "windows": (
+        lambda rows: timed(rows).key_by("k", "key").window("w", windows.tumbling(timedelta(seconds=5))).sum("value"),
+        ["at", "key", "value"],
+    ),
+    "union of branches": (
+        lambda rows: (
+            rows.filter("a", pl.col("value") > 9).union("u", rows.filter("b", pl.col("more") < 2)).select("s", "key")
+        ),
+        ["key", "more", "value"],
+    ),
+    "clones": (
+        lambda rows: rows.cloned("c", 2)[0].inspect_frontier("i", lambda _: None).select("s", "value"),
+        ["value"],
+    ),
+}
+WHOLE: dict[str, Callable[[Stream], Stream]] = {
+    "the rows themselves": lambda rows: rows,
+    "a function of a value": lambda rows: rows.key_by("k", "key").sum("s", by=lambda row: row["value"]),
+    "a key by a function": lambda rows: rows.key_by("k", lambda row: row["key"]).sum("s", by="value"),
+    "values that stay": lambda rows: rows.key_by("k", "key").distinct("d", by="value"),
+    "the last row": lambda rows: rows.key_by("k", "key").final(),
+    "a map before": lambda rows: rows.map("m", dict).key_by("k", "key").sum("s", by="value"),
+    "all columns": lambda rows: rows.select("all", pl.all()),
+    "batches": lambda rows: rows.map_batches("b", lambda batch: batch),
+    "dead letters": lambda rows: rows.key_by("k", "key", on_error="dead-letter").sum("s", by="value"),
+    "windows of rows": lambda rows: (
+        timed(rows).key_by("k", "key").window("w", windows.tumbling(timedelta(seconds=5))).collect()
+    ),
+}
+
+
+def read_by(build: Callable[[Stream], Stream], source: Any) -> list[str] | None:
+    """The columns that the plan says it reads."""
+    job = mp.Job("columns")
+    build(job.source("rows", source)).sink("out", sinks.Memory())
+    return columns_of(job.plan().steps[0])
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_a_plan_that_names_all_its_columns_reads_only_these(
+    name: str, files: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build, names = NARROW[name]
+    assert read_by(build, Files(files)) == names
+    narrowed = mp.collect(build(mp.Job("narrow").source("rows", Files(files))))
+    monkeypatch.setattr(job_module, "narrow_sources", lambda steps: steps)
+    assert narrowed == mp.collect(build(mp.Job("whole").source("rows", Files(files))))
+    assert narrowed
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_plan_that_needs_whole_values_reads_all_columns(name: str, files: str) -> None:
+    assert read_by(WHOLE[name], Files(files)) is None
+
+
+def test_branches_add_up(files: str) -> None:
+    job = mp.Job("branches")
+    rows = job.source("rows", Files(files))
+    rows.key_by("k", "key").sum("s", by="value").sink("sums", sinks.Memory())
+    rows.select("few", "more").sink("few-out", sinks.Memory())
+    assert columns_of(job.plan().steps[0]) == ["key", "more", "value"]
+    assert "reads the columns key, more, value" in job.explain()
+    rows.sink("all", sinks.Memory())
+    assert columns_of(job.plan().steps[0]) is None
+    assert "reads the columns" not in job.explain()
+
+
+def test_only_dicts_of_parquet_are_narrowed(files: str, tmp_path: Path) -> None:
+    build = NARROW["sum"][0]
+    assert read_by(build, Memory(ROWS)) is None
+    assert read_by(build, Files(tmp_path / "x.csv")) is None
+    assert read_by(build, Files(files, columns=["key", "value", "more"])) == ["key", "value"]
+    named = mp.collect(build(mp.Job("named").source("rows", Files(files, columns=["key", "value", "more"]))))
+    assert named == mp.collect(build(mp.Job("memory").source("rows", Memory(ROWS))))
+
+
+def test_columns_that_are_not_read_are_not_in_the_batches(files: str) -> None:
+    source = Files(files)
+    (name,) = source.list_parts()
+    part = source.build_narrow_part(name, None, ["value", "key"])
+    polled: Any = part.poll(4)
+    assert polled.schema.names == ["key", "value"]
+    position = part.snapshot()
+    part.close()
+    again = source.build_narrow_part(name, position, ["more"])
+    polled = again.poll(1)
+    assert polled.to_pylist() == [{"more": 2.0}]
+    again.close()
+
+
+def test_an_error_about_a_missing_column_lists_those_of_the_file(files: str) -> None:
+    job = mp.Job("missing")
+    job.source("rows", Files(files)).key_by("k", "key").sum("s", by="price").sink("out", sinks.Memory())
+    assert columns_of(job.plan().steps[0]) == ["key", "price"]
+    with pytest.raises(OperatorError, match="no column 'price', only 'key', 'value', 'at', 'other', 'more'"):
+        mp.run(job)
