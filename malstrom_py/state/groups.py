@@ -121,7 +121,7 @@ class Groups:
                 lane.check_merge(other)
                 lane.check_sums(other, of_part, theirs)
                 lane.merge(other, of_part, theirs)
-        made._mark(slice(len(made.index)))
+        made._mark(ids)
         return made
 
     @property
