@@ -85,7 +85,7 @@ class Job:
         former = former_name(renamed_from, name)
         ref = self.add(Step(name, "source", factory, (), ports, on_error, detail=short(source), renamed_from=former))
         if can_register(kind := getattr(source, "rows", None)):
-            with suppress(PlanError):  # a class that cannot be stored: a step that keeps such rows says so
+            with suppress(PlanError):  # a class that cannot be stored: a step that keeps such rows reports it
                 self._types.register(kind)  # type: ignore[type-var]  # it is a class
         return StreamBuilder(self, ref, Traits())
 
