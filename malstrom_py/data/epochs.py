@@ -166,7 +166,9 @@ class _BoundTracker:
 
         reach, top = self._bound + 1, self.epoch + self._bound + 1
         after = max(self.epoch, int(times.max()) - reach)
-        if int(times.min()) > after:  # above the epoch after the whole batch: on time in any order
+        smallest = int(times.min())
+        # Above the epoch after the whole batch: on time in any order; in order of time, above the one before it.
+        if smallest > after or (smallest > self.epoch and bool((times[1:] >= times[:-1]).all())):
             self.epoch = after
             return None
         if max(reach, top) > MAX_EPOCH:  # beyond what the array holds

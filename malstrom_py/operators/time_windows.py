@@ -105,17 +105,18 @@ class TimeWindows(WindowOperator):
         if not partials and len(spans) > _SPANS_FEW and len(batch) < _ROWS_FEW * len(spans):
             return False
         if order is not None:
-            keys, columns = keys.take(order), [None if column is None else column.take(order) for column in columns]
+            columns = [None if column is None else column.take(order) for column in columns]
             symbols = None if symbols is None else symbols[order.to_numpy()]
         for at, start, rows in spans:
             some = [None if column is None else column.slice(start, rows) for column in columns]
             if symbols is not None and self._panes.fold(at, symbols[start : start + rows], some, partials=partials):
                 continue
             if partials:
-                self._merge_rows(at, keys.slice(start, rows), some)
+                there = keys.slice(start, rows) if order is None else keys.take(order.slice(start, rows))
+                self._merge_rows(at, there, some)
             else:
-                there = batch.cut(start, start + rows) if order is None else batch.take(order.slice(start, rows))
-                self._add_rows(at, there, out)
+                cut = batch.cut(start, start + rows) if order is None else batch.take(order.slice(start, rows))
+                self._add_rows(at, cut, out)
         if self.state.untried:
             self.state.try_first()
         return True

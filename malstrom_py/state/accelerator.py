@@ -31,6 +31,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "ms_index_bytes": (_POINTER, [_POINTER]),
     "ms_index_numbers_ids": (_LONG, [_POINTER, _POINTER, _POINTER, _LONG, _LONG, _POINTER, _INT]),
     "ms_index_text_ids": (_LONG, [_POINTER, _POINTER, _POINTER, _INT, _POINTER, _LONG, _LONG, _POINTER, _INT]),
+    "ms_number": (_LONG, [_POINTER, _LONG, _LONG, _POINTER, _LONG, _POINTER, _POINTER]),
     "ms_sum_int": (None, [_POINTER, _POINTER, _LONG, _POINTER, _POINTER]),
     "ms_sum_float": (None, [_POINTER, _POINTER, _LONG, _POINTER, _POINTER]),
     "ms_count": (None, [_POINTER, _POINTER, _LONG, _POINTER, _POINTER]),

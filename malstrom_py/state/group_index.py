@@ -61,6 +61,11 @@ class GroupedRows:
         return self._which
 
     @property
+    def touched(self) -> Any:
+        """The distinct ids, each at least once: `which`, unless that must be made."""
+        return self.ids if self._which is None else self._which
+
+    @property
     def lengths(self) -> Any:
         """The number of rows of each of ``which``."""
         if self._lengths is None:

@@ -206,3 +206,22 @@ def mark(ids: Array, live: Array, changed: Array) -> None:
     """Set the flags of ``ids`` in both arrays."""
     live[ids] = True
     changed[ids] = True
+
+
+def number(symbols: Array, low: int, table: Array, known: int) -> tuple[Array, Array]:
+    """Return the id that ``table`` has for each of ``symbols``, which count from ``low``; those without one get the
+    next from ``known`` on, in the order of their first row, and are returned too.
+    """
+    import numpy as np
+
+    places = symbols - low if low else symbols
+    ids = table[places]
+    new = np.flatnonzero(ids < 0)
+    if not len(new):
+        return ids, symbols[:0]
+    places, rows = places[new], np.arange(len(new))
+    table[places[::-1]] = rows[::-1]  # of equal places the last one counts
+    added = places[np.flatnonzero(table[places] == rows)]
+    table[added] = np.arange(known, known + len(added))
+    ids[new] = table[places]
+    return ids, added + low

@@ -80,13 +80,13 @@ class Groups:
         rows, values = self._prepared(keys, columns)
         for lane, of_lane in zip(self._lanes, values, strict=True):
             lane.fold(rows, of_lane)
-        self._mark(rows.which)
+        self._mark(rows.touched)
 
     def scan(self, keys: pa.Array, columns: Sequence[pa.Array | None]) -> list[pa.Array]:
         """Add rows, as `fold`. Per aggregation return the result after each row."""
         rows, values = self._prepared(keys, columns)
         results = [lane.scan(rows, of_lane) for lane, of_lane in zip(self._lanes, values, strict=True)]
-        self._mark(rows.which)
+        self._mark(rows.touched)
         return results
 
     def merge(self, other: Groups) -> None:
@@ -143,7 +143,7 @@ class Groups:
             lane.check(rows, of_lane)
         for lane, of_lane in zip(self._lanes, values, strict=True):
             lane.fold_partials(rows, of_lane)
-        self._mark(rows.which)
+        self._mark(rows.touched)
 
     def partial_states(self, columns: Sequence[pa.Array]) -> list[list[Any]]:
         """Return per aggregation the states in ``columns`` of `partials`, as the row path holds them."""

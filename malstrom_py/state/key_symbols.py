@@ -22,6 +22,9 @@ Symbols = Any
 
 _FORGET_FROM: Final = 4096
 _SPARSE: Final = 32
+_TABLE_PER_KEY: Final = 8
+_TABLE_MIN: Final = 1 << 14
+"""The numbers that a table of ids spans, at most: so many per key, or so many."""
 
 
 class KeySymbols:
@@ -108,9 +111,11 @@ class KeySymbols:
 class SymbolIndex:
     """The ids of the keys of one `Groups`, dense from 0 on, in the order of first arrival. Works as a `GroupIndex`, and
     takes numbers of keys where that takes columns of keys.
+
+    While the numbers are close together, a table has their ids; otherwise they are sorted.
     """
 
-    __slots__ = ("_keys", "_order", "_sorted", "symbols")
+    __slots__ = ("_keys", "_low", "_order", "_sorted", "_span", "_table", "symbols")
 
     def __init__(self, keys: KeySymbols) -> None:
         import numpy as np
@@ -118,8 +123,11 @@ class SymbolIndex:
         self._keys = keys
         self.symbols: Symbols = np.zeros(0, np.int64)
         """The number of the key of each id."""
-        self._order: Symbols = None
-        self._sorted: Symbols = self.symbols
+        self._order: Any = None
+        self._sorted: Any = None
+        self._table: Any = None
+        self._low = 0
+        self._span = (0, -1)  # the smallest and largest number
 
     def __len__(self) -> int:
         return len(self.symbols)
@@ -136,19 +144,21 @@ class SymbolIndex:
         """Return the rows of ``keys``, numbers or a column, which have ids from now on."""
         import numpy as np
 
-        distinct, first, codes = _distinct(keys if isinstance(keys, np.ndarray) else self._keys.of(keys))
+        symbols = keys if isinstance(keys, np.ndarray) else self._keys.of(keys)
+        if len(symbols):
+            self._span_to(int(symbols.min()), int(symbols.max()))
+        if self._table is not None:
+            ids, added = accelerator.kernels().number(symbols, self._low, self._table, len(self))
+            if len(added):
+                self.symbols, self._order = np.concatenate([self.symbols, added]), None
+            return GroupedRows(ids)
+        distinct, first, codes = _distinct(symbols)
         which = self._look_up(distinct)
         if (new := np.flatnonzero(which < 0)).size:
-            which[new[np.argsort(first[new], kind="stable")]] = np.arange(len(self), len(self) + len(new))
-            symbols = np.empty(len(self) + len(new), np.int64)
-            symbols[: len(self)] = self.symbols
-            symbols[which[new]] = distinct[new]
-            if len(self):
-                self._set(symbols)
-            else:
-                self.symbols, self._sorted, self._order = symbols, distinct, which.copy()
-        # The accelerator takes 32 bits; numpy takes places by 64 without a conversion, in half the time.
-        which = which.astype(np.int64 if accelerator.library() is None else np.int32)
+            new = new[np.argsort(first[new])]
+            which[new] = np.arange(len(self), len(self) + len(new))
+            self.symbols, self._order = np.concatenate([self.symbols, distinct[new]]), None
+        which = which.astype(_dtype())
         return GroupedRows(which[codes], codes, which)
 
     def find(self, column: pa.Array) -> Any:
@@ -164,10 +174,23 @@ class SymbolIndex:
 
     def renumber(self, symbols: Symbols) -> None:
         """Set the number of the key of each id."""
-        self._set(symbols)
+        self.symbols, self._order, self._table = symbols, None, None
+        if len(symbols):
+            self._span_to(int(symbols.min()), int(symbols.max()))
 
-    def _set(self, symbols: Symbols) -> None:
-        self.symbols, self._order = symbols, None
+    def _span_to(self, low: int, high: int) -> None:
+        """Have room in the table for numbers from ``low`` to ``high``, or have no table."""
+        import numpy as np
+
+        if len(self):
+            low, high = min(low, self._span[0]), max(high, self._span[1])
+        self._span, room = (low, high), high - low + 1
+        if room > max(_TABLE_MIN, _TABLE_PER_KEY * len(self)):
+            self._table = None
+        elif self._table is None or low < self._low or high >= self._low + len(self._table):
+            self._low = max(low - room // 4, -(2**63))
+            self._table = np.full(room + room // 2, -1, _dtype())
+            self._table[self.symbols - self._low] = np.arange(len(self))
 
     def _look_up(self, symbols: Symbols) -> Any:
         """Return the ids of ``symbols``, -1 for those without."""
@@ -180,6 +203,13 @@ class SymbolIndex:
             self._sorted = self.symbols[self._order]
         places = np.minimum(np.searchsorted(self._sorted, symbols), len(self._sorted) - 1)
         return np.where(self._sorted[places] == symbols, self._order[places], -1)
+
+
+def _dtype() -> Any:
+    """Return the type of ids: the accelerator takes 32 bits, and numpy places of 64 in half the time."""
+    import numpy as np
+
+    return np.int64 if accelerator.library() is None else np.int32
 
 
 def _distinct(symbols: Symbols) -> tuple[Symbols, Any, Any]:

@@ -15,7 +15,17 @@ from malstrom_py.state.group_kernels import sums_fit
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["add_best", "add_count", "add_sum", "mark", "running_best", "running_count", "running_edge", "running_sum"]
+__all__ = [
+    "add_best",
+    "add_count",
+    "add_sum",
+    "mark",
+    "number",
+    "running_best",
+    "running_count",
+    "running_edge",
+    "running_sum",
+]
 __all__ += ["sums_fit"]
 
 COMPARES_ALL: Final = True
@@ -215,3 +225,16 @@ def mark(ids: Array, live: Array, changed: Array) -> None:
     native: Any = accelerator.library()
     ids = np.ascontiguousarray(ids, np.int32)
     native.ms_mark(_at(ids), len(ids), _at(live), _at(changed))
+
+
+def number(symbols: Array, low: int, table: Array, known: int) -> tuple[Array, Array]:
+    """Return the id that ``table`` has for each of ``symbols``, which count from ``low``; those without one get the
+    next from ``known`` on, in the order of their first row, and are returned too.
+    """
+    import numpy as np
+
+    native: Any = accelerator.library()
+    symbols = np.ascontiguousarray(symbols, np.int64)
+    ids, added = np.empty(len(symbols), np.int32), np.empty(min(len(symbols), len(table)), np.int64)
+    found = native.ms_number(_at(symbols), len(symbols), low, _at(table), known, _at(ids), _at(added))
+    return ids, added[:found]

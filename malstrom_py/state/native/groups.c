@@ -262,6 +262,22 @@ API int64_t ms_index_text_ids(Index *index, const uint8_t *data, const void *off
     return 0;
 }
 
+/* The id of each number in `table`, which begins at `low`; one without an id, -1, gets the next from `known` on and is
+   put into `added`. Returns how many were added. */
+API int64_t ms_number(const int64_t *numbers, int64_t n, int64_t low, int32_t *table, int64_t known, int32_t *ids,
+                      int64_t *added) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t *id = &table[numbers[i] - low];
+        if (*id < 0) {
+            *id = (int32_t)(known + found);
+            added[found++] = numbers[i];
+        }
+        ids[i] = *id;
+    }
+    return found;
+}
+
 /* ---- scans and folds: `out` gets what holds after each row, or is NULL ---- */
 
 API void ms_sum_int(const int32_t *ids, const uint64_t *values, int64_t n, uint64_t *totals, uint64_t *out) {

@@ -117,6 +117,15 @@ static void scan_round(void) {
     ms_edge_8(ids, (uint64_t *)values, valid, n, largest, (uint64_t *)best, has, (uint64_t *)out, there);
     ms_edge_1(ids, valid, NULL, n, largest, flags, has, there, (uint8_t *)out);
     ms_mark(ids, n, has, flags);
+    int64_t low = (int64_t)any(9) - 4, found;
+    int32_t *table = malloc((size_t)keys * 4), *numbered = malloc((size_t)n * 4 + 1);
+    int64_t *added = malloc((size_t)keys * 8);
+    for (int64_t i = 0; i < keys; i++) table[i] = -1;
+    for (int64_t i = 0; i < n; i++) values[i] = low + ids[i];
+    found = ms_number(values, n, low, table, 0, numbered, added);
+    for (int64_t i = 0; i < n; i++) check(numbered[i] < found && added[numbered[i]] == values[i], "not its number");
+    check(!ms_number(values, n, low, table, found, numbered, added), "a number is given twice");
+    free(table); free(numbered); free(added);
     free(ids); free(values); free(out); free(valid); free(there); free(has); free(flags);
     free(totals); free(best); free(seen);
 }

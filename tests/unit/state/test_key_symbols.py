@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from malstrom_py.state.group_index import GroupIndex, NotColumnar
 from malstrom_py.state.key_symbols import KeySymbols, SymbolIndex
 
-INTS = st.one_of(st.integers(-5, 5), st.sampled_from([2**63 - 1, -(2**63), 10**9, 10**9 + 1]))
+CLOSE = st.integers(-5, 5)
+INTS = st.one_of(CLOSE, st.sampled_from([9_000, 20_000, 2**63 - 1, -(2**63), 10**9, 10**9 + 1]))
 KEYS = st.one_of(
+    st.lists(st.lists(CLOSE, min_size=1, max_size=12), max_size=6),
     st.lists(st.lists(INTS, min_size=1, max_size=12), max_size=6),
     st.lists(st.lists(st.one_of(st.none(), INTS), min_size=1, max_size=12), max_size=6),
     st.lists(st.lists(st.sampled_from(["", "a", "ä", "🐜", None]), min_size=1, max_size=12), max_size=6),
@@ -41,6 +43,16 @@ def test_ids_are_those_of_an_index_of_columns(batches: list[list[Any]]) -> None:
             assert len(one) == len(other)
             assert one.keys().to_pylist() == other.keys().to_pylist()
             assert one.find(column).tolist() == other.find(column).tolist()
+
+
+def test_ids_stay_when_numbers_spread_and_close_up() -> None:
+    symbols, index = KeySymbols(), GroupIndex()
+    ours = SymbolIndex(symbols)
+    for keys in ([3, 1], [5_000, 1], [-9_000, 3], [70_000, 3], range(60_000), [-(2**63), 7, 70_000], [2**63 - 1, 5]):
+        column = pa.array(keys, pa.int64())
+        assert ours.group(symbols.of(column)).ids.tolist() == index.ids(column).tolist()
+        assert ours.find(column).tolist() == index.find(column).tolist()
+    assert ours.keys().equals(index.keys())
 
 
 def test_keys_that_no_index_has_are_forgotten_once_they_are_many() -> None:
