@@ -164,11 +164,10 @@ class Groups:
         """Return the keys of ``ids``, None: of all that have states, in the order of ids."""
         import pyarrow as pa
 
-        keys = self.index.keys()
+        keys: Any = self.index.keys()
         if ids is None:
-            ids = self.live()
-            if len(ids) == len(keys):
-                return keys
+            live: Any = self.live()
+            return keys if len(live) == len(self.index) else keys.take(pa.array(live))
         return keys.take(pa.array(ids))
 
     def find(self, keys: pa.Array) -> Array:
