@@ -91,7 +91,7 @@ WRONG: Final[dict[str, WrongProtocol]] = {
         ((FigureStates, "changed_columns", none_changed),), seed=12, shape="arrays"
     ),
     "changed panes are not noted": WrongProtocol(((Panes, "changed_columns", none_changed),), seed=6, shape="arrays"),
-    "partial states count twice": WrongProtocol(((Groups, "fold_partials", counted_twice),), shape="arrays"),
+    "partial states count twice": WrongProtocol(((Groups, "fold_partials", counted_twice),), seed=9, shape="arrays"),
     "partial states follow the epoch that closes them": WrongProtocol(
         ((Exchange, "on_batch", held), (Exchange, "on_epoch", after_the_epoch)), shape="arrays"
     ),
