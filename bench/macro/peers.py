@@ -171,6 +171,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs="+", choices=names, default=names, metavar="NAME", help=f"of {', '.join(names)}"
     )
+    parser.add_argument("--bytewax-reps", type=int, default=3, help="rounds with bytewax, the first ones")
     parser.add_argument("--bytewax", metavar="PYTHON", help="interpreter of an environment with bytewax")
     parser.add_argument(
         "--install-bytewax", action="store_true", help=f"make an environment with {BYTEWAX} for this run"

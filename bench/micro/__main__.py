@@ -12,6 +12,7 @@ from typing import Final
 
 from bench.micro import machine
 from bench.micro.changes import measure_changes
+from bench.micro.column_state import measure_column_state
 from bench.micro.dag import measure_dag
 from bench.micro.exchange import measure_exchange, measure_workers
 from bench.micro.executor_cost import BUDGET_US, node_cost_us
@@ -88,6 +89,7 @@ OTHERS: Final[dict[str, Callable[[int, int], list[str]]]] = {
     "workers": measure_workers,
     "state": lambda n, reps: measure_state(max(1, n // 2), reps),
     "changes": lambda n, reps: measure_changes(max(1, n // 4), reps),
+    "column-state": lambda n, reps: measure_column_state(reps),
 }
 """What is printed in lines below the table, of a number of records and of rounds."""
 

@@ -25,6 +25,8 @@ BOUND: Final = timedelta(seconds=1)
 """How far out of order events may be."""
 TEN_SECONDS: Final = timedelta(seconds=10)
 DAY: Final = timedelta(days=1)
+BID: Final = Events(0).table("bid").schema.names
+AUCTION: Final = Events(0).table("auction").schema.names
 LAST_SALES: Final = 10
 LOCAL: Final = ["OR", "ID", "CA"]
 PLACE: Final = ("name", "city", "state")
@@ -379,6 +381,15 @@ def q20(auctions: Stream, bids: Stream) -> Rows:
     return of_category.map("row", lambda both: {**both[0], **{f"auction_{name}": of for name, of in both[1].items()}})
 
 
+def q20_columns(auctions: Stream, bids: Stream) -> Rows:
+    """The same by Polars expressions of the pairs."""
+    expanded = bids.key_by("auction", "auction").join_table("bid-for", auctions.key_by("id", "id"), wait=True)
+    bid, auction = pl.col("left").struct, pl.col("right").struct
+    of_category = expanded.filter("category", auction.field("category") == 10)
+    fields = [bid.field(name) for name in BID]
+    return of_category.select("row", *fields, **{f"auction_{name}": auction.field(name) for name in AUCTION})
+
+
 QUERIES: Final[dict[str, Query]] = {
     query.__name__: query
     for query in (q0, q1, q2, q3, q4, q5, q6, q7, q8, q11, q12, q13, q14, q15, q16, q17, q18, q19, q20)
@@ -387,7 +398,7 @@ QUERIES: Final[dict[str, Query]] = {
 
 COLUMNS: Final[dict[str, Query]] = {
     query.__name__.removesuffix("_columns"): query
-    for query in (q1_columns, q2_columns, q3_columns, q14_columns, q15_columns, q16_columns, q17_columns)
+    for query in (q1_columns, q2_columns, q3_columns, q14_columns, q15_columns, q16_columns, q17_columns, q20_columns)
 }
 """Name -> query as written for columns, where that is different."""
 

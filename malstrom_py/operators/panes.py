@@ -194,7 +194,15 @@ class Panes(ManyValues):
         slots = np.concatenate([np.zeros(0, np.int64), *(part for _, part in parts)])
         return keys.take(pa.array(first)), slots[first]
 
-    def found(self, keys: pa.Array) -> pa.Array:
+    def take_image(self, keys: pa.Array) -> ColumnImage:
+        image = self.image(keys, None)
+        for _, groups in self._arrays():
+            ids = groups.find(keys)
+            groups.take(ids[ids >= 0])
+        return image._replace(gone=None, gone_slots=None)
+
+    def _with_states(self, keys: pa.Array) -> pa.Array:
+        """Return those of ``keys`` that have a state in a pane."""
         import numpy as np
         import pyarrow as pa
 
@@ -203,16 +211,14 @@ class Panes(ManyValues):
             there |= groups.find(keys) >= 0
         return keys.filter(pa.array(there))
 
-    def drop(self, keys: pa.Array) -> None:
-        for _, groups in self._arrays():
-            ids = groups.find(keys)
-            groups.take(ids[ids >= 0])
-
-    def put_image(self, image: ColumnImage) -> None:
+    def put_image(self, image: ColumnImage) -> pa.Array:
         import numpy as np
 
         if image.panes is None or image.shape != self._stored_shape():
             raise NotColumnar("states of another shape")
+        held = self._with_states(image.keys)
+        if len(held):
+            return held
         panes = image.panes.to_numpy()
         for pane in np.unique(panes).tolist():
             of_pane = image.take(np.flatnonzero(panes == pane))
@@ -225,6 +231,7 @@ class Panes(ManyValues):
                 """As rows."""
             keys, states = states_of(of_pane._replace(panes=None))
             self.rows_at(pane).update(zip(keys, states, strict=True))
+        return held
 
     def _stored_shape(self) -> StoredShape:
         shapes = Groups(self._aggregations).stored_shapes()

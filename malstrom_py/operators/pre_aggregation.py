@@ -14,6 +14,7 @@ from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.row_form import PARTIALS
 from malstrom_py.operators.panes import split_by_span
 from malstrom_py.state.group_index import NotColumnar
+from malstrom_py.state.group_values import is_odd
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.key_symbols import KeySymbols, SymbolIndex
 
@@ -64,7 +65,7 @@ class PreAggregation:
         import pyarrow as pa
 
         keys, times, columns = batch.key_column, batch.time_column, columns_of(batch, self._aggregations)
-        if keys is None or times is None or columns is None:
+        if keys is None or times is None or columns is None or any(map(_has_nan, self._aggregations, columns)):
             return None
         split = split_by_span(times, self._span, self._origin, reach=self._reach)
         if split is None:
@@ -105,3 +106,12 @@ def columns_of(batch: ColumnBatch, aggregations: Sequence[Aggregation[Any, Any]]
             return None
         columns.append(None if one.blind else column)
     return columns
+
+
+def _has_nan(one: Aggregation[Any, Any], column: pa.Array | None) -> bool:
+    """Return whether the smallest or largest of ``column`` depends on the order: NaN, or zeros with two signs."""
+    import pyarrow as pa
+
+    if one.arrays not in ("min", "max") or column is None or not pa.types.is_floating(column.type):
+        return False
+    return is_odd(column.fill_null(0).to_numpy(zero_copy_only=False))

@@ -316,6 +316,7 @@ class Opened:
 def _as_rows(image: ColumnImage) -> dict[bytes, bytes]:
     """Return key -> entry of an image: what a block of rows would hold. Columns hold no classes of the job."""
     codec = Codec()
+    merge_images([image])  # it finds keys that are there twice
     keys, states = states_of(image)
     gone = [] if image.gone is None else image.gone.to_pylist()
     forms = codec.encode_each_at_rest([*keys, *gone], step="", keys=[])

@@ -102,7 +102,7 @@ class Form:
     by_pane: bool = False
 
     def __hash__(self) -> int:
-        return hash((self.key, self.states, self.by_pane))  # a shape may be a list
+        return hash((len(self.states), self.by_pane))  # cheap: it is asked for each block; and a shape may be a list
 
     def stored(self) -> tuple[bytes, Shape]:
         """Return what an artefact keeps: an Arrow schema, as a message of Arrow IPC, and the shape."""
@@ -320,7 +320,7 @@ def read_blocks(form: Form, blocks: Iterable[tuple[int, int, bytes]]) -> ColumnI
     """Return the image of the ``blocks`` of one artefact, each with its slot and number of rows and keys.
 
     Raises:
-        SnapshotError: a block is damaged, or has a key twice.
+        SnapshotError: a block is damaged. `merge_images` finds out whether a key is there twice.
     """
     import numpy as np
     import pyarrow as pa
@@ -352,7 +352,6 @@ def read_blocks(form: Form, blocks: Iterable[tuple[int, int, bytes]]) -> ColumnI
         gone_slots = np.repeat(numbers, of_gone)
         gone, keys = keys.filter(pa.array(last)), keys.filter(pa.array(~last))
         image = image._replace(keys=keys, gone=gone, gone_slots=gone_slots)
-    _check(image)
     return image
 
 
@@ -421,22 +420,6 @@ class _Column:
         return array.cast(self._kind)
 
 
-def _check(image: ColumnImage) -> None:
-    """Raise `SnapshotError` if a key is there twice: in two rows, of one pane if there are panes, or also as gone."""
-    import pyarrow as pa
-
-    keys, _ = distinct(image.keys)
-    gone = 0 if image.gone is None else len(image.gone)
-    rows = keys
-    if image.panes is not None:
-        of_rows = pa.table({"key": image.keys, "pane": image.panes})
-        rows = of_rows.group_by(["key", "pane"], use_threads=False).aggregate([]).num_rows
-        if image.panes.null_count:
-            raise damaged("a row has no pane")
-    if rows != len(image.keys) or (gone and distinct(image.all_keys)[0] != keys + gone):
-        raise damaged("it holds a key twice")
-
-
 def distinct(keys: pa.Array[Any]) -> tuple[int, Numbers]:
     """Return the number of distinct keys, and per key the number of its value, from 0."""
     encoded = keys.dictionary_encode(null_encoding="encode")
@@ -456,25 +439,45 @@ def merge_images(images: Sequence[ColumnImage]) -> ColumnImage:
     import numpy as np
     import pyarrow as pa
 
-    first, *later = images
-    if not later and first.gone is None:
-        return first
-    rows = [len(image.keys) for image in images]
-    gone = [0 if image.gone is None else len(image.gone) for image in images]
+    first = images[0]
     several = pa.concat_arrays([image.keys for image in images])
-    without = [image.gone for image in images if image.gone is not None]
-    number, codes = distinct(pa.concat_arrays([several, *without]))
+    number, codes = distinct(pa.concat_arrays([several, *(image.gone for image in images if image.gone is not None)]))
     numbers = np.arange(len(images))
-    of_row, of_gone = np.repeat(numbers, rows), np.repeat(numbers, gone)
+    of_row = np.repeat(numbers, [len(image.keys) for image in images])
+    of_gone = np.repeat(numbers, [0 if image.gone is None else len(image.gone) for image in images])
+    panes = None
+    if first.panes is not None:
+        panes = pa.concat_arrays([image.panes for image in images if image.panes is not None])
+    _check(of_row * number + codes[: len(several)], of_gone * number + codes[len(several) :], panes)
+    if len(images) == 1 and not len(of_gone):
+        return first
     newest = np.full(number, -1)
-    np.maximum.at(newest, codes, np.concatenate([of_row, of_gone]))
+    np.maximum.at(newest, codes[len(several) :], of_gone)
+    np.maximum.at(newest, codes[: len(several)], of_row)
     stays = np.flatnonzero(newest[codes[: len(several)]] == of_row)
-    panes = (
-        None if first.panes is None else pa.concat_arrays([image.panes for image in images if image.panes is not None])
-    )
     states = [pa.concat_arrays(columns) for columns in zip(*(image.states for image in images), strict=True)]
     slots = np.concatenate([image.slots for image in images])
     return ColumnImage(several, slots, states, first.shape, panes).take(stays)
+
+
+def _check(rows: Numbers, gone: Numbers, panes: pa.Array[Any] | None) -> None:
+    """Raise `SnapshotError` if an artefact has a key twice: in two rows, of one pane if there are panes, or also gone.
+
+    ``rows`` and ``gone``: a number for each artefact and key.
+    """
+    import numpy as np
+
+    size = int(max(rows.max(initial=-1), gone.max(initial=-1))) + 1
+    times, gone_times = np.bincount(rows, minlength=size), np.bincount(gone, minlength=size)
+    if panes is not None:
+        if panes.null_count:
+            raise damaged("a row has no pane")
+        places = np.unique(panes.to_numpy(), return_inverse=True)[1]
+        several = len(np.unique(rows * (len(panes) + 1) + places)) < len(rows)
+    else:
+        several = times.max(initial=0) > 1
+    if several or gone_times.max(initial=0) > 1 or ((times > 0) & (gone_times > 0)).any():
+        raise damaged("it holds a key twice")
 
 
 # As Python values

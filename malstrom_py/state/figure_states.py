@@ -132,39 +132,45 @@ class FigureStates(ManyValues):
         groups.changed[ids] = False
         return [groups.keys(ids)]
 
-    def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
+    def image(self, keys: pa.Array | None, slots_of: SlotsOf) -> ColumnImage:
         import numpy as np
 
         groups = self._groups()
-        ids, gone, gone_slots = groups.live(), None, None
-        if keys is not None:
-            ids = groups.find(keys)
-            if (ids < 0).any():
-                gone = keys.filter(pa_flags(ids < 0))
-                gone_slots = np.array(slots_of(gone.to_pylist()) if slots_of else [0] * len(gone), np.int64)
-                ids = ids[ids >= 0]
-        shape = self._shape.stored(groups.stored_shapes())
-        slots = groups.slots(ids, slots_of) if slots_of else np.zeros(len(ids), np.int64)
-        image = ColumnImage(groups.keys(ids), slots, groups.columns(ids), shape, None, gone, gone_slots)
-        return image.without_absent()
+        if keys is None:
+            ids = groups.live()
+            return self._image_of(groups.keys(ids), ids, groups.slots(ids, slots_of)).without_absent()
+        found = groups.find(keys)
+        there = found >= 0
+        ids, gone = found[there], keys.filter(pa_flags(~there))
+        image = self._image_of(keys.filter(pa_flags(there)), ids, groups.slots(ids, slots_of))
+        gone_slots = np.array(slots_of(gone.to_pylist()) if len(gone) else [], np.int64)
+        return image._replace(gone=gone, gone_slots=gone_slots).without_absent()
+
+    def _image_of(self, keys: pa.Array, ids: Any, slots: Any) -> ColumnImage:
+        groups = self._groups()
+        return ColumnImage(keys, slots, groups.columns(ids), self._shape.stored(groups.stored_shapes()))
+
+    def take_image(self, keys: pa.Array) -> ColumnImage:
+        import numpy as np
+
+        groups = self._groups()
+        found = groups.find(keys)
+        there = found >= 0
+        ids = found[there]
+        image = self._image_of(keys.filter(pa_flags(there)), ids, np.zeros(len(ids), np.int64))
+        groups.take(ids)
+        return image
 
     def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
         return self._groups().in_slots(wanted, slots_of)
 
-    def found(self, keys: pa.Array) -> pa.Array:
-        return keys.filter(pa_flags(self._groups().find(keys) >= 0))
-
-    def drop(self, keys: pa.Array) -> None:
-        groups = self._groups()
-        groups.take(groups.find(keys))
-
-    def put_image(self, image: ColumnImage) -> None:
+    def put_image(self, image: ColumnImage) -> pa.Array:
         groups = self.groups
         if groups is None or image.shape != self._shape.stored(groups.stored_shapes()) or image.panes is not None:
             raise NotColumnar("states of another shape")
         if len(image.states) != len(groups.columns(groups.live()[:0])):
             raise NotColumnar("states of another shape")
-        groups.put_columns(image.keys, image.states)
+        return groups.put_columns(image.keys, image.states)
 
     def _groups(self) -> Groups:
         if self.groups is None:

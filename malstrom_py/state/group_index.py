@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 ROWS_OF_CODES: Final = 1 << 16
+"""As many groups are sorted by radix."""
+
+FEW: Final = 4 * ROWS_OF_CODES
+"""As many keys are looked up in an array."""
 
 _KINDS: Final = {ColumnKind.INT: int, ColumnKind.STR: str, ColumnKind.BYTES: bytes}
 
@@ -81,10 +85,10 @@ class GroupedRows:
         import numpy as np
 
         if self._order is None:
-            if self._codes is None:
-                self._count()
             sorts = self.ids if self._codes is None else self._codes
-            if not len(sorts) or sorts.max() < ROWS_OF_CODES:
+            if len(sorts) and sorts.max() >= ROWS_OF_CODES:
+                sorts = self.codes
+            if len(self.which) <= ROWS_OF_CODES:
                 sorts = sorts.astype(np.uint16)  # sorted by radix, at a sixth of the cost
             self._order = np.argsort(sorts, kind="stable")
         return self._order
@@ -226,7 +230,11 @@ class ArrowIndex:
         keys = _valid(coded.dictionary).to_pylist()
         codes = coded.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
         ids = self._many
-        found = [ids.setdefault(key, len(ids)) for key in keys] if add else [ids.get(key, -1) for key in keys]
+        found: list[Any] = list(map(ids.get, keys))
+        if None in found:
+            for place, known in enumerate(found):
+                if known is None:
+                    found[place] = ids.setdefault(keys[place], len(ids)) if add else -1
         which = np.array(found, np.int32)
         return GroupedRows(which[codes], codes, which)
 
@@ -244,7 +252,7 @@ class ArrowIndex:
             known = pa.concat_arrays([known, new])
             places = pc.call_function("index_in", [column], pc.SetLookupOptions(known, skip_nulls=False))
             self._few = known
-            if len(known) > ROWS_OF_CODES:
+            if len(known) > FEW:
                 self._many = {key: place for place, key in enumerate(known.to_pylist())}
                 self._few = None
         return GroupedRows(places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32, copy=False))

@@ -113,7 +113,7 @@ class Lane:
 
     @property
     def is_exact(self) -> bool:
-        """Whether adding in any order, in parts, gives the same states: not where floats are added, or NaN compared."""
+        """Whether adding in any order, in parts, gives the same states: not where floats are added."""
         return True
 
     def partials(self, ids: Array) -> list[pa.Array]:

@@ -121,7 +121,7 @@ class Groups:
                 lane.check_merge(other)
                 lane.check_sums(other, of_part, theirs)
                 lane.merge(other, of_part, theirs)
-        made._mark(slice(len(made.index)))
+        made._mark(ids)
         return made
 
     @property
@@ -210,17 +210,25 @@ class Groups:
             first += len(lane.columns(nothing))
         return shapes
 
-    def put_columns(self, keys: pa.Array, columns: Sequence[pa.Array]) -> None:
-        """Set the states of ``keys``, which differ, to what `columns` returned."""
+    def put_columns(self, keys: pa.Array, columns: Sequence[pa.Array]) -> pa.Array:
+        """Set the states of ``keys``, which differ, to what `columns` returned.
+
+        Return those of the keys that have states already: then nothing is set.
+        """
+        import pyarrow as pa
+
         left, arrays, nothing = list(columns), [], self.live()[:0]
         for lane in self._lanes:
             width = len(lane.columns(nothing))
             arrays.append(lane.arrays_of_columns(left[:width]))
             del left[:width]
         ids = self._grown(keys).ids
-        for lane, of_lane in zip(self._lanes, arrays, strict=True):
-            lane.set(ids, of_lane)
-        self._mark(ids)
+        held = keys.filter(pa.array(self._live[ids]))
+        if not len(held):
+            for lane, of_lane in zip(self._lanes, arrays, strict=True):
+                lane.set(ids, of_lane)
+            self._mark(ids)
+        return held
 
     def slots(self, ids: Array, slots_of: Callable[[Sequence[Any]], Sequence[int]]) -> Array:
         """Return the slots of the keys of ``ids``. ``slots_of`` is called for each key once; it is always the same."""

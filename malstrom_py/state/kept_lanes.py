@@ -101,10 +101,6 @@ class _Best(_Kept):
             raise NotColumnar("None among values that are compared")
         return values
 
-    @property
-    def is_exact(self) -> bool:
-        return not self.odd
-
     def fold(self, rows: GroupedRows, values: Values) -> None:
         self.learn(values)
         if not values.any:

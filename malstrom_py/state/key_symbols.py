@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.schema import ColumnKind
+from malstrom_py.state import accelerator
 from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, plain_keys
 
 if TYPE_CHECKING:
@@ -146,6 +147,8 @@ class SymbolIndex:
                 self._set(symbols)
             else:
                 self.symbols, self._sorted, self._order = symbols, distinct, which.copy()
+        # The accelerator takes 32 bits; numpy takes places by 64 without a conversion, in half the time.
+        which = which.astype(np.int64 if accelerator.library() is None else np.int32)
         return GroupedRows(which[codes], codes, which)
 
     def find(self, column: pa.Array) -> Any:

@@ -287,15 +287,14 @@ class KeyedState:
         values = self._columns()
         if values is None:
             raise NotColumnar("states that are in a dict")
-        found = values.found(keys)
-        image = storable(values.image(found, None))
+        taken = values.take_image(keys)
+        self.note_column(taken.keys if taken.panes is None else taken.keys.unique())
+        image = storable(taken.without_absent()._replace(gone=None, gone_slots=None))
         if image is None:
-            raise NotColumnar("states of types that no column stores")
-        values.drop(found)
-        self.note_column(found)
+            raise InternalError(f"step {self.step!r}: its arrays have a type that no column stores")
         if not len(image.keys):
             return None
-        sent = column_artefact(image._replace(gone=None, gone_slots=None), delta=False)
+        sent = column_artefact(image, delta=False)
         return self._codec.encode_in_flight(sent, step=self.step)
 
     def _collect_rows(self, taken: list[Any]) -> bytes | None:
@@ -463,12 +462,11 @@ class KeyedState:
         if values is None:
             return False
         try:
-            held = values.found(image.keys)
-            if len(held):
-                raise InternalError(f"step {self.step!r}: state of key {shown(held[0].as_py())} was {how}")
-            values.put_image(image)
+            held = values.put_image(image)
         except NotColumnar:
             return False
+        if len(held):
+            raise InternalError(f"step {self.step!r}: state of key {shown(held[0].as_py())} was {how}")
         self.values = values  # type: ignore[assignment]  # a mapping
         return True
 

@@ -52,25 +52,21 @@ class ManyValues(MutableMapping[Any, Any]):
         """Do as `changed_keys`, as columns; a key may be in several."""
         raise NotColumnar("values that are not in arrays")
 
-    def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
-        """Return the states of ``keys``, None: of all; those without state are gone.
-
-        ``slots_of`` is the same in all calls; None: the slots of the image are 0.
-        """
+    def image(self, keys: pa.Array | None, slots_of: SlotsOf) -> ColumnImage:
+        """Return the values of ``keys``, None: of all; those without are gone. ``slots_of`` never changes."""
         raise NotColumnar("values that are not in arrays")
 
     def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
         """Return the keys with state in ``wanted`` slots, and a vector of their slots. ``slots_of`` as of `image`."""
         raise NotColumnar("values that are not in arrays")
 
-    def found(self, keys: pa.Array) -> pa.Array:
-        """Return those of ``keys`` that have state."""
+    def take_image(self, keys: pa.Array) -> ColumnImage:
+        """Drop the values of ``keys``, and return them as `image` does. Their slots are 0."""
         raise NotColumnar("values that are not in arrays")
 
-    def drop(self, keys: pa.Array) -> None:
-        """Drop the states of ``keys``, which all have one."""
-        raise NotColumnar("values that are not in arrays")
+    def put_image(self, image: ColumnImage) -> pa.Array:
+        """Set the values of keys. Return those of the keys that have values already: then nothing is set.
 
-    def put_image(self, image: ColumnImage) -> None:
-        """Set the states of keys, which have none. After `NotColumnar` nothing has changed."""
+        After `NotColumnar` nothing has changed.
+        """
         raise NotColumnar("values that are not in arrays")

@@ -20,6 +20,7 @@ import pytest
 
 from malstrom_py import __version__
 from tests.tree import ROOT, modules
+from tests.unit.state.accelerators import COMPILER
 
 Python = Callable[..., str]
 """Runs the Python of a fresh environment with these arguments and returns what it printed."""
@@ -142,6 +143,11 @@ def test_a_build_does_not_need_the_links(tree: Path, archives: tuple[Path, Path]
         link.write_text("../" + link.name)  # what a zip archive makes of a link
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, linkless, cwd=tmp_path)
     assert names_in(next(tmp_path.glob("*.whl"))) == names_in(archives[1])
+
+
+def test_the_accelerator_is_built_where_there_is_a_compiler(python: Python) -> None:
+    said = python("-c", "from malstrom_py.state import accelerator; print(accelerator.library() is not None)")
+    assert said == f"{COMPILER is not None}\n"
 
 
 def test_every_module_is_found_once_installed(python: Python) -> None:

@@ -18,7 +18,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Acquire, AnyOf, Collect, Epoch, Interrogate
 from malstrom_py.data.row_form import SCALAR
 from malstrom_py.operators.aggregate import Aggregate, Count, Final, Max, Mean, Min, Sum
-from malstrom_py.operators.keyed import StatefulOperator
+from malstrom_py.operators.keyed import StatefulOperator, expiring
 from malstrom_py.state.figure_states import FigureStates
 from malstrom_py.testing import CapturingPersistenceBackend
 from malstrom_py.validation import field_getter
@@ -192,3 +192,16 @@ def test_moves_and_losses_change_no_figure() -> None:
         lost += result.incarnations - 1
     assert moved
     assert lost
+
+
+def test_states_that_expire_are_those_of_rows() -> None:
+    found = []
+    for in_columns in (True, False):
+        step = Stepped(partial(expiring, factory=partial(Sum, by=BY), ttl=5, by_clock=False), timed=True, keyed=True)
+        for time in (0, 3, 20):
+            keys, values, times = ["a", "b"], [1, 2], [time, time + 1]
+            batch = columns(keys, values, pa.int64()) if in_columns else rows(keys, values)
+            step.push(Epoch(time - 1), batch.with_timestamps(times))
+        found.append(step.rows())
+    assert found[0] == found[1]
+    assert [value for _, value, _ in found[0]] == [1, 2, 2, 4, 1, 2]

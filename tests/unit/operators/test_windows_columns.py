@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
@@ -24,6 +24,7 @@ from malstrom_py.operators.pre_aggregation import PreAggregation
 from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.window import Gathering, gather_all, gather_one
 from malstrom_py.snapshot.store import MemoryStore
+from malstrom_py.state import accelerator
 from malstrom_py.state.artefact import Opened
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.keyed_state import KeyedState
@@ -31,6 +32,7 @@ from malstrom_py.testing.exact import same
 from malstrom_py.windows import WindowResult, Windows
 from tests.unit.operators.stepping import Stepped
 from tests.unit.operators.test_window import BOUND, WINDOWS, Row, expected, found, steady
+from tests.unit.state.accelerators import PATHS, library_of
 
 Cell = tuple[Any, int, Any]
 """A key, a time, and a value."""
@@ -99,6 +101,14 @@ def runs(draw: st.DrawFn, times: st.SearchStrategy[int] = TIMES) -> tuple[str, s
     return keys, values, draw(st.lists(st.lists(cells, min_size=1, max_size=12), min_size=1, max_size=5))
 
 
+@pytest.fixture(autouse=True, scope="module", params=PATHS)
+def path(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whether numpy or the accelerator runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accelerator, "library", lambda: library_of(request.param))
+        yield
+
+
 def stepped(how: str, size: str, on_error: Any = "dead-letter") -> Stepped:
     length, step, origin = SIZES[size]
     factory = partial(TimeWindows, gather=HOW[how], size=length, step=step, origin=origin)
@@ -143,7 +153,7 @@ def alike(one: Stepped, *others: Stepped) -> None:
     assert letters == sorted(repr(letter.value) for other in others for letter in other.dead_letters)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(run=runs(), how=st.sampled_from(sorted(HOW)), size=st.sampled_from(sorted(SIZES)), closes=st.booleans())
 def test_columns_give_the_results_of_rows(
     run: tuple[str, str, list[list[Cell]]], how: str, size: str, closes: bool
@@ -167,7 +177,7 @@ def test_columns_give_the_results_of_rows(
     assert state_of(columns).keys() == set()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(run=runs(st.one_of(TIMES, FAR)), size=st.sampled_from(sorted(SIZES)))
 def test_times_at_the_ends_of_64_bits_go_by_rows(run: tuple[str, str, list[list[Cell]]], size: str) -> None:
     keys, values, batches = run
@@ -199,7 +209,7 @@ LAYOUTS = st.lists(st.sampled_from(["rows", "columns"]), min_size=8, max_size=8)
 MOVES = st.lists(st.sampled_from(["stays", "goes", "comes"]), min_size=8, max_size=8)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(run=runs(), how=st.sampled_from(sorted(HOW)), size=st.sampled_from(sorted(SIZES)), layouts=LAYOUTS, moves=MOVES)
 def test_state_moves_between_workers_in_any_layout(
     run: tuple[str, str, list[list[Cell]]], how: str, size: str, layouts: list[str], moves: list[str]
@@ -239,7 +249,7 @@ class Store:
         self.artefacts.append(state)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(run=runs(), how=st.sampled_from(sorted(HOW)), size=st.sampled_from(sorted(SIZES)), layouts=LAYOUTS)
 def test_s2_a_chain_of_deltas_restores_what_columns_gathered(
     run: tuple[str, str, list[list[Cell]]], how: str, size: str, layouts: list[str]
@@ -402,7 +412,7 @@ def combined(how: str, size: str, batch: ColumnBatch) -> ColumnBatch:
         return step.combine(batch) if step.combines else batch
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(run=runs(), how=st.sampled_from(sorted(HOW)), size=st.sampled_from(sorted(SIZES)), layouts=LAYOUTS)
 def test_f5_what_is_gathered_before_the_exchange_gives_the_same_results(
     run: tuple[str, str, list[list[Cell]]], how: str, size: str, layouts: list[str]
