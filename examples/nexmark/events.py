@@ -126,7 +126,8 @@ class EventPart:
 
     def __init__(self, events: Events, kind: Kind, part: int, position: int) -> None:
         self.length = _length(events, kind, part)
-        self._events, self._kind, self._part, self._position = events, kind, part, position
+        self._kind: Kind = kind
+        self._events, self._part, self._position = events, part, position
         self._batch: pa.RecordBatch | None = None
         self._begin = position
 

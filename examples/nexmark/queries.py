@@ -144,10 +144,15 @@ def q8(persons: Stream, auctions: Stream) -> Rows:
     )
 
 
+def as_kind(kind: str) -> Callable[[Row], tuple[str, Row]]:
+    """Return a function that puts ``kind`` before an event."""
+    return lambda event: (kind, event)
+
+
 def winning_bids(auctions: Stream, bids: Stream) -> mp.KeyedStreamBuilder[Any, Row]:
     """q9: the highest bid of each auction while it was open, when it closes; of equal ones the earliest."""
-    opened = in_time(auctions, "auctions").map("auction", lambda auction: ("auction", auction))
-    made = in_time(bids, "bids").map("bid", lambda bid: ("bid", bid))
+    opened = in_time(auctions, "auctions").map("auction", as_kind("auction"))
+    made = in_time(bids, "bids").map("bid", as_kind("bid"))
     both = opened.union("auctions-and-bids", made)
     return both.key_by("sale", lambda event: event[1]["id" if event[0] == "auction" else "auction"]).stateful_op(
         "winning", Closing()

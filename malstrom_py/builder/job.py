@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
@@ -83,10 +84,13 @@ class Job:
         factory = partial(ReadSource, source=source)
         former = former_name(renamed_from, name)
         ref = self.add(Step(name, "source", factory, (), ports, on_error, detail=short(source), renamed_from=former))
+        if can_register(kind := getattr(source, "rows", None)):
+            with suppress(PlanError):  # a class that cannot be stored: a step that keeps such rows says so
+                self._types.register(kind)  # type: ignore[type-var]  # it is a class
         return StreamBuilder(self, ref, Traits())
 
     def register_type(self, kind: C) -> C:
-        """Allow values and state of a class (dataclass, named tuple, Enum) to be persisted. Returns the class."""
+        """Allow values of a class (dataclass, msgspec.Struct, named tuple, Enum) to be persisted. Returns the class."""
         return self._types.register(kind)
 
     def register_state(self, kind: type) -> None:

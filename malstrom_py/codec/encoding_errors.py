@@ -10,6 +10,8 @@ import enum
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from malstrom_py.errors import CodecError, shown
 
 DEPTH_MAX: Final = 500
@@ -41,7 +43,8 @@ _BUILTINS = (bool, int, float, complex, str, bytes, bytearray, tuple, list, dict
 
 _LEGAL = (
     "None, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, date, time, datetime, timedelta, "
-    "Decimal, UUID, numpy scalars and arrays of numbers, and registered dataclasses, NamedTuples and Enums"
+    "Decimal, UUID, numpy scalars and arrays of numbers, and registered dataclasses, msgspec.Structs, NamedTuples and "
+    "Enums"
 )
 
 
@@ -74,7 +77,7 @@ def is_named_tuple(kind: type) -> bool:
 
 def not_encodable(kind: type) -> NotEncodable:
     """Return the error of a type that has no encoding: the reason and the remedy."""
-    if issubclass(kind, enum.Enum) or dataclasses.is_dataclass(kind) or is_named_tuple(kind):
+    if issubclass(kind, enum.Enum | msgspec.Struct) or dataclasses.is_dataclass(kind) or is_named_tuple(kind):
         return NotEncodable(kind, f"it is not registered. Call job.register_type({kind.__name__}) before the job runs")
     if kind is bytearray or kind is memoryview:
         return NotEncodable(kind, "it would come back as bytes. Store bytes(...) of it")

@@ -139,7 +139,7 @@ class _UnknownClass:
         raise NotEncodable(type(value), "its class is unknown here")
 
     def put_together(self, parts: Sequence[Any]) -> Any:
-        if self._kind in ("dataclass", "namedtuple"):
+        if self._kind in ("dataclass", "struct", "namedtuple"):
             return StoredObject(zip(self._fields, parts, strict=True))
         if self._kind in ("enum", "flag") and len(parts) == 1 and type(parts[0]) in (str, int):
             return parts[0]

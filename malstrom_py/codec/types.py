@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Final, Protocol, TypeVar
 
+import msgspec
+
 from malstrom_py.codec.encoding_errors import NotDecodable, NotEncodable, is_named_tuple, type_name
 from malstrom_py.errors import PlanError
 
@@ -34,7 +36,7 @@ class ClassCodec(Protocol):
         ...
 
     def put_together(self, parts: Sequence[Any]) -> Any:
-        """Return the value with these parts, without calling ``__init__`` or ``__new__`` of the class."""
+        """Return the value with these parts, without calling code of the class."""
         ...
 
 
@@ -69,6 +71,32 @@ class _DataclassType:
         for field, part in zip(self._fields, parts, strict=True):
             object.__setattr__(value, field, part)
         return value
+
+
+class _StructType:
+    """A ``msgspec.Struct``, encoded as its fields. It has no ``__post_init__``, so making it only sets them."""
+
+    def __init__(self, kind: type[msgspec.Struct]) -> None:
+        if hasattr(kind, "__post_init__"):
+            raise PlanError(
+                f"{type_name(kind)} has a __post_init__, which would run again when it is read from a snapshot: "
+                f"make it a dataclass, or do this work in a step"
+            )
+        self._kind = kind
+        self._fields = kind.__struct_fields__
+        self.name = stable_name(kind)
+        self.shape: Shape = ("struct", *self._fields)
+
+    def take_apart(self, value: Any) -> Iterable[Any]:
+        if getattr(value, "__dict__", None):
+            raise NotEncodable(self._kind, _LOST)
+        try:
+            return [getattr(value, field) for field in self._fields]
+        except AttributeError:
+            raise NotEncodable(self._kind, "one of its fields has no value. Give all fields a value") from None
+
+    def put_together(self, parts: Sequence[Any]) -> Any:
+        return self._kind(**dict(zip(self._fields, parts, strict=True)))
 
 
 class _NamedTupleType:
@@ -129,7 +157,7 @@ def stable_name(kind: type) -> str:
 
 
 class TypeTable:
-    """The classes of one job that state and snapshots may contain: dataclasses, NamedTuples and Enums.
+    """The classes of one job that state and snapshots may contain: dataclasses, Structs, NamedTuples and Enums.
 
     >>> from dataclasses import dataclass
     >>> types = TypeTable()
@@ -187,7 +215,7 @@ def can_register(kind: object) -> bool:
     (True, False)
     """
     return isinstance(kind, type) and (
-        issubclass(kind, enum.Enum) or is_named_tuple(kind) or dataclasses.is_dataclass(kind)
+        issubclass(kind, enum.Enum | msgspec.Struct) or is_named_tuple(kind) or dataclasses.is_dataclass(kind)
     )
 
 
@@ -195,13 +223,15 @@ def _entry_of(kind: Any) -> ClassCodec:
     if not can_register(kind):
         what = type_name(kind) if isinstance(kind, type) else f"a {type_name(type(kind))}"
         raise PlanError(
-            f"job.register_type takes dataclasses, NamedTuples and Enums, got {what}: make it one of these, because "
-            f"only their fields hold the whole value"
+            f"job.register_type takes dataclasses, msgspec.Structs, NamedTuples and Enums, got {what}: make it one of "
+            f"these, because only their fields hold the whole value"
         )
     if issubclass(kind, enum.Enum):
         return _EnumType(kind)
     if is_named_tuple(kind):
         return _NamedTupleType(kind)
+    if issubclass(kind, msgspec.Struct):
+        return _StructType(kind)
     try:
         return _DataclassType(kind)
     except TypeError as error:

@@ -143,9 +143,7 @@ def form_of(kind: Any) -> RowForm:
     name, fields = kind.__qualname__, class_fields(kind)
     if not fields:
         raise TypeError(f"{name} has no fields: give dict, tuple, a msgspec.Struct, a dataclass or a named tuple")
-    unset = (
-        [field.name for field in dataclasses.fields(kind) if not field.init] if dataclasses.is_dataclass(kind) else []
-    )
+    unset = [field.name for field in getattr(kind, "__dataclass_fields__", {}).values() if not field.init]
     if unset:
         raise TypeError(f"field {unset[0]!r} of {name} is not an argument of its constructor")
     plain = _keeps_its_arguments(kind)

@@ -16,19 +16,19 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.window import Gathering, SessionWindows
 
-L = TypeVar("L")
-R = TypeVar("R")
+L_co = TypeVar("L_co", covariant=True)
+R_co = TypeVar("R_co", covariant=True)
 
 
-class Pair(NamedTuple, Generic[L, R]):
+class Pair(NamedTuple, Generic[L_co, R_co]):
     """A result of a join: the tuple ``(left, right)`` of two values, None where a partner is missing.
 
     >>> Pair("desk", 30) == ("desk", 30), Pair("desk", 30).right
     (True, 30)
     """
 
-    left: L
-    right: R
+    left: L_co
+    right: R_co
 
 
 pair_of: Final[Callable[[tuple[Any, Any]], Pair[Any, Any]]] = partial(tuple.__new__, Pair)

@@ -109,7 +109,8 @@ class ColumnTable(MutableMapping[Any, Any]):
         ids = self._ids(batch) if waits else self._index.find(batch.key_column)
         if self._places is None:
             self._grow()
-        places = self._places[ids]  # the place of id -1 is the last one, which is -1
+        rows: Any = self._places
+        places = rows[ids]  # the place of id -1 is the last one, which is -1
         there = places >= 0
         if not there.all() and not (keeps and not waits):
             if waits:

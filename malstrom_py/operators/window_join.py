@@ -51,7 +51,7 @@ class WindowJoin(StatefulOperator):
 
     def __init__(self, context: StepContext, *, how: How, size: int, step: int, origin: int = 0) -> None:
         super().__init__(context)
-        self._how = how
+        self._how: How = how
         self._size, self._step, self._origin = size, step, origin
         self._span = gcd(size, step)
         self._panes = JoinPanes()

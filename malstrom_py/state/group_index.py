@@ -172,9 +172,10 @@ class GroupIndex:
 
         if self._index is None or self._kind is None:
             return pa.nulls(int(self._null))
-        if self._column is None or len(self._column) < len(self._index):
-            self._column = self._index.keys(_types()[self._kind])
-        return self._column
+        column: Any = self._column
+        if column is None or len(column) < len(self._index):
+            self._column = column = self._index.keys(_types()[self._kind])
+        return column
 
     def _rows(self, column: pa.Array, *, add: bool) -> GroupedRows:
         import numpy as np

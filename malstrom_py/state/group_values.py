@@ -29,11 +29,11 @@ class Values(NamedTuple):
         return len(self.data) > 0 and (self.valid is None or bool(self.valid.any()))
 
 
-def numbers_of(column: pa.Array | None) -> Values:
+def numbers_of(given: pa.Array | None) -> Values:
     """Return a column that can be added: ints, bools, which are 0 and 1, and floats."""
     import pyarrow as pa
 
-    column = _whole(column)
+    column: Any = _whole(given)
     kind = kind_of(column.type)
     if kind is ColumnKind.BOOL:
         return _values(column.cast(pa.int64()), pa.int64())
@@ -42,11 +42,11 @@ def numbers_of(column: pa.Array | None) -> Values:
     return comparable(column)
 
 
-def comparable(column: pa.Array | None) -> Values:
+def comparable(given: pa.Array | None) -> Values:
     """Return a column whose values arrays compare as Python does."""
     import pyarrow as pa
 
-    column = _whole(column)
+    column: Any = _whole(given)
     type_ = column.type
     kind = kind_of(type_)
     if kind is ColumnKind.NULL:
@@ -89,11 +89,12 @@ def _times(column: pa.Array) -> Values:
     return values
 
 
-def _whole(column: pa.Array | None) -> pa.Array:
+def _whole(given: pa.Array | None) -> pa.Array:
     import pyarrow as pa
 
-    if column is None:
+    if given is None:
         raise NotColumnar("no column of values")
+    column: Any = given
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column

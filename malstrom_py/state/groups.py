@@ -164,7 +164,7 @@ class Groups:
         """Return the keys of ``ids``, None: of all that have states, in the order of ids."""
         import pyarrow as pa
 
-        keys = self.index.keys()
+        keys: Any = self.index.keys()
         if ids is None:
             ids = self.live()
             if len(ids) == len(keys):

@@ -241,6 +241,11 @@ class Files(Generic[V_co]):
         remembered = files.remembered(any_there=bool(found))
         return [*remembered, *(section.part for file in new for section in self._reading.split(file))]
 
+    @property
+    def rows(self) -> type[Any]:
+        """The class of the values."""
+        return self._reading.options.rows
+
     def has_read(self, position: Any) -> bool:
         """Return whether a part at ``position`` is at its end."""
         return position["finished"] is True

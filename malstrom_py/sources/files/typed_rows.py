@@ -108,7 +108,8 @@ class RowMaker:
             column = batch.column(name)
             if column is not None and column.null_count:
                 nulls = pc.call_function("indices_nonzero", [column.is_null()])
-                found = dict.fromkeys(nulls.to_pylist(), name) | found
+                rows: list[int] = nulls.to_pylist()
+                found = {**dict.fromkeys(rows, str(name)), **found}
         return found
 
 

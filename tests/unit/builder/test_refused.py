@@ -209,7 +209,12 @@ CASES: list[Case] = [
     refused(r"step 'it': .* raised ValueError", keyed, "aggregate", "it", own=agg.custom(failing, max, max, int)),
     refused("on_error must be", keyed, "aggregate", "it", n=agg.count(), on_error="ignore"),
     *(
-        refused(r"job\.register_type takes dataclasses, NamedTuples and Enums, got", job, "register_type", kind)
+        refused(
+            r"job\.register_type takes dataclasses, msgspec.Structs, NamedTuples and Enums, got",
+            job,
+            "register_type",
+            kind,
+        )
         for kind in (Plain, int, dict, 7, "Plain", None)
     ),
 ]

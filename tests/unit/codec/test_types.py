@@ -8,6 +8,7 @@ import enum
 from typing import Any, NamedTuple
 
 import cloudpickle
+import msgspec
 import pytest
 
 from malstrom_py.codec.encoding_errors import NotDecodable, NotEncodable
@@ -62,7 +63,7 @@ class Failure(Exception):
 @pytest.mark.parametrize("kind", [Plain, dict, int, Stats(), len, "Stats"])
 def test_other_things_are_refused_with_a_remedy(kind: Any) -> None:
     assert not can_register(kind)
-    with pytest.raises(PlanError, match="takes dataclasses, NamedTuples and Enums"):
+    with pytest.raises(PlanError, match=r"takes dataclasses, msgspec\.Structs, NamedTuples and Enums"):
         TypeTable().register(kind)
 
 
@@ -158,3 +159,26 @@ def test_what_would_be_lost_is_refused() -> None:
         assert entry is not None
         with pytest.raises(NotEncodable, match=why):
             entry.take_apart(value)
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    room: str
+    heat: float = 20.0
+
+
+class Checked(msgspec.Struct):
+    room: str
+
+    def __post_init__(self) -> None:
+        self.room = self.room.upper()
+
+
+def test_a_struct_is_its_fields() -> None:
+    types = TypeTable()
+    types.register(Reading)
+    found = types.of_type(Reading)
+    assert found is not None
+    assert found.shape == ("struct", "room", "heat")
+    assert found.put_together(list(found.take_apart(Reading(room="attic")))) == Reading(room="attic")
+    with pytest.raises(PlanError, match=r"__post_init__, which would run again"):
+        types.register(Checked)
