@@ -69,9 +69,7 @@ def image_of(sides: Sequence[Rows | None], kinds: Sequence[Kind | None], slots_o
 
 def with_gone(image: ColumnImage, keys: pa.Array, slots_of: SlotsOf | None) -> ColumnImage:
     """Return ``image`` with those of ``keys`` that it lacks as gone."""
-    import pyarrow.compute as pc
-
-    gone = keys.filter(pc.invert(are_in(keys, image.keys)))
+    gone = keys.filter(are_in(keys, image.keys, inverted=True))
     return image._replace(gone=gone, gone_slots=slots_of_keys(gone, slots_of)) if len(gone) else image
 
 
@@ -88,7 +86,6 @@ def slots_of_keys(keys: pa.Array, slots_of: SlotsOf | None) -> Any:
 def rows_in(image: ColumnImage) -> tuple[list[Rows], list[Kind | None]]:
     """Return the rows of each stream, and what their values are. `NotColumnar` if the image is of another step."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     shape, states = image.shape, image.states
     if image.panes is None or type(shape) is not tuple or len(shape) != 4 or shape[:2] != (0, 1):
@@ -106,7 +103,7 @@ def rows_in(image: ColumnImage) -> tuple[list[Rows], list[Kind | None]]:
         if not all(type(place) is int for place in fields.values()):
             raise NotColumnar("states of another shape")
         values = pa.RecordBatch.from_arrays([states[place] for place in fields.values()], list(fields))
-        mask = pc.equal(states[1], side)
+        mask = pa.array(states[1].to_numpy() == side)
         if not fields:
             rows.append(Rows(image.keys[:0], states[0][:0], values))
             kinds.append(None)
@@ -122,13 +119,14 @@ def records_of(state: Mapping[int, Any]) -> Iterator[tuple[Any, int, Any]]:
         yield moment, side, right if side else left
 
 
-def are_in(keys: pa.Array, known: pa.Array) -> pa.Array:
-    """Return which of ``keys`` are ``known``. `NotColumnar` if they are of other types."""
+def are_in(keys: pa.Array, known: pa.Array, *, inverted: bool = False) -> pa.Array:
+    """Return which of ``keys`` are ``known`` or, ``inverted``, are not. `NotColumnar` if they are of other types."""
     import pyarrow.compute as pc
 
     if keys.null_count == len(keys):
         keys = _typed(keys, known.type)
-    return pc.is_in(keys, value_set=_typed(known, keys.type))
+    found = pc.call_function("is_in", [keys], pc.SetLookupOptions(_typed(known, keys.type), skip_nulls=False))
+    return pc.call_function("invert", [found]) if inverted else found
 
 
 def _typed(keys: pa.Array, kind: pa.DataType) -> pa.Array:

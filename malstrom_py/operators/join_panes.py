@@ -26,7 +26,7 @@ from malstrom_py.operators.join_image import (
     with_gone,
 )
 from malstrom_py.state.change_log import SlotsOf
-from malstrom_py.state.column_image import ColumnImage
+from malstrom_py.state.column_image import ColumnImage, storable
 from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.many_values import ManyValues
 
@@ -182,25 +182,32 @@ class JoinPanes(ManyValues):
         there = np.flatnonzero(np.isin(slots, list(wanted)))
         return keys.take(pa.array(there)), slots[there]
 
-    def found(self, keys: pa.Array) -> pa.Array:
-        return keys.filter(are_in(keys, self._all_keys()))
+    def take_image(self, keys: pa.Array) -> ColumnImage:
+        image = storable(self.image(keys, None))
+        if image is None:
+            raise NotColumnar("states of types that no column stores")
+        self._drop(keys)
+        return image
 
-    def drop(self, keys: pa.Array) -> None:
+    def _drop(self, keys: pa.Array) -> None:
         import pyarrow.compute as pc
 
         for side in self._sides():
             kept = []
             for block in side.blocks:
-                stays = pc.indices_nonzero(pc.invert(are_in(plain_key(block.key_column), keys)))
+                stays = pc.call_function("indices_nonzero", [are_in(plain_key(block.key_column), keys, inverted=True)])
                 kept.append(block if len(stays) == len(block) else block.take(stays))
             if any(new is not old for new, old in zip(kept, side.blocks, strict=True)):
                 side.set_blocks([block for block in kept if len(block)])
 
-    def put_image(self, image: ColumnImage) -> None:
+    def put_image(self, image: ColumnImage) -> pa.Array:
         import numpy as np
         import pyarrow as pa
 
         sides, kinds = rows_in(image)
+        held = image.keys.filter(are_in(image.keys, self._all_keys()))
+        if len(held):
+            return held
         blocks = list[tuple[int, int, ColumnBatch]]()
         for number, (rows, kind, known) in enumerate(zip(sides, kinds, self._kinds, strict=True)):
             if kind is None or not len(rows.keys):
@@ -218,6 +225,7 @@ class JoinPanes(ManyValues):
         self._changed.append(image.keys.unique())
         if len(self._changed) > _PARTS_MAX:
             self._changed = [one_key_column(self._changed).unique()]
+        return held
 
     def _rows_of(self, side: int, keys: pa.Array | None) -> Rows | None:
         """Return the rows of a stream, of ``keys``, None: of all; None if it has sent nothing."""

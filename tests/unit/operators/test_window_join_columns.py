@@ -101,7 +101,7 @@ class Run:
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "outer"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data(), window=st.sampled_from([windows.tumbling(6), windows.sliding(6, 4), windows.tumbling(50)]))
 def test_pairs_of_columns_are_those_of_rows(how: How, data: Any, window: windows.Windows) -> None:
     kinds = data.draw(st.tuples(st.sampled_from(sorted(KEYS)), st.sampled_from(sorted(KEYS))))
