@@ -166,9 +166,8 @@ class Groups:
 
         keys: Any = self.index.keys()
         if ids is None:
-            ids = self.live()
-            if len(ids) == len(keys):
-                return keys
+            live: Any = self.live()
+            return keys if len(live) == len(self.index) else keys.take(pa.array(live))
         return keys.take(pa.array(ids))
 
     def find(self, keys: pa.Array) -> Array:

@@ -29,7 +29,7 @@ class KeySymbols:
 
     >>> import pyarrow as pa
     >>> symbols = KeySymbols()
-    >>> symbols.of(pa.array(["ann", "bob", None, "ann"])).tolist(), symbols.find(pa.array(["bob", "eve"])).tolist()
+    >>> symbols.of(pa.array(["ann", "bob", None, "ann"])).tolist(), symbols.find(pa.array(["bob", "eve"]))[0].tolist()
     ([0, 1, 2, 0], [1, -1])
     """
 
