@@ -16,9 +16,9 @@ from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.data.row_form import DICTS, SCALAR, form_of
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.join import How, Pair, pairs_of
-from malstrom_py.operators.join_panes import WHOLE, JoinPanes, Pane, Side, plain_key
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
 from malstrom_py.operators.stateless import spread
+from malstrom_py.state.join_panes import WHOLE, JoinPanes, Pane, Side, plain_key
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,9 +18,9 @@ from malstrom_py import partitioners, sinks, sources, windows
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.errors import OperatorError, PlanError
 from malstrom_py.operators.join import How
-from malstrom_py.operators.join_panes import JoinPanes
 from malstrom_py.operators.window_join import WindowJoin
 from malstrom_py.snapshot.store import MemoryStore
+from malstrom_py.state.join_panes import JoinPanes
 from malstrom_py.testing import OperatorTester
 
 BOUND: Final = 6

@@ -15,7 +15,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.data.row_form import DICTS, SCALAR
 from malstrom_py.operators.join import How, Pair
-from malstrom_py.operators.join_panes import JoinPanes, Pane
+from malstrom_py.state.join_panes import JoinPanes, Pane
 from malstrom_py.testing import OperatorTester
 
 Row = tuple[Any, Any, int]

@@ -12,7 +12,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import ColumnBatch
-from malstrom_py.operators.join_image import (
+from malstrom_py.state.change_log import SlotsOf
+from malstrom_py.state.column_image import ColumnImage, storable
+from malstrom_py.state.group_index import NotColumnar
+from malstrom_py.state.join_image import (
     Kind,
     Rows,
     are_in,
@@ -25,9 +28,6 @@ from malstrom_py.operators.join_image import (
     slots_of_keys,
     with_gone,
 )
-from malstrom_py.state.change_log import SlotsOf
-from malstrom_py.state.column_image import ColumnImage, storable
-from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.many_values import ManyValues
 
 if TYPE_CHECKING:
