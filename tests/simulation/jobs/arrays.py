@@ -72,7 +72,7 @@ class AsRows(Operator):
 
 
 def arrays(columns: Stream, tail: Tail, seen: Seen) -> dict[str, Stream]:
-    """Figures, and windows with and without several panes, each behind its own exchange: only then F5 applies."""
+    """Figures, and windows with and without several panes, each after one exchange: only then F5 applies."""
     import polars as pl
 
     name, width, key = tail.name, width_of(tail), f"by_{tail.key}"

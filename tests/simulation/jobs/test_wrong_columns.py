@@ -71,7 +71,7 @@ def held(right: Right) -> Right:
 
 
 def after_the_epoch(right: Right) -> Right:
-    """They leave behind the epoch that closes their windows."""
+    """They leave after the epoch that closes their windows."""
 
     def on_epoch(exchange: Any, epoch: Any, out: Any = None) -> None:
         right(exchange, epoch, out)
