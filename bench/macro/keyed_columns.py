@@ -1,8 +1,9 @@
 """``python -m bench.macro.keyed_columns``: W1 on columns, a running sum per key, beside Polars on one thread.
 
 The job is ``source -> key_by("key") -> sum(by="value") -> sink``; Polars computes ``cum_sum().over("key")`` of the
-whole table, in memory and from Parquet. Time is that of the processor, of all threads. With the variable
-``MALSTROM_ACCELERATOR=off`` it runs in numpy.
+whole table, in memory and from Parquet. Then ``distinct(by="value")``, over columns and by
+the row path. Time is that of the processor, of all threads. With the variable ``MALSTROM_ACCELERATOR=off`` it runs in
+numpy.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import process_time
 from typing import TYPE_CHECKING, Final
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +28,7 @@ from bench.micro import machine
 from bench.micro.timing import interleave, ratios, spread
 from malstrom_py import sources
 from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.operators.aggregate import Distinct
 from malstrom_py.state import accelerator
 from malstrom_py.worker_context import WorkerInfo
 
@@ -106,6 +109,53 @@ def polars(lazy: pl.LazyFrame) -> int:
     return int(lazy.select(pl.col("value").cum_sum().over("key")).collect()["value"].sum())
 
 
+class Passed:
+    """A sink that counts rows."""
+
+    takes_columns = True
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def build(self, worker: WorkerInfo) -> Passed:
+        return self
+
+    def write(self, batch: Batch) -> None:
+        self.rows += len(batch)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def distinct(source: object) -> int:
+    """The number of rows with a value that is new to their key."""
+    plan, out = mp.Job("distinct"), Passed()
+    plan.source("rows", source).key_by("by", "key").distinct("new", by="value").sink("out", out)  # type: ignore[arg-type]
+    mp.run(plan, progress=False)
+    return out.rows
+
+
+def distinct_in_rows(source: object) -> int:
+    """The same, by the row path over lists of keys and values."""
+    with patch.object(Distinct, "_first_of_columns", return_value=None):
+        return distinct(source)
+
+
+def compare_distinct(rows: int, keys: int, reps: int) -> None:
+    """Print the line of `distinct` of one number of keys, of which each has up to a hundred values."""
+    batches = table(rows, keys).to_batches(max_chunksize=BATCH_ROWS)
+    value = np.random.default_rng(2).integers(0, 100, rows)
+    batches = [
+        batch.set_column(1, "value", pa.array(value[start * BATCH_ROWS : start * BATCH_ROWS + len(batch)]))
+        for start, batch in enumerate(batches)
+    ]
+    pair = {"rows": lambda _: distinct_in_rows(Table(batches)), "columns": lambda _: distinct(Table(batches))}
+    seconds = interleave(pair, None, reps=reps, clock=process_time)
+    ns = spread([s / rows * 1e9 for s in seconds["columns"]])
+    print(f"{keys:>10,} keys, distinct {ns.show(0):>16} ns per row", end="")
+    print(f" {ratios(seconds['rows'], seconds['columns']).show():>18} of the row path", flush=True)
+
+
 def compare(rows: int, keys: int, reps: int) -> None:
     """Print the two lines of one number of keys."""
     import polars as pl
@@ -142,6 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{given.n:,} rows; figures run in {'C' if accelerator.library() else 'numpy'}; medians (lowest-highest)")
     for keys in given.keys:
         compare(given.n, keys, given.reps)
+        compare_distinct(given.n, keys, given.reps)
     return 0
 
 

@@ -25,11 +25,13 @@ from malstrom_py.data.row_form import DICTS, SCALAR, RowForm, looked_up
 from malstrom_py.errors import InternalError
 from malstrom_py.errors.text import column_of
 from malstrom_py.operators.base import ColumnsRead, Outlet, StepContext
-from malstrom_py.operators.column_figures import ColumnFigures, record_batch
+from malstrom_py.operators.column_figures import ColumnFigures, column_for, keys_column_of, record_batch
 from malstrom_py.operators.failures import ErrorPolicy, call_rows
 from malstrom_py.operators.forgotten_return import watch_returns
 from malstrom_py.operators.keyed import KeyedOperator, Rows, StatefulOperator, keys_of
 from malstrom_py.state.figure_states import FigureStates, shape_of_many, shape_of_one, shape_of_records
+from malstrom_py.state.group_index import NotColumnar
+from malstrom_py.state.seen_values import SeenValues
 
 Loop = Callable[[Iterable[Any], list[Any], dict[Any, Any]], None]
 """Takes rows (key, one value per aggregation); per row sets the key's states, then appends the figures."""
@@ -389,7 +391,8 @@ class Reduce(KeyedOperator):
 
 class Distinct(KeyedOperator):
     """Passes the first record of each value per key, or of each ``by`` (function or column name); the others are
-    counted as filtered. The values seen are kept as long as the job runs.
+    counted as filtered. The values seen are kept as long as the job runs. Columns of integers, text or bytes
+    remain columns.
     """
 
     advice = "Name a column or a function with by=, or filter such values out before it"
@@ -401,6 +404,44 @@ class Distinct(KeyedOperator):
 
     def __init__(self, context: StepContext, *, by: Callable[[Any], Any] | None) -> None:
         super().__init__(context, function=by, by=by)
+        self.takes_columns = self.takes_columns or by is None
+        self._rows_only = False
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        first = self._first_of_columns(batch)
+        if first is None:
+            super().on_batch(batch, out)
+        elif len(first) == len(batch):
+            out.send(batch)
+        else:
+            self.counters.filtered += len(batch) - len(first)
+            out.send(batch.take(first))
+
+    def _first_of_columns(self, batch: Batch) -> Any:
+        """Add the rows of columns. Return the indices of those with a new value; None if rows must do it."""
+        values: Any = self.state.values
+        if self._rows_only or self.state.expiry is not None:  # how long a state lasts is known by key
+            return None
+        if isinstance(batch, ColumnBatch):
+            column = column_for(self._column, batch) if self._by is None or self._column else None
+            try:
+                if column is not None:
+                    if not isinstance(values, SeenValues):
+                        values = SeenValues.of(values.items())
+                        self.state.values = values
+                    first = values.add(keys_column_of(batch), column)
+                    if self.state.untried:
+                        self.state.try_first()
+                    return first
+            except NotColumnar:
+                """The row path does it, or reports why not."""
+        elif not len(values):
+            return None  # nothing is known yet of what comes after these rows
+        self._rows_only = True
+        if isinstance(values, SeenValues):
+            self.state.values = values.as_rows()
+            self.state.note(values.changed_keys())
+        return None
 
     def update(self, rows: Rows, results: list[Any]) -> None:
         states = self.states

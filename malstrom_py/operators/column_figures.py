@@ -64,9 +64,7 @@ class ColumnFigures:
             return None
         if isinstance(batch, ColumnBatch):
             try:
-                keys = batch.key_column
-                if keys is None:
-                    keys = keys_as_column(batch.keys or [])
+                keys = keys_column_of(batch)
                 columns = [_column_for(one, batch) for one in self._aggregations]
                 groups = self._groups()
                 if result:
@@ -104,12 +102,23 @@ def _column_for(one: Aggregation[Any, Any], batch: ColumnBatch) -> pa.Array | No
     """Return the column of which ``one`` aggregates. `NotColumnar` if there is none."""
     if one.blind:
         return None
-    if one.field is None and batch.form is SCALAR:
-        return batch.columns.column(0)
-    column = batch.column(one.field) if isinstance(one.field, str) else None
+    column = column_for(one.field, batch)
     if column is None:
         raise NotColumnar("a field that is not a column")
     return column
+
+
+def column_for(field: object, batch: ColumnBatch) -> pa.Array | None:
+    """Return the column of ``field``, a name, or None: of the values themselves. None if it is not a column."""
+    if field is None:
+        return batch.columns.column(0) if batch.form is SCALAR else None
+    return batch.column(field) if isinstance(field, str) else None
+
+
+def keys_column_of(batch: ColumnBatch) -> pa.Array:
+    """Return the keys of ``batch`` as a column. `NotColumnar` if no column holds them."""
+    keys = batch.key_column
+    return keys_as_column(batch.keys or []) if keys is None else keys
 
 
 def record_batch(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:

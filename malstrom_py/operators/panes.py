@@ -34,8 +34,8 @@ class Panes(ManyValues):
     """``open`` is pane -> its states. As a mapping: key -> {pane: state}. Its length is that of the largest pane.
 
     ``aggregations``: those of which arrays can hold the states, if all can; ``single``: a state is that of the only
-    aggregation, otherwise a list of one per aggregation. A batch touches few panes, so this is faster than a dict of
-    panes for each key.
+    aggregation, otherwise a list of one per aggregation; ``note``: is called with the changed keys of arrays
+    that become a dict. A batch touches few panes, so this is faster than a dict of panes for each key.
 
     >>> import pyarrow as pa
     >>> from malstrom_py import agg
@@ -47,13 +47,20 @@ class Panes(ManyValues):
     ({0: 2, 10: 1}, {'ant': 2, 'bee': 1}, 2)
     """
 
-    __slots__ = ("_aggregations", "_rows_only", "_single", "open", "symbols")
+    __slots__ = ("_aggregations", "_note", "_rows_only", "_single", "open", "symbols")
 
-    def __init__(self, aggregations: Sequence[Aggregation[Any, Any]] = (), *, single: bool = True) -> None:
+    def __init__(
+        self,
+        aggregations: Sequence[Aggregation[Any, Any]] = (),
+        *,
+        single: bool = True,
+        note: Callable[[pa.Array], None] = lambda keys: None,
+    ) -> None:
         self.open: dict[int, Pane] = {}
         self._aggregations = aggregations
         self._single = single
         self._rows_only: set[int] = set()
+        self._note = note
         self.symbols = KeySymbols()
         """The keys of all panes that are arrays, as numbers."""
 
@@ -88,6 +95,8 @@ class Panes(ManyValues):
         if isinstance(there, dict) and (pane in self._rows_only or not self._aggregations):
             return there
         self._rows_only.add(pane)
+        if isinstance(there, Groups):
+            self._note(_changed_in(there))
         states = self.open[pane] = {} if there is None else self.as_dict(there)
         return states
 
@@ -139,12 +148,7 @@ class Panes(ManyValues):
         return chain.from_iterable(column.to_pylist() for column in self.changed_columns())
 
     def changed_columns(self) -> list[pa.Array]:
-        changed = []
-        for _, groups in self._arrays():
-            ids = groups.changed.nonzero()[0]
-            changed.append(groups.keys(ids))
-            groups.changed[ids] = False
-        return changed
+        return [_changed_in(groups) for _, groups in self._arrays()]
 
     def _arrays(self) -> list[tuple[int, Groups]]:
         """Return the panes in arrays."""
@@ -350,6 +354,13 @@ def one_column(columns: Sequence[pa.Array]) -> pa.Array:
         raise NotColumnar("columns of several types")
     (kind,) = kinds or {max((column.type for column in columns), key=lambda kind: not pa.types.is_null(kind))}
     return pa.concat_arrays([pa.nulls(len(column), kind) if column.type != kind else column for column in columns])
+
+
+def _changed_in(groups: Groups) -> pa.Array:
+    """Return the changed keys of a pane, and forget that they changed."""
+    ids = groups.changed.nonzero()[0]
+    groups.changed[ids] = False
+    return groups.keys(ids)
 
 
 def keys_in(pane: Pane) -> list[Any]:

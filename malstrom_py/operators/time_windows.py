@@ -69,7 +69,11 @@ class TimeWindows(WindowOperator):
         # Early results need the number of records by key, which arrays do not have.
         by_panes = emit is CLOSE and not (by_clock and size != step)
         self._by_columns = self.takes_columns and by_panes and Groups.supports(gathering.aggregations)
-        self._panes = Panes(gathering.aggregations if self._by_columns else (), single=gathering.names is None)
+        self._panes = Panes(
+            gathering.aggregations if self._by_columns else (),
+            single=gathering.names is None,
+            note=self.state.note_column,
+        )
         self.state.values = self._panes  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
         self.combine = PreAggregation(gathering.aggregations, self._span, self._origin, self._size + self._span)
         """Gathers what this step can merge, before the exchange (F5)."""

@@ -1,14 +1,13 @@
 """``join``: pairs the records of two streams that have the same key and are in the same window, when it closes.
 
-Rules: a side of a pane has columns while all it gets are columns of one schema, keyed by a column; else it has rows, by
-key. Columns are paired without a Python object per row. To read the state of a key rows are made of them; when a key is
-taken or put, its pane has rows from then on. Pairs are the same either way, and in the same order for each key.
+Rule: pairs are the same whether panes have rows or columns, and in the same order for each key. Columns are paired
+without a Python object per row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from itertools import chain, repeat
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.data.row_form import DICTS, SCALAR, form_of
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.join import How, Pair, pairs_of
+from malstrom_py.operators.join_panes import WHOLE, JoinPanes, Pane, Side, plain_key
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
 from malstrom_py.operators.stateless import spread
 
@@ -27,124 +27,6 @@ _NONE: Final[list[Any]] = [None]
 
 _RUNS_MAX: Final = 16
 """Up to so many runs of rows of one pane, a batch is cut rather than sorted."""
-
-
-class Side:
-    """The records of one stream in a pane: ``rows``, key -> values in order of arrival, or ``blocks`` of columns."""
-
-    __slots__ = ("_counted", "_grouped", "_most", "_rows", "blocks")
-
-    def __init__(self) -> None:
-        self._rows: dict[Any, list[Any]] = {}
-        self.blocks: list[ColumnBatch] = []
-        self._grouped = self._counted = self._most = 0
-
-    def __len__(self) -> int:
-        """Return the number of keys or, of columns, that of the block with the most keys, without making rows."""
-        if not self.blocks:
-            return len(self._rows)
-        for block in self.blocks[self._counted :]:
-            self._most = max(self._most, len(block.key_column.unique()))  # type: ignore[union-attr]
-        self._counted = len(self.blocks)
-        return self._most
-
-    @property
-    def rows(self) -> Mapping[Any, list[Any]]:
-        """The records as rows, made of columns where they are not there; not to be changed."""
-        for block in self.blocks[self._grouped :]:
-            self._group(block.keys or [], block.values)
-        self._grouped = len(self.blocks)
-        return self._rows
-
-    @property
-    def own_rows(self) -> dict[Any, list[Any]]:
-        """The records as rows, to be changed: there are no columns from now on."""
-        _ = self.rows
-        self.blocks = []
-        self._grouped = self._counted = self._most = 0
-        return self._rows
-
-    def add_columns(self, batch: ColumnBatch) -> None:
-        """Add columns, keyed by a column."""
-        blocks = self.blocks
-        alike = not blocks or (blocks[0].columns.schema.equals(batch.columns.schema) and blocks[0].form is batch.form)
-        if alike and (blocks or not self._rows):
-            blocks.append(batch)
-        else:
-            self.add(batch.keys or [], batch.values)
-
-    def add(self, keys: Iterable[Any], values: Iterable[Any]) -> None:
-        """Add rows."""
-        _ = self.own_rows
-        self._group(keys, values)
-
-    def _group(self, keys: Iterable[Any], values: Iterable[Any]) -> None:
-        rows = self._rows
-        get = rows.get
-        for key, value in zip(keys, values, strict=True):
-            there = get(key)
-            if there is None:
-                rows[key] = [value]
-            else:
-                there.append(value)
-
-
-Pane = tuple[Side, Side]
-
-
-class JoinPanes(MutableMapping[Any, Any]):
-    """The records of keys, kept by pane: ``open`` is the start of a pane -> its sides.
-
-    As a mapping: key -> {start: (left values, right values)}.
-    """
-
-    __slots__ = ("open",)
-
-    def __init__(self) -> None:
-        self.open: dict[int, Pane] = {}
-
-    def at(self, start: int) -> Pane:
-        """Return a pane, new if there is none."""
-        pane = self.open.get(start)
-        if pane is None:
-            pane = self.open[start] = (Side(), Side())
-        return pane
-
-    def __getitem__(self, key: Any) -> dict[int, Any]:
-        found = {}
-        for start, (left, right) in self.open.items():
-            lefts, rights = left.rows.get(key), right.rows.get(key)
-            if lefts is not None or rights is not None:
-                found[start] = (lefts or [], rights or [])
-        if not found:
-            raise KeyError(key)
-        return found
-
-    def __setitem__(self, key: Any, of_panes: Mapping[int, Any]) -> None:
-        for start, sides in of_panes.items():
-            for side, values in zip(self.at(start), sides, strict=True):
-                if values:
-                    side.own_rows[key] = [*values]
-
-    def __delitem__(self, key: Any) -> None:
-        if key not in self:
-            raise KeyError(key)
-        for pane in self.open.values():
-            for side in pane:
-                side.own_rows.pop(key, None)
-
-    def __contains__(self, key: object) -> bool:
-        return any(key in side.rows for pane in self.open.values() for side in pane)
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from dict.fromkeys(chain.from_iterable(side.rows for pane in self.open.values() for side in pane))
-
-    def __reversed__(self) -> Iterator[Any]:
-        return iter(tuple(self)[::-1])
-
-    def __len__(self) -> int:
-        """Return the number of keys of the largest side, which is at most the number of keys."""
-        return max((len(side) for pane in self.open.values() for side in pane), default=0)
 
 
 class WindowJoin(StatefulOperator):
@@ -182,7 +64,8 @@ class WindowJoin(StatefulOperator):
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         if isinstance(batch, ColumnBatch) and _is_joined_as_columns(batch):
             if self.state.tracked:
-                self.changes(keys_of(batch, self.context.step))
+                self.state.note_column(plain_key(batch.key_column).unique())
+            batch = self._panes.expected(side, batch)
             for start, part in self._parts_of_columns(batch):
                 self._panes.at(start)[side].add_columns(part)
         else:
@@ -248,9 +131,17 @@ class WindowJoin(StatefulOperator):
             for pane in [pane for pane in panes if pane < start + step]:
                 gone = panes.pop(pane)
                 if self.state.tracked:
-                    self.state.note({**gone[0].rows, **gone[1].rows})
+                    self._note(gone)
             self._reached = start + size - 1
         self._reached = max(self._reached, reached)
+
+    def _note(self, gone: Pane) -> None:
+        for side in gone:
+            if side.blocks:
+                for block in side.blocks:
+                    self.state.note_column(plain_key(block.key_column).unique())
+            else:
+                self.state.note(side.rows)
 
     def _first_open(self, pane: int) -> int:
         """Return the start of the first window with ``pane`` that is not closed."""
@@ -325,8 +216,7 @@ def _is_joined_as_columns(batch: ColumnBatch) -> bool:
     return kind in _KEYS
 
 
-_WHOLE: Final = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
-_KEYS: Final = _WHOLE | {"string", "large_string"}
+_KEYS: Final = WHOLE | {"string", "large_string"}
 
 
 def _columns_joined(lefts: Sequence[Side], rights: Sequence[Side], how: How) -> tuple[pa.RecordBatch, Any] | None:
@@ -388,19 +278,12 @@ def _whole(sides: Sequence[Side]) -> tuple[pa.Array, pa.Array] | None:
     first = blocks[0]
     if any(not block.columns.schema.equals(first.columns.schema) or block.form is not first.form for block in blocks):
         return None
-    keys = [_plain(block.key_column) for block in blocks]
+    keys = [plain_key(block.key_column) for block in blocks]
     if any(one.type != keys[0].type for one in keys):
         return None
     table = pa.Table.from_batches([block.columns for block in blocks]).combine_chunks()
     (columns,) = table.to_batches()
     return pa.concat_arrays(keys), columns.column(0) if first.form is SCALAR else columns.to_struct_array()
-
-
-def _plain(keys: Any) -> pa.Array:
-    """Return keys in the one type of their kind."""
-    import pyarrow as pa
-
-    return keys.cast(pa.int64() if str(keys.type) in _WHOLE else pa.large_string())
 
 
 def _indices(numbers: Any, missing: Any = None) -> pa.Array:

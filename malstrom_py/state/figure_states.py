@@ -14,7 +14,7 @@ from malstrom_py.agg import Aggregation
 from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.column_image import ColumnImage
 from malstrom_py.state.column_image import Shape as StoredShape
-from malstrom_py.state.group_index import NotColumnar, keys_as_column
+from malstrom_py.state.group_index import NotColumnar, keys_as_column, plain_key
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.many_values import ManyValues
 
@@ -287,22 +287,9 @@ def pa_flags(flags: Any) -> pa.Array:
 
 def _found_one(groups: Groups, key: Any) -> int:
     try:
-        return int(groups.find(keys_as_column([_plain(key)]))[0])
+        return int(groups.find(keys_as_column([plain_key(key)]))[0])
     except NotColumnar:
         return -1
-
-
-def _plain(key: Any) -> Any:
-    """Return the int, str or bytes that equals ``key``, if there is one."""
-    if isinstance(key, str):
-        return str.__str__(key)
-    if isinstance(key, bytes):
-        return bytes(memoryview(key))
-    try:
-        whole = int(key)
-        return whole if whole == key else key
-    except (TypeError, ValueError, OverflowError):
-        return key
 
 
 def figure_states_of(

@@ -343,6 +343,19 @@ def keys_column(keys: Iterable[Any], kind: ColumnKind | None) -> pa.Array:
         raise NotColumnar("a key that no column holds") from None
 
 
+def plain_key(key: Any) -> Any:
+    """Return the int, str or bytes that equals ``key``, if there is one."""
+    if isinstance(key, str):
+        return str.__str__(key)
+    if isinstance(key, bytes):
+        return bytes(memoryview(key))
+    try:
+        whole = int(key)
+        return whole if whole == key else key
+    except (TypeError, ValueError, OverflowError):
+        return key
+
+
 def _plain_kind(type_: pa.DataType) -> ColumnKind | None:
     import pyarrow as pa
 

@@ -201,6 +201,7 @@ TABLE = [
     stateful("min", lambda s: in_columns(s).min("step", by="value"), values=st.floats(-5, 5), timed=True),
     stateful("aggregate", lambda s: in_columns(s).aggregate("step", **COLUMN_FIGURES), keys=NAMES, timed=True),
     stateful("final", lambda s: in_columns(s).aggregate("sums", n=agg.sum("value")).final("step"), keys=NAMES),
+    stateful("distinct", lambda s: in_columns(s).distinct("step", by="value"), keys=NAMES, timed=True),
     stateful("top_n", lambda s: s.top_n("step", 2, by=lambda v: v[0]), values=PAIRS, timed=True),
     stateful("distinct", lambda s: s.distinct("step"), values=WORDS, timed=True),
     stateful("collect", lambda s: s.collect("step", size=3), timed=True),

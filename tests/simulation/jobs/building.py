@@ -156,6 +156,8 @@ class _Builder:
         make = TAILS[tail.kind].build
         if tail.kind == "windows":
             keyed = self.streams[tail.input].key_by(f"{tail.name}-key", outer_key)
+        elif tail.kind == "arrays":
+            keyed = self.columns[tail.input.feeder]  # it keys them itself
         else:
             keyed = self.keyed((tail.input,), tail.name, tail.key, "stable_hash", apart=False)
         for name, stream in make(keyed, tail, self.seen).items():

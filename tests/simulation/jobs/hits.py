@@ -8,6 +8,7 @@ from typing import Final
 
 from malstrom_py.workers.simulator.coverage import HARD_CASES as RUNTIME_CASES
 from malstrom_py.workers.simulator.coverage import SNAPSHOT_CASES
+from tests.simulation.jobs.arrays import ARRAY_CASES
 from tests.simulation.jobs.counting import KINDS
 from tests.simulation.jobs.jobs import SHAPES, Case
 from tests.simulation.jobs.lateness import IDLE_POLLS, judged, late_by_itself
@@ -51,7 +52,7 @@ JOB_CASES: Final = (
 )
 """What jobs are like, and what their sources and sinks have met."""
 
-HARD_CASES: Final = (*JOB_CASES, *RUNTIME_CASES, *SNAPSHOT_CASES)
+HARD_CASES: Final = (*JOB_CASES, *ARRAY_CASES, *RUNTIME_CASES, *SNAPSHOT_CASES)
 
 
 def hits_of(case: Case, outcome: Outcome) -> Counter[str]:

@@ -230,6 +230,16 @@ def _columns(draw: Draw) -> Layout:
     return draw.layout([draw.head("s", *draw.rng.choice([(), ("s1", "s2")]))], stages)
 
 
+def _arrays(draw: Draw) -> Layout:
+    """State of keys in arrays, of figures and windows; at times with a stage that counts rows."""
+    draw.columns = True
+    stages = [draw.stage("a", "s")] if draw.chance(0.3) else []
+    demoted = draw.rng.choice([None, None, "rows", "overflow"])
+    key, size = draw.rng.choice(COLUMN_KEYS), draw.rng.randint(1, 4)
+    tail = Tail("arrays", Way("s"), "arrays", key, size, demoted=demoted)
+    return draw.finished(Layout((draw.head("s"),), tuple(stages), (tail,)))
+
+
 def _tail(kind: str) -> Callable[[Draw], Layout]:
     def shape(draw: Draw) -> Layout:
         stages = [draw.stage("a", "s")] if draw.chance(0.5) else []
@@ -269,6 +279,7 @@ SHAPES: Final[dict[str, tuple[Callable[[Draw], Layout], bool | None]]] = {
     "windows-of-windows": (_windows_of_windows, True),
     "panes": (_tail("panes"), True),
     "clocked": (_tail("clocked"), None),
+    "arrays": (_arrays, True),
 }
 """How each is drawn, and whether it is timed where that is not left to chance."""
 
@@ -284,7 +295,7 @@ WEIGHTS: Final = {
 """How often a shape is drawn; the others: 4."""
 
 
-INSTEAD: Final = {"figures": "clocked", "windows-of-windows": "panes"}
+INSTEAD: Final = {"figures": "clocked", "windows-of-windows": "panes", "linear": "arrays", "distinct": "arrays"}
 """Shapes that are drawn in every other case instead of another."""
 
 

@@ -62,9 +62,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Tail:
-    """A keyed step that changes records: "collect", "distinct", "figures", "windows", "panes" or "clocked".
+    """A keyed step that changes records: "collect", "distinct", "figures", "windows", "panes", "clocked" or
+    "arrays".
 
-    ``size``: of lists, and how wide windows are; ``every_s``: after how long a list leaves that is not full.
+    ``size``: of lists, and how wide windows are; ``every_s``: after how long a list leaves that is not full;
+    ``demoted``: why state in arrays becomes rows: "rows" come, or an "overflow".
     """
 
     name: str
@@ -73,6 +75,7 @@ class Tail:
     key: str = "key"
     size: int = 3
     every_s: float | None = None
+    demoted: str | None = None
 
 
 @dataclass(frozen=True)

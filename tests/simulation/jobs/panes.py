@@ -66,7 +66,7 @@ def judge_panes(tail: Tail, rows: Rows, came: list[Item]) -> None:
         wanted = {
             (key, start, start + size): there
             for key, of_key in items.items()
-            for start, there in _windows_of(of_key, size, step).items()
+            for start, there in windows_of(of_key, size, step).items()
         }
         _judge_kind(tail, kind, rows, wanted)
     sessions = {
@@ -78,7 +78,8 @@ def judge_panes(tail: Tail, rows: Rows, came: list[Item]) -> None:
     _judge_count(tail, rows[f"{tail.name}-count"], items)
 
 
-def _windows_of(items: Iterable[Item], size: int, step: int) -> dict[int, list[Item]]:
+def windows_of(items: Iterable[Item], size: int, step: int) -> dict[int, list[Item]]:
+    """Who belongs to each window, by its start."""
     found: dict[int, list[Item]] = {}
     for item in items:
         time = item.record.time

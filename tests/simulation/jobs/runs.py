@@ -12,6 +12,7 @@ from typing import Literal
 import malstrom_py as mp
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.workers.reports.result import RunResult
+from tests.simulation.jobs.arrays import arrays_watched
 from tests.simulation.jobs.chain_watch import chains_watched
 from tests.simulation.jobs.hits import hits_of
 from tests.simulation.jobs.jobs import Case, draw
@@ -42,7 +43,7 @@ def run_case(case: Case, seed: int) -> Ran:
         crashes = rng.choice([0, 1, 1, 2])
     job = case.job(slow_s=slow(seed), kept=bool(snapshots))
     simulation = mp.Simulation(workers, seed=seed, crashes=crashes, clock=case.clock, snapshots=snapshots)
-    with protocol_watched(case.seen.broken), chains_watched(case.seen.broken):
+    with protocol_watched(case.seen.broken), chains_watched(case.seen.broken), arrays_watched(case.seen.hit):
         result = simulation.run(job)
     # The counts of runs that restarted from a snapshot are not kept.
     counted = result if not snapshots or result.incarnations == 1 else None

@@ -99,6 +99,10 @@ class Seen:
         rows = zip(batch.keys or blank, batch.values, batch.timestamps or blank, strict=True)
         return [(next(self.order), Row(key, value, time, place)) for key, value, time in rows]
 
+    def hit(self, case: str) -> None:
+        """A hard case was met."""
+        self.hits[case] += 1
+
     def works(self, rows: int) -> None:
         """So many rows are read or written, which takes the time of this run."""
         if self.slow_s:

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 import malstrom_py as mp
+from tests.simulation.jobs.arrays import ARRAYS, arrays, judge_arrays
 from tests.simulation.jobs.layouts import Tail
 from tests.simulation.jobs.panes import CLOCKED, PANES, clocked, judge_clocked, judge_panes, panes
 from tests.simulation.jobs.records import KEYS, Fired, Passed, Record, ident, is_intact
@@ -217,4 +218,5 @@ TAILS: Final = {
     "windows": TailKind(_windows, _judge_windows),
     "panes": TailKind(panes, judge_panes, PANES),
     "clocked": TailKind(clocked, judge_clocked, CLOCKED),
+    "arrays": TailKind(arrays, judge_arrays, ARRAYS),
 }

