@@ -58,7 +58,7 @@ def test_columns_pass_and_store_what_rows_do(data: st.DataObject) -> None:
         type_, value = data.draw(st.sampled_from(few))
         pairs = data.draw(st.lists(st.tuples(KEYS, value), max_size=12))
         keys = [key for key, _ in pairs]
-        values = pa.array([each for _, each in pairs], type_).to_pylist()  # each NaN is an object of its own
+        values = pa.array([each for _, each in pairs], type_).to_pylist()  # each NaN is an object that others lack
         kind = data.draw(st.sampled_from(["columns", "columns", "columns", "columns", "listed", "rows"]))
         one.push(rows(keys, values) if kind == "rows" else columns(keys, values, type_, listed=kind == "listed"))
         other.push(rows(keys, values))
