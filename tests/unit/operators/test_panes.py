@@ -1,4 +1,4 @@
-"""Panes of windows in arrays: what tells a delta of their changes."""
+"""Panes of windows in arrays: what reports a delta of their changes."""
 
 from __future__ import annotations
 
