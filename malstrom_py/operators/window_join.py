@@ -124,10 +124,10 @@ class WindowJoin(StatefulOperator):
         panes, size, step = self._panes.open, self._size, self._step
         while panes:
             start = self._first_open(min(panes))
-            if start + size - 1 > reached:
+            if min(start + size - 1, MAX_EPOCH) > reached:
                 break
             inside = [panes[pane] for pane in sorted(panes) if start <= pane < start + size]
-            self._send(inside, start + size - 1, out)
+            self._send(inside, min(start + size, MAX_EPOCH) - 1, out)
             for pane in [pane for pane in panes if pane < start + step]:
                 gone = panes.pop(pane)
                 if self.state.tracked:

@@ -336,3 +336,10 @@ def test_a_key_that_cannot_be_hashed_is_named() -> None:
     for side in (0, 1):
         with pytest.raises(OperatorError, match="step 'join': a key of type list cannot be hashed"):
             of_table((side, [(["a"], 1, 5)]))
+
+
+@pytest.mark.parametrize("window", [windows.tumbling(10), windows.sliding(10, 5), windows.session(10)])
+def test_a_window_that_would_end_after_the_last_moment_closes(window: windows.Windows) -> None:
+    job, out = join_of([("a", MAX_EPOCH - 1)], [("a", MAX_EPOCH - 2)], "inner", window)
+    mp.run(job)
+    assert set(out.items) == {(MAX_EPOCH - 1, MAX_EPOCH - 2)}
