@@ -148,7 +148,7 @@ def arrays_watched(hit: Hit) -> Iterator[None]:
         (Groups, "fold_partials", lambda right: _taken_in(right, hit)),
     ]
     with ExitStack() as stack:
-        for name, few in (("_ROWS_MIN", 2), ("_PAUSE", 0), ("_WORTH", 0.75)):
+        for name, few in (("_ROWS_MIN", 2), ("_PAUSE", 0), ("_WORTH", 1)):
             stack.enter_context(patch.object(pre_aggregation, name, few))
         for place, name, watch in watches:
             stack.enter_context(patch.object(place, name, watch(getattr(place, name))))
