@@ -44,12 +44,12 @@ def in_arrays(step: Stepped) -> bool:
     return isinstance(values, SeenValues) and values._rows is None
 
 
-def seen_by(step: Stepped) -> list[Any]:
-    """The values seen by key, in the order of the keys; NaN equals NaN."""
-    return [(key, sorted(map(repr, seen))) for key, seen in states(step).items()]
+def seen_by(step: Stepped) -> dict[Any, Any]:
+    """The values seen by key; NaN equals NaN. The order of keys says nothing: a move changes it."""
+    return {key: sorted(map(repr, seen)) for key, seen in states(step).items()}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_columns_pass_and_store_what_rows_do(data: st.DataObject) -> None:
     few = data.draw(st.lists(st.sampled_from(VALUES), min_size=1, max_size=2))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import malstrom_py as mp
+from malstrom_py import windows
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import DataMessage
 from malstrom_py.errors import PlanError
@@ -69,7 +70,7 @@ class Ringing(mp.KeyedLogic[str, int, int, int]):
 
 def test_the_option_that_was_forgotten_is_named() -> None:
     with pytest.raises(PlanError, match="give timed=True"):
-        single(lambda stream: stream.stateful_op("ring", Ringing()))
+        single(lambda stream: stream.window("tens", windows.tumbling(10)).count())
     with pytest.raises(PlanError, match="give keyed=True"):
         single(lambda stream: stream.count("count"), keyed=False)
     with pytest.raises(PlanError, match=r"step 'ring'.*not the class itself$"):
