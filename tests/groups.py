@@ -185,3 +185,18 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]  # it is not annotated 
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
+
+    def remove_node(self, node: Any) -> str | None:
+        """Give others the tests that a dead process had still to run, and return the one it died in.
+
+        That one has failed: it is not run again. Of the groups that were done, xdist would hand out empty ones, and a
+        process that gets one waits for ever.
+        """
+        groups = self.assigned_work.pop(node)
+        died_in = next((test for group in groups.values() for test, done in group.items() if not done), None)
+        for name, group in groups.items():
+            if left := {test: False for test, done in group.items() if not done and test != died_in}:
+                self.workqueue[name] = left
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return died_in
