@@ -189,7 +189,7 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]  # it is not annotated 
     def remove_node(self, node: Any) -> str | None:
         """Give others the tests that a dead process had still to run, and return the one it died in.
 
-        That one has failed: it is not run again. Of the groups that were done, xdist would hand out empty ones, and a
+        That one has failed: it is not run again. Of the groups that were done, xdist would assign empty ones, and a
         process that gets one waits for ever.
         """
         groups = self.assigned_work.pop(node)

@@ -30,7 +30,7 @@ def test_dies(): os._exit(9)
 
 
 def test_a_process_that_dies_fails_one_test_and_no_other(tmp_path: Path) -> None:
-    """A run with it ends: without `Groups.remove_node` it hangs, as xdist hands out groups that were done."""
+    """A run with it ends: without `Groups.remove_node` it hangs, as xdist assigns groups that were done."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
     for number in range(8):
         (tmp_path / f"test_{number}.py").write_text(TESTS + DIES * (number == 3) + "\ndef test_last(): pass\n")
