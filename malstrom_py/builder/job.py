@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
@@ -14,16 +16,21 @@ from malstrom_py.builder.plan import DEAD_LETTERS, Plan, Port, Step, StreamRef, 
 from malstrom_py.builder.regions import check_regions
 from malstrom_py.builder.state_migration import former_name
 from malstrom_py.builder.stream import StreamBuilder
+from malstrom_py.capture.recording import Recording
 from malstrom_py.codec import TypeTable, can_register
+from malstrom_py.data.epochs import limit_out_of_orderness
 from malstrom_py.data.messages import DeadLetter
 from malstrom_py.errors import PlanError
 from malstrom_py.errors.unknown_names import JOB, STEPS, unknown_attribute
 from malstrom_py.operators.base import OnError
+from malstrom_py.operators.event_time import RestoreEpochs
+from malstrom_py.operators.key_by import KeepKeys
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sinks.output_record import check_targets
 from malstrom_py.sources.base import PartitionedSource, Source, StatelessSource
+from malstrom_py.sources.replay import Replay
 from malstrom_py.validation import check_name, refuse_class, short
 
 C = TypeVar("C", bound=type)
@@ -88,6 +95,40 @@ class Job:
             with suppress(PlanError):  # a class that cannot be stored: a step that keeps such rows reports it
                 self._types.register(kind)  # type: ignore[type-var]  # it is a class
         return StreamBuilder(self, ref, Traits())
+
+    def replay_from(
+        self, name: str, target: object, recording: str | None = None, *, streams: Collection[int] | None = None
+    ) -> Any:
+        """Return the stream that `StreamBuilder.capture_into` recorded: its records, keys, timestamps and epochs.
+
+        ``recording``: the name of the captured step, if several are at ``target``. ``streams``: the numbers of the
+        workers whose streams are replayed, by default all. The job may have any number of workers. Each key has its
+        records in their order; no record is late.
+
+        Raises:
+            CaptureError: there is no such recording.
+        """
+        header = Recording(target, recording).header()
+        source = Replay(target, recording, streams=streams, types=self._types, restores=True)
+        stream: StreamBuilder[Any, Any] = self.source(name, source)
+        traits = replace(stream.traits, unit=header.unit)
+        ref = stream.ref
+        if header.unit is not None and header.epochs:
+            traits = replace(traits, epochs=True, split=True)
+            options: dict[str, Any] = {"generator": limit_out_of_orderness(0), "unit": header.unit}
+            factory = partial(RestoreEpochs, **options)
+            ports = (Port("on_time"),)
+            ref = self.add(Step(f"{name}-epochs", "generate_epochs", factory, (ref,), ports, traits=traits))
+        if header.keyed:
+            traits = replace(traits, keyed=True, region=f"{name}-keys")
+            ref = self.add(Step(f"{name}-keys", "key_by", KeepKeys, (ref,), traits=traits))
+            return KeyedStreamBuilder(self, ref, traits)
+        return StreamBuilder(self, ref, traits)
+
+    @property
+    def types(self) -> TypeTable:
+        """The classes whose values can be persisted (for builders)."""
+        return self._types
 
     def register_type(self, kind: C) -> C:
         """Allow values of a class (dataclass, msgspec.Struct, named tuple, Enum) to be persisted. Returns the class."""

@@ -40,6 +40,7 @@ from malstrom_py.operators.stateless import Filter, FilterMap, FlatMap, Flatten,
 from malstrom_py.operators.stateless_op import StatelessOp
 from malstrom_py.operators.write_sink import KeyByPart, WriteParts, WriteSink
 from malstrom_py.sinks.base import PartitionedSink, Sink, StatelessSink, TransactionalSink
+from malstrom_py.sinks.capture import Capture
 from malstrom_py.validation import (
     NAME_MAX,
     at_least,
@@ -312,6 +313,24 @@ class StreamBuilder(Generic[K, V_co]):
                 f"open(worker), commit, abort and recover"
             )
         self._add("sink", name, partial(WriteSink, sink=sink), None, ports=(), detail=short(sink), upgrade=upgrade)
+
+    def capture_into(self, name: str, target: object, *, replace: bool = False) -> None:
+        """Record this stream, its data and its event time, to be replayed by `Job.replay_from`.
+
+        ``target``: a folder that all workers share, or a `capture.InMemory` of a runtime in this process. The
+        recording can be read while the job runs and after it failed. ``replace``: delete the recording of an earlier
+        run; otherwise the job fails if there is one.
+        """
+        traits = self.traits
+        sink = Capture(
+            target,
+            keyed=traits.keyed or traits.local,
+            unit=traits.unit,
+            epochs=traits.epochs,
+            types=self.job.types,
+            replace=replace,
+        )
+        self.sink(name, sink)
 
     def _sink_parts(self, name: str, sink: PartitionedSink, former: str | None) -> None:
         parts, keyed = f"{name}-parts", self.traits.keyed or self.traits.local

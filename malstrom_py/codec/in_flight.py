@@ -17,6 +17,7 @@ import pickle
 import struct
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -84,11 +85,11 @@ ARROW: Final = ord("a")  # an Arrow IPC stream of one record batch
 _NUL: Final = "\0"
 
 
-def encode_column(column: list[Any]) -> tuple[int, bytes]:
-    r"""Return the tag of a column and its bytes. `NotEncodable` if a value can be neither packed nor pickled.
+def pack_column(column: list[Any]) -> tuple[int, bytes] | None:
+    """Return the tag and the bytes of a column of one plain type; None for any other column.
 
-    >>> encode_column(["UA", "B6"])
-    (115, b'UA\x00B6')
+    >>> pack_column([1, True]) is None
+    True
     """
     rows = len(column)
     if rows:
@@ -103,11 +104,19 @@ def encode_column(column: list[Any]) -> tuple[int, bytes]:
             elif kind is float:
                 return FLOATS, struct.pack(f"{rows}d", *column)
             else:
-                try:
+                with suppress(struct.error):  # an int is beyond 64 bits
                     return INTS, struct.pack(f"{rows}q", *column)
-                except struct.error:
-                    """An int is beyond 64 bits: pickle the column."""
-    return PICKLED, dump(column)
+    return None
+
+
+def encode_column(column: list[Any]) -> tuple[int, bytes]:
+    r"""Return the tag of a column and its bytes. `NotEncodable` if a value can be neither packed nor pickled.
+
+    >>> encode_column(["UA", "B6"])
+    (115, b'UA\x00B6')
+    """
+    packed = pack_column(column)
+    return (PICKLED, dump(column)) if packed is None else packed
 
 
 def decode_column(tag: int, data: memoryview, rows: int) -> list[Any]:

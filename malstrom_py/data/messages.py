@@ -74,6 +74,14 @@ class PartFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class PartEpoch:
+    """The source itself says that a part has no more records at or below ``time``."""
+
+    part: str
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartQuiet:
     """A part that was polled has had no records for ``quiet_s`` seconds of the runtime's clock."""
 
@@ -184,7 +192,7 @@ class SuspendMarker:
 StateMessage = Interrogate | Collect | Acquire | AbsBarrier | Rescale | SuspendMarker
 """Messages that pass every operator of a region, once."""
 
-PartMessage = PartOpened | PartReleased | PartFinished | PartQuiet
+PartMessage = PartOpened | PartReleased | PartFinished | PartEpoch | PartQuiet
 """Messages about source parts: opened, moved, finished or quiet. Sent in source regions only."""
 
 Control = Epoch | PartMessage | StateMessage

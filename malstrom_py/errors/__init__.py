@@ -10,6 +10,7 @@ MalstromError
 ├── SnapshotError        a snapshot could not be written, read or found; names it and what to do
 │   └── FencedError      another start of this job has taken over: this one can no longer commit
 ├── CodecError           a key, value or state that cannot be encoded or hashed; names step and type
+├── CaptureError         a captured stream is damaged, cannot be found, or cannot be written; names the stream
 ├── PeerError            another worker broke the rules of a channel, or is unreachable
 ├── DeadlineError        a wait exceeded its deadline; names the wait and the deadline
 ├── ControlError         a running job cannot be reached, or a command to it is malformed
@@ -154,6 +155,10 @@ class CodecError(MalstromError):
         self.step = step
         self.key = key
         self.type_name = type_name
+
+
+class CaptureError(MalstromError):
+    """A captured stream is damaged, is missing, or cannot be replayed. What is before the damage can be used."""
 
 
 class PeerError(MalstromError):

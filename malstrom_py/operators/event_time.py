@@ -20,6 +20,7 @@ from malstrom_py.data.messages import (
     MIN_EPOCH,
     AbsBarrier,
     Epoch,
+    PartEpoch,
     PartFinished,
     PartMessage,
     PartOpened,
@@ -400,6 +401,24 @@ class GenerateEpochs(Operator):
         active = [part.tracker.epoch for part in parts if not part.idle]
         begun = (part.tracker.epoch for part in parts if part.tracker.epoch != MIN_EPOCH)
         return min(active or begun, default=MIN_EPOCH), not active and bool(parts)
+
+
+class RestoreEpochs(GenerateEpochs):
+    """Sends the epochs that the source itself gives for each part: no record of it is late."""
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        self._part_of(batch)
+        out.send(batch, ON_TIME)
+
+    def on_part(self, message: PartMessage, out: Outlet) -> None:
+        if not isinstance(message, PartEpoch):
+            super().on_part(message, out)
+            return
+        part = self._parts[message.part]
+        held_back = self._stale or part.tracker.epoch <= self.sent
+        part.tracker.raise_to(message.time)
+        if held_back:
+            self._advance(out)
 
 
 def _rows_where(batch: ColumnBatch, chosen: Late) -> ColumnBatch:

@@ -81,6 +81,18 @@ class KeyBy(Operator):
             out.send(message, self.context.dead_letter_port)
 
 
+class KeepKeys(Operator):
+    """Distributes records by the keys that they have: those that a source has restored."""
+
+    takes_columns = True
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        out.send(batch)
+
+    def on_part(self, message: PartMessage, out: Outlet) -> None:
+        """The source region ends here."""
+
+
 def legal_keys(
     context: StepContext, failures: ErrorPolicy, function: object, batch: Batch, keys: list[Any], out: Outlet
 ) -> tuple[Batch, list[Any]]:

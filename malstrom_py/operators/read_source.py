@@ -21,6 +21,7 @@ from malstrom_py.data.messages import (
     AbsBarrier,
     DeadLetter,
     Epoch,
+    PartEpoch,
     PartFinished,
     PartOpened,
     PartQuiet,
@@ -171,6 +172,8 @@ def batch_of(polled: Any, part: str, poll: object) -> Batch:
         return ColumnBatch(polled, part=part, named=True)
     if isinstance(polled, list):
         return Batch(polled, part=part)
+    if isinstance(polled, Batch):
+        return Batch(polled.values, keys=polled.keys, timestamps=polled.timestamps, part=part)
     if isinstance(polled, str | bytes | Mapping) or not isinstance(polled, Iterable):
         raise SourceError(
             f"{describe_function(poll)} returned {type(polled).__name__}: return a list of records, or None if there "
@@ -476,7 +479,9 @@ class ReadSource(Operator):
         self._polled = reader
         try:
             try:
-                polled = reader.poll_of(frames=frames)(rows_max)
+                poll = reader.poll_of(frames=frames)
+                while isinstance(polled := poll(rows_max), Epoch):
+                    out.forward(PartEpoch(reader.name, polled.time))
                 if polled is not None:
                     batch = batch_of(polled, reader.name, reader.source_part.poll)
             except MalformedRecord as error:

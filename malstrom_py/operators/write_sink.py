@@ -61,6 +61,7 @@ class WriteSink(Operator):
         self.takes_columns = getattr(sink, "takes_columns", False) is True
         self.writer: SinkWriter | None = None
         self._notify_moved: Callable[[int], None] | None = None
+        self._notify_advanced: Callable[[int], None] | None = None
         self._payloads: list[bytes] = []
 
     def open(self) -> None:
@@ -75,6 +76,7 @@ class WriteSink(Operator):
             raise SinkError(f"sink {self.context.step!r}: {wrong}")
         self.writer = writer
         self._notify_moved = getattr(self.writer, "moved", None)
+        self._notify_advanced = getattr(self.writer, "advanced", None)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if self.writer is None:
@@ -87,7 +89,10 @@ class WriteSink(Operator):
             raise self.error(error, "could not write") from error
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        """The stream ends here."""
+        """Notify a writer that records event time; the stream ends here."""
+        if self._notify_advanced is not None:
+            with sink_errors(self.context.step, "could not write"):
+                self._notify_advanced(epoch.time)
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         """Pre-commit at a barrier what was written before it (S1)."""

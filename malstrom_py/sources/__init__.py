@@ -15,6 +15,7 @@ from malstrom_py.sources.base import (
 from malstrom_py.sources.files import Files
 from malstrom_py.sources.generator import Generator
 from malstrom_py.sources.memory import Memory
+from malstrom_py.sources.replay import Replay
 from malstrom_py.sources.spark import Spark
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "PartitionedSource",
     "PinnedGrowingSource",
     "PinnedSource",
+    "Replay",
     "SourcePart",
     "Spark",
     "StatelessSource",

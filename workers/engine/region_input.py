@@ -323,7 +323,7 @@ class RegionInput:
             self._arrived(message)
 
     def moved(self, version: int) -> None:
-        """Notify sinks that slots of ``version`` have left or arrived: later rows are of after the move."""
+        """Notify sinks that the move ``version`` is over here: later rows are of after it."""
         for sink in self._sinks:
             sink.moved(version)
 
@@ -379,6 +379,8 @@ class RegionInput:
                 case events.Advance():
                     self._push(self._entries[effect.exchange].node, Epoch(effect.time))
                 case SendReport():
+                    if isinstance(effect.report, RegionDone):
+                        self.moved(effect.report.version)  # where nothing left or arrived
                     self._letters.append((COORDINATOR, self._with_figures(effect.report)))
                 case events.Ship():
                     self.moved(effect.version)

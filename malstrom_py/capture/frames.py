@@ -1,0 +1,373 @@
+"""The bytes of a captured stream: frames with checksums, in the format of ``docs/capture-format.md``.
+
+A stream is kept in segments, one after the other. A segment begins with `MAGIC` and a header frame. Each frame has a
+length, a kind, a checksum of these two, the payload, and a checksum of the payload: so a cut segment is `Truncated`
+and a changed bit is `Corrupt`, and all frames before the damage can be used.
+
+Rule (S8): a frame holds data, never code: no pickle.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, BinaryIO, Final
+from zlib import crc32
+
+import msgspec
+
+from malstrom_py.codec import Codec
+from malstrom_py.codec.in_flight import ARROW, PICKLED, decode_arrow, decode_column, encode_arrow, pack_column
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.data.row_form import DICTS
+from malstrom_py.data.time import Unit
+from malstrom_py.errors import CaptureError, MalstromError
+
+MAGIC: Final = b"MSTRCAP1"
+FORMAT: Final = 1
+PAYLOAD_MAX: Final = 1 << 30
+"""The largest payload, in bytes: a length above it is not believed."""
+
+_HEAD: Final = struct.Struct("<IBI")
+_CRC: Final = struct.Struct("<I")
+_ROWS: Final = struct.Struct("<BI")
+_COLUMN: Final = struct.Struct("<BQ")
+
+HEADER: Final = ord("H")
+BATCH: Final = ord("B")
+PROGRESS: Final = ord("P")
+MOVED: Final = ord("M")
+SNAPSHOT: Final = ord("S")
+END: Final = ord("E")
+
+_KEYED: Final = 1
+_TIMED: Final = 2
+_STORED: Final = PICKLED
+"""The tag of a column in the stored form of the codec: where a frame in flight would be pickled."""
+
+
+class Truncated(CaptureError):
+    """A segment ends before its end frame: what is before the cut can be used."""
+
+
+class Corrupt(CaptureError):
+    """Bytes of a segment have changed: what is before them can be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first frame of each segment.
+
+    ``stream``: the name of the stream, one per writer. ``generation``: which start of the job captured it, from 1.
+    ``segment``: the number of the segment in its stream, from 0. ``unit``: of the timestamps, None on an untimed
+    stream; ``epochs``: whether event time advances in it. ``schema``: names and types of the columns of the first
+    batch, None if it had rows.
+    """
+
+    job: str
+    step: str
+    stream: str
+    worker: int
+    workers: int = 0
+    generation: int = 1
+    segment: int = 0
+    keyed: bool = False
+    unit: Unit | None = None
+    epochs: bool = False
+    schema: tuple[tuple[str, str], ...] | None = None
+    byteorder: str = sys.byteorder
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Changes of the times at which the stream may still send: each is (time, delta)."""
+
+    updates: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Keys or parts have moved between workers: what a key has in the frames of lower versions came before."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshotted:
+    """What is before belongs to a snapshot; its segment ends here."""
+
+    snapshot: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The explicit end of a segment: ``rows`` and ``frames`` before it, and whether the stream ends here too."""
+
+    rows: int
+    frames: int
+    last: bool
+
+
+Content = Header | Batch | Progress | Moved | Snapshotted | End
+
+
+@dataclass(slots=True)
+class SegmentWriter:
+    """Writes the frames of one segment to ``write``, each with one call, so that a cut is between frames or in one.
+
+    >>> from io import BytesIO
+    >>> file = BytesIO()
+    >>> segment = SegmentWriter(file.write, Header("docs", "seen", "w0", worker=0), Codec())
+    >>> segment.batch(Batch([1, 2]))
+    >>> segment.end(last=True)
+    >>> [type(content).__name__ for _, content in contents(BytesIO(file.getvalue()), Codec())]
+    ['Header', 'Batch', 'End']
+    """
+
+    write: Callable[[bytes], object]
+    header: Header
+    codec: Codec
+    rows: int = 0
+    frames: int = field(default=0, init=False)
+
+    def batch(self, batch: Batch) -> None:
+        """Write a batch. `CodecError` if a key or value cannot be stored."""
+        self._begin(batch)
+        self._frame(BATCH, encode(batch, self.codec, self.header.step))
+        self.rows += len(batch)
+
+    def progress(self, *updates: tuple[int, int]) -> None:
+        """Write changes of the times held."""
+        self._begin(None)
+        self._frame(PROGRESS, msgspec.msgpack.encode(updates))
+
+    def moved(self, version: int) -> None:
+        """Write that keys have moved."""
+        self._begin(None)
+        self._frame(MOVED, msgspec.msgpack.encode(version))
+
+    def snapshot(self, snapshot: str) -> None:
+        """Write that a snapshot ends here."""
+        self._begin(None)
+        self._frame(SNAPSHOT, snapshot.encode())
+
+    def end(self, *, last: bool) -> None:
+        """Write the end."""
+        self._begin(None)
+        self._frame(END, msgspec.msgpack.encode((self.rows, self.frames, last)))
+
+    def _begin(self, first: Batch | None) -> None:
+        if self.frames:
+            return
+        values = asdict(self.header)
+        if isinstance(first, ColumnBatch) and first.form is DICTS:
+            values["schema"] = [(name, str(kind)) for name, kind in zip(*_names_and_types(first), strict=True)]
+        self.write(MAGIC + frame(HEADER, msgspec.msgpack.encode(values)))
+        self.frames = 1
+
+    def _frame(self, kind: int, payload: bytes) -> None:
+        self.write(frame(kind, payload))
+        self.frames += 1
+
+
+def _names_and_types(batch: ColumnBatch) -> tuple[list[str], list[Any]]:
+    schema = batch.columns.schema
+    return schema.names, schema.types
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    """Return the bytes of one frame."""
+    start = struct.pack("<IB", len(payload), kind)
+    return b"".join((start, _CRC.pack(crc32(start)), payload, _CRC.pack(crc32(payload))))
+
+
+def encode(batch: Batch, codec: Codec, step: str) -> bytes:
+    """Return the payload of a batch: keys, timestamps and values as columns, each with a tag and its size."""
+    columns: list[Any] = []
+    flags = 0
+    for flag, column in ((_KEYED, _keys_of(batch)), (_TIMED, _times_of(batch)), (0, _values_of(batch))):
+        if column is not None:
+            flags |= flag
+            columns.append(column)
+    parts = [_ROWS.pack(flags, len(batch))]
+    for column in columns:
+        tag, data = _encoded(column, codec, step)
+        parts += (_COLUMN.pack(tag, len(data)), data)
+    return b"".join(parts)
+
+
+def _keys_of(batch: Batch) -> Any:
+    return batch.keys if batch.key_column is None else batch.key_column
+
+
+def _times_of(batch: Batch) -> Any:
+    return batch.timestamps if batch.time_column is None else batch.time_column
+
+
+def _values_of(batch: Batch) -> Any:
+    return batch.columns if isinstance(batch, ColumnBatch) and batch.form is DICTS else batch.values
+
+
+def _encoded(column: Any, codec: Codec, step: str) -> tuple[int, bytes]:
+    if type(column) is not list:
+        return ARROW, encode_arrow(column)
+    packed = pack_column(column)
+    return (_STORED, codec.encode_at_rest(column, step=step)) if packed is None else packed
+
+
+def decode(payload: memoryview, codec: Codec) -> Batch:
+    """Return the batch of a payload."""
+    flags, rows = _ROWS.unpack_from(payload)
+    at = _ROWS.size
+    columns: list[Any] = []
+    for is_there in (flags & _KEYED, flags & _TIMED, True):
+        column = None
+        if is_there:
+            tag, size = _COLUMN.unpack_from(payload, at)
+            at += _COLUMN.size + size
+            column = _decoded(tag, payload[at - size : at], rows, codec)
+        columns.append(column)
+    keys, times, values = columns
+    if isinstance(values, list):
+        return Batch(values, keys=_as_list(keys), timestamps=_as_list(times))
+    return ColumnBatch(
+        values,
+        keys=keys if isinstance(keys, list) else None,
+        key_column=None if keys is None or isinstance(keys, list) else keys.column(0),
+        timestamps=times if isinstance(times, list) else None,
+        time_column=None if times is None or isinstance(times, list) else times.column(0),
+        named=True,
+    )
+
+
+def _decoded(tag: int, data: memoryview, rows: int, codec: Codec) -> Any:
+    if tag == ARROW:
+        return decode_arrow(data, rows)
+    if tag != _STORED:
+        return decode_column(tag, data, rows)
+    column = codec.decode_at_rest(data)
+    if type(column) is not list or len(column) != rows:
+        raise Corrupt("a column has another number of rows than its batch")
+    return column
+
+
+def _as_list(column: Any) -> list[Any] | None:
+    return column if column is None or isinstance(column, list) else column.column(0).to_pylist()
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame whose checksums are right. ``at``: where it begins in its segment; ``end``: where the next one begins."""
+
+    kind: int
+    payload: memoryview
+    at: int
+    end: int
+
+
+def frames(file: BinaryIO, start: int = 0) -> Iterator[Frame]:
+    """Read the frames of a segment from the byte ``start``, a frame's begin.
+
+    Raises:
+        Truncated: the segment ends without an end frame; all complete frames were returned.
+        Corrupt: a checksum, the magic or a length is wrong; all frames before were returned.
+    """
+    at = start or _begin(file)
+    file.seek(at)
+    while True:
+        head = file.read(_HEAD.size)
+        if len(head) < _HEAD.size:
+            raise Truncated(f"it ends at byte {at + len(head):,} without an end frame")
+        size, kind, checksum = _HEAD.unpack(head)
+        if crc32(head[:5]) != checksum or size > PAYLOAD_MAX:
+            raise Corrupt(f"the head of the frame at byte {at:,} has changed")
+        body = file.read(size + _CRC.size)
+        if len(body) < size + _CRC.size:
+            raise Truncated(f"it ends at byte {at + len(head) + len(body):,}, within a frame")
+        payload = memoryview(body)[:size]
+        if crc32(payload) != _CRC.unpack_from(body, size)[0]:
+            raise Corrupt(f"the frame at byte {at:,} has changed")
+        end = at + _HEAD.size + size + _CRC.size
+        yield Frame(kind, payload, at, end)
+        at = end
+        if kind == END:
+            if file.read(1):
+                raise Corrupt(f"bytes follow the end frame, from byte {at:,} on")
+            return
+
+
+def _begin(file: BinaryIO) -> int:
+    """Check how a segment begins, and return where its first frame does."""
+    magic = file.read(len(MAGIC))
+    if magic != MAGIC:
+        if MAGIC.startswith(magic):
+            raise Truncated(f"it has {len(magic)} bytes, and no header")
+        raise Corrupt("it does not begin as a captured stream does: it is another kind of file, or damaged")
+    return len(MAGIC)
+
+
+def contents(file: BinaryIO, codec: Codec, start: int = 0) -> Iterator[tuple[Frame, Content]]:
+    """Read the frames of a segment and what they mean. Frames of unknown kinds are left out."""
+    for each in frames(file, start):
+        content = content_of(each, codec)
+        if content is not None:
+            yield each, content
+
+
+def content_of(each: Frame, codec: Codec) -> Content | None:
+    """Return what a frame means, None if its kind is unknown.
+
+    Raises:
+        Corrupt: its payload is invalid although its checksum is right: another program has written it.
+    """
+    try:
+        return _content_of(each, codec)
+    except MalstromError:
+        raise
+    except Exception as error:
+        raise Corrupt(f"the frame at byte {each.at:,} cannot be read ({type(error).__name__})") from error
+
+
+def _content_of(each: Frame, codec: Codec) -> Content | None:
+    payload = each.payload
+    match each.kind:
+        case 66:  # BATCH
+            return decode(payload, codec)
+        case 80:  # PROGRESS
+            return Progress(msgspec.msgpack.decode(payload, type=tuple[tuple[int, int], ...]))
+        case 77:  # MOVED
+            return Moved(msgspec.msgpack.decode(payload, type=int))
+        case 83:  # SNAPSHOT
+            return Snapshotted(str(payload, "utf-8"))
+        case 69:  # END
+            return End(*msgspec.msgpack.decode(payload, type=tuple[int, int, bool]))
+        case 72:  # HEADER
+            return _header_of(msgspec.msgpack.decode(payload, type=dict[str, Any]))
+    return None
+
+
+def _header_of(values: Mapping[str, Any]) -> Header:
+    if values.get("format") != FORMAT:
+        raise Corrupt(f"it has format {values.get('format')!r}, and this version reads {FORMAT}")
+    if values.get("byteorder") != sys.byteorder:
+        raise Corrupt(f"it is from a machine whose numbers are {values.get('byteorder')!r}-endian")
+    return msgspec.convert({name: values[name] for name in values if name in Header.__dataclass_fields__}, Header)
+
+
+def opened_at(epoch: int) -> int:
+    """Return the earliest time at which a stream that has passed ``epoch`` may still send.
+
+    >>> opened_at(MIN_EPOCH) == MIN_EPOCH, opened_at(7)
+    (True, 8)
+    """
+    return epoch if epoch == MIN_EPOCH else epoch + 1
+
+
+def advance(before: int, after: int) -> Sequence[tuple[int, int]]:
+    """Return the updates by which a stream goes from the epoch ``before`` to ``after``: the maximum completes it."""
+    closed = (opened_at(before), -1)
+    return [closed] if after == MAX_EPOCH else [(opened_at(after), 1), closed]

@@ -1,0 +1,131 @@
+"""``capture_into``: records what reaches a step on each worker, the data and the progress of event time.
+
+Exactly once by snapshots (S7): a segment ends at each barrier and is committed with its snapshot; what was captured
+after the last snapshot is there too, and is deleted when the job starts again and captures it anew.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from malstrom_py.capture.frames import Header, SegmentWriter, advance
+from malstrom_py.capture.recording import (
+    CLOSED,
+    COMMITTED,
+    OPEN,
+    Place,
+    Segment,
+    SegmentFile,
+    begin,
+    generation_of,
+    place_of,
+)
+from malstrom_py.codec import Codec, TypeTable
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.data.time import Unit
+from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.worker_context import WorkerInfo
+
+
+class Capture:
+    """The sink of `StreamBuilder.capture_into`."""
+
+    takes_columns = True
+
+    def __init__(
+        self, target: object, *, keyed: bool, unit: Unit | None, epochs: bool, types: TypeTable, replace: bool
+    ) -> None:
+        self._place = place_of(target)
+        self._header = Header("", "", "", worker=0, keyed=keyed, unit=unit, epochs=epochs)
+        self._types = types
+        self._replace = replace
+
+    def __repr__(self) -> str:
+        return f"Capture({self._place!r})"
+
+    def open(self, worker: WorkerInfo) -> _CaptureWriter:
+        generation = generation_of(self._place, worker.step)
+        stream = f"w{worker.worker:06}-{secrets.token_hex(4)}"
+        header = replace(
+            self._header,
+            job=worker.job,
+            step=worker.step,
+            stream=stream,
+            worker=worker.worker,
+            generation=generation,
+        )
+        return _CaptureWriter(self._place, header, Codec(self._types))
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        for payload in payloads:
+            for name in msgspec.msgpack.decode(payload, type=list[str]):
+                self._place.rename(name, f"{name.rpartition('.')[0]}.{COMMITTED}")
+
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        """Keep the segments: they show what a job that fails has seen. The next start deletes them."""
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        begin(self._place, context.step, committed, replace=self._replace)
+
+
+class _CaptureWriter:
+    def __init__(self, place: Place, header: Header, codec: Codec) -> None:
+        self._place = place
+        self._header = header
+        self._codec = codec
+        self._file: SegmentFile | None = None
+        self._segment: SegmentWriter | None = None
+        self._epoch = MIN_EPOCH
+        self._version = 0
+
+    def write(self, batch: Batch) -> None:
+        self._open().batch(batch)
+
+    def advanced(self, epoch: int) -> None:
+        """Record that no record at or below ``epoch`` follows."""
+        if epoch > self._epoch:
+            self._open().progress(*advance(self._epoch, epoch))
+            self._epoch = epoch
+
+    def moved(self, version: int) -> None:
+        """Record that what was written before precedes what any worker writes after the move ``version``."""
+        if version > self._version:
+            self._open().moved(version)
+            self._version = version
+
+    def pre_commit(self, context: CommitContext) -> bytes:
+        if self._segment is None or self._file is None:
+            return msgspec.msgpack.encode([])
+        self._segment.snapshot(context.snapshot)
+        opened = self._name(OPEN)
+        self._end()
+        closed = self._name(f"{CLOSED}{context.snapshot}")
+        self._place.rename(opened, closed)
+        self._header = replace(self._header, segment=self._header.segment + 1)
+        return msgspec.msgpack.encode([closed])
+
+    def close(self) -> None:
+        if self._segment is not None:
+            self._end()
+
+    def _end(self) -> None:
+        if self._segment is not None and self._file is not None:
+            self._segment.end(last=self._epoch == MAX_EPOCH)
+            self._file.sync()
+            self._file.close()
+        self._segment = self._file = None
+
+    def _open(self) -> SegmentWriter:
+        if self._segment is None:
+            self._file = self._place.create(self._name(OPEN))
+            self._segment = SegmentWriter(self._file.write, self._header, self._codec)
+        return self._segment
+
+    def _name(self, state: str) -> str:
+        header = self._header
+        return Segment(header.step, header.generation, header.stream, header.segment, state).name
