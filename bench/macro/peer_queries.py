@@ -8,7 +8,7 @@ tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -128,7 +128,9 @@ class Query:
 
 
 class InMemory:
-    """A source of one part that gives slices of a record batch."""
+    """A source of one part that gives slices of a record batch: of the columns that the plan reads, as a file would."""
+
+    is_narrowing = True
 
     def __init__(self, columns: pa.RecordBatch) -> None:
         self.columns = columns
@@ -138,6 +140,10 @@ class InMemory:
 
     def build_part(self, part: Part, state: Any) -> _Slices:
         return _Slices(self.columns, state or 0)
+
+    def build_narrow_part(self, part: Part, state: Any, columns: Collection[str]) -> _Slices:
+        names = [name for name in self.columns.schema.names if name in columns]
+        return _Slices(self.columns.select(names), state or 0)
 
 
 class _Slices:
