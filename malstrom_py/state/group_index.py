@@ -343,7 +343,7 @@ def keys_column(keys: Iterable[Any], kind: ColumnKind | None) -> pa.Array:
         raise NotColumnar("a key that no column holds") from None
 
 
-def ids_of(index: GroupIndex, keys: Sequence[Any]) -> Ids:
+def ids_of(index: GroupIndex, keys: Sequence[Any]) -> Any:
     """Return the id of each of Python ``keys``, each that of the plain key that it equals; -1 of those without."""
     import numpy as np
 
