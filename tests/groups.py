@@ -57,6 +57,8 @@ LONG: Final = {
         "test_s4_a_restarted_coordinator",
         "test_s5_a_job_resumes_from_a_savepoint",
         "test_s5_a_users_checkpointer",
+        "test_s6_a_survivor_that_does_not_stop_in_time",
+        "test_s6_a_worker_that_fails_gets_a_new_process",
         "test_s6_state_and_files_are_exact_after_kills",
     ),
     "integration/ray/test_rescale.py": (
@@ -102,10 +104,13 @@ LONG: Final = {
     "integration/sinks/test_files_memory.py": (
         "test_four_hundred_megabytes_go_into_files_in_less_memory[*-]",
         "test_four_hundred_megabytes_go_into_files_in_less_memory[csv-part",
+        "test_four_hundred_megabytes_go_into_files_in_less_memory[json-part",
     ),
     "integration/test_interrupt.py": ("test_ctrl_c_ends_a_run_with_calls_under_way[blocks]",),
     "integration/test_nexmark.py": ("*[10 more",),
     "integration/test_packaging.py": (
+        "test_the_accelerator_is_built_where_there_is_a_compiler[folder",
+        "test_the_accelerator_is_built_where_there_is_a_compiler[sdist",
         "test_type_checkers_of_another_project_see_the_package[editable",
         "test_type_checkers_of_another_project_see_the_package[folder",
         "test_type_checkers_of_another_project_see_the_package[sdist",

@@ -17,6 +17,7 @@ import polars as pl
 
 import malstrom_py as mp
 from bench.macro import peer_batch as engines
+from bench.macro.in_memory import InMemory
 from bench.macro.peer_batch import EUROS, HOP_MS, NEAR, OF_INTEREST, WINDOW_MS
 from bench.micro import inputs
 from bench.micro import workloads as micro
@@ -24,7 +25,6 @@ from bench.micro.inputs import AUCTION, PERSON, START_MS, Bid, Listing
 from bench.micro.workloads import Check, through
 from malstrom_py import agg, windows
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.sources import Part
 from malstrom_py.worker_context import WorkerInfo
 
 if TYPE_CHECKING:
@@ -124,40 +124,7 @@ class Query:
         return int(count), int(total)
 
 
-# Columns in memory, and a sink that takes columns.
-
-
-class InMemory:
-    """A source of one part that gives slices of a record batch."""
-
-    def __init__(self, columns: pa.RecordBatch) -> None:
-        self.columns = columns
-
-    def list_parts(self) -> list[Part]:
-        return [Part("0")]
-
-    def build_part(self, part: Part, state: Any) -> _Slices:
-        return _Slices(self.columns, state or 0)
-
-
-class _Slices:
-    def __init__(self, columns: pa.RecordBatch, position: int) -> None:
-        self._columns = columns
-        self._position = position
-
-    def poll(self, rows_max: int) -> pa.RecordBatch:
-        rows = self._columns.slice(self._position, rows_max)
-        self._position += rows.num_rows
-        return rows
-
-    def is_finished(self) -> bool:
-        return bool(self._position >= self._columns.num_rows)
-
-    def snapshot(self) -> int:
-        return self._position
-
-    def close(self) -> None:
-        """Nothing is open."""
+# A sink that takes columns.
 
 
 class Tally:

@@ -16,7 +16,8 @@ from time import process_time
 from typing import Any, Final, NamedTuple
 
 import malstrom_py as mp
-from bench.macro.peer_queries import InMemory, Tally, table
+from bench.macro.in_memory import InMemory
+from bench.macro.peer_queries import Tally, table
 from bench.micro import inputs, machine
 from bench.micro.timing import interleave, ratios, spread
 from bench.micro.workloads import Check

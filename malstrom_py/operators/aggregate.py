@@ -11,7 +11,6 @@ Rule: a key's state is assigned after everything that can raise, so that a recor
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -32,6 +31,7 @@ from malstrom_py.operators.keyed import KeyedOperator, Rows, StatefulOperator, k
 from malstrom_py.state.figure_states import FigureStates, shape_of_many, shape_of_one, shape_of_records
 from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.seen_values import SeenValues
+from malstrom_py.state.top_lane import CELLS_MAX, insert, top
 
 Loop = Callable[[Iterable[Any], list[Any], dict[Any, Any]], None]
 """Takes rows (key, one value per aggregation); per row sets the key's states, then appends the figures."""
@@ -465,7 +465,7 @@ class Distinct(KeyedOperator):
 
 class TopN(KeyedOperator):
     """Per record the list of its key's ``n`` largest values so far, by ``by`` (function, column name, or the value
-    itself), largest first. Equal values keep their order of arrival.
+    itself), largest first. Equal values keep their order of arrival. Columns of numbers and times remain columns.
     """
 
     advice = "Name a column or a function with by=, or filter such values out before it"
@@ -474,6 +474,18 @@ class TopN(KeyedOperator):
         super().__init__(context, function=by)
         self._n = n
         self._rank = by
+        column = column_of(by)
+        self.takes_columns = by is None or column is not None
+        self._over_columns = None
+        if self.takes_columns and n <= CELLS_MAX:
+            self._over_columns = ColumnFigures(self.state, [top(n, column)], shape_of_one())
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        best = None if self._over_columns is None else self._over_columns.scan(batch)
+        if best is None:
+            super().on_batch(batch, out)
+        elif len(batch):
+            _send_columns(batch, {"value": best[0]}, SCALAR, out)
 
     def rows(self, keys: list[Any], values: list[Any]) -> Rows:
         ranks = values if self._rank is None else map(looked_up(self._rank), values)
@@ -482,13 +494,22 @@ class TopN(KeyedOperator):
     def update(self, rows: Rows, results: list[Any]) -> None:
         states, n = self.states, self._n
         for key, value, rank in rows:
-            # Two parallel lists, ascending, later equal ones first: the top is at the end.
-            ranks, best = states.get(key, ((), ()))
-            # The first value is compared with itself: a value without order must fail, not spoil the others.
-            place = bisect_left(ranks or (rank,), rank)
-            ranks, best = [*ranks[:place], rank, *ranks[place:]][-n:], [*best[:place], value, *best[place:]][-n:]
-            states[key] = (ranks, best)
-            results.append(best[::-1])
+            states[key] = state = insert(states.get(key, ((), ())), rank, value, n)
+            results.append(state[1][::-1])
+
+
+def _last_rows(batch: ColumnBatch) -> ColumnBatch:
+    """Return the last row of each key."""
+    import numpy as np
+    import pyarrow as pa
+
+    try:
+        codes = keys_column_of(batch).dictionary_encode(null_encoding="encode").indices.to_numpy()
+    except (NotColumnar, pa.ArrowNotImplementedError):
+        return batch
+    last = np.full(int(codes.max(initial=-1)) + 1, -1)
+    last[codes] = np.arange(len(codes))
+    return batch.take(pa.array(np.sort(last)))
 
 
 class Final(StatefulOperator):
@@ -519,6 +540,8 @@ class Final(StatefulOperator):
                     return
             else:
                 self._over_columns.to_rows()
+        if isinstance(batch, ColumnBatch):
+            batch = _last_rows(batch)  # of the others no row is made
         keys = keys_of(batch, self.context.step)
         self.changes(keys)
         # A tuple, because a value may be None, which means that a key has no state.

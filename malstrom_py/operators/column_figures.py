@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.row_form import SCALAR
+from malstrom_py.data.row_form import DICTS, SCALAR
 from malstrom_py.state.figure_states import FigureStates, Shape, figure_states_of
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.state.top_lane import Top
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,6 +103,8 @@ def _column_for(one: Aggregation[Any, Any], batch: ColumnBatch) -> pa.Array | No
     """Return the column of which ``one`` aggregates. `NotColumnar` if there is none."""
     if one.blind:
         return None
+    if isinstance(one, Top) and one.field is not None:
+        return records_of(batch, one.field)
     column = column_for(one.field, batch)
     if column is None:
         raise NotColumnar("a field that is not a column")
@@ -113,6 +116,13 @@ def column_for(field: object, batch: ColumnBatch) -> pa.Array | None:
     if field is None:
         return batch.columns.column(0) if batch.form is SCALAR else None
     return batch.column(field) if isinstance(field, str) else None
+
+
+def records_of(batch: ColumnBatch, field: object) -> pa.Array:
+    """Return the records of ``batch`` as one column. `NotColumnar` if they have no column ``field``."""
+    if batch.form is not DICTS or field not in batch.columns.schema.names:
+        raise NotColumnar("values that are not records with such a column")
+    return batch.columns.to_struct_array()
 
 
 def keys_column_of(batch: ColumnBatch) -> pa.Array:

@@ -149,6 +149,12 @@ def roots_of(expressions: Sequence[pl.Expr]) -> list[str] | None:
     >>> roots_of([pl.col("b") * 2, pl.col("a")]), roots_of([pl.all()])
     (['a', 'b'], None)
     """
+    names = _roots_or_selection(expressions)
+    return sorted(names) if names else None
+
+
+def _roots_or_selection(expressions: Sequence[pl.Expr]) -> set[str] | None:
+    """Return the columns that ``expressions`` read, none for constants; None if they depend on the frame."""
     names: set[str] = set()
     left = list(expressions)
     for expression in left:
@@ -158,7 +164,7 @@ def roots_of(expressions: Sequence[pl.Expr]) -> list[str] | None:
             return None
         else:
             left.extend(expression.meta.pop())
-    return sorted(names) or None
+    return names
 
 
 def _column(name: str) -> pl.Expr:
@@ -355,7 +361,7 @@ class WithColumns(ColumnStep):
 
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
-        names, expressions = roots_of(options["expressions"]), options["expressions"]
+        names, expressions = _roots_or_selection(options["expressions"]), options["expressions"]
         made = [expression.meta.output_name(raise_if_undetermined=False) for expression in expressions]
         if names is None or None in made:
             return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import repeat
 from sys import getsizeof
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -161,7 +162,7 @@ def size_of(value: Any) -> int:
     (True, True)
     """
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return getsizeof(value, 64) + sum(getsizeof(item, 64) for item in items)
+    return getsizeof(value, 64) + sum(map(getsizeof, items, repeat(64)))
 
 
 def batch_of(polled: Any, part: str, poll: object) -> Batch:
@@ -475,7 +476,7 @@ class ReadSource(Operator):
 
     def _poll_part(self, reader: PartReader, rows_max: int, out: Outlet, *, frames: bool) -> int:
         malformed: MalformedRecord | None = None
-        batch = Batch([], part=reader.name)
+        batch: Batch | None = None
         self._polled = reader
         try:
             try:
@@ -491,11 +492,12 @@ class ReadSource(Operator):
             self._raise(error, f"failed in part {reader.part!r}")
         if malformed is not None:
             self._malformed(malformed, reader, out)
-        out.send(batch)
-        if len(batch):
+        rows = 0 if batch is None else len(batch)
+        if batch is not None and rows:
+            out.send(batch)
             reader.row_bytes = row_bytes(batch)
             reader.gives_columns = isinstance(batch, ColumnBatch)
-        count = len(batch) if malformed is None else 1
+        count = rows if malformed is None else 1
         self.counters.rows_in += count
         if finished:
             self._readers.remove(reader)

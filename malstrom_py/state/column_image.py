@@ -3,8 +3,9 @@
 A row is a key, the pane if the state is kept by pane, and the columns of the state. The *shape* says how the columns of
 a row make the value that steps on rows keep: a number is the value of that column, a tuple or list of shapes a tuple or
 list of values, ``{"record": {name: shape, …}}`` a dict of values, and ``{"where": n, "is": shape, "else": () or None}``
-the value of the shape where column n is not null, otherwise the constant. With panes the state of a key is a dict, pane
--> value.
+the value of the shape where column n is not null, otherwise the constant. ``{"listed": […]}`` is a list of the values
+of shapes of that last kind, without those where column n is null. With panes the state of a key is a dict, pane ->
+value.
 
 A block has the number of its rows and the number of its keys without state (deltas only), the keys of both, the panes,
 and the columns of the state. A column has a byte that says whether values may be null, then if so a byte per value (1:
@@ -141,6 +142,10 @@ def _fits(shape: Any, columns: int, depth: int = 0) -> bool:
         return 0 <= shape < columns <= _COLUMNS_MAX
     if depth == _DEPTH_MAX:
         return False
+    if type(shape) is dict and set(shape) == {"listed"}:
+        parts: Any = shape["listed"]
+        chosen = type(parts) is list and all(type(part) is dict and "where" in part for part in parts)
+        return chosen and all(_fits(part, columns, depth + 1) for part in parts)
     if type(shape) is dict and set(shape) == {"where", "is", "else"}:
         chosen = type(shape["where"]) is int and _fits(shape["where"], columns)
         return chosen and shape["else"] in ((), None) and _fits(shape["is"], columns, depth + 1)
@@ -509,6 +514,13 @@ def _values(shape: Shape, columns: Sequence[list[Any]], count: int) -> Iterable[
     if isinstance(shape, dict) and "record" in shape:
         names, fields = list(shape["record"]), _values(tuple(shape["record"].values()), columns, count)
         return [dict(zip(names, row, strict=True)) for row in fields]
+    if isinstance(shape, dict) and "listed" in shape:
+        wheres = [columns[part["where"]] for part in shape["listed"]]
+        found = [
+            zip(where, _values(part["is"], columns, count), strict=True)
+            for where, part in zip(wheres, shape["listed"], strict=True)
+        ]
+        return [[value for there, value in row if there is not None] for row in zip(*found, strict=True)]
     if isinstance(shape, dict):
         values, absent = _values(shape["is"], columns, count), shape["else"]
         return [

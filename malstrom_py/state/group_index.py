@@ -343,6 +343,23 @@ def keys_column(keys: Iterable[Any], kind: ColumnKind | None) -> pa.Array:
         raise NotColumnar("a key that no column holds") from None
 
 
+def ids_of(index: GroupIndex, keys: Sequence[Any]) -> Any:
+    """Return the id of each of Python ``keys``, each that of the plain key that it equals; -1 of those without."""
+    import numpy as np
+
+    try:
+        return index.find(keys_as_column(keys)) if keys else np.zeros(0, np.int64)
+    except NotColumnar:
+        return np.array([_id_of(index, key) for key in keys], np.int64)
+
+
+def _id_of(index: GroupIndex, key: Any) -> int:
+    try:
+        return int(index.find(keys_as_column([plain_key(key)]))[0])
+    except NotColumnar:
+        return -1
+
+
 def plain_key(key: Any) -> Any:
     """Return the int, str or bytes that equals ``key``, if there is one."""
     if isinstance(key, str):

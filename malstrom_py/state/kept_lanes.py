@@ -20,6 +20,7 @@ from malstrom_py.state.group_values import (
     is_odd,
     typed,
 )
+from malstrom_py.state.top_lane import TopLane
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -238,6 +239,7 @@ LANES: Final[dict[str | None, Callable[[Aggregation[Any, Any]], Lane]]] = {
     "max": lambda one: _Best(one, largest=True),
     "first": lambda one: _Edge(one, latest=False),
     "last": lambda one: _Edge(one, latest=True),
+    "top": TopLane,
 }
 
 

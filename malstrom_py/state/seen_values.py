@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.state import accelerator
-from malstrom_py.state.group_index import ROWS_OF_CODES, GroupIndex, NotColumnar, keys_as_column, plain_key
+from malstrom_py.state.group_index import ROWS_OF_CODES, GroupIndex, NotColumnar, ids_of, keys_as_column
 from malstrom_py.state.group_values import Array, longer
 from malstrom_py.state.many_values import ManyValues
 
@@ -214,17 +214,8 @@ class SeenValues(ManyValues):
 
         if not keys or not len(self._place_of):
             return np.full(len(keys), -1)
-        try:
-            ids = self._keys.find(keys_as_column(keys))
-        except NotColumnar:  # some are of other kinds: one by one, each as the plain key that it equals
-            ids = np.array([self._id_of(key) for key in keys])
+        ids = ids_of(self._keys, keys)
         return np.where(ids >= 0, self._place_of[ids], -1)
-
-    def _id_of(self, key: Any) -> int:
-        try:
-            return int(self._keys.find(keys_as_column([plain_key(key)]))[0])
-        except NotColumnar:
-            return -1
 
     def _put(self, keys: list[Any], sets: list[Any]) -> None:
         """Set the values seen of ``keys``, which differ. `NotColumnar` if arrays do not hold them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, cast
@@ -195,7 +196,7 @@ class OperatorTester:
         self._received: dict[str, list[Message]] = {}
         self._watch = MutationWatch() if checks else None
         self._opened = keyed
-        self._closed = weakref.finalize(self, self._runner.close)
+        self._closed = weakref.finalize(self, _in_own_context, self._runner.close)
         if checks:
             check_returns(self._single.plan)
             for operator in self._runner.enriching.values():
@@ -426,3 +427,12 @@ class OperatorTester:
         if name is None:
             (name,) = self._runner.exchanges
         return name
+
+
+def _in_own_context(function: Callable[[], object]) -> None:
+    """Call ``function`` so that it changes no context variable of this thread.
+
+    The garbage collector may call it while this thread sets one; CPython up to 3.11 crashes if another one is set in
+    the same context then (python/cpython#148891).
+    """
+    copy_context().run(function)

@@ -280,7 +280,10 @@ class Worker:
             self._linger(idle=not done)
         if self._cutting is not None:
             self._maybe_cut(self._cutting)
-        return done, [*((grant.channel.sender, grant) for grant in grants), *self._outgoing()]
+        outgoing = self._outgoing()
+        if not grants:
+            return done, outgoing
+        return done, [*((grant.channel.sender, grant) for grant in grants), *outgoing]
 
     def suspend(self) -> list[Outgoing]:
         """Stop after all data in flight: inject a `SuspendMarker` at the sources."""

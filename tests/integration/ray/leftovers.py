@@ -60,7 +60,7 @@ def things(*, with_ray: bool = True) -> Things:
     table = actors(alive=False) if with_ray else []
     return Things(
         frozenset(actor["ActorID"] for actor in table if actor["State"] != "DEAD"),
-        frozenset(actor["Pid"] for actor in table if actor["Pid"] and is_alive(actor["Pid"])),
+        frozenset(actor["Pid"] for actor in table if actor["Pid"] and _is_of_ray(actor["Pid"])),
         frozenset(_listening(os.getpid())),
         frozenset(thread.name for thread in threading.enumerate() if thread.name.startswith("malstrom")),
         frozenset(_files()),
@@ -89,6 +89,14 @@ def is_alive(pid: int) -> bool:
     """Return whether this process exists and has not ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _is_of_ray(pid: int) -> bool:
+    """Return whether a process of Ray has this number: those of actors that ended are given to other processes."""
+    try:
+        return "ray::" in Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
         return False
 

@@ -20,6 +20,7 @@ from malstrom_py.operators.pre_aggregation import PreAggregation
 from malstrom_py.state.figure_states import FigureStates
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.state.top_lane import TopLane
 from malstrom_py.testing import as_step
 from tests.simulation.jobs.layouts import Tail
 from tests.simulation.jobs.panes import width_of, windows_of
@@ -32,13 +33,14 @@ Stream = Any
 Rows = Mapping[str, Sequence[Row]]
 Hit = Callable[[str], None]
 
-ARRAYS: Final = ("figures", "tumbling", "sliding")
+ARRAYS: Final = ("figures", "top", "tumbling", "sliding")
 
 ARRAY_CASES: Final = (
     "state of columns moved",
     "restored as columns",
     "delta of columns",
     "figures gone back to rows",
+    "largest taken in as columns",
     "pane gone back to rows",
     "partials sent (F5)",
     "partials taken in",
@@ -47,6 +49,7 @@ ARRAY_CASES: Final = (
 
 _EVERY: Final = 8
 _LARGE: Final = 1 << 31
+_LARGEST: Final = 3
 
 
 def weight(tail: Tail, record: Record) -> int:
@@ -81,9 +84,11 @@ def arrays(columns: Stream, tail: Tail, seen: Seen) -> dict[str, Stream]:
     weighed = columns.with_columns(f"{name}-weighed", weight=heavy)
     if tail.demoted == "rows":
         weighed = as_step(AsRows, name=f"{name}-rows")(weighed)
-    running, tumbling, sliding = (weighed.key_by(f"{name}-{kind}-key", key) for kind in ARRAYS)
+    running, largest, tumbling, sliding = (weighed.key_by(f"{name}-{kind}-key", key) for kind in ARRAYS)
     aggregations = {"n": agg.count(), "weight": agg.sum("weight"), "top": agg.max("weight")}
+    largest = largest.select(f"{name}-top-columns", "number", "weight")
     made = {
+        "top": largest.top_n(f"{name}-top-step", _LARGEST, by="weight"),
         "figures": running.aggregate(f"{name}-figures-step", **aggregations),
         "tumbling": tumbling.window(f"{name}-tumbling-step", windows.tumbling(width)).aggregate(**aggregations),
         "sliding": sliding.window(f"{name}-sliding-step", windows.sliding(2 * width, width)).aggregate(**aggregations),
@@ -95,6 +100,7 @@ def judge_arrays(tail: Tail, rows: Rows, came: list[Item]) -> None:
     """Each figure is that of the records up to it, and each window comes once with those of all its records."""
     items, width = by(came, lambda item: KEYS[tail.key](item.record)), width_of(tail)
     _judge_figures(tail, rows[f"{tail.name}-figures"], items)
+    _judge_largest(tail, rows[f"{tail.name}-top"], items)
     for kind, size in (("tumbling", width), ("sliding", 2 * width)):
         where, found = f"{kind} windows of {tail.name}", rows[f"{tail.name}-{kind}"]
         wanted = {
@@ -132,6 +138,22 @@ def _judge_figures(tail: Tail, found: Sequence[Row], items: Mapping[Any, list[It
             require(row.time == time, f"{where}: {row.value} has the timestamp {row.time}, not {time}")
 
 
+def _judge_largest(tail: Tail, found: Sequence[Row], items: Mapping[Any, list[Item]]) -> None:
+    """One list per record, of which each is what was there before and perhaps one more; the last has the largest."""
+    by_key = by(found, lambda row: row.key)
+    require_same(by_key, items, f"keys of the largest of {tail.name}")
+    for key, wanted in items.items():
+        where = f"the largest of {tail.name}, key {key!r}"
+        lists = [[record["weight"] for record in row.value] for row in by_key[key]]
+        weights = sorted((weight(tail, item.record) for item in wanted), reverse=True)
+        require(len(lists) == len(wanted), f"{where}: {len(lists)} lists of {len(wanted)} records")
+        require(lists[-1] == weights[:_LARGEST], f"{where}: {lists[-1]}, not {weights[:_LARGEST]}")
+        for before, after in pairwise([[], *lists]):
+            new = set(after) - set(before)
+            best = sorted([*before, *new], reverse=True)[:_LARGEST]
+            require(len(new) <= 1 and after == best, f"{where}: {after} after {before}")
+
+
 # -- what runs have met --
 
 
@@ -142,6 +164,7 @@ def arrays_watched(hit: Hit) -> Iterator[None]:
         (KeyedState, "_collect_column", lambda right: _moved(right, hit)),
         (KeyedState, "_take_in_columns", lambda right: _restored(right, hit)),
         (KeyedState, "_written_columns", lambda right: _written(right, hit)),
+        (TopLane, "set", lambda right: _largest_set(right, hit)),
         (FigureStates, "as_rows", lambda right: _figures_as_rows(right, hit)),
         (Panes, "rows_at", lambda right: _pane_as_rows(right, hit)),
         (PreAggregation, "__call__", lambda right: _combined(right, hit)),
@@ -183,6 +206,14 @@ def _written(right: Any, hit: Hit) -> Any:
         return made
 
     return written
+
+
+def _largest_set(right: Any, hit: Hit) -> Any:
+    def put(lane: Any, ids: Any, arrays: Any) -> Any:
+        hit("largest taken in as columns")
+        return right(lane, ids, arrays)
+
+    return put
 
 
 def _figures_as_rows(right: Any, hit: Hit) -> Any:

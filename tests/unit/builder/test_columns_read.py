@@ -52,6 +52,10 @@ NARROW: dict[str, tuple[Callable[[Stream], Stream], list[str]]] = {
         lambda rows: rows.with_columns("w", double=pl.col("value") * 2).key_by("k", "key").sum("s", by="double"),
         ["key", "value"],
     ),
+    "a made constant": (
+        lambda rows: rows.with_columns("w", all=pl.lit("all")).key_by("k", "all").sum("s", by="value"),
+        ["value"],
+    ),
     "windows": (
         lambda rows: timed(rows).key_by("k", "key").window("w", windows.tumbling(timedelta(seconds=5))).sum("value"),
         ["at", "key", "value"],

@@ -175,7 +175,7 @@ def test_a_delta_has_the_keys_that_changed_in_columns() -> None:
 
 
 def test_moves_and_losses_change_no_figure() -> None:
-    items: list[dict[str, Any]] = [{"key": f"k{n % 23}", "v": n * 7919 % 100} for n in range(600)]
+    items: list[dict[str, Any]] = [{"key": f"k{n % 23}", "v": n * 7919 % 100} for n in range(300)]
     expected: dict[str, int] = {}
     for item in items:
         expected[item["key"]] = expected.get(item["key"], 0) + item["v"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.operators.join import Pair
-from malstrom_py.operators.table_join import ColumnTable
+from malstrom_py.state.column_table import ColumnTable
 from malstrom_py.testing import OperatorTester
 
 Row = tuple[Any, int, int]
@@ -136,3 +136,40 @@ def test_a_waiting_row_is_kept_once() -> None:
     table = table_of(run)
     assert (table.rows, len(table)) == (None, 9)
     assert sum(len(waiting.ids) for waiting in table._waiting) <= 3
+
+
+@pytest.mark.parametrize("what", ["move", "restore"])
+def test_a_table_is_columns_after_a_move_and_a_restore(what: str) -> None:
+    run = Run(timed=True, how="left", wait=True)
+    run.take(columns_of([("a", 1, 0), ("b", 2, 0), ("c", 3, 1)], "texts", 0, timed=True), 0)
+    run.take(columns_of([("a", 7, 0), ("d", 8, 0)], "texts", 0, timed=True), 1)
+    getattr(run, what)()
+    table = table_of(run.tester)
+    assert (table.rows, len(table)) == (None, 4)
+    run.take(columns_of([("d", 4, 1), ("a", 5, 1)], "texts", 0, timed=True), 0)
+    run.take(columns_of([("b", 9, 2)], "texts", 0, timed=True), 1)
+    run.take(Epoch(MAX_EPOCH))
+    assert table_of(run.tester).rows is None
+    found = {key: [(pair.left["n"], pair.right and pair.right["n"]) for pair, _ in of] for key, of in run.found.items()}
+    assert found == {"a": [(1, 7), (5, 7)], "d": [(4, 8)], "b": [(2, 9)], "c": [(3, None)]}
+
+
+def test_a_delta_has_only_what_changed() -> None:
+    run = Run(timed=False, how="left", wait=True)
+    run.take(columns_of([(key, 1, 0) for key in range(500)], "other numbers", 0, timed=False), 1)
+    full = run.tester.barrier("s0").states["join"]
+    run.take(columns_of([(3, 2, 0)], "other numbers", 0, timed=False), 1)
+    run.take(columns_of([(901, 1, 0)], "other numbers", 0, timed=False), 0)
+    assert len(run.tester.barrier("s1", parent="s0").states["join"]) * 10 < len(full)
+
+
+def test_keys_without_state_are_forgotten() -> None:
+    table = ColumnTable(timed=False)
+    for start in range(0, 40_000, 5_000):
+        keys = list(range(start, start + 5_000))
+        list(table.change(columns_of([(key, key, 0) for key in keys], "other numbers", 0, timed=False)))
+        gone = keys[7:]
+        assert [state[0]["n"] for state in table.take(gone)] == gone
+    assert len(table._index) < 9_000
+    assert sorted(table) == [start + place for start in range(0, 40_000, 5_000) for place in range(7)]
+    assert table[15_003] == [{"n": 15_003, "text": "15003"}, ()]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import MutableMapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -243,3 +245,23 @@ def test_types_of_state_are_registered_as_in_a_job() -> None:
     fresh = OperatorTester(lambda stream: stream.stateful_map("keep", keep), keyed=True, types=[Registered])
     fresh.restore(persisted)
     assert fresh.states["keep"].values == {"a": Registered(7)}
+
+
+def test_a_tester_that_is_forgotten_is_closed_in_its_own_context() -> None:
+    """The collector may close it in the middle of ``ContextVar.set``: another one in that context crashes CPython."""
+    called: ContextVar[str] = ContextVar("called", default="nowhere")
+    heard: list[str] = []
+
+    def close(resource: object) -> None:
+        called.set("by the collector")
+        heard.append(called.get())
+
+    handle = mp.per_worker(object, close)
+    tester = OperatorTester(lambda stream: stream.map("made", lambda value: handle() is not None))
+    tester.send_local([1]).step()
+    cycle: list[object] = [tester]
+    cycle.append(cycle)
+    del tester, cycle
+    gc.collect()
+    assert heard == ["by the collector"]
+    assert called.get() == "nowhere"
