@@ -70,5 +70,5 @@ class Held:
     def of_image(cls, image: Sequence[Sequence[int]]) -> Held:
         """Return what an `image` held."""
         held = cls()
-        held._count = dict(map(tuple, image))
+        held._count = {time: count for time, count in image}  # noqa: C416  # of lists
         return held

@@ -28,6 +28,7 @@ import cloudpickle
 import typer
 
 import malstrom_py as mp
+from malstrom_py.cli import captures as cli_captures
 from malstrom_py.cli import jobs as cli_jobs
 from malstrom_py.cli import snapshots as cli_snapshots
 from malstrom_py.cli.output import (
@@ -346,6 +347,7 @@ def doctor() -> None:
 
 cli_jobs.add_commands(app)
 app.add_typer(cli_snapshots.app, name="snapshots")
+app.add_typer(cli_captures.app, name="capture")
 
 
 def load_job(spec: str) -> mp.Job:

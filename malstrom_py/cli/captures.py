@@ -1,0 +1,93 @@
+"""Commands on recordings: check, cat and stats.
+
+Rule: they read files and contact no running job. Only ``cat`` prints values of records.
+Exit codes: 0 done, 1 the recording is damaged or incomplete, or cannot be read, 2 the command was wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from malstrom_py import capture
+from malstrom_py.cli.output import FAILED, format_size, print_out, reporting_errors, table
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+
+app = typer.Typer(help="Check and show what capture_into recorded.", no_args_is_help=True, rich_markup_mode=None)
+
+UriArgument = Annotated[str, typer.Argument(metavar="URI", help="The folder that was given to capture_into.")]
+NameArgument = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="The captured step; required if the folder has several.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def check(uri: UriArgument, name: NameArgument = None, as_json: JsonOption = False) -> None:
+    """Check every byte of a recording, and that its event time keeps the rules and ends.
+
+    The exit code is 1 if there is a fault.
+    """
+    with reporting_errors(traceback=False):
+        faults = capture.check(uri, name)
+        if as_json:
+            print_out(json.dumps([asdict(fault) for fault in faults]))
+        else:
+            for fault in faults:
+                print_out(f"{fault.segment}: {fault.kind}: {fault.text}")
+            rows = sum(stream.rows for stream in capture.stats(uri, name))
+            print_out(f"{rows:,} rows, {len(faults)} faults")
+        if faults:
+            raise typer.Exit(FAILED)
+
+
+@app.command()
+def stats(uri: UriArgument, name: NameArgument = None, as_json: JsonOption = False) -> None:
+    """Show the streams of a recording: rows, size, and how far event time is."""
+    with reporting_errors(traceback=False):
+        found = capture.stats(uri, name)
+        if as_json:
+            print_out(json.dumps([asdict(stream) for stream in found]))
+            return
+        rows = [
+            (
+                str(stream.generation),
+                stream.stream,
+                f"{stream.rows:,}",
+                format_size(stream.bytes),
+                str(stream.segments),
+                _epoch(stream.epoch),
+            )
+            for stream in found
+        ]
+        print_out(table(("start", "stream", "rows", "size", "segments", "event time"), rows))
+
+
+def _epoch(epoch: int) -> str:
+    return {MAX_EPOCH: "ended", MIN_EPOCH: "none yet"}.get(epoch, f"after {epoch}")
+
+
+@app.command()
+def cat(uri: UriArgument, name: NameArgument = None) -> None:
+    """Print the contents of a recording, stream by stream, as lines of JSON.
+
+    A value that JSON does not have is printed as its repr.
+    """
+    with reporting_errors(traceback=False):
+        for stream, content in capture.read(uri, name):
+            if isinstance(content, Batch):
+                for line in _rows(stream, content):
+                    print_out(json.dumps(line, default=repr))
+            else:
+                print_out(json.dumps({"stream": stream, type(content).__name__.lower(): asdict(content)}))
+
+
+def _rows(stream: str, batch: Batch) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = [{"stream": stream, "value": value} for value in batch.values]
+    for name, column in (("key", batch.keys), ("time", batch.timestamps)):
+        for line, item in zip(lines, column or (), strict=False):
+            line[name] = item
+    return lines
