@@ -12,7 +12,7 @@ from malstrom_py.capture.recording import OPEN, Recording, Segment
 from malstrom_py.codec import Codec
 from malstrom_py.codec.job_codec import without_classes
 from malstrom_py.data.batch import Batch
-from malstrom_py.errors import CaptureError
+from malstrom_py.errors import CaptureError, CodecError
 
 Kind = Literal["truncated", "corrupt", "protocol", "unfinished"]
 
@@ -136,7 +136,7 @@ def _segment(recording: Recording, segment: Segment, examined: _Examined, codec:
     except Corrupt as error:
         examined.faults.append(Fault(segment.name, "corrupt", str(error), at))
         return False
-    except CaptureError as error:
+    except (CaptureError, CodecError) as error:
         examined.faults.append(Fault(segment.name, "corrupt", str(error), at))
         return False
     return True
