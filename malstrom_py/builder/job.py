@@ -109,7 +109,7 @@ class Job:
             CaptureError: there is no such recording.
         """
         header = Recording(target, recording).header()
-        source = Replay(target, recording, streams=streams, types=self._types, restores=True)
+        source = Replay(target, recording, streams=streams).restoring(self._types)
         stream: StreamBuilder[Any, Any] = self.source(name, source)
         traits = replace(stream.traits, unit=header.unit)
         ref = stream.ref

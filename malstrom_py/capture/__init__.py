@@ -8,8 +8,10 @@ from malstrom_py.capture.check import Fault, Stats, check, read, stats
 from malstrom_py.capture.frames import Corrupt, End, Header, Moved, Progress, Snapshotted, Truncated
 from malstrom_py.capture.progress import ProtocolError
 from malstrom_py.capture.recording import Folder, InMemory, Place, Recording
+from malstrom_py.data.batch import Batch
 
 __all__ = [
+    "Batch",
     "Corrupt",
     "End",
     "Fault",

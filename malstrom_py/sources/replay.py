@@ -43,14 +43,18 @@ class Replay:
         name: str | None = None,
         *,
         streams: Collection[int] | None = None,
-        types: TypeTable | None = None,
-        restores: bool = False,
     ) -> None:
         self.target = target
         self.name = name
         self.workers = None if streams is None else frozenset(streams)
-        self.types = TypeTable() if types is None else types
-        self._restores = restores
+        self._types = TypeTable()
+        self._restores = False
+
+    def restoring(self, types: TypeTable) -> Replay:
+        """Return this source with keys, timestamps and epochs, and the classes of a job, for the builder."""
+        made = Replay(self.target, self.name, streams=self.workers)
+        made._types, made._restores = types, True
+        return made
 
     def __repr__(self) -> str:
         return f"Replay({self.target!r})"
@@ -67,7 +71,7 @@ class Replay:
             chosen = [key for key in chosen if key[1] == part]
         if not chosen:
             raise CaptureError(f"stream {part!r} of recording {recording.step!r} is gone")
-        return _ReplayPart(Merge(recording, chosen, Codec(self.types)), state, restores=self._restores)
+        return _ReplayPart(Merge(recording, chosen, Codec(self._types)), state, restores=self._restores)
 
     def _chosen(self, recording: Recording) -> list[tuple[int, str]]:
         chosen = sorted(key for key in recording.streams if self.workers is None or int(key[1][1:7]) in self.workers)
