@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import malstrom_py as mp
-from malstrom_py import sinks
+from malstrom_py import capture, sinks
+from malstrom_py.codec import TypeTable
 from malstrom_py.sinks.base import CommitContext, SnapshotId
-from tests.integration.ray.traffic import Attendance, Seen, Sent, Tour, check_counts, check_rows, traffic
+from malstrom_py.sinks.capture import Capture
+from tests.integration.ray.leftovers import pids, until
+from tests.integration.ray.traffic import SAMPLE, Attendance, Seen, Sent, Tour, check_counts, check_rows, traffic
 
 
 class Appended:
@@ -59,3 +64,32 @@ def test_functions_get_each_row_once(tidy: None, attendance: Attendance, tmp_pat
     assert len(list(folder.iterdir())) == 2
     check_rows(rows, result)
     check_counts(result)
+
+
+def test_s7_a_recording_has_each_row_once_after_rescales_and_a_death(
+    tidy: None, attendance: Attendance, tmp_path: Path
+) -> None:
+    recorded = Capture(tmp_path / "seen", keyed=True, unit=None, epochs=False, types=TypeTable(), replace=False)
+    kept = mp.Snapshots(tmp_path / "kept", interval_s=0.5)
+    runtime = mp.RayRuntime(2, num_cpus=0.2, snapshots=kept, restart=mp.Restart(max_restarts=3, backoff_s=0.0))
+    handle = runtime.start(traffic("recorded", recorded, attendance, show=as_object))
+    Tour(handle, attendance).go(3, 2)
+    handle.snapshot()
+    os.kill(pids("WorkerActor")[0], signal.SIGKILL)
+    until(lambda: handle.status().restarts == 1 and handle.status().phase == "steady")
+    handle.snapshot()
+    handle.stop()
+    handle.wait()
+    assert {fault.kind for fault in capture.check(tmp_path / "seen")} <= {"unfinished"}  # it was stopped
+    found = mp.collect(mp.Job("again").replay_from("back", tmp_path / "seen").map("rows", as_seen))
+    numbers: dict[int, list[int]] = {}
+    for seen in found:
+        assert not seen.wrong
+        numbers.setdefault(seen.sent.part, []).append(seen.sent.number)
+    for of_part in numbers.values():
+        assert sorted(of_part) == list(range(0, max(of_part) + 1, SAMPLE))
+
+
+def as_seen(row: dict[str, list[Any]]) -> Seen:
+    sent, *rest = row["row"]
+    return Seen(Sent(*sent), *rest)
