@@ -358,10 +358,15 @@ def q5_columns(bids: Stream) -> Stream:
 
 def with_most(counts: pa.RecordBatch) -> pa.RecordBatch:
     """The counts with the most bids of their hop in this batch: an auction with fewer is not the hottest."""
-    frame = pl.DataFrame(pl.from_arrow(counts)).select("start", col("value").struct.unnest())
-    marked = frame.with_columns(most=col("n").max().over("start")).to_arrow().combine_chunks()
-    batch: pa.RecordBatch = marked.to_batches()[0]
-    return batch
+    import numpy as np
+    import pyarrow as pa
+
+    start, value = counts.column("start"), counts.column("value")
+    auction, n = value.flatten()
+    hops, hop = np.unique(start.to_numpy(), return_inverse=True)
+    most = np.zeros(len(hops), np.int64)
+    np.maximum.at(most, hop, n.to_numpy())
+    return pa.RecordBatch.from_pydict({"start": start, "auction": auction, "n": n, "most": most[hop]})
 
 
 def q5_total(results: list[Counted]) -> int:

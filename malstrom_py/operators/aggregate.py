@@ -499,7 +499,7 @@ class TopN(KeyedOperator):
 
 
 def _last_rows(batch: ColumnBatch) -> ColumnBatch:
-    """Return the last row of each key."""
+    """Return the last row of each key, in the order in which the keys first come."""
     import numpy as np
     import pyarrow as pa
 
@@ -509,7 +509,7 @@ def _last_rows(batch: ColumnBatch) -> ColumnBatch:
         return batch
     last = np.full(int(codes.max(initial=-1)) + 1, -1)
     last[codes] = np.arange(len(codes))
-    return batch.take(pa.array(np.sort(last)))
+    return batch.take(pa.array(last))
 
 
 class Final(StatefulOperator):

@@ -114,13 +114,17 @@ class ColumnTable(ManyValues):
 
     def change(self, batch: ColumnBatch) -> Iterator[Pairs]:
         """Set the values of the keys of ``batch``; yield the rows that have waited for them, with these values."""
-        import numpy as np
-
         ids = self._ids(batch.key_column)
         places = self._set(batch.columns, ids)
         self._sent[1] = True
-        if not self._waits[ids].any():
-            return
+        if self._waits[ids].any():
+            yield from self._end_waits(batch, ids, places)
+        self._drop_replaced()
+
+    def _end_waits(self, batch: ColumnBatch, ids: Array, places: Array) -> Iterator[Pairs]:
+        """Yield the rows that waited for ``ids``, with the first value of each in ``batch``."""
+        import numpy as np
+
         first = np.full(len(self._places), -1)
         first[ids[::-1]] = places[::-1]
         times = _times_of(batch)
@@ -135,7 +139,6 @@ class ColumnTable(ManyValues):
                 yield left, self._values(found)
         self._waits[ids] = 0
         self._waiting = [one for one in self._waiting if one.alive.any()]
-        self._merge_values()
 
     def look_up(self, batch: ColumnBatch, *, keeps: bool, waits: bool) -> Pairs | None:
         """Return the rows of ``batch`` with what is there; let the others wait, if they do."""
@@ -320,14 +323,13 @@ class ColumnTable(ManyValues):
         while len(blocks) >= _FAN and len(blocks[-_FAN]) <= _FAN * len(blocks[-1]):
             blocks[-_FAN:] = [pa.concat_arrays(blocks[-_FAN:])]
             starts[-_FAN:] = starts[-_FAN : 1 - _FAN]
-        self._merge_values()
 
-    def _merge_values(self) -> None:
+    def _drop_replaced(self) -> None:
         """Drop values that have been replaced, once they are most of all."""
         import numpy as np
 
         live = (self._places >= 0).nonzero()[0]
-        if self._rows_end > _COMPACT_FROM and len(live) * 2 < self._rows_end and not self._waits.any():
+        if self._rows_end > _COMPACT_FROM and len(live) * 2 < self._rows_end:
             values = self._values(self._places[live])
             self._blocks, self._starts = [values], [0]
             self._places[live] = np.arange(len(live))
@@ -363,7 +365,7 @@ class ColumnTable(ManyValues):
                     waiting.take(rows)
             self._waiting = [one for one in self._waiting if one.alive.any()]
             self._waits[ids] = 0
-        self._merge_values()
+        self._drop_replaced()
         live = self._live()
         if len(self._index) > _COMPACT_FROM and 2 * len(live) < len(self._index):
             self._forget_all_but(live)

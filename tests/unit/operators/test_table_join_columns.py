@@ -126,6 +126,17 @@ def test_a_table_stays_columns_and_does_not_grow_with_its_changes() -> None:
     assert table_of(run)._rows_end < 5_000
 
 
+def test_replaced_values_are_dropped_while_a_row_waits() -> None:
+    run = OperatorTester(lambda a, b: a.join_table("join", b, wait=True), keyed=True, inputs=2, checks=False)
+    run.send_local(columns_of([(2**40, 0, 0)], "other numbers", 0, timed=False), input=0)
+    for change in range(60):
+        run.send_local(columns_of([(key, change, 0) for key in range(300)], "other numbers", 0, timed=False), input=1)
+    run.send_local(columns_of([(2**40, 7, 0)], "other numbers", 0, timed=False), input=1).step()
+    (received,) = [message for message in run.receive_local() if isinstance(message, DataMessage)]
+    assert (received.key, received.value.right["n"]) == (2**40, 7)
+    assert table_of(run)._rows_end < 5_000
+
+
 def test_a_waiting_row_is_kept_once() -> None:
     run = OperatorTester(lambda a, b: a.join_table("join", b, wait=True), keyed=True, inputs=2, checks=False)
     run.send_local(columns_of([(key, key, 0) for key in range(9)], "numbers", 0, timed=False)).step()
