@@ -48,7 +48,7 @@ class Held:
         return any(held <= time for held in self._count)
 
     def update(self, changes: Iterable[tuple[int, int]]) -> None:
-        """Apply ``changes``, all at once.
+        """Apply ``changes``, together.
 
         Raises:
             ProtocolError: a time is added without a capability, or removed more often than it is held.

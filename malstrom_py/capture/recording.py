@@ -288,7 +288,7 @@ class Recording:
                 ):
                     return self.place.read(later.name)
             raise CaptureError(
-                f"segment {segment.name!r} is gone: the job has started again since, and captures it anew"
+                f"segment {segment.name!r} is gone: the job has started again since, and captures it again"
             ) from None
 
     def header(self) -> Header:

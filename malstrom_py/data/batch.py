@@ -87,6 +87,10 @@ class Batch:
         """Return the same rows at other times. ``span``: the smallest and the largest, if they are known."""
         return Batch(self.values, keys=self.keys, timestamps=timestamps, part=self.part, span=span)
 
+    def of_part(self, part: str | None, *, named: bool) -> Batch:
+        """Return the same rows as read from ``part``. ``named``: the names of columns come from a source's schema."""
+        return Batch(self.values, keys=self.keys, timestamps=self.timestamps, part=part, span=self._span)
+
     def compress(self, mask: Sequence[Any]) -> Batch:
         """Return the rows whose entry in ``mask`` is true, in order."""
         return self._each(lambda column: list(compress(column, mask)))
@@ -354,7 +358,6 @@ class ColumnBatch(Batch):
         )
 
     def of_part(self, part: str | None, *, named: bool) -> ColumnBatch:
-        """Return the same rows as read from ``part``."""
         return self._same(part=part, named=named, schema=self._schema)
 
     def _keyed(self, keys: list[Any] | None, column: pa.Array | pl.Series | None) -> ColumnBatch:

@@ -167,14 +167,12 @@ def size_of(value: Any) -> int:
 
 def batch_of(polled: Any, part: str, poll: object) -> Batch:
     """Return the result of ``poll`` as a batch: columns stay columns."""
-    if isinstance(polled, ColumnBatch):
+    if isinstance(polled, Batch):
         return polled.of_part(part, named=True)
     if hasattr(polled, "schema"):  # an Arrow RecordBatch, recognized without importing Arrow
         return ColumnBatch(polled, part=part, named=True)
     if isinstance(polled, list):
         return Batch(polled, part=part)
-    if isinstance(polled, Batch):
-        return Batch(polled.values, keys=polled.keys, timestamps=polled.timestamps, part=part)
     if isinstance(polled, str | bytes | Mapping) or not isinstance(polled, Iterable):
         raise SourceError(
             f"{describe_function(poll)} returned {type(polled).__name__}: return a list of records, or None if there "

@@ -1,7 +1,7 @@
 """``capture_into``: records what reaches a step on each worker, the data and the progress of event time.
 
 Exactly once by snapshots (S7): a segment ends at each barrier and is committed with its snapshot; what was captured
-after the last snapshot is there too, and is deleted when the job starts again and captures it anew.
+after the last snapshot is there too, and is deleted when the job starts again and captures it again.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def test_where_there_is_no_recording_the_error_says_so() -> None:
 
 @given(changes=st.lists(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([-1, 1])), max_size=3), max_size=6))
 def test_what_is_held_never_falls(changes: list[list[tuple[int, int]]]) -> None:
-    """Whatever updates are accepted, no earlier time can be sent at again."""
+    """After each accepted update no earlier time can be sent at again."""
     held = Held()
     held.update([(0, 1), (MIN_EPOCH, -1)])
     for some in changes:

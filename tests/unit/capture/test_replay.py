@@ -125,7 +125,7 @@ def _all_of(sink: Any) -> list[str]:
 
 
 def eras_are_mixed(right: Callable[..., Any]) -> Callable[..., Any]:
-    """The stream with the lowest event time is read next, whatever moved."""
+    """The stream with the lowest event time is read next, no matter what moved."""
 
     def lowest(merge: Any) -> Any:
         left = [cursor for cursor in merge._cursors if not cursor.is_over]
@@ -176,7 +176,7 @@ def test_a_recording_of_a_job_that_failed_has_what_it_saw(tmp_path: Path) -> Non
     found = mp.collect(mp.Job("again").replay_from("back", tmp_path))
     assert found[:70] == list(range(70))
     job.plan()
-    with pytest.raises(mp.OperatorError):  # it is deleted and captured again, since nothing of it was committed
+    with pytest.raises(mp.OperatorError):  # it is deleted and captured again, since none of its segments was committed
         mp.run(job, batch=mp.Batching(rows_max=10), progress=False)
     assert mp.collect(mp.Job("again").replay_from("back", tmp_path)) == found
 
