@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import malstrom_py as mp
 from malstrom_py import capture, sinks
@@ -72,13 +71,13 @@ def test_s7_a_recording_has_each_row_once_after_rescales_and_a_death(
     recorded = Capture(tmp_path / "seen", keyed=True, unit=None, epochs=False, types=TypeTable(), replace=False)
     kept = mp.Snapshots(tmp_path / "kept", interval_s=0.5)
     runtime = mp.RayRuntime(2, num_cpus=0.2, snapshots=kept, restart=mp.Restart(max_restarts=3, backoff_s=0.0))
-    handle = runtime.start(traffic("recorded", recorded, attendance, show=as_object))
+    handle = runtime.start(traffic("recorded", recorded, attendance, show=as_text))
     Tour(handle, attendance).go(3, 2)
     handle.snapshot()
     os.kill(pids("WorkerActor")[0], signal.SIGKILL)
     until(lambda: handle.status().restarts == 1 and handle.status().phase == "steady")
     handle.snapshot()
-    handle.stop()
+    handle.stop(drain=True)
     handle.wait()
     assert {fault.kind for fault in capture.check(tmp_path / "seen")} <= {"unfinished"}  # it was stopped
     found = mp.collect(mp.Job("again").replay_from("back", tmp_path / "seen").map("rows", as_seen))
@@ -90,6 +89,10 @@ def test_s7_a_recording_has_each_row_once_after_rescales_and_a_death(
         assert sorted(of_part) == list(range(0, max(of_part) + 1, SAMPLE))
 
 
-def as_seen(row: dict[str, list[Any]]) -> Seen:
-    sent, *rest = row["row"]
+def as_text(seen: Seen) -> str:
+    return json.dumps(seen)
+
+
+def as_seen(text: str) -> Seen:
+    sent, *rest = json.loads(text)
     return Seen(Sent(*sent), *rest)
