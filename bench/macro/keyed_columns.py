@@ -1,9 +1,9 @@
 """``python -m bench.macro.keyed_columns``: W1 on columns, a running sum per key, beside Polars on one thread.
 
 The job is ``source -> key_by("key") -> sum(by="value") -> sink``; Polars computes ``cum_sum().over("key")`` of the
-whole table, in memory and from Parquet. Then ``distinct(by="value")``, over columns and by
-the row path. Time is that of the processor, of all threads. With the variable ``MALSTROM_ACCELERATOR=off`` it runs in
-numpy.
+whole table, in memory and from Parquet. Then ``distinct(by="value")`` and ``top_n(3, by="value").final()``, over
+columns and by the row path. Time is that of the processor, of all threads. With the variable
+``MALSTROM_ACCELERATOR=off`` it runs in numpy.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from bench.micro.timing import interleave, ratios, spread
 from malstrom_py import sources
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.operators.aggregate import Distinct
+from malstrom_py.operators.column_figures import ColumnFigures
 from malstrom_py.state import accelerator
 from malstrom_py.worker_context import WorkerInfo
 
@@ -141,19 +142,38 @@ def distinct_in_rows(source: object) -> int:
         return distinct(source)
 
 
-def compare_distinct(rows: int, keys: int, reps: int) -> None:
-    """Print the line of `distinct` of one number of keys, of which each has up to a hundred values."""
+def largest(source: object) -> int:
+    """The number of keys, each with the three records of its largest values."""
+    plan, out = mp.Job("largest"), Passed()
+    records = plan.source("rows", source).key_by("by", "key").select("numbers", "value")  # type: ignore[arg-type]
+    records.top_n("best", 3, by="value").final().sink("out", out)
+    mp.run(plan, progress=False)
+    return out.rows
+
+
+def largest_in_rows(source: object) -> int:
+    """The same by the row path."""
+    with patch.object(ColumnFigures, "scan", return_value=None):
+        return largest(source)
+
+
+def compare_with_rows(rows: int, keys: int, reps: int) -> None:
+    """Print the lines of `distinct` and `top_n` of one number of keys, of which each has up to a hundred values."""
     batches = table(rows, keys).to_batches(max_chunksize=BATCH_ROWS)
     value = np.random.default_rng(2).integers(0, 100, rows)
     batches = [
         batch.set_column(1, "value", pa.array(value[start * BATCH_ROWS : start * BATCH_ROWS + len(batch)]))
         for start, batch in enumerate(batches)
     ]
-    pair = {"rows": lambda _: distinct_in_rows(Table(batches)), "columns": lambda _: distinct(Table(batches))}
-    seconds = interleave(pair, None, reps=reps, clock=process_time)
-    ns = spread([s / rows * 1e9 for s in seconds["columns"]])
-    print(f"{keys:>10,} keys, distinct {ns.show(0):>16} ns per row", end="")
-    print(f" {ratios(seconds['rows'], seconds['columns']).show():>18} of the row path", flush=True)
+    pairs = {
+        "distinct": {"rows": lambda _: distinct_in_rows(Table(batches)), "columns": lambda _: distinct(Table(batches))},
+        "top_n": {"rows": lambda _: largest_in_rows(Table(batches)), "columns": lambda _: largest(Table(batches))},
+    }
+    for name, pair in pairs.items():
+        seconds = interleave(pair, None, reps=reps, clock=process_time)
+        ns = spread([s / rows * 1e9 for s in seconds["columns"]])
+        print(f"{keys:>10,} keys, {name:8} {ns.show(0):>16} ns per row", end="")
+        print(f" {ratios(seconds['rows'], seconds['columns']).show():>18} of the row path", flush=True)
 
 
 def compare(rows: int, keys: int, reps: int) -> None:
@@ -192,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{given.n:,} rows; figures run in {'C' if accelerator.library() else 'numpy'}; medians (lowest-highest)")
     for keys in given.keys:
         compare(given.n, keys, given.reps)
-        compare_distinct(given.n, keys, given.reps)
+        compare_with_rows(given.n, keys, given.reps)
     return 0
 
 

@@ -63,7 +63,8 @@ def values_in(keys: list[Any], values: list[Any], type_: pa.DataType) -> ColumnB
 
 
 def records_in(keys: list[Any], records: list[tuple[Any, Any]], types: list[pa.DataType]) -> ColumnBatch:
-    arrays = [pa.array(column, kind) for column, kind in zip(zip(*records, strict=True), types, strict=True)]
+    columns = zip(*records, strict=True) if records else ((), ())
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
     return ColumnBatch(pa.RecordBatch.from_arrays(arrays, names=["v", "w"]), key_column=pa.array(keys, pa.string()))
 
 
@@ -86,7 +87,7 @@ def test_columns_send_and_store_what_rows_do(data: st.DataObject) -> None:
     one, other = (Stepped(top_n(n, by), on_error="skip") for _ in range(2))
     for _ in range(data.draw(st.integers(1, 5))):
         type_, rank = data.draw(st.sampled_from(few))
-        drawn = data.draw(st.lists(st.tuples(KEYS, rank, field), min_size=1, max_size=12))
+        drawn = data.draw(st.lists(st.tuples(KEYS, rank, field), max_size=12))
         keys = [key for key, *_ in drawn]
         if by is None:
             batch = values_in(keys, [value for _, value, _ in drawn], type_)

@@ -232,6 +232,9 @@ FORM = Form(pa.int64(), (pa.float64(),), (0,))
         (FORM.stored()[0], (True,)),
         (FORM.stored()[0], {"where": 0, "is": 0, "else": 5}),
         (FORM.stored()[0], {"where": 0, "is": 0}),
+        (FORM.stored()[0], {"listed": {"where": 0, "is": 0, "else": None}}),
+        (FORM.stored()[0], {"listed": [0]}),
+        (FORM.stored()[0], {"listed": [{"where": 99, "is": 0, "else": None}]}),
         (FORM.stored()[0], "x"),
         (pa.schema([("key", pa.float64()), ("0", pa.int64())]).serialize().to_pybytes(), 0),
         (pa.schema([("key", pa.int64()), ("0", pa.list_(pa.int64()))]).serialize().to_pybytes(), 0),
@@ -345,3 +348,14 @@ def test_images_of_other_forms_are_merged_as_rows() -> None:
     assert alike(read(chain), {1: 3, 2: 4.5})
     assert alike(read([merged(chain)]), {1: 3, 2: 4.5})
     assert merge_images([base]) is base
+
+
+def test_values_in_a_list_are_those_that_are_there() -> None:
+    """The shape of the n largest of a key: a register that is empty is null."""
+    first, second = pa.array([7, 5, 3]), pa.array([6, None, None], pa.int64())
+    registers: list[Shape] = [{"where": place, "is": place, "else": None} for place in (1, 0)]
+    image = ColumnImage(pa.array(["a", "b", "c"]), np.zeros(3, np.int64), [first, second], {"listed": registers})
+    assert states_of(image) == (["a", "b", "c"], [[6, 7], [5], [3]])
+    stored = storable(image)
+    assert stored is not None
+    assert alike(read([column_artefact(stored, delta=False)]), {"a": [6, 7], "b": [5], "c": [3]})
