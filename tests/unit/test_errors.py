@@ -20,6 +20,7 @@ EVERY = [
     errors.SnapshotError("the disk is full"),
     errors.FencedError("another start has taken over"),
     errors.CodecError("a key of type set", step="a", key=("k", 1), type_name="set"),
+    errors.CaptureError("a recording is damaged"),
     errors.PeerError("a gap"),
     errors.DeadlineError("closing took longer", wait="closing", deadline_s=5.0),
     errors.ControlError("no answer", job="a"),

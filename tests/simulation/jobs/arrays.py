@@ -17,6 +17,7 @@ from malstrom_py.operators import pre_aggregation
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.panes import Panes
 from malstrom_py.operators.pre_aggregation import PreAggregation
+from malstrom_py.state.column_table import ColumnTable
 from malstrom_py.state.figure_states import FigureStates
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.keyed_state import KeyedState
@@ -33,7 +34,7 @@ Stream = Any
 Rows = Mapping[str, Sequence[Row]]
 Hit = Callable[[str], None]
 
-ARRAYS: Final = ("figures", "top", "tumbling", "sliding")
+ARRAYS: Final = ("figures", "top", "tumbling", "sliding", "table")
 
 ARRAY_CASES: Final = (
     "state of columns moved",
@@ -41,6 +42,8 @@ ARRAY_CASES: Final = (
     "delta of columns",
     "figures gone back to rows",
     "largest taken in as columns",
+    "table taken in as columns",
+    "waiting rows taken in as columns",
     "pane gone back to rows",
     "partials sent (F5)",
     "partials taken in",
@@ -50,6 +53,8 @@ ARRAY_CASES: Final = (
 _EVERY: Final = 8
 _LARGE: Final = 1 << 31
 _LARGEST: Final = 3
+_CHANGES: Final = 4
+"""Each fourth record also changes the table."""
 
 
 def weight(tail: Tail, record: Record) -> int:
@@ -84,13 +89,16 @@ def arrays(columns: Stream, tail: Tail, seen: Seen) -> dict[str, Stream]:
     weighed = columns.with_columns(f"{name}-weighed", weight=heavy)
     if tail.demoted == "rows":
         weighed = as_step(AsRows, name=f"{name}-rows")(weighed)
-    running, largest, tumbling, sliding = (weighed.key_by(f"{name}-{kind}-key", key) for kind in ARRAYS)
+    changes = weighed.filter(f"{name}-changes", pl.col("number") % _CHANGES == 0)
+    table = changes.key_by(f"{name}-changes-key", key)
+    running, largest, tumbling, sliding, looking = (weighed.key_by(f"{name}-{kind}-key", key) for kind in ARRAYS)
     aggregations = {"n": agg.count(), "weight": agg.sum("weight"), "top": agg.max("weight")}
     largest = largest.select(f"{name}-top-columns", "number", "weight")
     made = {
         "top": largest.top_n(f"{name}-top-step", _LARGEST, by="weight"),
         "figures": running.aggregate(f"{name}-figures-step", **aggregations),
         "tumbling": tumbling.window(f"{name}-tumbling-step", windows.tumbling(width)).aggregate(**aggregations),
+        "table": looking.join_table(f"{name}-table-step", table, how="left", wait=True),
         "sliding": sliding.window(f"{name}-sliding-step", windows.sliding(2 * width, width)).aggregate(**aggregations),
     }
     return {f"{name}-{kind}": watched(stream, f"{name}-{kind}-out", seen) for kind, stream in made.items()}
@@ -100,6 +108,7 @@ def judge_arrays(tail: Tail, rows: Rows, came: list[Item]) -> None:
     """Each figure is that of the records up to it, and each window comes once with those of all its records."""
     items, width = by(came, lambda item: KEYS[tail.key](item.record)), width_of(tail)
     _judge_figures(tail, rows[f"{tail.name}-figures"], items)
+    _judge_table(tail, rows[f"{tail.name}-table"], items)
     _judge_largest(tail, rows[f"{tail.name}-top"], items)
     for kind, size in (("tumbling", width), ("sliding", 2 * width)):
         where, found = f"{kind} windows of {tail.name}", rows[f"{tail.name}-{kind}"]
@@ -154,6 +163,27 @@ def _judge_largest(tail: Tail, found: Sequence[Row], items: Mapping[Any, list[It
             require(len(new) <= 1 and after == best, f"{where}: {after} after {before}")
 
 
+def _judge_table(tail: Tail, found: Sequence[Row], items: Mapping[Any, list[Item]]) -> None:
+    """Each record comes once, with a value of its key if there is one; the values of a part are never older ones."""
+    by_key = by(found, lambda row: row.key)
+    require_same(by_key, items, f"keys of the table of {tail.name}")
+    for key, wanted in items.items():
+        where = f"the table of {tail.name}, key {key!r}"
+        known = {weight(tail, item.record): item for item in wanted}
+        pairs = [(row.value.left, row.value.right) for row in by_key[key]]
+        require_same((left["weight"] for left, _ in pairs), known, where)
+        changes = {heavy for heavy, item in known.items() if item.record.number % _CHANGES == 0}
+        newest: dict[Any, int] = {}
+        for left, right in pairs:
+            require((right is None) == (not changes), f"{where}: {left} is with {right}")
+            if right is not None:
+                require(right["weight"] in changes, f"{where}: {right} is no change of the table")
+                ways = known[left["weight"]].way, known[right["weight"]].way
+                number = known[right["weight"]].record.number
+                require(newest.get(ways, -1) <= number, f"{where}: {left} is with an older value than one before it")
+                newest[ways] = number
+
+
 # -- what runs have met --
 
 
@@ -164,6 +194,7 @@ def arrays_watched(hit: Hit) -> Iterator[None]:
         (KeyedState, "_collect_column", lambda right: _moved(right, hit)),
         (KeyedState, "_take_in_columns", lambda right: _restored(right, hit)),
         (KeyedState, "_written_columns", lambda right: _written(right, hit)),
+        (ColumnTable, "put_image", lambda right: _table_put(right, hit)),
         (TopLane, "set", lambda right: _largest_set(right, hit)),
         (FigureStates, "as_rows", lambda right: _figures_as_rows(right, hit)),
         (Panes, "rows_at", lambda right: _pane_as_rows(right, hit)),
@@ -212,6 +243,18 @@ def _largest_set(right: Any, hit: Hit) -> Any:
     def put(lane: Any, ids: Any, arrays: Any) -> Any:
         hit("largest taken in as columns")
         return right(lane, ids, arrays)
+
+    return put
+
+
+def _table_put(right: Any, hit: Hit) -> Any:
+    def put(table: Any, image: Any) -> Any:
+        held = right(table, image)
+        if len(table):
+            hit("table taken in as columns")
+        if table._waiting:
+            hit("waiting rows taken in as columns")
+        return held
 
     return put
 

@@ -15,6 +15,7 @@ from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.manifest import Artefact, Manifest
 from malstrom_py.state.artefact import entries_in
 from malstrom_py.state.change_log import Changes
+from malstrom_py.state.join_image import records_of
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.engine.snapshot_capture import SnapshotCapture
@@ -81,7 +82,17 @@ class ChainWatch:
 
 
 def _states(chain: list[bytes], codec: Codec, step: str) -> dict[Any, Any]:
-    return {key: (value, times) for _, key, value, times in entries_in(chain, codec, step=step)}
+    return {key: (_of_table(value), times) for _, key, value, times in entries_in(chain, codec, step=step)}
+
+
+def _of_table(state: Any) -> Any:
+    """Return the state of a key of a table that is stored as columns in the form in which rows have it."""
+    if not isinstance(state, dict) or not all(type(row) is tuple and len(row) == 4 for row in state.values()):
+        return state
+    records = list(records_of(state))
+    values = [value for _, side, value in records if side]
+    waiting = [(value, moment) for moment, side, value in records if not side]
+    return [values[0] if values else None, waiting or ()]
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pytest
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.operators.panes import Panes
+from malstrom_py.state.column_table import ColumnTable
 from malstrom_py.state.figure_states import FigureStates
 from malstrom_py.state.groups import Groups
 from malstrom_py.workers.engine.exchange import Exchange
@@ -84,6 +85,41 @@ def after_the_epoch(right: Right) -> Right:
     return on_epoch
 
 
+def waiting_rows_that_stay(right: Right) -> Right:
+    """Of a key that leaves, only the value goes: what waits for it is sent there and here."""
+
+    def drop(table: Any, ids: Any) -> None:
+        waiting, waits = table._waiting, table._waits.copy()
+        table._waiting, table._waits = [], table._waits * 0
+        right(table, ids)
+        table._waiting, table._waits[: len(waits)] = waiting, waits
+
+    return drop
+
+
+def unflagged(right: Right) -> Right:
+    """What is set, or waits, is not in the next delta: a restore finds an older value, or loses what waited."""
+
+    def change(table: Any, columns: Any, ids: Any) -> Any:
+        size = len(table._changed)
+        before = table._changed.copy()
+        made = right(table, columns, ids)
+        table._changed[:size] = before
+        return made
+
+    return change
+
+
+def one_side_only(right: Right) -> Right:
+    """A move and a barrier find the waiting records only, not the values."""
+
+    def image(table: Any, keys: Any, slots_of: Any) -> Any:
+        made = right(table, keys, slots_of)
+        return made.take((made.states[1].to_numpy() == 0).nonzero()[0])
+
+    return image
+
+
 WRONG: Final[dict[str, WrongProtocol]] = {
     "keys in arrays stay where they were": WrongProtocol(((Groups, "take", nothing),), shape="arrays"),
     "figures in arrays stay where they were": WrongProtocol(
@@ -93,7 +129,20 @@ WRONG: Final[dict[str, WrongProtocol]] = {
     "changed figures are not noted": WrongProtocol(
         ((FigureStates, "changed_columns", none_changed),), seed=12, shape="arrays"
     ),
-    "changed panes are not noted": WrongProtocol(((Panes, "changed_columns", none_changed),), seed=6, shape="arrays"),
+    "changed panes are not noted": WrongProtocol(((Panes, "changed_columns", none_changed),), seed=12, shape="arrays"),
+    "a table stays where it was": WrongProtocol(((ColumnTable, "_drop", nothing),), shape="arrays"),
+    "what waits for a value stays where it was": WrongProtocol(
+        ((ColumnTable, "_drop", waiting_rows_that_stay),), shape="arrays"
+    ),
+    "the values of a table do not move": WrongProtocol(
+        ((ColumnTable, "image", one_side_only),), seed=6, shape="arrays"
+    ),
+    "new values of a table are not in a delta": WrongProtocol(
+        ((ColumnTable, "_set", unflagged),), seed=6, shape="arrays"
+    ),
+    "what waits for a value is not in a delta": WrongProtocol(
+        ((ColumnTable, "_wait", unflagged),), seed=25, shape="arrays"
+    ),
     "partial states count twice": WrongProtocol(((Groups, "fold_partials", counted_twice),), seed=9, shape="arrays"),
     "partial states follow the epoch that closes them": WrongProtocol(
         ((Exchange, "on_batch", held), (Exchange, "on_epoch", after_the_epoch)), seed=9, shape="arrays"

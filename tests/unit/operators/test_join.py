@@ -20,7 +20,6 @@ from malstrom_py.errors import OperatorError, PlanError
 from malstrom_py.operators.join import How
 from malstrom_py.operators.window_join import WindowJoin
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.state.column_table import ColumnTable
 from malstrom_py.state.join_panes import JoinPanes
 from malstrom_py.testing import OperatorTester
 
@@ -146,46 +145,16 @@ def one_side_of_an_image(right: Any) -> Any:
     return image
 
 
-def waiting_rows_that_stay(right: Any) -> Any:
-    """Of a key that leaves, only the value goes: what waits for it is sent there and here."""
-
-    def drop(table: Any, ids: Any) -> None:
-        waiting, waits = table._waiting, table._waits.copy()
-        table._waiting, table._waits = [], table._waits * 0
-        right(table, ids)
-        table._waiting, table._waits[: len(waits)] = waiting, waits
-
-    return drop
-
-
-def unflagged(right: Any) -> Any:
-    """What is set, or waits, is not in the next delta: a restore finds an older value, or loses what waited."""
-
-    def change(table: Any, columns: Any, ids: Any) -> Any:
-        size = len(table._changed)
-        before = table._changed.copy()
-        made = right(table, columns, ids)
-        table._changed[:size] = before
-        return made
-
-    return change
-
-
 @pytest.mark.parametrize(
     ("kind", "method", "of", "first"),
     [
         ("window", "_drop", columns_that_stay, 0),
         ("window", "image", one_side_of_an_image, 1),
-        ("table", "_drop", columns_that_stay, 6),
-        ("table", "_drop", waiting_rows_that_stay, 6),
-        ("table", "image", one_side_of_an_image, 0),
-        ("table", "_set", unflagged, 8),
-        ("table", "_wait", unflagged, 20),
     ],
 )
 def test_p2_a_wrong_join_of_columns_is_seen(kind: str, method: str, of: Callable[[Any], Any], first: int) -> None:
     """``first``: a seed that shows it."""
-    place = {"window": JoinPanes, "table": ColumnTable}[kind]
+    place = {"window": JoinPanes}[kind]
 
     def is_seen(seed: int) -> bool:
         kept = mp.Snapshots(MemoryStore(), interval_s=0.002, chain_max=8)
