@@ -177,7 +177,7 @@ def _judge_table(tail: Tail, found: Sequence[Row], items: Mapping[Any, list[Item
         for left, right in pairs:
             require((right is None) == (not changes), f"{where}: {left} is with {right}")
             if right is not None:
-                require(right["weight"] in changes, f"{where}: {right} is no change of the table")
+                require(right["weight"] in changes, f"{where}: {right} did not change the table")
                 ways = known[left["weight"]].way, known[right["weight"]].way
                 number = known[right["weight"]].record.number
                 require(newest.get(ways, -1) <= number, f"{where}: {left} is with an older value than one before it")
