@@ -20,7 +20,7 @@ from bench.macro.keyed_columns import BATCH_ROWS, Table, Total, table
 from bench.micro import machine
 from bench.micro.timing import interleave, ratios, spread
 from malstrom_py import sinks, sources
-from malstrom_py.capture import InMemory
+from malstrom_py.capture import Batch, InMemory
 
 BUDGETS = {"columns": 0.90, "rows": 0.85}
 
@@ -37,8 +37,8 @@ class Sum:
     def __init__(self) -> None:
         self.total = 0
 
-    def __call__(self, batch: list[int]) -> None:
-        self.total += sum(batch)
+    def __call__(self, batch: Batch) -> None:
+        self.total += sum(batch.values)
 
 
 def of_columns(source: Any, folder: Path | None) -> int:

@@ -45,6 +45,7 @@ END: Final = ord("E")
 
 _KEYED: Final = 1
 _TIMED: Final = 2
+_TUPLES: Final = ord("t")
 _STORED: Final = PICKLED
 """The tag of a column in the stored form of the codec: where a frame in flight would be pickled."""
 
@@ -215,8 +216,32 @@ def _values_of(batch: Batch) -> Any:
 def _encoded(column: Any, codec: Codec, step: str) -> tuple[int, bytes]:
     if type(column) is not list:
         return ARROW, encode_arrow(column)
-    packed = pack_column(column)
+    packed = pack_column(column) or _packed_tuples(column)
     return (_STORED, codec.encode_at_rest(column, step=step)) if packed is None else packed
+
+
+def _packed_tuples(column: list[Any]) -> tuple[int, bytes] | None:
+    """Return tuples of one length as a column per field, each of one plain type; None for all others."""
+    if not column or set(map(type, column)) != {tuple} or len(set(map(len, column))) != 1 or not column[0]:
+        return None
+    parts: list[bytes] = []
+    for items in zip(*column, strict=True):
+        packed = pack_column(list(items))
+        if packed is None:
+            return None
+        parts += (_COLUMN.pack(packed[0], len(packed[1])), packed[1])
+    return _TUPLES, b"".join(parts)
+
+
+def _unpacked_tuples(data: memoryview, rows: int) -> list[Any]:
+    fields, at = [], 0
+    while at < len(data):
+        tag, size = _COLUMN.unpack_from(data, at)
+        at += _COLUMN.size + size
+        if tag in (_STORED, _TUPLES):
+            raise Corrupt("a field of tuples is of a kind that is not allowed there")
+        fields.append(decode_column(tag, data[at - size : at], rows))
+    return list(zip(*fields, strict=True))
 
 
 def decode(payload: memoryview, codec: Codec) -> Batch:
@@ -247,9 +272,9 @@ def decode(payload: memoryview, codec: Codec) -> Batch:
 def _decoded(tag: int, data: memoryview, rows: int, codec: Codec) -> Any:
     if tag == ARROW:
         return decode_arrow(data, rows)
-    if tag != _STORED:
+    if tag not in (_STORED, _TUPLES):
         return decode_column(tag, data, rows)
-    column = codec.decode_at_rest(data)
+    column = codec.decode_at_rest(data) if tag == _STORED else _unpacked_tuples(data, rows)
     if type(column) is not list or len(column) != rows:
         raise Corrupt("a column has another number of rows than its batch")
     return column

@@ -62,6 +62,17 @@ def test_any_changed_bit_is_found_as_corrupt(data: bytes, choice: st.DataObject)
     assert prefix_of(found, whole)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.tuples(st.text(max_size=2), st.integers(-3, 2**63), st.floats(allow_nan=False)), min_size=1)
+    | st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1)
+    | st.lists(st.tuples(), min_size=1)
+)
+def test_tuples_are_read_as_they_were_written(values: list[Any]) -> None:
+    found, _ = read_until_damage(written(lambda segment: segment.batch(Batch(values))))
+    assert found[1] == (None, None, repr(values))
+
+
 def test_bytes_after_the_end_are_found() -> None:
     data = written(lambda segment: segment.end(last=True))
     _, error = read_until_damage(data + b"\0")
