@@ -19,13 +19,16 @@ def pytest_xdist_make_scheduler(config, log):
 """
 TESTS = """
 import os
+import time
 import pytest
 
 @pytest.mark.parametrize("case", range(20))
 def test_fine(case): pass
 """
 DIES = """
-def test_dies(): os._exit(9)
+def test_dies():
+    time.sleep(1)  # the reports of the tests before it are sent by then
+    os._exit(9)
 """
 
 
