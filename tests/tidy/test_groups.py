@@ -1,60 +1,39 @@
-"""The run of the tests itself: a process that dies is a failure that names its test, and the others end."""
+"""The run of the tests itself: what is left of the groups of a process that dies."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from typing import Any
 
-from tests.tree import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-CONFTEST = """
 from tests.groups import Groups
 
-def pytest_xdist_make_scheduler(config, log):
-    return Groups(config, log)
-"""
-TESTS = """
-import os
-import time
-import pytest
 
-@pytest.mark.parametrize("case", range(20))
-def test_fine(case): pass
-"""
-DIES = """
-def test_dies():
-    time.sleep(1)  # the reports of the tests before it are sent by then
-    os._exit(9)
-"""
+class Process:
+    """A process as the scheduler has it; it is given nothing more."""
+
+    shutting_down = True
 
 
-def test_a_process_that_dies_fails_one_test_and_no_other(tmp_path: Path) -> None:
-    """A run with it ends: without `Groups.remove_node` it hangs, as xdist assigns groups that were done."""
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    for number in range(8):
-        (tmp_path / f"test_{number}.py").write_text(TESTS + DIES * (number == 3) + "\ndef test_last(): pass\n")
-    run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "--numprocesses",
-            "2",
-            "-p",
-            "no:cacheprovider",
-            "--rootdir",
-            tmp_path,
-            tmp_path,
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,  # on a busy machine it takes far longer than its two seconds
-        check=False,
+def groups(**assigned: dict[str, dict[str, bool]]) -> tuple[Any, dict[str, Any]]:
+    scheduler: Any = Groups.__new__(Groups)
+    processes = {name: Process() for name in assigned}
+    scheduler.assigned_work = {processes[name]: work for name, work in assigned.items()}
+    scheduler.workqueue = OrderedDict()
+    return scheduler, processes
+
+
+def test_a_process_that_dies_fails_one_test_and_no_other() -> None:
+    """Groups that are done are not assigned again: a process that gets an empty one waits for ever."""
+    scheduler, processes = groups(
+        dies={"done": {"a": True, "b": True}, "begun": {"c": True, "d": False, "e": False}, "last": {"f": False}},
+        stays={"other": {"g": False}},
     )
-    assert "1 failed, 168 passed" in run.stdout, run.stdout
-    assert "test_3.py::test_dies" in run.stdout
+    assert scheduler.remove_node(processes["dies"]) == "d"
+    assert scheduler.workqueue == {"begun": {"e": False}, "last": {"f": False}}
+    assert list(scheduler.assigned_work) == [processes["stays"]]
+
+
+def test_a_process_that_was_done_leaves_nothing() -> None:
+    scheduler, processes = groups(dies={"done": {"a": True}}, stays={})
+    assert scheduler.remove_node(processes["dies"]) is None
+    assert scheduler.workqueue == {}
