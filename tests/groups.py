@@ -231,3 +231,12 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]  # it is not annotated 
         for other in self.assigned_work:
             self._reschedule(other)
         return died_in
+
+    def _reschedule(self, node: Any) -> None:
+        """Assign groups to a process until it has two tests, or knows that none follows: before, it begins none.
+
+        xdist assigns one group, and a process that gets a single test waits for ever.
+        """
+        super()._reschedule(node)
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from malstrom_py.capture.frames import Content, Corrupt, End, Header, Moved, Progress, Truncated, contents
+from malstrom_py.capture.frames import Content, End, Header, Moved, Progress, Truncated, contents
 from malstrom_py.capture.progress import Held, ProtocolError
 from malstrom_py.capture.recording import OPEN, Recording, Segment
 from malstrom_py.codec import Codec
@@ -19,7 +19,7 @@ Kind = Literal["truncated", "corrupt", "protocol", "unfinished"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a recording. ``at``: the byte of the segment where the frame begins, if it is one frame."""
+    """What is wrong with a recording. ``at``: where the frame begins that breaks the protocol, in bytes."""
 
     segment: str
     kind: Kind
@@ -124,22 +124,20 @@ def _segment(recording: Recording, segment: Segment, examined: _Examined, codec:
                     rows += len(content)
                     figures.rows += len(content)
                 _obey(content, examined, segment, rows)
-    except Truncated as error:
-        if segment.state != OPEN:
-            examined.faults.append(Fault(segment.name, "truncated", str(error)))
-        else:
-            examined.faults.append(Fault(segment.name, "truncated", f"{error}: its worker died, or is writing it"))
-        return False
-    except ProtocolError as error:
-        examined.faults.append(Fault(segment.name, "protocol", str(error), at))
-        return False
-    except Corrupt as error:
-        examined.faults.append(Fault(segment.name, "corrupt", str(error), at))
-        return False
     except (CaptureError, CodecError) as error:
-        examined.faults.append(Fault(segment.name, "corrupt", str(error), at))
+        examined.faults.append(_fault(error, segment, at))
         return False
     return True
+
+
+def _fault(error: Exception, segment: Segment, at: int | None) -> Fault:
+    """Return ``error`` as a fault; ``at``: the frame that was read last."""
+    if isinstance(error, Truncated):
+        why = ": its worker died, or is writing it" if segment.state == OPEN else ""
+        return Fault(segment.name, "truncated", f"{error}{why}")
+    if isinstance(error, ProtocolError):
+        return Fault(segment.name, "protocol", str(error), at)
+    return Fault(segment.name, "corrupt", str(error))
 
 
 def _obey(content: Content, examined: _Examined, segment: Segment, rows: int) -> None:

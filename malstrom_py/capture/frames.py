@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO, Final
 from zlib import crc32
@@ -72,7 +72,6 @@ class Header:
     step: str
     stream: str
     worker: int
-    workers: int = 0
     generation: int = 1
     segment: int = 0
     keyed: bool = False
@@ -349,38 +348,32 @@ def content_of(each: Frame, codec: Codec) -> Content | None:
     Raises:
         Corrupt: its payload is invalid although its checksum is right: another program has written it.
     """
+    read = _READERS.get(each.kind)
     try:
-        return _content_of(each, codec)
+        return None if read is None else read(each.payload, codec)
     except MalstromError:
         raise
     except Exception as error:
         raise Corrupt(f"the frame at byte {each.at:,} cannot be read ({type(error).__name__})") from error
 
 
-def _content_of(each: Frame, codec: Codec) -> Content | None:
-    payload = each.payload
-    match each.kind:
-        case 66:  # BATCH
-            return decode(payload, codec)
-        case 80:  # PROGRESS
-            return Progress(msgspec.msgpack.decode(payload, type=tuple[tuple[int, int], ...]))
-        case 77:  # MOVED
-            return Moved(msgspec.msgpack.decode(payload, type=int))
-        case 83:  # SNAPSHOT
-            return Snapshotted(str(payload, "utf-8"))
-        case 69:  # END
-            return End(*msgspec.msgpack.decode(payload, type=tuple[int, int, bool]))
-        case 72:  # HEADER
-            return _header_of(msgspec.msgpack.decode(payload, type=dict[str, Any]))
-    return None
-
-
-def _header_of(values: Mapping[str, Any]) -> Header:
+def _read_header(payload: memoryview, codec: Codec) -> Header:
+    values = msgspec.msgpack.decode(payload, type=dict[str, Any])
     if values.get("format") != FORMAT:
         raise Corrupt(f"it has format {values.get('format')!r}, and this version reads {FORMAT}")
     if values.get("byteorder") != sys.byteorder:
         raise Corrupt(f"it is from a machine whose numbers are {values.get('byteorder')!r}-endian")
     return msgspec.convert({name: values[name] for name in values if name in Header.__dataclass_fields__}, Header)
+
+
+_READERS: Final[dict[int, Callable[[memoryview, Codec], Content]]] = {
+    HEADER: _read_header,
+    BATCH: decode,
+    PROGRESS: lambda payload, _: Progress(msgspec.msgpack.decode(payload, type=tuple[tuple[int, int], ...])),
+    MOVED: lambda payload, _: Moved(msgspec.msgpack.decode(payload, type=int)),
+    SNAPSHOT: lambda payload, _: Snapshotted(str(payload, "utf-8")),
+    END: lambda payload, _: End(*msgspec.msgpack.decode(payload, type=tuple[int, int, bool])),
+}
 
 
 def opened_at(epoch: int) -> int:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
-from malstrom_py.capture.frames import Corrupt, End, Frame, Moved, Progress, Truncated, content_of, frames
+from malstrom_py.capture.frames import Frame, Moved, Progress, Truncated, content_of, frames
 from malstrom_py.capture.progress import Held
-from malstrom_py.capture.recording import Recording, Segment
+from malstrom_py.capture.recording import OPEN, Recording, Segment
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MIN_EPOCH, Epoch
@@ -25,6 +25,8 @@ class Cursor:
     """The reader of one stream, at a frame of a segment."""
 
     def __init__(self, recording: Recording, name: str, segments: Sequence[Segment], codec: Codec) -> None:
+        if [segment.number for segment in segments] != list(range(len(segments))):
+            raise CaptureError(f"stream {name!r} of recording {recording.step!r} lacks a segment")
         self.name = name
         self.era = (segments[0].generation, 0)
         self.held = Held()
@@ -36,7 +38,6 @@ class Cursor:
         self._at = 0
         self._file: BinaryIO | None = None
         self._frames: Any = None
-        self._next: Frame | None = None
 
     def position(self) -> list[Any]:
         """Return the position, in plain types."""
@@ -48,58 +49,52 @@ class Cursor:
         self.era = (self.era[0], version)
         self.held = Held.of_image(held)
 
-    def take(self) -> Batch | Epoch | None:
-        """Read one frame: return a batch, or the epoch if it has advanced; None for all else and at the end."""
-        frame = self._frame()
-        if frame is None:
-            return None
-        content = content_of(frame, self._codec)
-        self._at = frame.end
-        match content:
-            case Batch():
-                return content
-            case Progress():
-                before = self.held.epoch
-                self.held.update(content.updates)
-                return Epoch(self.held.epoch) if self.held.epoch != before else None
-            case Moved():
-                self.era = (self.era[0], content.version)
-            case End():
-                self._close()
-                self._number, self._at = self._number + 1, 0
+    def take(self) -> Batch | None:
+        """Read one frame: return a batch; None if it is another frame, and at the end.
+
+        Raises:
+            CaptureError: a segment is damaged; names it. The one that a worker was writing as it died may end anywhere.
+        """
+        segment = self._segments[self._number]
+        try:
+            frame = self._frame(segment)
+            if frame is None:
+                return None
+            content = content_of(frame, self._codec)
+            self._at = frame.end
+            match content:
+                case Batch():
+                    return content
+                case Progress():
+                    self.held.update(content.updates)
+                case Moved():
+                    self.era = (self.era[0], content.version)
+        except CaptureError as error:
+            raise type(error)(f"segment {segment.name!r}: {error}") from None
         return None
 
     def close(self) -> None:
         """Close the file."""
-        self._close()
-
-    def _frame(self) -> Frame | None:
-        while self._number < len(self._segments):
-            if self._file is None:
-                self._file = self._recording.open(self._segments[self._number])
-                self._frames = frames(self._file, self._at)
-            try:
-                found: Frame = next(self._frames)
-            except Truncated:
-                if self._number + 1 < len(self._segments) and self._segments[self._number].state == "capture":
-                    raise
-                # The writer died here: what it had captured is complete up to the cut.
-                self._close()
-                self._number, self._at = self._number + 1, 0
-            except Corrupt as error:
-                raise Corrupt(f"segment {self._segments[self._number].name!r}: {error}") from None
-            except StopIteration:
-                self._close()
-                self._number, self._at = self._number + 1, 0
-            else:
-                return found
-        self.is_over = True
-        return None
-
-    def _close(self) -> None:
         if self._file is not None:
             self._file.close()
         self._file = self._frames = None
+
+    def _frame(self, segment: Segment) -> Frame | None:
+        """Return the next frame; None at the end of the segment, after which the next one follows."""
+        if self._file is None:
+            self._file = self._recording.open(segment)
+            self._frames = frames(self._file, self._at)
+        try:
+            found: Frame | None = next(self._frames, None)
+        except Truncated:
+            if segment.state != OPEN:
+                raise
+            found = None
+        if found is None:
+            self.close()
+            self._number, self._at = self._number + 1, 0
+            self.is_over = self._number == len(self._segments)
+        return found
 
 
 class Merge:
@@ -131,9 +126,8 @@ class Merge:
     def take(self) -> Batch | Epoch | None:
         """Return the next batch, or the epoch where it advances; None at the end of all streams."""
         while (cursor := self._lowest()) is not None:
-            found = cursor.take()
-            if isinstance(found, Batch):
-                return found
+            if (batch := cursor.take()) is not None:
+                return batch
             if (epoch := self._reached()) > self.epoch:
                 self.epoch = epoch
                 return Epoch(epoch)

@@ -228,12 +228,19 @@ def generation_of(place: Place, step: str) -> int:
     return max((int(match["generation"]) for match in found if match["step"] == step), default=0)
 
 
-def begin(place: Place, step: str, committed: Collection[str], *, replace: bool) -> None:
-    """Open the next generation of ``step``, and delete what no snapshot of ``committed`` contains.
+def begin(place: Place, job: str, step: str, committed: Collection[str], *, replace: bool) -> None:
+    """Open the next generation of ``step`` of ``job``, and delete what no snapshot of ``committed`` contains.
 
     Raises:
-        CaptureError: the job starts from the beginning, and the recording of another run is there.
+        CaptureError: the job starts from the beginning, and the recording of another run is there; or that of another
+            job is.
     """
+    owner = _job_of(place, step)
+    if owner not in (None, job):
+        raise CaptureError(
+            f"{place!r} has the recording {step!r} of job {owner!r}: capture into another folder, or give the step "
+            f"another name"
+        )
     for segment in segments_in(place, step):
         if segment.state == COMMITTED and not committed:
             if not replace:
@@ -300,6 +307,14 @@ class Recording:
                     if isinstance(content, Header):
                         return content
         raise CaptureError(f"recording {self.step!r} at {self.place!r} has no complete header: it was cut at its begin")
+
+
+def _job_of(place: Place, step: str) -> str | None:
+    """Return the job whose recording ``step`` is at ``place``; None if there is none, or no more than its begin."""
+    try:
+        return Recording(place, step).header().job
+    except CaptureError:
+        return None
 
 
 def _until_damage(file: BinaryIO, codec: Codec) -> Iterator[tuple[Any, Any]]:

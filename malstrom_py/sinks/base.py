@@ -47,7 +47,7 @@ class SinkWriter(Protocol):
 
     Optional: a sink with an attribute ``takes_columns = True`` has writers that use ``batch.columns`` (an Arrow
     ``RecordBatch``, None for a batch of rows); they get larger batches. A writer with a method ``moved(version)`` is
-    called after keys have moved to or from its worker, with the new version of the routing table. Versions only grow:
+    called on every worker after keys have moved, with the new version of the routing table. Versions only grow:
     what a key wrote under a lower version, on any worker, precedes what it wrote under a higher one. A writer with a
     method ``advanced(epoch)`` is called when event time advances: no record at or below ``epoch`` follows.
     """

@@ -70,7 +70,7 @@ class Capture:
         """Keep the segments: they show what a job that fails has seen. The next start deletes them."""
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        begin(self._place, context.step, committed, replace=self._replace)
+        begin(self._place, context.job, context.step, committed, replace=self._replace)
 
 
 class _CaptureWriter:

@@ -14,7 +14,7 @@ from malstrom_py.agg import Aggregation
 from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.column_image import ColumnImage
 from malstrom_py.state.column_image import Shape as StoredShape
-from malstrom_py.state.group_index import NotColumnar, keys_as_column, plain_key
+from malstrom_py.state.group_index import NotColumnar, ids_of
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.many_values import ManyValues
 
@@ -268,14 +268,7 @@ class FigureStates(ManyValues):
         """Return the id of each key, -1 of those without state."""
         import numpy as np
 
-        groups = self.groups
-        if groups is None or not keys:
-            return np.zeros(len(keys), np.int64) - 1
-        try:
-            return groups.find(keys_as_column(keys))
-        except NotColumnar:
-            """Some are of other kinds: one by one, each as the plain key that it equals."""
-        return np.array([_found_one(groups, key) for key in keys], np.int64)
+        return np.full(len(keys), -1) if self.groups is None else ids_of(self.groups, keys)
 
 
 def pa_flags(flags: Any) -> pa.Array:
@@ -283,13 +276,6 @@ def pa_flags(flags: Any) -> pa.Array:
     import pyarrow as pa
 
     return pa.array(flags)
-
-
-def _found_one(groups: Groups, key: Any) -> int:
-    try:
-        return int(groups.find(keys_as_column([plain_key(key)]))[0])
-    except NotColumnar:
-        return -1
 
 
 def figure_states_of(

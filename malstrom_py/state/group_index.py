@@ -8,7 +8,7 @@ one kind: integers that fit 64 bits, text, or bytes; None beside any of them. Wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.state import accelerator
@@ -343,7 +343,15 @@ def keys_column(keys: Iterable[Any], kind: ColumnKind | None) -> pa.Array:
         raise NotColumnar("a key that no column holds") from None
 
 
-def ids_of(index: GroupIndex, keys: Sequence[Any]) -> Any:
+class Findable(Protocol):
+    """Something with ids of keys."""
+
+    def find(self, column: pa.Array) -> Any:
+        """Return the id of each key, -1 of those without."""
+        ...
+
+
+def ids_of(index: Findable, keys: Sequence[Any]) -> Any:
     """Return the id of each of Python ``keys``, each that of the plain key that it equals; -1 of those without."""
     import numpy as np
 
@@ -353,7 +361,7 @@ def ids_of(index: GroupIndex, keys: Sequence[Any]) -> Any:
         return np.array([_id_of(index, key) for key in keys], np.int64)
 
 
-def _id_of(index: GroupIndex, key: Any) -> int:
+def _id_of(index: Findable, key: Any) -> int:
     try:
         return int(index.find(keys_as_column([plain_key(key)]))[0])
     except NotColumnar:

@@ -1,11 +1,17 @@
-"""The run of the tests itself: what is left of the groups of a process that dies."""
+"""The run of the tests itself ends when one of its processes dies, and has run all other tests."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.groups import Groups
+from tests.tree import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Process:
@@ -37,3 +43,51 @@ def test_a_process_that_was_done_leaves_nothing() -> None:
     scheduler, processes = groups(dies={"done": {"a": True}}, stays={})
     assert scheduler.remove_node(processes["dies"]) is None
     assert scheduler.workqueue == {}
+
+
+CONFTEST = """
+from tests.groups import Groups
+
+def pytest_xdist_make_scheduler(config, log):
+    return Groups(config, log)
+"""
+TESTS = """
+import os
+import time
+import pytest
+
+@pytest.mark.parametrize("case", range(20))
+def test_fine(case): pass
+"""
+DIES = """
+def test_dies():
+    time.sleep(1)  # the reports of the tests before it are sent by then
+    os._exit(9)
+"""
+
+
+def test_a_run_in_which_a_process_dies_ends(tmp_path: Path) -> None:
+    """One test of its group is left: a process begins it only when it knows what follows."""
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    for number in range(8):
+        (tmp_path / f"test_{number}.py").write_text(TESTS + DIES * (number == 3) + "\ndef test_last(): pass\n")
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--numprocesses",
+            "2",
+            "-p",
+            "no:cacheprovider",
+            f"--rootdir={tmp_path}",
+            tmp_path,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,  # on a busy machine it takes far longer than its three seconds
+        check=False,
+    )
+    assert "1 failed, 168 passed" in run.stdout, run.stdout
+    assert "test_3.py::test_dies" in run.stdout

@@ -242,3 +242,28 @@ def test_a_capture_in_memory_is_for_one_process() -> None:
 def test_what_is_no_place_is_refused() -> None:
     with pytest.raises(mp.PlanError, match="int has no names"):
         mp.Job("plain").source("in", sources.Memory([1])).capture_into("seen", 7)
+
+
+def test_a_committed_segment_that_was_cut_is_not_replayed_as_whole(tmp_path: Path) -> None:
+    mp.run(captured(tmp_path), progress=False)
+    (segment,) = tmp_path.glob("*.capture")
+    segment.write_bytes(segment.read_bytes()[:-5])
+    with pytest.raises(CaptureError, match=f"segment '{segment.name}': it ends at byte .* within a frame"):
+        replayed(tmp_path, 1, 0)
+
+
+def test_a_recording_without_one_of_its_segments_is_not_replayed(tmp_path: Path) -> None:
+    mp.Simulation(workers=1, seed=1, snapshots=mp.Snapshots(MemoryStore(), interval_s=0.01)).run(captured(tmp_path))
+    segments = sorted(tmp_path.glob("*.capture"))
+    assert len(segments) > 2
+    segments[1].unlink()
+    with pytest.raises(CaptureError, match="lacks a segment"):
+        replayed(tmp_path, 1, 0)
+
+
+def test_two_jobs_do_not_write_into_one_recording(tmp_path: Path) -> None:
+    mp.run(captured(tmp_path), progress=False)
+    other = mp.Job("other")
+    other.source("in", sources.Memory([1])).capture_into("seen", tmp_path, replace=True)
+    with pytest.raises(SinkError, match="of job 'original'"):
+        mp.run(other, progress=False)
