@@ -346,7 +346,7 @@ def keys_column(keys: Iterable[Any], kind: ColumnKind | None) -> pa.Array:
 class Findable(Protocol):
     """Something with ids of keys."""
 
-    def find(self, column: pa.Array) -> Any:
+    def find(self, column: pa.Array, /) -> Any:
         """Return the id of each key, -1 of those without."""
         ...
 
