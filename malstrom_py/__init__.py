@@ -28,7 +28,7 @@ except ModuleNotFoundError as _error:
         name=_error.name,
     ) from None
 
-from malstrom_py import agg, partitioners, sinks, sources, windows
+from malstrom_py import agg, events, partitioners, sinks, sources, windows
 from malstrom_py.builder.job import Job
 from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
 from malstrom_py.builder.plan import Plan
@@ -153,6 +153,7 @@ __all__ = [
     "__version__",
     "agg",
     "collect",
+    "events",
     "limit_out_of_orderness",
     "partitioners",
     "per_worker",

@@ -1,4 +1,4 @@
-"""Commands on running jobs: status, rescale and stop.
+"""Commands on running jobs: status, events, rescale and stop.
 
 Rule: a job is found by its name, through its control socket or on a Ray cluster. Its process may run in another
 terminal. The job does the work; the command prints the result."""
@@ -9,6 +9,7 @@ import json
 from dataclasses import asdict
 from typing import Annotated, Final
 
+import msgspec
 import typer
 
 import malstrom_py as mp
@@ -36,7 +37,7 @@ NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return once the r
 
 def add_commands(app: typer.Typer) -> None:
     """Add the commands of this module to ``app``."""
-    for command in (rescale, status, stop):
+    for command in (rescale, status, events, stop):
         app.command()(command)
 
 
@@ -73,6 +74,21 @@ def status(
             return
         found = _attached(job, address).status()
         print_out(json.dumps(asdict(found)) if as_json else str(found))
+
+
+def events(
+    job: NameArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new events until the job ends.")] = False,
+    address: AddressOption = None,
+) -> None:
+    """Print the events of a running job: workers, inputs, snapshots, rescales, failures.
+
+    Without --follow those so far.
+    """
+    with reporting_errors(traceback=False):
+        for event in _attached(job, address).events(follow=follow):
+            print_out(msgspec.json.encode(event).decode() if as_json else repr(event))
 
 
 def stop(

@@ -14,6 +14,7 @@ from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Control, Epoch, PartMessage, StateMessage
 from malstrom_py.errors import InternalError
+from malstrom_py.events import AnyEvent
 
 OnError = Literal["fail", "skip", "dead-letter"]
 
@@ -71,14 +72,15 @@ class StepContext:
     """The context in which an operator is built on a worker.
 
     ``timed`` and ``keyed``: whether records have a timestamp and a key; None: it differs by record, as in a DAG.
-    ``check_keys`` raises `CodecError` if a key is not legal (F4). ``warned``: the steps that have logged a warning
-    about their function; workers of one process share it. ``at_close``: functions to call when the worker closes,
-    after a failure too; they must not raise.
+    ``inputs``: the steps that send to this one. ``check_keys`` raises `CodecError` if a key is not legal (F4).
+    ``warned``: the steps that have logged a warning about their function; workers of one process share it.
+    ``at_close``: functions to call when the worker closes, after a failure too; they must not raise.
     """
 
     job: str
     step: str
     worker: int = 0
+    inputs: tuple[str, ...] = ()
     on_error: OnError = "fail"
     dead_letter_port: int | None = None
     timed: bool | None = False
@@ -135,6 +137,12 @@ class Operator:
 
     def on_schedule(self, out: Outlet, clock: Clock) -> None:
         """Do periodic work: called about every ``linger_s`` of the runtime's ``clock`` if `scheduled`."""
+
+    listens: bool = False
+    """Whether the step takes events of the job by `on_event`."""
+
+    def on_event(self, event: AnyEvent) -> None:
+        """Notify the step of an event of the job, between two messages."""
 
     def rewind(self, epoch: Epoch) -> Epoch:
         """Set the step's frontier back to ``epoch``: a part has arrived whose frontier is lower (T2).

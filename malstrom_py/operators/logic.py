@@ -17,6 +17,7 @@ from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, DataMessage, Epoch
 from malstrom_py.data.time import from_clock, to_span, to_time
 from malstrom_py.errors import OperatorError, PlanError, shown
 from malstrom_py.errors.text import describe_function
+from malstrom_py.events import AnyEvent
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import distinct
 from malstrom_py.validation import is_coroutine_function
@@ -28,7 +29,7 @@ S = TypeVar("S")
 
 Clock = Literal["event", "processing"]
 
-HOOKS: Final = ("on_data", "on_batch", "on_epoch", "on_timer", "on_schedule")
+HOOKS: Final = ("on_data", "on_batch", "on_epoch", "on_timer", "on_schedule", "on_event")
 
 
 class Output(Generic[K, VO]):
@@ -200,6 +201,13 @@ class KeyedLogic(Generic[K, VI, VO, S]):
 
     def on_schedule(self, state: MutableMapping[K, S], output: Output[K, VO]) -> None:
         """Do periodic work, about every ``linger_s`` of the runtime's clock."""
+
+    def on_event(self, event: AnyEvent) -> None:
+        """React to an event of the job (`malstrom_py.events`); ignore kinds that you do not know.
+
+        Called between two batches on each worker. `Input` comes before each batch and has its records; `InputClosed`
+        for each input after the last epoch, then `Stop`, unless the job was stopped before. An error fails the job.
+        """
 
 
 LogicLike = StatefulLogic[K, VI, VO, S] | Callable[[DataMessage[K, VI], S | None, Output[K, VO]], S | None]

@@ -227,7 +227,8 @@ class ReadSource(Operator):
         self._waiting: deque[tuple[Part, Any]] = deque()
         self._readers: deque[PartReader] = deque()
         self._gained: list[tuple[Part, Any]] = []
-        self._done: dict[Part, Any] = {}
+        self.ended: dict[Part, Any] = {}
+        """The parts here that have ended, with their positions."""
         self.finished = False
         self._polled: PartReader | None = None
         self.polled_s = 0.0
@@ -300,7 +301,7 @@ class ReadSource(Operator):
         for part in parts:
             at = restored.get(part, _AT_START)
             if at.is_finished:
-                self._done[part] = at.position
+                self.ended[part] = at.position
             else:
                 self._announce(out, part, at.position, at.state)
         self._open_more()
@@ -317,7 +318,7 @@ class ReadSource(Operator):
 
     def take_finished(self, *, part: Part, position: Any) -> None:
         """Store the position of a part that another worker has read to its end, for snapshots."""
-        self._done[part] = position
+        self.ended[part] = position
 
     def poll_gained(self) -> None:
         """Start polling the gained parts: no record that another worker read from them is in flight (R6)."""
@@ -354,13 +355,13 @@ class ReadSource(Operator):
     def stop(self, out: Outlet) -> None:
         """Stop reading: every part ends at its current position."""
         for part, position in (*self._waiting, *self._gained):
-            self._done[part] = position
+            self.ended[part] = position
             out.forward(PartFinished(self._name(part)))
         self._waiting.clear()
         self._gained.clear()
         while self._readers:
             reader = self._readers.popleft()
-            self._done[reader.part] = self._position(reader)
+            self.ended[reader.part] = self._position(reader)
             self._close(reader)
             out.forward(PartFinished(reader.name))
         self.settle(out)
@@ -371,8 +372,8 @@ class ReadSource(Operator):
         The message has passed all operators once the executor has run; None for a finished part, for which operators
         store nothing. The release of the last part sends no maximum epoch: see `settle`.
         """
-        if part in self._done:
-            return self._done.pop(part), None
+        if part in self.ended:
+            return self.ended.pop(part), None
         reader = next((reader for reader in self._readers if reader.part == part), None)
         if reader is not None:
             self._readers.remove(reader)
@@ -399,7 +400,7 @@ class ReadSource(Operator):
             positions = dict(self._waiting) | dict(self._gained)
             positions |= {reader.part: self._position(reader) for reader in self._readers}
             images = {part: [position, False] for part, position in positions.items()}
-            images |= {part: [position, is_read(self._source, position)] for part, position in self._done.items()}
+            images |= {part: [position, is_read(self._source, position)] for part, position in self.ended.items()}
             state = self.context.codec.encode_at_rest(images, step=self.context.step)
             message.backend.persist(self.context.step, state)
         out.forward(message)
@@ -499,7 +500,7 @@ class ReadSource(Operator):
         self.counters.rows_in += count
         if finished:
             self._readers.remove(reader)
-            self._done[reader.part] = self._position(reader)
+            self.ended[reader.part] = self._position(reader)
             self._close(reader)
             out.forward(PartFinished(reader.name))
             self._open_more()

@@ -19,6 +19,7 @@ from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.data.time import from_clock
 from malstrom_py.errors import OperatorError, mark_safe, shown
 from malstrom_py.errors.text import describe_function
+from malstrom_py.events import AnyEvent, Input, InputClosed, Stop, StopCause
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.forgotten_return import (
     LOST_BY_TIMER,
@@ -137,6 +138,10 @@ class StatefulOp(StatefulOperator):
         self._on_epoch = hooks.get("on_epoch")
         self._on_timer = hooks.get("on_timer")
         self._on_schedule = hooks.get("on_schedule")
+        self._on_event = hooks.get("on_event")
+        self.listens = self._on_event is not None
+        self._inputs_open = True
+        self._is_stopping = False
         self.scheduled = self._on_schedule is not None or self._on_timer is not None
         self._default = default
         if default is not None and self._on_batch is not None:
@@ -154,6 +159,9 @@ class StatefulOp(StatefulOperator):
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         output: Output[Any, Any] = Output()
+        if self.listens:
+            about = {"worker": self.context.worker, "rows": len(batch)}
+            self.on_event(Input("|".join(self.context.inputs), about, batch))
         self.expire_now()
         if self._on_batch is not None:
             self._whole(self._on_batch, batch, output)
@@ -180,6 +188,21 @@ class StatefulOp(StatefulOperator):
         self._checked.send(output, out, closing=epoch.time)
         self._checked.passed = epoch.time
         out.forward(epoch)
+        if epoch.time == MAX_EPOCH and self.listens and self._inputs_open:
+            self._inputs_open = False
+            for step in self.context.inputs:
+                self.on_event(InputClosed(step))
+            if not self._is_stopping:
+                self.on_event(Stop(StopCause.ALL_INPUTS_CLOSED, self.context.worker))
+
+    def on_event(self, event: AnyEvent) -> None:
+        if isinstance(event, Stop):
+            if self._is_stopping or event.worker != self.context.worker:
+                return
+            self._is_stopping = True
+        assert self._on_event is not None
+        with self.failures.of_hook(self._on_event):
+            self._on_event(event)
 
     def on_schedule(self, out: Outlet, clock: Clock) -> None:
         output: Output[Any, Any] = Output()

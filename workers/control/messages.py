@@ -7,6 +7,7 @@ number of `Reply` with ``waiting`` and then the actual one.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -14,9 +15,11 @@ import msgspec
 
 from malstrom_py import errors
 from malstrom_py.errors import ControlError, MalstromError
+from malstrom_py.events import AnyEvent
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.reports.commands import (
     Command,
+    EventsCommand,
     RescaleCommand,
     Result,
     SnapshotCommand,
@@ -24,6 +27,7 @@ from malstrom_py.workers.reports.commands import (
     StopCommand,
     WaitCommand,
 )
+from malstrom_py.workers.reports.event_log import EventPage
 from malstrom_py.workers.reports.job_status import JobStatus, RescaleReport
 from malstrom_py.workers.reports.result import RunResult
 
@@ -59,6 +63,28 @@ class _Error(msgspec.Struct):
     attributes: dict[str, str | float | list[str] | None] = {}
 
 
+class _Events(msgspec.Struct):
+    """A page of events, each decoded for itself: a kind of a later version is ignored."""
+
+    log: str
+    after: int
+    events: list[msgspec.Raw]
+    missed: int
+    ended: bool
+
+    @classmethod
+    def of(cls, page: EventPage) -> _Events:
+        encoded = [msgspec.Raw(msgspec.msgpack.encode(event)) for event in page.events]
+        return cls(page.log, page.after, encoded, page.missed, page.ended)
+
+    def page(self) -> EventPage:
+        events: list[AnyEvent] = []
+        for event in self.events:
+            with suppress(msgspec.ValidationError):
+                events.append(msgspec.msgpack.decode(event, type=AnyEvent))
+        return EventPage(self.log, self.after, events, self.missed, ended=self.ended)
+
+
 class Reply(msgspec.Struct, omit_defaults=True):
     """The answer to a command: at most one of the fields is set, none if the command has no result.
 
@@ -71,6 +97,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
     report: RescaleReport | None = None
     run: RunResult | None = None
     snapshot: str | None = None
+    events: _Events | None = None
     error: _Error | None = None
 
     def result(self, command: Command, job: str) -> Result:
@@ -88,6 +115,8 @@ class Reply(msgspec.Struct, omit_defaults=True):
                 return None
             case WaitCommand() if self.run is not None:
                 return self.run
+            case EventsCommand() if self.events is not None:
+                return self.events.page()
         raise ControlError(f"job {job!r} did not answer what it was asked ({command.operation})", job=job)
 
 
@@ -135,6 +164,8 @@ def encode_answer(answer: Result | MalstromError) -> bytes:
             reply = Reply(report=answer)
         case RunResult():
             reply = Reply(run=answer)
+        case EventPage():
+            reply = Reply(events=_Events.of(answer))
         case _:
             reply = Reply(snapshot=answer)
     frame = _frame(msgspec.msgpack.encode(reply))

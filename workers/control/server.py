@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
+from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, InternalError, MalstromError
 from malstrom_py.worker_context import LoopThread
 from malstrom_py.workers.control.messages import (
@@ -31,7 +32,8 @@ from malstrom_py.workers.control.messages import (
 )
 from malstrom_py.workers.control.registry import NameClaim, server_directory
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
-from malstrom_py.workers.reports.commands import Command, Result, result_of
+from malstrom_py.workers.reports.commands import Command, EventsCommand, Result, result_of
+from malstrom_py.workers.reports.event_log import EventPage
 from malstrom_py.workers.reports.job_status import JobOutcome
 
 Answer = Callable[[Command], Awaitable[Result]]
@@ -44,7 +46,7 @@ def answering(controls: CommandQueue) -> Answer:
     async def answer(command: Command) -> Result:
         done = controls.submit(command)
         if not await _settled(done, command.timeout_s):
-            late = controls.unanswered(command)
+            late = controls.unanswered(command, done)
             if isinstance(late, MalstromError):
                 raise late
             return late
@@ -96,6 +98,11 @@ WAITING_S: Final = 2.0
 _END_S: Final = 2.0
 """How long the end of the run waits for clients to read their answers."""
 
+FOLLOWERS_S: Final = 2.0
+"""How long it waits for a reader of events to ask for the next ones."""
+
+_LOOK_S: Final = 0.01
+
 _LATE_S: Final = 0.1
 """How long it waits for the requests of connected clients."""
 
@@ -119,6 +126,10 @@ class ControlSocket:
         self._loop: LoopThread | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._answering: set[asyncio.Task[None]] = set()
+        self._asking = 0
+        self._between = 0
+        self._answered_s = 0.0
+        self._clock = SystemClock()
         _OPEN.add(self)
         try:
             self._listener = self._listening()
@@ -136,6 +147,23 @@ class ControlSocket:
             self.release()
             self.close()
             raise
+
+    def await_followers(self) -> None:
+        """Wait a little until the readers of events have the last one, which can be read now."""
+        while self._asking or (self._between and self._clock.monotonic_s() - self._answered_s < FOLLOWERS_S):
+            self._clock.sleep_s(_LOOK_S)
+
+    async def _followed(self, command: Command) -> Result:
+        """Execute the request of a reader that follows events. It comes back unless it has got the last one."""
+        self._between = max(0, self._between - 1)
+        self._asking += 1
+        try:
+            result = await self._answer(command)
+            if isinstance(result, EventPage) and not result.ended:
+                self._between, self._answered_s = self._between + 1, self._clock.monotonic_s()
+            return result
+        finally:
+            self._asking -= 1
 
     def release(self) -> None:
         """Release the name and its files. Connected clients still get their answers."""
@@ -252,7 +280,9 @@ class ControlSocket:
 
     async def _reply(self, command: Command, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Send the answer, and `WAITING` at intervals before it, unless the client disconnects."""
-        answer = asyncio.ensure_future(framed_answer(command, self._answer))
+        follows = isinstance(command, EventsCommand) and command.timeout_s > 0
+        execute = self._followed if follows else self._answer
+        answer = asyncio.ensure_future(framed_answer(command, execute))
         gone = asyncio.ensure_future(reader.read(1))
         try:
             while True:

@@ -16,16 +16,19 @@ from typing import Any, Final, Protocol, TypeVar
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import JobEnded, MalstromError, OperationInProgress, PlanError, SnapshotError
+from malstrom_py.events import Ended
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.reports.commands import (
     Command,
+    EventsCommand,
     RescaleCommand,
     SnapshotCommand,
     StatusCommand,
     StopCommand,
     WaitCommand,
 )
+from malstrom_py.workers.reports.event_log import EventLog, EventPage
 from malstrom_py.workers.reports.job_status import (
     JobOutcome,
     JobStatus,
@@ -132,8 +135,9 @@ class CommandQueue:
     """The commands to job ``job`` from any thread, for the thread that runs it.
 
     ``wake``: an event that each command sets, for an idle run; the run may replace it before it starts. ``pending``:
-    whether a command waits. ``ended``: the future of the end of the run. ``accepted`` is called with the drain flag of
-    a stop before the caller gets an answer. ``kept``: whether the job has snapshots.
+    whether a command waits. ``ended``: the future of the end of the run; ``events``: the events of the job.
+    ``accepted`` is called with the drain flag of a stop before the caller gets an answer. ``kept``: whether the job has
+    snapshots.
 
     >>> controls = CommandQueue("docs")
     >>> controls.known().phase
@@ -149,6 +153,7 @@ class CommandQueue:
         self._accepted = accepted
         self.wake = threading.Event()
         self.ended: Future[JobOutcome] = _future()
+        self.events = EventLog()
         self.pending = False
         self._lock = threading.Lock()
         self._clock = SystemClock()
@@ -184,9 +189,14 @@ class CommandQueue:
                 return ended if command.wait or ended.done() else _done(None)
             case WaitCommand():
                 return self.ended
+            case EventsCommand():
+                return self.events.next_page(command.after, command.log)
 
-    def unanswered(self, command: Command) -> JobStatus | OperationInProgress:
-        """Return what a client gets whose ``command`` has no result after its ``timeout_s``."""
+    def unanswered(self, command: Command, done: Future[Any]) -> JobStatus | EventPage | OperationInProgress:
+        """Return what a client gets whose ``command`` has no result in ``done`` after its ``timeout_s``."""
+        if isinstance(command, EventsCommand):
+            self.events.forget(done)
+            return self.events.page(command.after, command.log)
         if isinstance(command, StatusCommand):
             return self.known()
         return in_progress(self.job, command.operation, command.timeout_s or 0.0)
@@ -313,8 +323,14 @@ class CommandQueue:
         if self._drain is False:
             raise self._stopped(has_last=False)
 
+    def announce(self, ending: JobOutcome) -> None:
+        """Publish the last event of the job, before `end`."""
+        error = ending.public_error()
+        self.events.emit(Ended(ending.how, "" if error is None else str(error)))
+
     def end(self, ending: JobOutcome) -> None:
         """Answer all open commands, because the run has ended. Later commands are answered immediately. Call once."""
+        self.announce(ending)
         with self._lock:
             self._publish("ended", ending.counts, self._workers)
             unanswered = self._asked + self._unanswered

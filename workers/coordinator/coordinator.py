@@ -22,6 +22,7 @@ from malstrom_py.rescale.moves.protocol import Report
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator import machine as events
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
+from malstrom_py.workers.coordinator.job_events import JobEvents
 from malstrom_py.workers.coordinator.job_machine import ENDS, SUSPENDS, Event, JobMachine, PlannedStop
 from malstrom_py.workers.coordinator.job_upgrades import plan_image
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase, RescaleCalledOff, topology_of
@@ -32,6 +33,7 @@ from malstrom_py.workers.coordinator.recovery import (
     begin,
     beginning_steps,
     listed,
+    parts_of,
 )
 from malstrom_py.workers.coordinator.rescale_requests import Done, RescaleRequests
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
@@ -43,11 +45,13 @@ from malstrom_py.workers.coordinator.worker_group import (
     RunJournal,
     StartGroup,
     WorkerGroup,
+    late_reply,
 )
 from malstrom_py.workers.engine.background import Background, ThreadBackground
 from malstrom_py.workers.engine.graph_builder import PartAssignment, build_sinks, deal_parts, movable_parts
 from malstrom_py.workers.engine.snapshot_capture import CapturedState
 from malstrom_py.workers.reports.error_transfer import failure_of
+from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.job_status import Moving, SnapshotStatus, check_size
 from malstrom_py.workers.reports.result import RunResult, StepCounts, merged_counts
 from malstrom_py.workers.transport.messages import (
@@ -59,11 +63,13 @@ from malstrom_py.workers.transport.messages import (
     OpenSources,
     OrderFailed,
     Parted,
+    PartsEnded,
     PartWith,
     Saved,
     SourcesOpened,
     Start,
     Suspend,
+    WorkerEvent,
 )
 
 MOVE_DEADLINE_S: Final = 120.0
@@ -91,6 +97,7 @@ class Coordinator(Generic[G]):
 
     ``keeping``: how the job keeps snapshots, if any; ``background``: makes what writes them. ``commits``: of the sinks.
     ``journal``: for the next coordinator. ``slots_per_move``: None: as many as can be moved within the target pause.
+    ``log``: of the events of the job.
     """
 
     def __init__(
@@ -105,8 +112,10 @@ class Coordinator(Generic[G]):
         journal: RunJournal = NO_JOURNAL,
         background: Callable[[], Background] | None = None,
         slots_per_move: int | None = None,
+        log: EventLog | None = None,
     ) -> None:
         self.group = group
+        self.events = JobEvents(plan, log or EventLog(), lambda order: self._send_all(group.workers, order))
         self.commit = commits or SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s())
         self.snapshotting: SnapshotCoordinator | None = None
         self._plan = plan
@@ -168,6 +177,7 @@ class Coordinator(Generic[G]):
             parts = dealt.parts[worker]
             self.group.send(worker, OpenSources(parts, parts_of(parts, begun)))
         self._replies(SourcesOpened, members, "open its sources")
+        self.events.opened(dealt.parts)
         self._send_all(members, Start())
 
     def _restored(self, dealt: PartAssignment) -> tuple[RestorePoint | None, Mapping[str, Mapping[Part, RestoredPart]]]:
@@ -240,6 +250,7 @@ class Coordinator(Generic[G]):
             self.got_on()
         if (last := self.snapshotting.status.last) is not None:
             self._journal.completed(last)
+        self.events.snapshots(self.snapshotting.status)
         return has_begun
 
     def take(self, came: Iterable[Arrived]) -> None:
@@ -256,10 +267,14 @@ class Coordinator(Generic[G]):
                     self.snapshotting.save(content)
                 case OrderFailed():
                     raise failure_of(content.worker, content.error)
+                case WorkerEvent() | PartsEnded():
+                    self.events.noticed(content)
 
     def _joined(self, event: Connected | RescaleCalledOff) -> None:
-        if isinstance(event, Connected) and self._machine.stop is PlannedStop.DRAINING:
-            self.group.send(event.worker, Drain())
+        if isinstance(event, Connected):
+            self.events.joined(event.worker)
+            if self._machine.stop is PlannedStop.DRAINING:
+                self.group.send(event.worker, Drain())
         self.handle(event)
 
     def _was_saved(self, saved: Saved) -> None:
@@ -279,6 +294,7 @@ class Coordinator(Generic[G]):
                     self.group.send(effect.worker, effect.order)
                 case events.Ended():
                     self._remove_all_but(effect.members)
+                    self.events.rescaled(len(effect.members), effect.error)
                     self._rescales.ended(self._clock.monotonic_s(), effect.error)
                 case _ if self.snapshotting is not None:
                     self.snapshotting.execute(effect)
@@ -292,6 +308,7 @@ class Coordinator(Generic[G]):
         self._replies(Parted, members, "part with the leavers")
         self._finish(leavers)
         self.group.remove(leavers)
+        self.events.left(leavers)
         self._left += [self._last_counts.pop(worker) for worker in leavers]
 
     def _finish(self, workers: Sequence[int]) -> None:
@@ -424,6 +441,7 @@ class Coordinator(Generic[G]):
         """Rescale to exactly these ``members``, present or new."""
         self.check_leavers(members)
         members = tuple(members)
+        self.events.rescaling(len(self.members), len(members))
         self._rescales.asked(members, self._clock.monotonic_s(), done)
         self.handle(events.RescaleRequested(members))
 
@@ -460,11 +478,13 @@ class Coordinator(Generic[G]):
     def drain(self) -> None:
         """Stop the sources, so that the job finishes."""
         self._machine.stop_to("drain")
+        self.events.stopping()
         self._send_all(self.group.workers, Drain())
 
     def suspend(self) -> None:
         """Stop every worker when nothing moves (R7): after all data in flight, or after a last snapshot's barrier."""
         if self._machine.stop not in SUSPENDS:
+            self.events.stopping()
             self._machine.stop_to("suspend")
 
     # The end.
@@ -578,22 +598,3 @@ class Coordinator(Generic[G]):
     def _result(self) -> RunResult:
         made = 0 if self.snapshots is None else self.snapshots.made
         return RunResult(self._plan.job, self.counts(), self._clock.monotonic_s() - self._started_s, snapshots=made)
-
-
-def late_reply(workers: Sequence[int], what: str, timeout_s: float) -> DeadlineError:
-    """Return the error for ``workers`` that have not replied in time."""
-    return DeadlineError(
-        f"worker {', '.join(map(str, workers))} did not {what} within {timeout_s:g} s: see its log for "
-        f"the function that takes so long",
-        wait=what,
-        deadline_s=timeout_s,
-    )
-
-
-def parts_of(
-    parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]]
-) -> dict[str, dict[Part, RestoredPart]]:
-    """Return the positions of those of ``parts`` that have one."""
-    return {
-        step: {part: begun[step][part] for part in some if part in begun.get(step, {})} for step, some in parts.items()
-    }

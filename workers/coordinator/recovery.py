@@ -199,16 +199,19 @@ def warn_of_reading_again(plan: Plan, keeping: SnapshotUse | None) -> None:
             )
 
 
-def begun_again(keeping: SnapshotUse | None, known: SnapshotStatus | None) -> SnapshotUse | None:
-    """Return ``keeping`` for the run after a failed one, which resumes from the last snapshot.
+def begun_again(
+    keeping: SnapshotUse | None, known: SnapshotStatus | None, *, finished: bool = False
+) -> SnapshotUse | None:
+    """Return ``keeping`` for the run after another one, which resumes from the last snapshot.
 
-    ``known``: the snapshots of the failed run; None if it had not claimed the job.
+    ``known``: the snapshots of the run that failed or is ``finished``; None if it had not claimed the job.
     """
     if keeping is None:
         return None
     if known is None:
         return replace(keeping, resume=LATEST)
-    began_from = keeping.began_from if known.made else known.last
+    # A run after a finished one reads what is new; one after a failure not, if the job had finished.
+    began_from = keeping.began_from if known.made and not finished else known.last
     return replace(
         keeping, resume=LATEST, last_known=known.last or keeping.last_known, is_again=True, began_from=began_from
     )
@@ -395,3 +398,12 @@ def listed(dealt: Mapping[int, Mapping[str, Sequence[Part]]]) -> dict[str, list[
         for step, some in sources.items():
             parts.setdefault(step, []).extend(some)
     return parts
+
+
+def parts_of(
+    parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]]
+) -> dict[str, dict[Part, RestoredPart]]:
+    """Return the positions of those of ``parts`` that have one."""
+    return {
+        step: {part: begun[step][part] for part in some if part in begun.get(step, {})} for step, some in parts.items()
+    }

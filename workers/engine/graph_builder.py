@@ -149,6 +149,7 @@ def build_fed(
         context = StepContext(
             job=plan.job,
             step=step.name,
+            inputs=tuple(ref.step for ref in step.inputs),
             on_error=step.on_error,
             dead_letter_port=step.dead_letter_port,
             timed=None,
@@ -333,6 +334,7 @@ def _context(
         job=plan.job,
         step=step.name,
         worker=worker,
+        inputs=tuple(ref.step for ref in step.inputs),
         on_error=step.on_error,
         dead_letter_port=step.dead_letter_port,
         timed=step.traits.unit is not None,

@@ -20,19 +20,22 @@ from malstrom_py.operators.read_source import NO_RESTORED_PARTS, ReadSource, Res
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import WorkerGraph
+from malstrom_py.workers.engine.source_notices import SourceNotices
 
 _MIXED_ROWS: Final = 8
 """The factor on `rows_max` for a poll of columns if some steps take columns and others make rows."""
 
 
 class SourceDriver:
-    """The driver of the sources of ``graph``."""
+    """The driver of the sources of ``graph`` on ``worker``."""
 
-    def __init__(self, graph: WorkerGraph, *, batching: Batching, clock: Clock) -> None:
+    def __init__(self, graph: WorkerGraph, *, batching: Batching, clock: Clock, worker: int) -> None:
         self._executor = graph.executor
         self._batching = batching
         self._clock = clock
         self._stopping = False
+        self.notices = SourceNotices(worker, clock)
+        """For the events of the job."""
         feed_of = {node: feed for feed in graph.feeds for node in feed.sources}
         operators, nodes = graph.operators, graph.nodes
         self._generators = [(nodes[name], op) for name, op in operators.items() if isinstance(op, GenerateEpochs)]
@@ -51,6 +54,8 @@ class SourceDriver:
         for node, generator in self._generators:
             self._executor.call(node, generator.advance)
         self._executor.run()
+        for _, source in self._sources:
+            self.notices.polled(source, 0)
 
     def read(self) -> int:
         """Poll each source once, if its region is open. Return the number of records."""
@@ -61,10 +66,13 @@ class SourceDriver:
                 continue
             if not feed.sources_open:
                 waiting.append(source)
+                if not feed.outputs_open:
+                    self.notices.held(source)
                 continue
             if self._stopping:
                 executor.call(node, source.stop)
                 executor.run()
+                self.notices.polled(source, 0)
                 continue
             routed = feed.routed_rows
             try:
@@ -77,6 +85,7 @@ class SourceDriver:
                 took_s = clock.monotonic_s() - source.polled_s
                 limit_s, routed = self._turn.part_s, feed.routed_rows - routed
                 source.made(read, routed, took_s=took_s, limit_s=limit_s, load=feed.load())
+            self.notices.polled(source, read)
             done += read
         if waiting:
             # Sources that waited for a full region come first in the next step, which prevents starvation.

@@ -20,6 +20,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, StateMessage
 from malstrom_py.errors import InternalError
+from malstrom_py.events import AnyEvent
 from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.operators.read_source import ReadSource, RestoredPart
 from malstrom_py.operators.write_sink import WriteParts, WriteSink
@@ -153,7 +154,7 @@ class Worker:
         if tracked:
             track_keys(self._graph)
         self.operators = self._graph.operators
-        self.reading = SourceDriver(self._graph, batching=batching, clock=clock)
+        self.reading = SourceDriver(self._graph, batching=batching, clock=clock, worker=member.worker)
         self._feeds = {region.name: feed for region, feed in zip(self._graph.regions, self._graph.feeds, strict=True)}
         self._letters = self._graph.letters
         self._switching = RoutingSwitch(self._graph, member, self._letters)
@@ -165,6 +166,7 @@ class Worker:
         placed = [(self._graph.nodes[name], op, feed_of_step[name]) for name, op in operators.items()]
         self._scheduled = [place for place in placed if place[1].scheduled]
         self._holding = [place for place in placed if place[1].holding]
+        self._listening = [op for op in operators.values() if op.listens]
         self._orders: deque[StartMove | PollParts | Leave | PartHandedOver] = deque()
         self._linger_until_s = 0.0
 
@@ -291,6 +293,12 @@ class Worker:
             self._inject(Suspend())
         return self._outgoing()
 
+    def notify(self, event: AnyEvent) -> None:
+        """Notify the logics of ``event``."""
+        with self._resources:
+            for operator in self._listening:
+                operator.on_event(event)
+
     def take_cut(self) -> CapturedState | None:
         """Return the image at a barrier that has passed, once; else None."""
         cut, self._cut = self._cut, None
@@ -414,6 +422,7 @@ class Worker:
 
     def _outgoing(self) -> list[Outgoing]:
         outgoing: list[Outgoing] = []
+        self._letters += self.reading.notices.take()
         if self._sending or self._letters:
             for exchange in self._sending:
                 for receiver, channel in exchange.remote.items():

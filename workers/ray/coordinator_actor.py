@@ -22,6 +22,7 @@ import ray
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import JobEnded, MalstromError, PeerError
+from malstrom_py.events import NodeFailed
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.ids import made_at_s
 from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_request, encode_answer
@@ -38,6 +39,7 @@ from malstrom_py.workers.ray.node_watch import NodeWatch
 from malstrom_py.workers.ray.ray_workers import RayWorkers
 from malstrom_py.workers.ray.worker_handle import WorkerProcesses
 from malstrom_py.workers.reports.error_transfer import pack_error
+from malstrom_py.workers.reports.event_log import EventImage
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.job_run import JobRun
@@ -78,6 +80,10 @@ class CoordinatorJournal:
         """Record that the job was claimed, to resume from this snapshot. The first call counts."""
         if not self.entry.has_begun:
             self._write(has_begun=True, began_from=began_from)
+
+    def finished(self, snapshot: str | None) -> None:
+        """Record that the job has finished with ``snapshot``, and that a run follows."""
+        self._write(began_from=snapshot)
 
     def wanted(self, workers: int) -> None:
         """Record the requested number of workers."""
@@ -135,12 +141,14 @@ _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 class PackedEnding:
     """The outcome of a job for the driver. ``delivery``: the pre-commits for the driver's sinks and their snapshot id,
     unless they are committed already. ``is_stopped``: a stop was requested, so pinned input may be partly read.
+    ``events``: the events of the job.
     """
 
     status: JobStatus
     error: bytes | None = field(repr=False)
     delivery: tuple[SnapshotId, list[tuple[str, bytes]]] | None = field(repr=False)
     is_stopped: bool
+    events: EventImage = field(repr=False)
 
 
 class CoordinatorActor:
@@ -186,7 +194,8 @@ class CoordinatorActor:
         has_committed = self._setup.keeping is not None  # by tasks, with each snapshot
         commit = None if self._crew is None or error is not None or has_committed else self._crew.commit
         delivery = None if commit is None else (commit.snapshot, commit.to_deliver())
-        return PackedEnding(self._controls.known(), error, delivery, self._controls.is_stopping)
+        events = self._controls.events.image
+        return PackedEnding(self._controls.known(), error, delivery, self._controls.is_stopping, events)
 
     @ray.method(max_task_retries=-1)
     def heard(self) -> None:
@@ -267,7 +276,11 @@ class CoordinatorActor:
             wanted = journal.entry.workers or workers or setup.workers
             size = self._with_room(wanted) if again else wanted
             if again:
-                keeping = begun_again(keeping, None if self._crew is None else self._crew.snapshots)
+                finished = self._crew is not None and self._crew.kept is not None
+                known = None if self._crew is None else self._crew.snapshots
+                keeping = begun_again(keeping, known, finished=finished)
+                if finished and known is not None:
+                    journal.finished(known.last)
             this = replace(setup, workers=size, keeping=keeping, watched=again)
             sinks = build_sinks(plan, clock)
             if keeping is not None:
@@ -280,6 +293,7 @@ class CoordinatorActor:
                 keeping=keeping,
                 commits=SinkCommits(plan.job, sinks, clock.now_s(), deliver=keeping is None),
                 journal=journal,
+                log=self._controls.events,
             )
             return JobRun(plan, self._crew, clock, controls=self._controls)
 
@@ -294,6 +308,7 @@ class CoordinatorActor:
         for at_s in journal.entry.died_at_s:
             pause_s = failures.pause_s(clock.monotonic_s() - (now_s - at_s))
         _LOG.warning("the previous coordinator died; this one replaces it")
+        controls.events.emit(NodeFailed("coordinator", "the coordinator died; another one replaces it"))
         if pause_s is None:
             raise PeerError(
                 f"the coordinator of job {setup.job!r} died {len(journal.entry.died_at_s)} times, more often than "

@@ -21,6 +21,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, DeadlineError, JobEnded, PeerError, PlanError, SinkError
+from malstrom_py.events import Ended
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.memory import Memory
 from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_answer, encode_request
@@ -30,8 +31,9 @@ from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.ray.cluster import NAMESPACE, is_reachable, summarize_error
 from malstrom_py.workers.ray.coordinator_actor import PackedEnding
 from malstrom_py.workers.ray.driver_commits import DriverTaskRunner
-from malstrom_py.workers.reports.commands import Command, Result, StatusCommand, StopCommand, WaitCommand
+from malstrom_py.workers.reports.commands import Command, EventsCommand, Result, StatusCommand, StopCommand, WaitCommand
 from malstrom_py.workers.reports.error_transfer import unpack_error
+from malstrom_py.workers.reports.event_log import EventCalls, EventImage, EventLog, EventPage, OnEvent
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, in_progress, still_running
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.job_thread import print_notice
@@ -89,7 +91,15 @@ class OwnRayJob(RayJob):
     """A job on Ray in its driver, which gets the outcome and commits the sinks that show rows there."""
 
     def __init__(
-        self, plan: Plan, actor: Any, pins: SourcePins, *, outlives: bool, control: bool, kept: bool = False
+        self,
+        plan: Plan,
+        actor: Any,
+        pins: SourcePins,
+        *,
+        outlives: bool,
+        control: bool,
+        kept: bool = False,
+        on_event: OnEvent | None = None,
     ) -> None:
         super().__init__(plan.job, actor)
         here = sinks_here(plan)
@@ -102,6 +112,9 @@ class OwnRayJob(RayJob):
         self._last = JobStatus(plan.job, "running", 0, "", RunResult(plan.job, {}, 0.0), None)
         self._ended: Future[JobOutcome] = Future()
         self._cluster = str(ray.get_runtime_context().gcs_address)
+        self._log: EventLog | None = None
+        self._has_log = threading.Event()
+        self._calls: EventCalls | None = None
         self._control = ControlSocket(plan.job, self._answer) if control else None
         try:
             asked = actor.ending.remote()
@@ -111,6 +124,8 @@ class OwnRayJob(RayJob):
             )
             if not outlives:
                 _OWN.add(self)
+            if on_event is not None:
+                self._calls = EventCalls(on_event, self._page, plan.job)
             self._watching.start()
             if kept and here:
                 threading.Thread(target=self._run_tasks, name=f"malstrom-ray-sinks-{plan.job}", daemon=True).start()
@@ -138,13 +153,24 @@ class OwnRayJob(RayJob):
             case _:
                 return self._forwarded(command)
 
+    def _page(self, after: int, log: str, wait_s: float) -> EventPage:
+        page = self._forwarded(EventsCommand(after, log, wait_s))
+        assert isinstance(page, EventPage)
+        return page
+
     def _forwarded(self, command: Command) -> Result:
         """Let the coordinator execute ``command``; of a job that has ended the driver itself knows the status."""
-        if not self._ended.done():
+        if self._log is None:
             try:
                 return super().ask(command)
             except JobEnded:
-                self._awaited(ANSWER_S, "run")
+                if not isinstance(command, EventsCommand):
+                    self._awaited(ANSWER_S, "run")
+                self._has_log.wait(ANSWER_S)
+        if isinstance(command, EventsCommand) and self._log is not None:
+            return self._log.page(command.after, command.log)
+        if not self._ended.done():
+            self._awaited(ANSWER_S, "run")
         outcome = self._ended.result().public()
         if isinstance(command, StatusCommand):
             error = None if outcome.error is None else str(outcome.error)
@@ -176,11 +202,12 @@ class OwnRayJob(RayJob):
             raise
 
     def _watch(self, asked: Any) -> None:
+        events: EventImage | None = None
         try:
             packed = self._known_end(asked.future())
             with contextlib.suppress(Exception):  # without this call the coordinator exits later
                 self._actor.heard.remote()
-            ending = self._as_ending(packed)
+            ending, events = self._as_ending(packed), packed.events
             self._pins.keep_unread = self._kept and packed.is_stopped
         except PeerError as error:  # the cluster is gone, so there is no name to release
             ending = JobOutcome(self.name, "failed", RunResult(self.name, {}, 0.0), error)
@@ -195,7 +222,7 @@ class OwnRayJob(RayJob):
             ending = JobOutcome(self.name, "failed", RunResult(self.name, {}, 0.0), error)
         with contextlib.suppress(Exception):  # the cluster may be gone
             self._free_name()
-        self._end(ending)
+        self._end(ending, events)
 
     def _run_tasks(self) -> None:
         """Execute the coordinator's tasks until the job has ended."""
@@ -234,8 +261,16 @@ class OwnRayJob(RayJob):
             return False
         return True
 
-    def _end(self, ending: JobOutcome) -> None:
+    def _end(self, ending: JobOutcome, events: EventImage | None = None) -> None:
+        log = EventLog() if events is None else EventLog.of(events)
+        error = ending.public_error()
+        log.emit(Ended(ending.how, "" if error is None else str(error)))
+        self._log = log
+        self._has_log.set()
+        if self._calls is not None:
+            self._calls.join()
         if self._control is not None:
+            self._control.await_followers()
             self._control.release()
         _OWN.discard(self)
         with contextlib.suppress(Exception):  # the outcome of the job matters more

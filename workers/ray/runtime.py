@@ -27,6 +27,7 @@ from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.ray import discovery
 from malstrom_py.workers.ray.job_config import JobSetup, Placement, Streams, Wiring, WorkerOptions
 from malstrom_py.workers.reports.error_transfer import outermost
+from malstrom_py.workers.reports.event_log import OnEvent, check_on_event
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.in_process import check_job, refuse_in_coroutine
@@ -139,9 +140,9 @@ class RayRuntime:
     job continues when the program that started it ends; only on a cluster that was started by ``ray start``.
     ``autoscaling``: request workers that the cluster has no room for yet, because it grows.
 
-    ``snapshots``, ``resume``, ``restart`` and ``allow_dropped_state``: as in `InProcess`; the store must be one that
-    all nodes reach. With them the job survives the loss of workers, nodes and its coordinator: it restarts from its
-    last snapshot, with the wanted number of workers, or as many as there is room for.
+    ``snapshots``, ``resume``, ``restart``, ``allow_dropped_state`` and ``on_event``: as in `InProcess`; the store must
+    be one that all nodes reach. With snapshots the job survives the loss of workers, nodes and its coordinator: it
+    restarts from the last one, with the wanted number of workers, or as many as there is room for.
 
     The user's functions, sources and sinks are copied to the workers. Files must be accessible to all workers.
     """
@@ -169,8 +170,10 @@ class RayRuntime:
         resume: str = LATEST,
         restart: Restart | Literal["never"] | None = None,
         allow_dropped_state: bool = False,
+        on_event: OnEvent | None = None,
     ) -> None:
         check_size(workers)
+        check_on_event(on_event)
         _check(ports, streams, start_timeout_s)
         _check_flags(checks=checks, detached=detached, autoscaling=autoscaling)
         if batch is not None and not isinstance(batch, Batching):
@@ -193,6 +196,7 @@ class RayRuntime:
         self._detached = detached
         self._autoscaling = autoscaling
         self._progress = progress
+        self._on_event = on_event
         keeping = keeping_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
         self._keeping = None if keeping is None else replace(keeping, snapshots=_everywhere(keeping.snapshots))
         self._restart = restart_of(restart, kept=self._keeping is not None)
@@ -306,7 +310,13 @@ class RayRuntime:
         actor = start_coordinator(setup, detached=self._detached)
         try:
             return OwnRayJob(
-                plan, actor, pins, outlives=self._detached, control=control, kept=self._keeping is not None
+                plan,
+                actor,
+                pins,
+                outlives=self._detached,
+                control=control,
+                kept=self._keeping is not None,
+                on_event=self._on_event,
             )
         except BaseException:  # such as a name that another job of this machine holds
             imported_ray().kill(actor, no_restart=True)

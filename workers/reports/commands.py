@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.workers.reports.event_log import EventPage
 from malstrom_py.workers.reports.job_status import WORKERS_MAX, JobOutcome, JobStatus, RescaleReport
 from malstrom_py.workers.reports.result import RunResult
 
@@ -83,9 +84,20 @@ class WaitCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     what = "waited for"
 
 
-Command = StatusCommand | RescaleCommand | SnapshotCommand | StopCommand | WaitCommand
+class EventsCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="events"):
+    """Return the events after number ``after`` of log ``log``, as soon as there are any, else none."""
 
-Result = JobStatus | RescaleReport | SnapshotId | RunResult | None
+    after: Annotated[int, msgspec.Meta(ge=0)]
+    log: Annotated[str, msgspec.Meta(max_length=64)]
+    timeout_s: Seconds
+
+    operation = "events"
+    what = "asked for its events"
+
+
+Command = StatusCommand | RescaleCommand | SnapshotCommand | StopCommand | WaitCommand | EventsCommand
+
+Result = JobStatus | RescaleReport | SnapshotId | RunResult | EventPage | None
 """The result of a command. None: it was executed and has no result."""
 
 

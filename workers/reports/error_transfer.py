@@ -10,7 +10,7 @@ import pickle
 from types import TracebackType
 from typing import Final
 
-from malstrom_py.errors import InternalError, MalstromError, OperatorError
+from malstrom_py.errors import InternalError, MalstromError, OperatorError, PeerError
 from malstrom_py.errors.text import PACKAGE_FOLDERS, users_frame
 
 _CAUSES_MAX: Final = 5
@@ -111,8 +111,26 @@ def _users(frames: TracebackType | None) -> TracebackType | None:
 def failure_of(worker: int, packed: bytes) -> MalstromError:
     """Return the error that ``worker`` has sent, as one of ours."""
     failure = unpack_error(packed)
-    if isinstance(failure, MalstromError):
-        return failure
-    unexpected = InternalError(f"worker {worker} failed by an unexpected {type(failure).__name__}")
-    unexpected.__cause__ = failure
-    return unexpected
+    if not isinstance(failure, MalstromError):
+        unexpected = InternalError(f"worker {worker} failed by an unexpected {type(failure).__name__}")
+        unexpected.__cause__ = failure
+        failure = unexpected
+    blame(failure, worker)
+    return failure
+
+
+_WORKER: Final = "_malstrom_worker"
+
+
+def blame(error: BaseException, worker: int) -> None:
+    """Record that ``error`` was raised on ``worker``, unless a worker is recorded."""
+    if getattr(error, _WORKER, None) is None:
+        setattr(error, _WORKER, worker)
+
+
+def failed_worker(error: BaseException) -> int | None:
+    """Return the worker on which ``error`` was raised, or whose loss it reports; None if it is not one worker."""
+    if isinstance(error, PeerError) and error.peer is not None:
+        return error.peer
+    worker: int | None = getattr(error, _WORKER, None)
+    return worker

@@ -29,6 +29,7 @@ from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.recovery import LATEST, begun_again, keeping_of, warn_of_reading_again
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.reports.error_transfer import outermost
+from malstrom_py.workers.reports.event_log import OnEvent, check_on_event
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.interrupts import PlannedStop
@@ -55,7 +56,8 @@ class InProcess:
     ``snapshots``: where the job keeps its snapshots and how often it makes them; None: no snapshots. ``resume``: the
     snapshot that the job resumes from: "latest", the newest if there is one; "none": a start from the beginning; or an
     id. ``restart``: the restart policy after a failure, a `Restart` or "never". ``allow_dropped_state``: state of steps
-    that the job no longer has may be dropped.
+    that the job no longer has may be dropped. ``on_event``: a function that is called with each event of the job
+    (`malstrom_py.events`), in a separate thread; `run` and the end of the job wait for it for at most ten seconds.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -77,8 +79,10 @@ class InProcess:
         resume: str = LATEST,
         restart: Restart | Literal["never"] | None = None,
         allow_dropped_state: bool = False,
+        on_event: OnEvent | None = None,
     ) -> None:
         check_size(workers)
+        check_on_event(on_event)
         if batch is not None and not isinstance(batch, Batching):
             raise PlanError(f"batch must be an mp.Batching(rows_max=…), got {type(batch).__name__}")
         if isinstance(clock, type):
@@ -90,6 +94,7 @@ class InProcess:
         self._clock = clock or SystemClock()
         self._progress = progress
         self._checks = checks
+        self._on_event = on_event
         self._keeping = keeping_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
         self._restart = restart_of(restart, kept=self._keeping is not None)
 
@@ -109,10 +114,9 @@ class InProcess:
             plan = check_job(job, "InProcess.run").plan()
             controls = CommandQueue(plan.job, kept=self._keeping is not None)
             run = self._controlled(plan, controls, progress_for(plan, self._progress))
+            socket = ControlSocket(controls.job, answering(controls)) if control else None
             with PlannedStop(lambda: controls.stop(drain=None)) if stop_on_sigterm else nullcontext():
-                if not control:
-                    return run.execute()
-                return run_to_end(run, controls, ControlSocket(controls.job, answering(controls)))
+                return run_to_end(run, controls, socket, self._on_event)
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
 
@@ -142,7 +146,7 @@ class InProcess:
             plan = check_job(job, "InProcess.start").plan()
             controls = CommandQueue(plan.job, kept=self._keeping is not None)
             run = self._controlled(plan, controls, progress_for(plan, self._progress is True))
-            return JobHandle(LocalJob(run, controls, control=control))
+            return JobHandle(LocalJob(run, controls, control=control, on_event=self._on_event))
         except MalstromError as error:
             raise outermost(error) from error.__cause__
 
@@ -161,7 +165,7 @@ class InProcess:
         def make(again: bool, workers: int | None) -> JobRun[LocalWorkers]:
             nonlocal keeping, crew
             if again and crew is not None:
-                keeping = begun_again(keeping, crew.snapshots)
+                keeping = begun_again(keeping, crew.snapshots, finished=crew.kept is not None)
             crew = local_run(
                 plan,
                 workers=workers or self._workers,
@@ -169,6 +173,7 @@ class InProcess:
                 clock=clock,
                 keeping=keeping,
                 checks=self._checks,
+                log=controls.events,
             )
             return JobRun(plan, crew, clock, controls=controls, progress=progress)
 
@@ -214,6 +219,7 @@ def run(
     resume: str = LATEST,
     restart: Restart | Literal["never"] | None = None,
     allow_dropped_state: bool = False,
+    on_event: OnEvent | None = None,
 ) -> RunResult:
     """Run ``job`` in this process to its end, on ``workers`` workers in turn.
 
@@ -238,6 +244,7 @@ def run(
             resume=resume,
             restart=restart,
             allow_dropped_state=allow_dropped_state,
+            on_event=on_event,
         )
         refuse_in_coroutine("mp.run")
         return runtime.run(check_job(job, "mp.run"))

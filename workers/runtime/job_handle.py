@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, overload
 
 from malstrom_py.errors import JobNotFound, MalstromError, PlanError
+from malstrom_py.events import AnyEvent
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.control.client import find
 from malstrom_py.workers.reports.commands import (
     TIMEOUT_S_MAX,
     URI_MAX,
     Command,
+    EventsCommand,
     RescaleCommand,
     SnapshotCommand,
     StatusCommand,
@@ -20,6 +23,7 @@ from malstrom_py.workers.reports.commands import (
     WaitCommand,
 )
 from malstrom_py.workers.reports.error_transfer import outermost
+from malstrom_py.workers.reports.event_log import EventPage, read_events
 from malstrom_py.workers.reports.job_status import JobStatus, RescaleReport, check_size
 from malstrom_py.workers.reports.result import RunResult
 
@@ -156,6 +160,33 @@ class JobHandle:
         """
         status: JobStatus = self._ask(StatusCommand(_seconds(timeout_s)))
         return status
+
+    def events(self, *, follow: bool = True) -> Iterator[AnyEvent]:
+        """Iterate over the events of the job, from its start on (`malstrom_py.events`): until its end or, without
+        ``follow``, those so far. Each call reads for itself, at its own pace, also after the end.
+
+        The job keeps the last 10,000 events; `EventsMissed` comes in place of those that were dropped. `Ended` is the
+        last one. Events of a job of another process end with that process.
+
+        >>> import malstrom_py as mp
+        >>> from malstrom_py import events, sinks, sources
+        >>> job = mp.Job("docs-events")
+        >>> job.source("in", sources.Memory(range(3))).sink("out", sinks.Memory())
+        >>> for event in mp.InProcess().start(job, control=False).events():
+        ...     if isinstance(event, events.InputClosed | events.Stop | events.Ended):
+        ...         print(event)
+        InputClosed(id='in')
+        Stop(cause=<StopCause.ALL_INPUTS_CLOSED: 'all-inputs-closed'>, worker=0)
+        Ended(how='finished')
+
+        Raises:
+            JobEnded: the job has ended, in another process.
+        """
+        return read_events(self._page, follow=_checked(follow, "follow"))
+
+    def _page(self, after: int, log: str, wait_s: float) -> EventPage:
+        page: EventPage = self._ask(EventsCommand(after, log, wait_s))
+        return page
 
     def stop(self, *, drain: bool | None = None, wait: bool = True, timeout_s: float = TIMEOUT_S) -> SnapshotId | None:
         """End the job before its sources do. A job with ``snapshots=`` can resume later; any other cannot.

@@ -79,6 +79,7 @@ class JobRun(Generic[G]):
                 self._pins.keep = False
                 self._pins.keep_unread = begun is not None and self._controls.is_stopping
                 self._crew.close()
+                self._crew.events.finished(manual=self._controls.is_stopping)
             except BaseException as error:
                 self._undo(error)
                 raise
@@ -142,6 +143,7 @@ class JobRun(Generic[G]):
             self._crew.close()
         except Exception as failure:
             error.add_note(str(failure))
+        self._crew.events.failed(error)
         if isinstance(error, JobEnded):
             error.result = self.result()
         if isinstance(error, KeyboardInterrupt):

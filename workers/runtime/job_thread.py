@@ -16,8 +16,9 @@ from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, JobRunning, MalstromError
 from malstrom_py.workers.control.server import ControlSocket, answering
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
-from malstrom_py.workers.reports.commands import Command, Result, StatusCommand, StopCommand, result_of
+from malstrom_py.workers.reports.commands import Command, EventsCommand, Result, StatusCommand, StopCommand, result_of
 from malstrom_py.workers.reports.error_transfer import without_internals
+from malstrom_py.workers.reports.event_log import EventCalls, OnEvent, local_ask
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, still_running
 from malstrom_py.workers.reports.result import RunResult
 
@@ -33,8 +34,11 @@ class Executable(Protocol):
     def result(self) -> RunResult: ...
 
 
-def run_to_end(run: Executable, controls: CommandQueue, control: ControlSocket | None) -> RunResult:
+def run_to_end(
+    run: Executable, controls: CommandQueue, control: ControlSocket | None, on_event: OnEvent | None = None
+) -> RunResult:
     """Execute ``run`` in this thread, release the job's name, then publish the outcome."""
+    calls = None if on_event is None else EventCalls(on_event, local_ask(controls.events), controls.job)
     error: BaseException | None = None
     result: RunResult | None = None
     try:
@@ -44,9 +48,14 @@ def run_to_end(run: Executable, controls: CommandQueue, control: ControlSocket |
         error = failure
         raise
     finally:
+        ending = JobOutcome.of(result or _counts(run, controls), error)
+        controls.announce(ending)
         if control is not None:
+            control.await_followers()
             control.release()
-        controls.end(JobOutcome.of(result or _counts(run, controls), error))
+        if calls is not None:
+            calls.join()
+        controls.end(ending)
         if control is not None:
             control.close()
 
@@ -54,10 +63,13 @@ def run_to_end(run: Executable, controls: CommandQueue, control: ControlSocket |
 class LocalJob:
     """A job that runs in a thread of this process."""
 
-    def __init__(self, run: Executable, controls: CommandQueue, *, control: bool) -> None:
+    def __init__(
+        self, run: Executable, controls: CommandQueue, *, control: bool, on_event: OnEvent | None = None
+    ) -> None:
         self.name = controls.job
         self._controls = controls
         self._run = run
+        self._on_event = on_event
         with _LOCK:
             if self.name in _HERE and not _HERE[self.name].has_ended:
                 raise JobRunning(
@@ -82,7 +94,8 @@ class LocalJob:
         self._refuse_elsewhere()
         timeout_s = _bounded(command.timeout_s)
         if self._is_own_thread:
-            may = isinstance(command, StatusCommand) or (isinstance(command, StopCommand) and not command.wait)
+            asks = isinstance(command, StatusCommand | EventsCommand)
+            may = asks or (isinstance(command, StopCommand) and not command.wait)
             if not may:  # the job thread itself executes the command
                 raise ControlError(
                     f"a function of job {self.name!r} cannot wait for the job itself: call it in a thread of your own, "
@@ -95,7 +108,7 @@ class LocalJob:
             value = done.result(timeout_s)
         except TimeoutError:
             # It may be done since, also with a `TimeoutError` of the job.
-            value = done.result() if done.done() else self._controls.unanswered(command)
+            value = done.result() if done.done() else self._controls.unanswered(command, done)
             if isinstance(value, MalstromError):
                 raise value from None
         except KeyboardInterrupt as error:
@@ -130,7 +143,7 @@ class LocalJob:
 
     def _work(self) -> None:
         try:
-            run_to_end(self._run, self._controls, self._control)
+            run_to_end(self._run, self._controls, self._control, self._on_event)
         except MalstromError as error:
             without_internals(error)  # their frames would keep the whole run alive
         except BaseException:

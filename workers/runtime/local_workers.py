@@ -23,6 +23,8 @@ from malstrom_py.workers.engine.background import Background
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import States, initial_states
 from malstrom_py.workers.engine.worker import Worker
+from malstrom_py.workers.reports.error_transfer import blame
+from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.runtime.worker_host import WorkerHost
 from malstrom_py.workers.transport.messages import (
@@ -126,7 +128,11 @@ class LocalWorkers:
         self.busy = False
         started = [host.worker for host in self._hosts.values() if host.is_started]
         for worker in started:
-            done, outgoing = worker.step(len(started))
+            try:
+                done, outgoing = worker.step(len(started))
+            except Exception as error:
+                blame(error, worker.id)
+                raise
             self.busy = self.busy or bool(done or outgoing)
             self._take_cut(worker)
             self._carry(worker.id, outgoing)
@@ -236,6 +242,7 @@ def local_run(
     keys_per_parcel: int | None = None,
     background: Callable[[], Background] | None = None,
     kind: type[LocalWorkers] = LocalWorkers,
+    log: EventLog | None = None,
 ) -> Coordinator[LocalWorkers]:
     """Return the coordinator of a run of ``plan`` on workers in this process."""
     group = kind(
@@ -254,6 +261,7 @@ def local_run(
         keeping=keeping,
         background=background,
         slots_per_move=slots_per_move,
+        log=log,
     )
 
 

@@ -1,4 +1,4 @@
-"""The supervisor of a job: restarts a failed run from its last snapshot, as the restart policy allows (S6).
+"""The supervisor of a job: starts the next run from the last snapshot, as the restart policy allows (S6).
 
 Rule: only a failure that a restart may cure is retried. An error marked ``lasting`` ends the job immediately: an
 invalid plan, a key or state that cannot be stored, missing or incompatible snapshots, a newer start of the job, a
@@ -12,17 +12,22 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Literal, Protocol, TypeVar
 
 from malstrom_py.clock import Clock
 from malstrom_py.errors import JobEnded, MalstromError, PlanError
+from malstrom_py.events import Restarting
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
+from malstrom_py.workers.coordinator.job_events import public_text
 from malstrom_py.workers.reports.result import RunResult
 
 
 @dataclass(frozen=True)
 class Restart:
     """The restart policy of a job with snapshots: after a failure the job resumes from its last snapshot.
+
+    ``when="always"``: also once it has finished, to read what is new in its sources since (`sources.Files` with
+    ``new_files``, for instance); a stop ends it, and when no restart is left it is finished.
 
     At most ``max_restarts`` restarts within any ``window_s`` seconds; one more failure ends the job. The pause before a
     restart is ``backoff_s`` at first and doubles, up to ``backoff_max_s``.
@@ -38,8 +43,11 @@ class Restart:
     window_s: float = 600.0
     backoff_s: float = 0.2
     backoff_max_s: float = 30.0
+    when: Literal["failure", "always"] = "failure"
 
     def __post_init__(self) -> None:
+        if self.when not in {"failure", "always"}:
+            raise PlanError(f'restart: when must be "failure" or "always", got {self.when!r}')
         if type(self.max_restarts) is not int or self.max_restarts < 0:
             raise PlanError(f"restart: max_restarts must be a whole number of at least 0, got {self.max_restarts!r}")
         for name in ("window_s", "backoff_s", "backoff_max_s"):
@@ -60,7 +68,7 @@ def restart_of(restart: object, *, kept: bool) -> Restart:
     if restart == "never":
         return NEVER
     if not isinstance(restart, Restart):
-        raise PlanError(f'restart must be "never" or mp.Restart(max_restarts=…), got {restart!r}')
+        raise PlanError(f'restart must be "never" or mp.Restart(max_restarts=…, when=…), got {restart!r}')
     if not kept and restart.max_restarts:
         raise PlanError(
             "restart needs a snapshot to resume from: give the runtime snapshots=mp.Snapshots(uri), or omit restart"
@@ -150,9 +158,12 @@ class Supervisor(Generic[R]):
         try:
             while True:
                 try:
-                    return self.now.execute()
+                    result = self.now.execute()
                 except Exception as error:
                     self._wait_or_raise(error)
+                else:
+                    if not self._starts_again(result):
+                        return result
                 self.restarts += 1
                 self.now = self._make(self._again, self.now.workers)
         finally:
@@ -161,6 +172,22 @@ class Supervisor(Generic[R]):
     def result(self) -> RunResult:
         """Return the counts of the current run so far."""
         return self.now.result()
+
+    def _starts_again(self, result: RunResult) -> bool:
+        """Pause after a finished run, and return whether another follows."""
+        if self._restart.when != "always" or self._controls.is_stopping:
+            return False
+        pause_s = self._failures.pause_s(self._clock.monotonic_s())
+        if pause_s is None:
+            return False
+        self._again = True
+        self._controls.events.emit(Restarting("", pause_s))
+        self._controls.recover(result, self.now.workers)
+        try:
+            wait_out(pause_s, self._controls, self._clock)
+        except JobEnded:  # all is committed, so a stop without drain also leaves a finished job
+            return False
+        return not self._controls.is_stopping
 
     def _wait_or_raise(self, error: Exception) -> None:
         run = self.now
@@ -183,6 +210,7 @@ class Supervisor(Generic[R]):
             ended.add_note(f"the job failed while it was being stopped: {why}")
             raise ended from error
         _LOG.warning("job %s failed and restarts from its last snapshot in %g s: %s", self._controls.job, pause_s, why)
+        self._controls.events.emit(Restarting(public_text(error), pause_s))
         self._controls.recover(run.result(), run.workers)
         wait_out(pause_s, self._controls, self._clock)
 

@@ -25,6 +25,7 @@ from malstrom_py.workers.transport.messages import (
     Drain,
     Finish,
     Finished,
+    Notify,
     OpenSources,
     Outgoing,
     Parted,
@@ -152,6 +153,10 @@ class WorkerHost:
         self.is_started = True
         return []
 
+    def _notify(self, order: Notify) -> list[Outgoing]:
+        self.worker.notify(order.event)
+        return []
+
     def _drain(self, order: Drain) -> list[Outgoing]:
         self.worker.reading.stop()
         return []
@@ -186,6 +191,7 @@ _EXECUTED_BY: Final[Mapping[type, Callable[[WorkerHost, Any], list[Outgoing]]]] 
     PartWith: WorkerHost._part_with,
     OpenSources: WorkerHost._open_sources,
     Start: WorkerHost._start,
+    Notify: WorkerHost._notify,
     Drain: WorkerHost._drain,
     Suspend: WorkerHost._suspend,
     Finish: WorkerHost._finish,

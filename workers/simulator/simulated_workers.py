@@ -24,6 +24,8 @@ from malstrom_py.workers.coordinator.worker_group import Arrived, StartGroup
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.engine.worker import Worker
+from malstrom_py.workers.reports.error_transfer import blame
+from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.runtime.local_workers import WATCH_S, LocalWorkers
 from malstrom_py.workers.simulator.coverage import Coverage
@@ -63,6 +65,8 @@ class SimulatedCrash(PeerError):
 
 class SimulatedStop(SimulatedCrash):
     """The simulator has stopped the job after a last snapshot, from which the job resumes."""
+
+    is_stop = True
 
 
 class SimulatedWorkers(LocalWorkers):
@@ -143,7 +147,11 @@ class SimulatedWorkers(LocalWorkers):
     def work(self, number: int) -> None:
         """Let a worker take one step."""
         worker = self.worker(number)
-        done, outgoing = worker.step()
+        try:
+            done, outgoing = worker.step()
+        except Exception as error:
+            blame(error, number)
+            raise
         if not done and not outgoing and worker.at_rest:
             self._resting.add(number)
         self._take_cut(worker)
@@ -244,6 +252,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         zombies: Queues,
         saving: SimulatedSnapshots | None = None,
         wanted: list[ScheduledSnapshot] | None = None,
+        log: EventLog | None = None,
     ) -> None:
         slots_per_move, keys_per_parcel = chance.slots_per_move(plan.slots), chance.keys_per_parcel()
         group = SimulatedWorkers(
@@ -265,6 +274,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
             commits=SimulatedCommits(plan.job, build_sinks(plan, clock), clock.now_s()),
             background=None if saving is None else lambda: saving.background,
             slots_per_move=slots_per_move,
+            log=log,
         )
         self._schedule = chance
         self._coverage = coverage
@@ -386,13 +396,17 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
     def crash(self, who: str) -> NoReturn:
         """Lose a worker or the coordinator, as ``who`` says."""
         self._coverage.hit(f"{who} crash" + (" inside a rescale" if self._is_moving else ""))
+        lost = self.members[self._turn % len(self.members)] if who == "worker" else COORDINATOR
         if self._saving is None:
             raise SimulatedCrash(
-                f"job {self._plan.job!r}: a {who} was lost, and the job has no snapshots. Start it from the beginning."
+                f"job {self._plan.job!r}: a {who} was lost, and the job has no snapshots. Start it from the beginning.",
+                peer=lost,
             )
         self._saving.lost(self.snapshotting)
         self.commit.is_lost = self._schedule.happens(0.5)
-        raise SimulatedCrash(f"job {self._plan.job!r}: a {who} was lost. The job resumes from its last snapshot.")
+        raise SimulatedCrash(
+            f"job {self._plan.job!r}: a {who} was lost. The job resumes from its last snapshot.", peer=lost
+        )
 
     def stop(self) -> None:
         """Stop the job after one more snapshot: then a step raises `SimulatedStop`."""

@@ -13,6 +13,7 @@ from malstrom_py.builder.job import Job
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock, VirtualClock
 from malstrom_py.errors import MalstromError, PlanError
+from malstrom_py.events import Restarting
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
@@ -20,12 +21,13 @@ from malstrom_py.workers.coordinator.recovery import LATEST, SnapshotUse, begun_
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.reports.error_transfer import outermost
+from malstrom_py.workers.reports.event_log import OnEvent, check_on_event
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.in_process import check_job
 from malstrom_py.workers.runtime.job_handle import JobHandle
 from malstrom_py.workers.runtime.job_run import JobRun
-from malstrom_py.workers.runtime.job_thread import LocalJob
+from malstrom_py.workers.runtime.job_thread import LocalJob, run_to_end
 from malstrom_py.workers.simulator.coverage import Coverage
 from malstrom_py.workers.simulator.random_schedule import (
     RandomSchedule,
@@ -38,6 +40,7 @@ from malstrom_py.workers.simulator.simulated_workers import (
     Queues,
     SimulatedCoordinator,
     SimulatedCrash,
+    SimulatedStop,
     SimulatedWorkers,
 )
 
@@ -70,9 +73,9 @@ class Simulation:
     resumes from its last snapshot on a number of workers that the seed decides; without snapshots it starts from the
     beginning, with empty sinks. With ``crashes=None`` a job crashes only if all its sinks can discard their output. A
     job with snapshots that may crash is also stopped at times, and resumes in the same way. ``snapshots``: the store
-    and the interval; None: the seed decides, and the store is in memory; False: no snapshots. ``resume`` and
-    ``allow_dropped_state``: as of `InProcess`. ``batch``: how batches are cut, None: as the seed decides. ``clock``: by
-    default a virtual one. ``checks``: test mode, as of `InProcess`.
+    and the interval; None: the seed decides, and the store is in memory; False: no snapshots. ``resume``,
+    ``allow_dropped_state`` and ``on_event``: as of `InProcess`. ``batch``: how batches are cut, None: as the seed
+    decides. ``clock``: by default a virtual one. ``checks``: test mode, as of `InProcess`.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -97,8 +100,11 @@ class Simulation:
         snapshots: Snapshots | Literal[False] | None = None,
         resume: str = LATEST,
         allow_dropped_state: bool = False,
+        on_event: OnEvent | None = None,
     ) -> None:
         check_size(workers)
+        check_on_event(on_event)
+        self._on_event = on_event
         for name, count in (("rescales", rescales), ("crashes", crashes)):
             if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
                 raise PlanError(f"Simulation: {name} must be a whole number of at least 0, got {count!r}")
@@ -123,7 +129,10 @@ class Simulation:
         """Run ``job`` to its end, then commit its sinks. An error bears a note that says how to have it again."""
         plan = check_job(job, "Simulation.run").plan()
         try:
-            return self._runs(plan, CommandQueue(plan.job)).execute()
+            controls = CommandQueue(plan.job)
+            runs = self._runs(plan, controls)
+            run_to_end(runs, controls, None, self._on_event)
+            return runs.ended
         except MalstromError as error:
             error.add_note(f"simulated: have it again with Simulation(workers={self._workers}, seed={self._seed}, …)")
             raise outermost(error) from error.__cause__
@@ -134,7 +143,7 @@ class Simulation:
         """
         plan = check_job(job, "Simulation.start").plan()
         controls = CommandQueue(plan.job)
-        return JobHandle(LocalJob(self._runs(plan, controls), controls, control=False))
+        return JobHandle(LocalJob(self._runs(plan, controls), controls, control=False, on_event=self._on_event))
 
     def _runs(self, plan: Plan, controls: CommandQueue) -> _Incarnations:
         chance, coverage = RandomSchedule(self._seed), Coverage()
@@ -206,12 +215,16 @@ class _Incarnations:
         self.crashes.clear()
         self._wanted[:] = [replace(wanted, last=False) for wanted in self._wanted]
 
+    ended: SimulatedResult
+    """The result, once `execute` has returned it."""
+
     def execute(self) -> SimulatedResult:
         """To the end of the job."""
         while True:
             try:
                 result = self._now.execute()
-            except SimulatedCrash:
+            except SimulatedCrash as crash:
+                self._controls.events.emit(Restarting("" if isinstance(crash, SimulatedStop) else str(crash), 0.0))
                 self._traces.append(self._crew.trace)
                 if self._keeping is not None:
                     if self._now.has_begun:
@@ -221,9 +234,10 @@ class _Incarnations:
             else:
                 traces = [*self._traces, self._crew.trace]
                 counts = {field.name: getattr(result, field.name) for field in fields(result)}
-                return SimulatedResult(
+                self.ended = SimulatedResult(
                     **counts, hits=dict(self._coverage.hits), trace=":".join(traces), incarnations=len(traces)
                 )
+                return self.ended
 
     def result(self) -> RunResult:
         """What the run of now has done so far."""
@@ -244,6 +258,7 @@ class _Incarnations:
             zombies=zombies,
             saving=self._saving(),
             wanted=self._wanted,
+            log=self._controls.events,
         )
         return crew, JobRun(self._plan, crew, self._clock, controls=self._controls)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from malstrom_py.events import AnyEvent
 from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.rescale.channels.channel import Frame, Grant
 from malstrom_py.rescale.moves.protocol import Order, PartHandedOver, Report, StateChunk
@@ -45,6 +46,27 @@ class WorkerCounts:
 
 WorkerReport = WorkerStatus | WorkerCounts
 """The periodic messages from a worker to the coordinator."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEvent:
+    """An event that ``worker`` has noticed."""
+
+    worker: int
+    event: AnyEvent
+
+
+@dataclass(frozen=True, slots=True)
+class PartsEnded:
+    """``parts`` of ``source`` have ended on ``worker``."""
+
+    worker: int
+    source: str
+    parts: tuple[Part, ...]
+
+
+Notice = WorkerEvent | PartsEnded
+"""What a worker notices, for the events of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +152,13 @@ class Suspend:
 
 
 @dataclass(frozen=True, slots=True)
+class Notify:
+    """Notify the logics of ``event``, by their ``on_event``."""
+
+    event: AnyEvent
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Stop processing, pre-commit, and close all but the transactional writers."""
 
@@ -141,7 +170,7 @@ class Close:
     """Close the worker, and end its process or loop."""
 
 
-WorkerOrder = Build | Reach | Welcome | PartWith | OpenSources | Start | Drain | Suspend | Finish | Close
+WorkerOrder = Build | Reach | Welcome | PartWith | OpenSources | Start | Notify | Drain | Suspend | Finish | Close
 """The orders of the coordinator to a worker beside the rescale protocol."""
 
 
@@ -198,7 +227,8 @@ class OrderFailed:
 
 
 WorkerReply = Built | Reached | Parted | SourcesOpened | Finished | OrderFailed
-"""The replies of a worker to a `WorkerOrder`. `Start`, `Drain`, `Suspend` and `Close` have none."""
+"""The replies of a worker to a `WorkerOrder`. `Start`, `Notify`, `Drain`, `Suspend` and `Close` have
+none."""
 
 COORDINATOR: Final = -1
 """The peer number of the coordinator."""
@@ -206,10 +236,12 @@ COORDINATOR: Final = -1
 PeerMessage = StateChunk | PartHandedOver
 """The messages from worker to worker outside the channels."""
 
-Outgoing = tuple[int, Frame | Grant | PeerMessage | Report | WorkerReply]
+Outgoing = tuple[int, Frame | Grant | PeerMessage | Report | Notice | WorkerReply]
 """A message for another worker or the coordinator, with its receiver."""
 
-Content = Frame | Grant | PeerMessage | Order | Report | Connected | WorkerReport | Saved | WorkerOrder | WorkerReply
+Content = (
+    Frame | Grant | PeerMessage | Order | Report | Connected | WorkerReport | Notice | Saved | WorkerOrder | WorkerReply
+)
 """All messages that a transport carries."""
 
 Message = tuple[int, Content]

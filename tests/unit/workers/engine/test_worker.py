@@ -66,7 +66,7 @@ def test_it_idles_until_the_first_part_is_due() -> None:
     assert worker.step() == (0, [])
     assert worker.due_s() == pytest.approx(0.005)
     clock.advance(0.005)
-    assert worker.step() == (1, [])
+    assert worker.step()[0] == 1
 
 
 def test_counts_are_those_so_far() -> None:

@@ -24,6 +24,7 @@ from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, deal_parts
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.runtime.local_workers import local_run
+from malstrom_py.workers.transport.messages import COORDINATOR
 
 ROWS_MAX, CONCURRENCY, CREDIT = 16, 5, 64
 QUEUE_MAX = CONCURRENCY + 2 * ROWS_MAX
@@ -81,7 +82,8 @@ class Hand:
 
     def deliver(self, outgoing: Any) -> None:
         for receiver, message in outgoing:
-            self.workers[receiver].receive(message)
+            if receiver != COORDINATOR:
+                self.workers[receiver].receive(message)
 
     def turn(self, number: int = 0) -> int:
         done = 0

@@ -23,6 +23,7 @@ from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, deal_parts
 from malstrom_py.workers.engine.worker import Worker
+from malstrom_py.workers.transport.messages import COORDINATOR
 
 ROWS_MAX, CREDIT, FAN_OUT, WORKERS = 16, 64, 5, 3
 SPILL = ROWS_MAX * FAN_OUT
@@ -82,7 +83,8 @@ class SlowCrew:
 
     def _deliver(self, outgoing: Any) -> None:
         for receiver, message in outgoing:
-            self.workers[receiver].receive(message)
+            if receiver != COORDINATOR:
+                self.workers[receiver].receive(message)
 
     def _look(self) -> None:
         peaks = self.peaks

@@ -1,0 +1,205 @@
+"""Events: what happens to a job and its workers, for users who watch it.
+
+`JobHandle.events` and ``on_event=`` of every runtime give the events of the whole job; `KeyedLogic.on_event` gets them
+on each worker, with the data of its step. A consumer ignores kinds that it does not know: later versions add some.
+A *node* is a worker of the job; its id is ``worker 3``.
+
+>>> Input("readings", metadata={"worker": 0, "rows": 2})
+Input(id='readings', metadata={'worker': 0, 'rows': 2})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from malstrom_py.data.batch import Batch
+
+
+class Event(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, repr_omit_defaults=True):
+    """Base of all events."""
+
+
+class Input(Event, frozen=True, tag=True):
+    """An input has data.
+
+    On a worker: before each batch of a step; ``id`` is the step that sent it, several joined by ``|`` where the step
+    has several inputs; ``data`` is the batch. In the events of the job: when a worker has read the first records of
+    source ``id`` in a run; records are not part of these events, so ``data`` is None.
+    ``metadata``: ``worker`` and ``rows``.
+    """
+
+    id: str
+    metadata: Mapping[str, Any] = {}
+    batch: Any = None
+
+    @property
+    def data(self) -> pa.Table | None:
+        """The records as an Arrow table, made when it is asked for: their columns, or one column ``value``, and before
+        it ``key`` and ``timestamp`` where they have them.
+
+        Raises: pyarrow.ArrowInvalid, pyarrow.ArrowTypeError: the values have no common Arrow type.
+        """
+        return None if self.batch is None else _table(self.batch)
+
+
+class InputClosed(Event, frozen=True, tag=True):
+    """Input ``id`` has ended: no record follows. Once per input, though a restart may read some of it again.
+
+    In the events of the job ``id`` is a source: all its parts on all workers have ended, or the job is drained. On a
+    worker it is a step that sends to this one.
+    """
+
+    id: str
+
+
+class NodeFailed(Event, frozen=True, tag=True):
+    """A worker was lost, or a function on it raised. Not: workers that end because another one failed.
+
+    ``affected_input_ids``: the sources that it read, and the ``key_by`` steps whose records it sent. On workers the
+    event comes once, when the job has been restarted, before any record.
+    """
+
+    source_node_id: str
+    error: str
+    affected_input_ids: tuple[str, ...] = ()
+
+
+class StopCause(StrEnum):
+    """Why a worker stopped. ``FAILED``: the run failed; the job restarts from its last snapshot, or ends."""
+
+    MANUAL = "manual"
+    ALL_INPUTS_CLOSED = "all-inputs-closed"
+    FAILED = "failed"
+
+
+class Stop(Event, frozen=True, tag=True):
+    """A worker has stopped, ``worker``. On the worker itself: it stops; after MANUAL with drain, records still follow.
+
+    Each `WorkerJoined` is followed by exactly one of `Stop`, `NodeFailed` and `WorkerLeft` for that worker.
+    """
+
+    cause: StopCause
+    worker: int
+
+
+class Reload(Event, frozen=True, tag=True):
+    """The code of step ``operator_id`` was replaced on all workers at ``snapshot``. The module may hold other steps."""
+
+    operator_id: str
+    snapshot: str = ""
+
+
+class Error(Event, frozen=True, tag=True):
+    """Something failed that is not one worker: a snapshot, a commit, a reload that was rolled back."""
+
+    text: str
+
+
+class RescaleBegun(Event, frozen=True, tag=True):
+    """The job begins to go from ``workers`` to ``target`` workers. A later request may change the target."""
+
+    workers: int
+    target: int
+
+
+class RescaleEnded(Event, frozen=True, tag=True):
+    """The job has ``workers`` workers. ``error``: the rescale was called off, or the run failed before its end."""
+
+    workers: int
+    error: str = ""
+
+
+class SnapshotCompleted(Event, frozen=True, tag=True):
+    """Snapshot ``id`` is durable, and the sinks have committed what is in it."""
+
+    id: str
+
+
+class WorkerJoined(Event, frozen=True, tag=True):
+    """A worker is connected: at the start of a run, or in a rescale."""
+
+    worker: int
+
+
+class WorkerLeft(Event, frozen=True, tag=True):
+    """A worker has left in a rescale, with nothing left to do."""
+
+    worker: int
+
+
+class BackPressureBegun(Event, frozen=True, tag=True):
+    """Source ``id`` on ``worker`` has not been read for a second, because a step after it is slower."""
+
+    id: str
+    worker: int
+
+
+class BackPressureEnded(Event, frozen=True, tag=True):
+    """Source ``id`` on ``worker`` is read again."""
+
+    id: str
+    worker: int
+
+
+class Restarting(Event, frozen=True, tag=True):
+    """A run has ended, and another follows after ``pause_s`` seconds. ``error``: why it failed; empty if it did not."""
+
+    error: str
+    pause_s: float
+
+
+class Ended(Event, frozen=True, tag=True):
+    """The job has ended; no event follows. ``how``: "finished", "failed" or "stopped"."""
+
+    how: str
+    error: str = ""
+
+
+class EventsMissed(Event, frozen=True, tag=True):
+    """``count`` events were dropped, because they were read too late; `InputClosed` and the last state never are."""
+
+    count: int
+
+
+AnyEvent = (
+    Input
+    | InputClosed
+    | NodeFailed
+    | Stop
+    | Reload
+    | Error
+    | RescaleBegun
+    | RescaleEnded
+    | SnapshotCompleted
+    | WorkerJoined
+    | WorkerLeft
+    | BackPressureBegun
+    | BackPressureEnded
+    | Restarting
+    | Ended
+    | EventsMissed
+)
+"""All kinds of events of this version."""
+
+
+def _table(batch: Batch) -> pa.Table:
+    import pyarrow as pa
+
+    columns = getattr(batch, "columns", None)
+    if columns is not None:
+        table = pa.Table.from_batches([columns])
+    elif all(isinstance(value, dict) for value in batch.values):
+        table = pa.Table.from_pylist(batch.values)
+    else:
+        table = pa.table({"value": batch.values})
+    for name, values in (("timestamp", batch.timestamps), ("key", batch.keys)):
+        if values is not None and name not in table.column_names:
+            table = table.add_column(0, name, [pa.array(values)])
+    return table

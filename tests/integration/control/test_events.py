@@ -1,0 +1,68 @@
+"""Events from another process: over the control socket, and by ``malstrom events``."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import events, sinks, sources
+from tests.integration.commands import malstrom
+
+
+def a_job(name: str) -> mp.Job:
+    job = mp.Job(name)
+    numbers = job.source("in", sources.Generator(lambda part, start: count(start)))
+    numbers.key_by("key", lambda n: n % 5).count("n").sink("out", sinks.Memory())
+    return job
+
+
+def test_events_follow_a_job_while_it_runs_also_from_another_process(tmp_path: Path) -> None:
+    job = a_job("docs-events-live")
+    handle = mp.InProcess(snapshots=mp.Snapshots(tmp_path, interval_s=None)).start(job)
+    here, other = handle.events(), mp.JobHandle.attach("docs-events-live").events()
+    snapshot = handle.snapshot()
+    handle.rescale(2)
+    for reader in (here, other):
+        began = list(_until(reader, events.RescaleEnded))
+        assert events.SnapshotCompleted(snapshot) in began
+        assert began[-3:] == [events.RescaleBegun(1, 2), events.WorkerJoined(1), events.RescaleEnded(2)]
+    handle.rescale(1)
+    assert list(_until(here, events.RescaleEnded))[-2:] == [events.WorkerLeft(1), events.RescaleEnded(1)]
+    ended = threading.Thread(target=handle.stop)
+    ended.start()
+    assert list(other)[-2:] == [events.Stop(events.StopCause.MANUAL, 0), events.Ended("stopped", _stopped(handle))]
+    ended.join(60)
+
+
+def _stopped(handle: mp.JobHandle) -> str:
+    with pytest.raises(mp.JobEnded) as stopped:
+        handle.wait(timeout_s=60)
+    return str(stopped.value)
+
+
+def _until(reader: Iterator[events.AnyEvent], kind: type) -> Iterator[events.AnyEvent]:
+    for event in reader:
+        yield event
+        if isinstance(event, kind):
+            return
+
+
+def test_the_command_prints_the_events_so_far_or_follows_them(tmp_path: Path) -> None:
+    handle = mp.InProcess(2).start(a_job("docs-events-command"))
+    list(_until(handle.events(), events.Input))
+    so_far = malstrom(tmp_path, "events", "docs-events-command")
+    assert so_far.stdout.splitlines()[:2] == ["WorkerJoined(worker=0)", "WorkerJoined(worker=1)"]
+    ended = threading.Timer(1.0, handle.stop)
+    ended.start()
+    followed = malstrom(tmp_path, "events", "docs-events-command", "--json", "--follow")
+    ended.join(60)
+    lines = [json.loads(line) for line in followed.stdout.splitlines()]
+    assert (lines[0], lines[-1]) == ({"type": "WorkerJoined", "worker": 0}, {"type": "Ended", "how": "finished"})
+    assert {"type": "Stop", "cause": "manual", "worker": 1} in lines
+    assert malstrom(tmp_path, "events", "docs-events-command").returncode == 2

@@ -1,0 +1,172 @@
+"""The events of one run: what its coordinator learns is published, and its workers' logics are notified.
+
+Rule: each worker that has joined has exactly one last event: `WorkerLeft` in a rescale, `NodeFailed` if it is the cause
+of a failed run, `Stop` at the end of the run. An input is closed once it has ended on all workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+
+from malstrom_py.builder.plan import Plan
+from malstrom_py.errors import JobEnded, MalstromError
+from malstrom_py.events import (
+    AnyEvent,
+    BackPressureBegun,
+    BackPressureEnded,
+    Error,
+    InputClosed,
+    NodeFailed,
+    RescaleBegun,
+    RescaleEnded,
+    SnapshotCompleted,
+    Stop,
+    StopCause,
+    WorkerJoined,
+    WorkerLeft,
+)
+from malstrom_py.operators.logic import KeyedLogic
+from malstrom_py.sources.base import Part
+from malstrom_py.workers.reports.error_transfer import failed_worker
+from malstrom_py.workers.reports.event_log import EventLog
+from malstrom_py.workers.reports.job_status import SnapshotStatus
+from malstrom_py.workers.transport.messages import Notify, PartsEnded, WorkerEvent
+
+
+def listens(plan: Plan) -> bool:
+    """Whether a logic of ``plan`` has a method ``on_event``."""
+    given = [step.factory.keywords.get("logic") for step in plan.steps if isinstance(step.factory, partial)]
+    return any(getattr(type(logic), "on_event", KeyedLogic.on_event) is not KeyedLogic.on_event for logic in given)
+
+
+class JobEvents:
+    """The events of one run of ``plan``, in ``log``. ``notify`` sends an order to all workers."""
+
+    def __init__(self, plan: Plan, log: EventLog, notify: Callable[[Notify], None]) -> None:
+        self._log = log
+        self._notify = notify if listens(plan) else None
+        self._fed = [step.name for step in plan.steps if step.kind == "key_by"]
+        self._open: dict[str, set[Part]] = {}
+        self._read_by: dict[int, set[str]] = {}
+        self._here: list[int] = []
+        self._held: dict[tuple[str, int], None] = {}
+        self._rescales_to: int | None = None
+        self._made = 0
+
+    def opened(self, dealt: Mapping[int, Mapping[str, Sequence[Part]]]) -> None:
+        """Publish that the first workers are there, each with these parts, by source."""
+        for worker, sources in dealt.items():
+            for source, parts in sources.items():
+                self._open.setdefault(source, set()).update(parts)
+                if parts:
+                    self._read_by.setdefault(worker, set()).add(source)
+        for failure in self._log.new_failures():
+            self._notify_logics(failure)
+        for worker in dealt:
+            self.joined(worker)
+
+    def joined(self, worker: int) -> None:
+        """Publish that ``worker`` is connected."""
+        self._here.append(worker)
+        self.publish(WorkerJoined(worker))
+
+    def left(self, workers: Collection[int]) -> None:
+        """Publish that ``workers`` have left in a rescale."""
+        for worker in workers:
+            self._release(worker)
+            self._here.remove(worker)
+            self.publish(WorkerLeft(worker))
+
+    def noticed(self, content: WorkerEvent | PartsEnded) -> None:
+        """Publish what a worker has noticed."""
+        if isinstance(content, PartsEnded):
+            still_open = self._open.get(content.source, set())
+            still_open.difference_update(content.parts)
+            if not still_open:
+                self._log.emit(InputClosed(content.source))
+            return
+        event = content.event
+        if isinstance(event, BackPressureBegun):
+            self._held[event.id, event.worker] = None
+        elif isinstance(event, BackPressureEnded):
+            self._held.pop((event.id, event.worker), None)
+        self._log.emit(event)
+
+    def rescaling(self, workers: int, target: int) -> None:
+        """Publish that a rescale begins. A request during a rescale changes its target."""
+        if self._rescales_to != target:
+            self._rescales_to = target
+            self.publish(RescaleBegun(workers, target))
+
+    def rescaled(self, workers: int, error: MalstromError | None) -> None:
+        """Publish that the rescale has ended."""
+        if self._rescales_to is not None:
+            self._rescales_to = None
+            self.publish(RescaleEnded(workers, "" if error is None else str(error)))
+
+    def snapshots(self, status: SnapshotStatus) -> None:
+        """Publish a completed snapshot, if there is a new one."""
+        if status.made != self._made and status.last is not None:
+            self._made = status.made
+            self.publish(SnapshotCompleted(status.last))
+
+    def stopping(self) -> None:
+        """Notify the logics of a planned stop."""
+        for worker in self._here:
+            self._notify_logics(Stop(StopCause.MANUAL, worker))
+
+    def finished(self, *, manual: bool) -> None:
+        """Publish the end of a run that has read and written everything."""
+        for source in self._open:
+            self._log.emit(InputClosed(source))
+        self._end(StopCause.MANUAL if manual else StopCause.ALL_INPUTS_CLOSED)
+
+    def failed(self, error: BaseException) -> None:
+        """Publish the end of a run by ``error``: a failure or a stop without drain."""
+        if is_stop(error):
+            self._end(StopCause.MANUAL)
+            return
+        text, worker = public_text(error), failed_worker(error)
+        if worker in self._here:
+            self._here.remove(worker)
+            inputs = (*sorted(self._read_by.get(worker, ())), *self._fed)
+            self._log.emit(NodeFailed(f"worker {worker}", text, inputs))
+        else:
+            self._log.emit(Error(text))
+        self._end(StopCause.FAILED)
+
+    def publish(self, event: AnyEvent) -> None:
+        """Append ``event`` to the log, and notify the logics of it."""
+        if self._log.emit(event):
+            self._notify_logics(event)
+
+    def _notify_logics(self, event: AnyEvent) -> None:
+        if self._notify is not None:
+            self._notify(Notify(event))
+
+    def _release(self, worker: int) -> None:
+        """End the back-pressure on a worker that ends."""
+        for source, held in [place for place in self._held if place[1] == worker]:
+            del self._held[source, held]
+            self._log.emit(BackPressureEnded(source, held))
+
+    def _end(self, cause: StopCause) -> None:
+        if self._rescales_to is not None:
+            self._rescales_to = None
+            self._log.emit(RescaleEnded(len(self._here), "the run ended before"))
+        for worker in self._here:
+            self._release(worker)
+            self._log.emit(Stop(cause, worker))
+        self._here.clear()
+
+
+def is_stop(error: BaseException) -> bool:
+    """Whether a run that ended by ``error`` was stopped by its user."""
+    is_stop = isinstance(error, JobEnded) and error.how == "stopped"
+    return is_stop or isinstance(error, KeyboardInterrupt) or getattr(error, "is_stop", False)
+
+
+def public_text(error: BaseException) -> str:
+    """Return the text of an error of this package; of another one only its type, as its text may hold user data."""
+    return str(error) if isinstance(error, MalstromError) else f"an unexpected {type(error).__name__}"

@@ -1,0 +1,246 @@
+"""The events of one job, kept for all who read them, each at its own pace.
+
+Rule: a reader asks for what follows the last event that it has seen, so a slow one delays nothing and costs no memory.
+The log keeps the last events; of older ones it keeps those that a late reader needs to know the state of the job.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, Final
+
+from malstrom_py.errors import MalstromError, PlanError
+from malstrom_py.errors.text import describe_function
+from malstrom_py.events import AnyEvent, Ended, EventsMissed, InputClosed, NodeFailed, Stop, WorkerLeft
+
+KEPT_MAX: Final = 10_000
+"""How many events a log keeps."""
+
+LASTING_MAX: Final = 1_000
+"""How many older events it keeps because they say how an input or a worker has ended."""
+
+PAGE_MAX: Final = 500
+"""How many events are read at a time."""
+
+FOLLOW_S: Final = 2.0
+"""How long a reader that follows waits in one request."""
+
+ON_EVENT_S: Final = 10.0
+"""How long the end of a job waits for the calls of ``on_event``."""
+
+_LASTING: Final = (InputClosed, NodeFailed, Stop, WorkerLeft)
+
+_LOG: Final = logging.getLogger("malstrom_py")
+
+
+class EventPage:
+    """Some events of log ``log`` in order. ``after``: the number with which to ask for the next ones; ``missed``: how
+    many were dropped before them; ``ended``: no event follows.
+    """
+
+    __slots__ = ("after", "ended", "events", "log", "missed")
+
+    def __init__(self, log: str, after: int, events: list[AnyEvent], missed: int = 0, *, ended: bool = False) -> None:
+        self.log = log
+        self.after = after
+        self.events = events
+        self.missed = missed
+        self.ended = ended
+
+
+EventImage = tuple[str, int, list[tuple[int, AnyEvent]], list[AnyEvent]]
+"""The content of a log in plain types: its id, the number of its first event, older events, events."""
+
+
+class EventLog:
+    """The events of a job. Any thread may call the methods.
+
+    >>> log = EventLog()
+    >>> log.emit(InputClosed("readings"))
+    >>> log.emit(InputClosed("readings"))
+    >>> log.page(0).events
+    [InputClosed(id='readings')]
+    """
+
+    def __init__(self, kept_max: int = KEPT_MAX) -> None:
+        self.id = uuid.uuid4().hex
+        self._kept_max = kept_max
+        self._lock = threading.Lock()
+        self._events: deque[AnyEvent] = deque()
+        self._first = 0
+        self._lasting: deque[tuple[int, AnyEvent]] = deque()
+        self._closed: set[str] = set()
+        self._has_ended = False
+        self._waiting: list[tuple[int, Future[EventPage]]] = []
+        self._failures: list[NodeFailed] = []
+
+    def emit(self, event: AnyEvent) -> bool:
+        """Append ``event``, and return whether it is new: an input is closed once. Nothing follows `Ended`."""
+        with self._lock:
+            if self._has_ended:
+                return False
+            if isinstance(event, InputClosed):
+                if event.id in self._closed:
+                    return False
+                self._closed.add(event.id)
+            if isinstance(event, NodeFailed):
+                self._failures.append(event)
+            self._has_ended = isinstance(event, Ended)
+            self._events.append(event)
+            if len(self._events) > self._kept_max:
+                self._drop_first()
+            waiting, self._waiting = self._waiting, []
+            pages = [(future, self._page(after)) for after, future in waiting]
+        for future, page in pages:
+            future.set_result(page)
+        return True
+
+    def new_failures(self) -> list[NodeFailed]:
+        """Return the failures since the last call: the workers of the next run are notified of them."""
+        with self._lock:
+            failures, self._failures = self._failures, []
+            return failures
+
+    @property
+    def image(self) -> EventImage:
+        """The content."""
+        with self._lock:
+            return self.id, self._first, list(self._lasting), list(self._events)
+
+    @classmethod
+    def of(cls, image: EventImage) -> EventLog:
+        """Return the log of which ``image`` is the content."""
+        log = cls()
+        log.id, log._first, lasting, events = image
+        log._lasting.extend(lasting)
+        for event in events:
+            log.emit(event)
+        return log
+
+    def page(self, after: int, log: str = "") -> EventPage:
+        """Return the next events after number ``after`` of log ``log``: all, if that is another one."""
+        with self._lock:
+            return self._page(after if log in {"", self.id} else 0)
+
+    def next_page(self, after: int, log: str = "") -> Future[EventPage]:
+        """The same as a future that waits for at least one event. A log that has ended does not wait."""
+        after = after if log in {"", self.id} else 0
+        future: Future[EventPage] = Future()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            page = self._page(after)
+            if not page.events and not page.ended:
+                self._waiting.append((after, future))
+                return future
+        future.set_result(page)
+        return future
+
+    def forget(self, future: Future[Any]) -> None:
+        """Stop waiting for an event on behalf of ``future``."""
+        with self._lock:
+            self._waiting = [waiting for waiting in self._waiting if waiting[1] is not future]
+
+    def _drop_first(self) -> None:
+        event = self._events.popleft()
+        if isinstance(event, _LASTING):
+            self._lasting.append((self._first, event))
+            if len(self._lasting) > LASTING_MAX:
+                self._lasting.popleft()
+        self._first += 1
+
+    def _page(self, after: int) -> EventPage:
+        first, missed = self._first, 0
+        events: list[AnyEvent] = []
+        if after < first:
+            events = [event for number, event in self._lasting if number >= after]
+            missed = first - after - len(events)
+            after = first
+        start = after - first
+        more = [self._events[index] for index in range(start, min(len(self._events), start + PAGE_MAX))]
+        after += len(more)
+        is_last = self._has_ended and after == first + len(self._events)
+        return EventPage(self.id, after, [*events, *more], missed, ended=is_last)
+
+
+Ask = Callable[[int, str, float], EventPage]
+"""Asks for the events after a number of a log, and waits for some for a number of seconds."""
+
+
+def read_events(ask: Ask, *, follow: bool) -> Iterator[AnyEvent]:
+    """Iterate over the events that ``ask`` returns: those so far or, with ``follow``, until the job has ended."""
+    after, log, closed = 0, "", set[str]()
+    while True:
+        page = ask(after, log, FOLLOW_S if follow else 0.0)
+        if page.missed:
+            yield EventsMissed(page.missed)
+        for event in page.events:
+            if isinstance(event, InputClosed):  # a coordinator that replaces another one may repeat it
+                if event.id in closed:
+                    continue
+                closed.add(event.id)
+            yield event
+        after, log = page.after, page.log
+        if page.ended or not (follow or page.events):
+            return
+
+
+OnEvent = Callable[[AnyEvent], object]
+"""A user's function that is called with each event, in a separate thread."""
+
+
+def check_on_event(on_event: object) -> None:
+    """Raise `PlanError` if ``on_event`` is neither None nor a function."""
+    if on_event is not None and not callable(on_event):
+        raise PlanError(f"on_event must be a function of one event, got {type(on_event).__name__}")
+
+
+class EventCalls:
+    """Calls ``on_event`` with the events that ``ask`` returns, in a thread, until the job has ended."""
+
+    def __init__(self, on_event: OnEvent, ask: Ask, job: str) -> None:
+        self._on_event = on_event
+        self._ask = ask
+        self._job = job
+        self._thread = threading.Thread(target=self._call, name=f"malstrom-events-{job}", daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the calls, after the job has ended, for a bounded time."""
+        self._thread.join(ON_EVENT_S)
+        if self._thread.is_alive():
+            _LOG.warning(
+                "job %s has ended, and on_event (%s) has not taken all events within %g s",
+                *(self._job, describe_function(self._on_event), ON_EVENT_S),
+            )
+
+    def _call(self) -> None:
+        try:
+            for event in read_events(self._ask, follow=True):
+                try:
+                    self._on_event(event)
+                except Exception:
+                    _LOG.exception(
+                        "job %s: on_event (%s) raised at %s; the job continues",
+                        *(self._job, describe_function(self._on_event), type(event).__name__),
+                    )
+        except MalstromError as error:
+            _LOG.warning("job %s: no more events can be read: %s", self._job, error)
+
+
+def local_ask(log: EventLog) -> Ask:
+    """Return what asks ``log`` itself."""
+
+    def ask(after: int, known: str, wait_s: float) -> EventPage:
+        future = log.next_page(after, known)
+        try:
+            return future.result(wait_s)
+        except TimeoutError:
+            log.forget(future)
+            return log.page(after, known)
+
+    return ask
