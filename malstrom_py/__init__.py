@@ -64,6 +64,7 @@ from malstrom_py.errors import (
     OperatorError,
     PeerError,
     PlanError,
+    ReloadError,
     RestoreFailed,
     SinkError,
     SnapshotError,
@@ -80,7 +81,7 @@ from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.worker_context import PerWorker, per_worker
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.ray.runtime import RayRuntime
-from malstrom_py.workers.reports.job_status import JobStatus, RescaleReport, SnapshotStatus
+from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult, StepCounts
 from malstrom_py.workers.runtime.in_process import InProcess, collect, run
 from malstrom_py.workers.runtime.job_handle import JobHandle
@@ -132,6 +133,8 @@ __all__ = [
     "Plan",
     "PlanError",
     "RayRuntime",
+    "ReloadError",
+    "ReloadReport",
     "Rescale",
     "RescaleReport",
     "Restart",

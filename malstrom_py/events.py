@@ -16,6 +16,28 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+__all__ = [
+    "AnyEvent",
+    "BackPressureBegun",
+    "BackPressureEnded",
+    "Ended",
+    "Error",
+    "Event",
+    "EventsMissed",
+    "Input",
+    "InputClosed",
+    "NodeFailed",
+    "Reload",
+    "RescaleBegun",
+    "RescaleEnded",
+    "Restarting",
+    "SnapshotCompleted",
+    "Stop",
+    "StopCause",
+    "WorkerJoined",
+    "WorkerLeft",
+]
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -72,11 +94,14 @@ class NodeFailed(Event, frozen=True, tag=True):
 
 
 class StopCause(StrEnum):
-    """Why a worker stopped. ``FAILED``: the run failed; the job restarts from its last snapshot, or ends."""
+    """Why a worker stopped. ``FAILED``: the run failed; the job restarts from its last snapshot, or ends. ``RELOAD``:
+    the code of a step is reloaded; the next run begins from the snapshot at which this one has stopped.
+    """
 
     MANUAL = "manual"
     ALL_INPUTS_CLOSED = "all-inputs-closed"
     FAILED = "failed"
+    RELOAD = "reload"
 
 
 class Stop(Event, frozen=True, tag=True):
@@ -90,7 +115,9 @@ class Stop(Event, frozen=True, tag=True):
 
 
 class Reload(Event, frozen=True, tag=True):
-    """The code of step ``operator_id`` was replaced on all workers at ``snapshot``. The module may hold other steps."""
+    """The code of step ``operator_id`` was replaced on all workers at ``snapshot``, and is on trial: if the job fails
+    in that time, an `Error` follows, and the former code continues from that snapshot.
+    """
 
     operator_id: str
     snapshot: str = ""

@@ -60,6 +60,8 @@ class Job:
         self.slots = slots
         self._steps: dict[str, Step] = {}
         self._types = TypeTable()
+        self.made_by = ""
+        """What makes this job again, as ``module:name``: the command line sets it, for a reload."""
 
     if not TYPE_CHECKING:
 
@@ -154,7 +156,7 @@ class Job:
         """Return the checked graph; `PlanError` names the wrong step and what to do. Every runtime calls it first."""
         check_targets({name: _sink_of(step) for name, step in self._steps.items() if step.kind == "sink"})
         steps = narrow_sources(list(self._steps.values()))
-        return check_regions(make_plan(self.name, self.slots, steps, self._types))
+        return replace(check_regions(make_plan(self.name, self.slots, steps, self._types)), made_by=self.made_by)
 
     def explain(self) -> str:
         """Return the plan as text, one line per step."""

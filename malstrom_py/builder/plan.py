@@ -109,12 +109,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """A checked job: its name, its number of slots, its steps, inputs before outputs, and the types of its state."""
+    """A checked job: its name, its number of slots, its steps, inputs before outputs, and the types of its state.
+
+    ``made_by``: what makes the job again, as ``module:name``, if it is known.
+    """
 
     job: str
     slots: int
     steps: tuple[Step, ...]
     types: TypeTable = field(default_factory=TypeTable)
+    made_by: str = ""
 
     def __repr__(self) -> str:
         return f"Plan({self.job!r}, {len(self.steps)} steps)"

@@ -30,6 +30,7 @@ import typer
 import malstrom_py as mp
 from malstrom_py.cli import captures as cli_captures
 from malstrom_py.cli import jobs as cli_jobs
+from malstrom_py.cli import reload as cli_reload
 from malstrom_py.cli import snapshots as cli_snapshots
 from malstrom_py.cli.output import (
     FAILED,
@@ -266,15 +267,18 @@ def run(
     interval_s: cli_snapshots.IntervalOption = None,
     resume: cli_snapshots.ResumeOption = None,
     allow_dropped_state: cli_snapshots.AllowDroppedStateOption = False,
+    reload: cli_reload.ReloadOption = False,
     traceback: TracebackOption = False,
 ) -> None:
     """Run a job to its end.
 
     The job runs in this process, or on Ray. Progress and a summary go to standard error. While it runs, the commands
-    status, rescale and stop find it by its name, also from another terminal. With --snapshots a job that did not finish
-    resumes from its newest snapshot. SIGTERM stops the job as the command stop does; the exit code is then 0.
+    status, events, rescale, reload and stop find it by its name, also from another terminal. With --snapshots a job
+    that did not finish resumes from its newest snapshot. SIGTERM stops the job as the command stop does; the exit code
+    is then 0.
     """
-    with reporting_errors(traceback, has_option=True):
+    with reporting_errors(traceback, has_option=True), cli_reload.reloading(reload, no_control, detached) as reloads:
+        snapshots = reloads.snapshots(snapshots)
         batching = mp.Batching() if batch_rows is None else mp.Batching(rows_max=batch_rows)
         kept = cli_snapshots.kept(snapshots, interval_s, resume, allow_dropped_state=allow_dropped_state)
         for_ray = ray_options(
@@ -290,7 +294,9 @@ def run(
         else:
             refuse_without_ray(for_ray)
             running = mp.InProcess(workers, batch=batching, progress=False if quiet else None, **kept)
-        _run_to_end(running, load_job(job), control=not no_control, quiet=quiet)
+        loaded = load_job(job)
+        reloads.watch(loaded, address)
+        _run_to_end(running, loaded, control=not no_control, quiet=quiet)
 
 
 def _run_to_end(runtime: mp.InProcess | mp.RayRuntime, job: mp.Job, *, control: bool, quiet: bool) -> None:
@@ -369,7 +375,9 @@ def load_job(spec: str) -> mp.Job:
         found = getattr(module, name)
     except AttributeError:
         raise WrongCommand(_no_such_name(module, target, name)) from None
-    return _as_job(found, f"{target}:{name}")
+    job = _as_job(found, f"{target}:{name}")
+    job.made_by = f"{module.__name__}:{name}"
+    return job
 
 
 def _load_module(name: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""Commands on running jobs: status, events, rescale and stop.
+"""Commands on running jobs: status, events, rescale, reload and stop.
 
 Rule: a job is found by its name, through its control socket or on a Ray cluster. Its process may run in another
 terminal. The job does the work; the command prints the result."""
@@ -37,7 +37,7 @@ NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return once the r
 
 def add_commands(app: typer.Typer) -> None:
     """Add the commands of this module to ``app``."""
-    for command in (rescale, status, events, stop):
+    for command in (rescale, status, events, reload, stop):
         app.command()(command)
 
 
@@ -89,6 +89,26 @@ def events(
     with reporting_errors(traceback=False):
         for event in _attached(job, address).events(follow=follow):
             print_out(msgspec.json.encode(event).decode() if as_json else repr(event))
+
+
+def reload(
+    job: NameArgument,
+    step: Annotated[str, typer.Argument(metavar="STEP", help="The name of a step of the job.", show_default=False)],
+    probation_s: Annotated[
+        float, typer.Option("--probation", min=0, help="How long the new code is on trial, in seconds.")
+    ] = 2.0,
+    timeout_s: TimeoutOption = 120.0,
+    address: AddressOption = None,
+) -> None:
+    """Replace the code of a step in a running job.
+
+    The job imports the module of the step again, makes a snapshot, and continues from it with the new code. If that
+    cannot be imported, or fails on trial, the job continues from the snapshot with the code before; the exit code is
+    then 1.
+    """
+    with reporting_errors(traceback=False):
+        report = _attached(job, address).reload(step, probation_s=probation_s, timeout_s=timeout_s)
+        print_out(f"job {job}: {report}")
 
 
 def stop(

@@ -191,6 +191,13 @@ class TypeTable:
         self._by_type[kind] = self._by_name[entry.name] = entry
         return kind
 
+    def exchanged(self, new: Callable[[type], type]) -> TypeTable:
+        """Return a table of the classes that ``new`` returns for these."""
+        table = TypeTable()
+        for kind in self._by_type:
+            table.register(new(kind))
+        return table
+
     def __contains__(self, kind: type) -> bool:
         return kind in self._by_type
 

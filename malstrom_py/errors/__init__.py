@@ -172,6 +172,17 @@ class PeerError(MalstromError):
         self.peer = peer
 
 
+class ReloadError(MalstromError):
+    """The code of a step was not reloaded: the job continues with the code that it had.
+
+    Attribute: ``step``.
+    """
+
+    def __init__(self, message: str, *, step: str = "") -> None:
+        super().__init__(message)
+        self.step = step
+
+
 class DeadlineError(MalstromError):
     """A wait exceeded its deadline.
 

@@ -20,6 +20,7 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.reports.commands import (
     Command,
     EventsCommand,
+    ReloadCommand,
     RescaleCommand,
     Result,
     SnapshotCommand,
@@ -28,7 +29,7 @@ from malstrom_py.workers.reports.commands import (
     WaitCommand,
 )
 from malstrom_py.workers.reports.event_log import EventPage
-from malstrom_py.workers.reports.job_status import JobStatus, RescaleReport
+from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport
 from malstrom_py.workers.reports.result import RunResult
 
 PROTOCOL: Final = 2
@@ -98,6 +99,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
     run: RunResult | None = None
     snapshot: str | None = None
     events: _Events | None = None
+    reload: ReloadReport | None = None
     error: _Error | None = None
 
     def result(self, command: Command, job: str) -> Result:
@@ -115,6 +117,8 @@ class Reply(msgspec.Struct, omit_defaults=True):
                 return None
             case WaitCommand() if self.run is not None:
                 return self.run
+            case ReloadCommand() if self.reload is not None:
+                return self.reload
             case EventsCommand() if self.events is not None:
                 return self.events.page()
         raise ControlError(f"job {job!r} did not answer what it was asked ({command.operation})", job=job)
@@ -164,6 +168,8 @@ def encode_answer(answer: Result | MalstromError) -> bytes:
             reply = Reply(report=answer)
         case RunResult():
             reply = Reply(run=answer)
+        case ReloadReport():
+            reply = Reply(reload=answer)
         case EventPage():
             reply = Reply(events=_Events.of(answer))
         case _:

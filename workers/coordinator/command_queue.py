@@ -15,13 +15,23 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import JobEnded, MalstromError, OperationInProgress, PlanError, SnapshotError
-from malstrom_py.events import Ended
+from malstrom_py.errors import (
+    DeadlineError,
+    JobEnded,
+    MalstromError,
+    OperationInProgress,
+    PlanError,
+    ReloadError,
+    SnapshotError,
+)
+from malstrom_py.events import Ended, Error
 from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.workers.coordinator.reloading import ReloadDue, Reloads, Trial
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.reports.commands import (
     Command,
     EventsCommand,
+    ReloadCommand,
     RescaleCommand,
     SnapshotCommand,
     StatusCommand,
@@ -33,6 +43,7 @@ from malstrom_py.workers.reports.job_status import (
     JobOutcome,
     JobStatus,
     Moving,
+    ReloadReport,
     RescaleReport,
     SnapshotStatus,
     State,
@@ -91,10 +102,10 @@ class CommandedWorkers(Protocol):
 class Pending:
     """A command that the thread of the run executes. ``done`` gets its result, or an error."""
 
-    command: RescaleCommand | SnapshotCommand
+    command: RescaleCommand | SnapshotCommand | ReloadCommand
     done: Future[Any]
 
-    def answer(self, result: RescaleReport | SnapshotId | MalstromError | None) -> None:
+    def answer(self, result: RescaleReport | ReloadReport | SnapshotId | MalstromError | None) -> None:
         """Set the result, unless there is one."""
         if self.done.done():
             return
@@ -166,6 +177,10 @@ class CommandQueue:
         self._abandoned = ""
         self._answering = False
         self._restarts = 0
+        self.reloads: Reloads | None = None
+        """Imports modules again; None for a run that cannot."""
+        self._reloading: tuple[Pending, Any, float] | None = None
+        self._on_trial: Pending | None = None
         self._snapshots: SnapshotStatus | None = SnapshotStatus(None, None, 0) if kept else None
         self._publish("opening", RunResult(job, {}, 0.0), 0)
 
@@ -182,7 +197,7 @@ class CommandQueue:
         match command:
             case StatusCommand():
                 return self._status_asked()
-            case RescaleCommand() | SnapshotCommand():
+            case RescaleCommand() | SnapshotCommand() | ReloadCommand():
                 return self._queue(command)
             case StopCommand():
                 ended = self.stop(drain=command.drain)
@@ -212,7 +227,7 @@ class CommandQueue:
         with self._lock:
             if self.ended.done():
                 return self.ended
-            if self._drain is None and self._has_savepoint():
+            if self._drain is None and self._has("savepoint"):
                 raise self._conflict("stop", "savepoint")
             if self._drain is not None and self._drain != drain:
                 raise OperationInProgress(
@@ -273,6 +288,7 @@ class CommandQueue:
             self._restarts += times
             self._asked, self._unanswered = self._unanswered + self._asked, []
             self._drain_sent = False
+            self._reloading = None
         self.enter(_RECOVERING, counts, workers)
 
     def obey(self, crew: CommandedWorkers, count: Callable[[], RunResult]) -> None:
@@ -287,7 +303,7 @@ class CommandQueue:
             drain, drain_sent, self._drain_sent = self._drain, self._drain_sent, self._drain is not None
             taken: list[Pending] = []
             # A job that is being stopped starts no rescale: endless requests would prevent its end.
-            if drain is None:
+            if drain is None and self._reloading is None:
                 taken, self._asked = self._asked, []
                 self._unanswered += taken
         self.refuse_if_abandoned()
@@ -306,11 +322,41 @@ class CommandQueue:
             known = self._known(fresh=True)
         if status is not None:
             status.set_result(known)
+        if drain is None and self._reloading is not None:
+            self._check_reload(crew, *self._reloading)
         if drain is False:
             limit_s = SUSPEND_S if crew.snapshots is None else SAVE_S
             if crew.suspended or self._clock.monotonic_s() - self._suspending_s >= limit_s:
                 raise self._stopped(has_last=crew.suspended)
             self.pending = True  # check again after the next step
+
+    def _reload(self, crew: CommandedWorkers, asked: Pending, command: ReloadCommand) -> None:
+        """Import the module again, then stop all workers at the barrier of a snapshot."""
+        if self.reloads is None or crew.snapshots is None:
+            raise SnapshotError(
+                f"job {self.job!r} runs without snapshots, from which a reload continues and to which it goes back: "
+                f"start it with snapshots=mp.Snapshots(uri)"
+            )
+        prepared = self.reloads.prepare(command.step, command.texts)
+        crew.suspend()
+        self._reloading = asked, prepared, self._clock.monotonic_s()
+
+    def _check_reload(self, crew: CommandedWorkers, asked: Pending, prepared: Any, began_s: float) -> None:
+        """Raise `ReloadDue` once all workers have stopped at the cut."""
+        now_s, command = self._clock.monotonic_s(), asked.command
+        if crew.suspended and crew.snapshots is not None and isinstance(command, ReloadCommand):
+            with self._lock:
+                self._unanswered.remove(asked)
+                self._on_trial = asked
+            raise ReloadDue(Trial(command, prepared, crew.snapshots.last or "", now_s))
+        if now_s - began_s >= SAVE_S:
+            raise DeadlineError(
+                f"job {self.job!r}: the workers have not stopped for a reload within {SAVE_S:g} s. The job continues "
+                f"from its last snapshot",
+                wait="the snapshot of a reload",
+                deadline_s=SAVE_S,
+            )
+        self.pending = True  # check again after the next step
 
     @property
     def is_stopping(self) -> bool:
@@ -334,7 +380,9 @@ class CommandQueue:
         with self._lock:
             self._publish("ended", ending.counts, self._workers)
             unanswered = self._asked + self._unanswered
-            self._asked, self._unanswered = [], []
+            if self._on_trial is not None:
+                unanswered.append(self._on_trial)
+            self._asked, self._unanswered, self._on_trial = [], [], None
             status, self._status = self._status, None
             # Set under the lock, so that no thread finds an ended job without its ending.
             self.ended.set_result(ending)
@@ -356,15 +404,15 @@ class CommandQueue:
         self.wake.set()
         return asked
 
-    def _queue(self, command: RescaleCommand | SnapshotCommand) -> Future[Any]:
-        operation, saves = command.operation, isinstance(command, SnapshotCommand)
+    def _queue(self, command: RescaleCommand | SnapshotCommand | ReloadCommand) -> Future[Any]:
+        operation, saves = command.operation, not isinstance(command, RescaleCommand)
         if isinstance(command, RescaleCommand):
             check_size(command.size)
         with self._lock:
             if saves and self._drain is not None and not self.ended.done():
                 raise self._conflict(operation, "stop")
-            if operation == "savepoint" and self._has_savepoint():
-                raise self._conflict(operation, "savepoint")
+            if operation in {"savepoint", "reload"} and self._has(operation):
+                raise self._conflict(operation, operation)
             if self.ended.done():
                 raise self.ended.result().refusal(command.what)
             if len(self._asked) >= ASKED_MAX:
@@ -396,19 +444,30 @@ class CommandQueue:
                 crew.rescale(command.size, done)
                 if not command.wait:
                     asked.answer(None)
+            elif isinstance(command, ReloadCommand):
+                self._reload(crew, asked, command)
             elif command.uri is None:
                 crew.snapshot(done)
             else:
                 crew.savepoint(command.uri, done)
-        except (PlanError, SnapshotError) as error:
+        except (PlanError, ReloadError, SnapshotError) as error:
+            if isinstance(error, ReloadError):
+                self.events.emit(Error(str(error)))
             done(error)
 
-    def _has_savepoint(self) -> bool:
-        """Return whether a savepoint waits or is being made."""
-        return any(asked.command.operation == "savepoint" for asked in self._asked + self._unanswered)
+    def tried(self, result: ReloadReport | MalstromError) -> None:
+        """Answer the reload whose trial has ended."""
+        asked, self._on_trial = self._on_trial, None
+        if asked is not None:
+            asked.answer(result)
+
+    def _has(self, operation: str) -> bool:
+        """Return whether a command of this kind waits or is being executed."""
+        trial = [] if self._on_trial is None else [self._on_trial]
+        return any(asked.command.operation == operation for asked in self._asked + self._unanswered + trial)
 
     def _conflict(self, wanted: str, operation: str) -> OperationInProgress:
-        state = {"stop": "is being stopped", "savepoint": "is making a savepoint"}
+        state = {"stop": "is being stopped", "savepoint": "is making a savepoint", "reload": "is reloading a step"}
         return OperationInProgress(
             f"job {self.job!r} {state[operation]}, so there can be no {wanted} now: wait for its end",
             job=self.job,

@@ -28,6 +28,7 @@ from malstrom_py.events import (
 )
 from malstrom_py.operators.logic import KeyedLogic
 from malstrom_py.sources.base import Part
+from malstrom_py.workers.coordinator.reloading import ReloadDue
 from malstrom_py.workers.reports.error_transfer import failed_worker
 from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.job_status import SnapshotStatus
@@ -61,8 +62,8 @@ class JobEvents:
                 self._open.setdefault(source, set()).update(parts)
                 if parts:
                     self._read_by.setdefault(worker, set()).add(source)
-        for failure in self._log.new_failures():
-            self._notify_logics(failure)
+        for event in self._log.news():
+            self._notify_logics(event)
         for worker in dealt:
             self.joined(worker)
 
@@ -125,7 +126,7 @@ class JobEvents:
     def failed(self, error: BaseException) -> None:
         """Publish the end of a run by ``error``: a failure or a stop without drain."""
         if is_stop(error):
-            self._end(StopCause.MANUAL)
+            self._end(StopCause.RELOAD if isinstance(error, ReloadDue) else StopCause.MANUAL)
             return
         text, worker = public_text(error), failed_worker(error)
         if worker in self._here:

@@ -104,6 +104,8 @@ class SnapshotCoordinator:
         self._began_at_s = 0.0
         self._paused_s = 0.0
         self.completed = 0
+        self.is_held = False
+        """Whether no snapshot begins: the code is on trial, and a failure goes back to the snapshot before."""
         self._last = None if begun_from is None else begun_from.manifest
 
     @property
@@ -136,7 +138,8 @@ class SnapshotCoordinator:
     @property
     def _may_begin(self) -> bool:
         """No snapshot follows the one with the result of the job, nor the last one of a stop."""
-        return self._machine.phase is machine.SnapshotPhase.IDLE and self._job_machine.stop in OPEN
+        is_idle = self._machine.phase is machine.SnapshotPhase.IDLE
+        return is_idle and self._job_machine.stop in OPEN and not self.is_held
 
     def ask(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
         """Request a snapshot of everything read by now, and with ``copy_to`` a copy of it there."""

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import ray
 
+from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import JobEnded, MalstromError, PeerError
 from malstrom_py.events import NodeFailed
@@ -34,7 +35,7 @@ from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.ray.cluster import room_now
 from malstrom_py.workers.ray.driver_commits import DriverTask, DriverTasks, commit_in_driver
-from malstrom_py.workers.ray.job_config import JobSetup, log_as, unpack_plan
+from malstrom_py.workers.ray.job_config import JobSetup, log_as, pack_plan, unpack_plan
 from malstrom_py.workers.ray.node_watch import NodeWatch
 from malstrom_py.workers.ray.ray_workers import RayWorkers
 from malstrom_py.workers.ray.worker_handle import WorkerProcesses
@@ -42,6 +43,7 @@ from malstrom_py.workers.reports.error_transfer import pack_error
 from malstrom_py.workers.reports.event_log import EventImage
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.runtime.hot_reload import HotReload
 from malstrom_py.workers.runtime.job_run import JobRun
 from malstrom_py.workers.runtime.job_thread import run_to_end
 from malstrom_py.workers.runtime.supervisor import RestartBudget, Supervisor, wait_out
@@ -103,10 +105,23 @@ class CoordinatorJournal:
         died = self.entry.died_at_s if died_at_s is None else (*self.entry.died_at_s, died_at_s)
         self._write(restarts=self.entry.restarts + 1, died_at_s=died)
 
+    def reloaded(self, plan: bytes) -> None:
+        """Record the plan with the code of a reload."""
+        if self._kept:
+            _store()._internal_kv_put(self._key + b"-plan", plan, namespace=_NAMESPACE)
+
+    def read_plan(self) -> bytes | None:
+        """Return the plan of the last confirmed reload, if there was one."""
+        plan: bytes | None = (
+            _store()._internal_kv_get(self._key + b"-plan", namespace=_NAMESPACE) if self._kept else None
+        )
+        return plan
+
     def forget(self) -> None:
         """Delete the journal: the job has ended."""
         if self._kept:
-            _store()._internal_kv_del(self._key, namespace=_NAMESPACE)
+            for key in (self._key, self._key + b"-plan"):
+                _store()._internal_kv_del(key, namespace=_NAMESPACE)
 
     def _write(self, **changes: Any) -> None:
         with self._lock:
@@ -123,6 +138,18 @@ def _store() -> Any:
     from ray.experimental import internal_kv
 
     return internal_kv
+
+
+class PersistentReload(HotReload):
+    """The plan of a job on Ray. A coordinator that replaces this one finds the code of a confirmed reload."""
+
+    def __init__(self, plan: Plan, journal: CoordinatorJournal) -> None:
+        super().__init__(plan, by_value=True)
+        self._journal = journal
+
+    def confirm(self) -> None:
+        super().confirm()
+        self._journal.reloaded(pack_plan(self.plan))
 
 
 ANSWERS: Final = 64
@@ -260,8 +287,8 @@ class CoordinatorActor:
         setup, journal, failures = self._setup, self._journal, RestartBudget(self._setup.restart)
         if self._follows:
             self._follow(failures, clock)
-        plan = unpack_plan(setup.plan, setup.job)
-
+        plan = unpack_plan(journal.read_plan() or setup.plan, setup.job)
+        reloads = PersistentReload(plan, journal)
         keeping, entry = setup.keeping, journal.entry
         if keeping is not None:
             keeping = replace(
@@ -270,8 +297,6 @@ class CoordinatorActor:
 
         def make(again: bool, workers: int | None) -> JobRun[RayWorkers]:
             nonlocal keeping
-            if again:
-                journal.restarted()
             again = again or journal.entry.has_begun
             wanted = journal.entry.workers or workers or setup.workers
             size = self._with_room(wanted) if again else wanted
@@ -282,6 +307,7 @@ class CoordinatorActor:
                 if finished and known is not None:
                     journal.finished(known.last)
             this = replace(setup, workers=size, keeping=keeping, watched=again)
+            plan = reloads.plan
             sinks = build_sinks(plan, clock)
             if keeping is not None:
                 sinks = commit_in_driver(sinks, self._tasks)
@@ -297,7 +323,16 @@ class CoordinatorActor:
             )
             return JobRun(plan, self._crew, clock, controls=self._controls)
 
-        return Supervisor(make, self._controls, setup.restart, clock, failures, at_end=self._processes.kill_kept)
+        return Supervisor(
+            make,
+            self._controls,
+            setup.restart,
+            clock,
+            failures,
+            restarted=journal.restarted,
+            at_end=self._processes.kill_kept,
+            reloads=reloads,
+        )
 
     def _follow(self, failures: RestartBudget, clock: SystemClock) -> None:
         """Continue after the death of an earlier coordinator. `PeerError` if too many have died."""

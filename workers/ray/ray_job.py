@@ -31,11 +31,20 @@ from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.ray.cluster import NAMESPACE, is_reachable, summarize_error
 from malstrom_py.workers.ray.coordinator_actor import PackedEnding
 from malstrom_py.workers.ray.driver_commits import DriverTaskRunner
-from malstrom_py.workers.reports.commands import Command, EventsCommand, Result, StatusCommand, StopCommand, WaitCommand
+from malstrom_py.workers.reports.commands import (
+    Command,
+    EventsCommand,
+    ReloadCommand,
+    Result,
+    StatusCommand,
+    StopCommand,
+    WaitCommand,
+)
 from malstrom_py.workers.reports.error_transfer import unpack_error
 from malstrom_py.workers.reports.event_log import EventCalls, EventImage, EventLog, EventPage, OnEvent
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, in_progress, still_running
 from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.runtime.hot_reload import texts_of
 from malstrom_py.workers.runtime.job_thread import print_notice
 from malstrom_py.workers.runtime.source_pinning import SourcePins
 
@@ -112,6 +121,7 @@ class OwnRayJob(RayJob):
         self._last = JobStatus(plan.job, "running", 0, "", RunResult(plan.job, {}, 0.0), None)
         self._ended: Future[JobOutcome] = Future()
         self._cluster = str(ray.get_runtime_context().gcs_address)
+        self._plan = plan
         self._log: EventLog | None = None
         self._has_log = threading.Event()
         self._calls: EventCalls | None = None
@@ -148,6 +158,9 @@ class OwnRayJob(RayJob):
                 return (
                     self._ended.result().stopped(drain=command.drain, kept=self._kept) if self._ended.done() else None
                 )
+            case ReloadCommand():
+                # The files of the user are here; the coordinator may run on another machine.
+                return self._forwarded(structs.replace(command, texts=texts_of(self._plan, command.step)))
             case WaitCommand():
                 return self._awaited(command.timeout_s, "run").result()
             case _:

@@ -8,7 +8,7 @@ import msgspec
 
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.reports.event_log import EventPage
-from malstrom_py.workers.reports.job_status import WORKERS_MAX, JobOutcome, JobStatus, RescaleReport
+from malstrom_py.workers.reports.job_status import WORKERS_MAX, JobOutcome, JobStatus, ReloadReport, RescaleReport
 from malstrom_py.workers.reports.result import RunResult
 
 TIMEOUT_S_MAX: Final = 1e8
@@ -95,9 +95,27 @@ class EventsCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     what = "asked for its events"
 
 
-Command = StatusCommand | RescaleCommand | SnapshotCommand | StopCommand | WaitCommand | EventsCommand
+class ReloadCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="reload"):
+    """Import the module of ``step`` again, and give it back if the job fails within ``probation_s``. ``texts``: the
+    content of its files, by path, where the job cannot read them. The result follows when that time is over.
+    """
 
-Result = JobStatus | RescaleReport | SnapshotId | RunResult | EventPage | None
+    step: Annotated[str, msgspec.Meta(max_length=64)]
+    probation_s: Seconds
+    timeout_s: Seconds
+    texts: dict[str, str] = {}
+
+    operation = "reload"
+
+    @property
+    def what(self) -> str:
+        """The command as a participle, for errors."""
+        return f"given new code for step {self.step!r}"
+
+
+Command = StatusCommand | RescaleCommand | SnapshotCommand | StopCommand | WaitCommand | EventsCommand | ReloadCommand
+
+Result = JobStatus | RescaleReport | ReloadReport | SnapshotId | RunResult | EventPage | None
 """The result of a command. None: it was executed and has no result."""
 
 

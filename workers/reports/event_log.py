@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from malstrom_py.errors import MalstromError, PlanError
 from malstrom_py.errors.text import describe_function
-from malstrom_py.events import AnyEvent, Ended, EventsMissed, InputClosed, NodeFailed, Stop, WorkerLeft
+from malstrom_py.events import AnyEvent, Ended, EventsMissed, InputClosed, NodeFailed, Reload, Stop, WorkerLeft
 
 KEPT_MAX: Final = 10_000
 """How many events a log keeps."""
@@ -61,8 +61,8 @@ class EventLog:
     """The events of a job. Any thread may call the methods.
 
     >>> log = EventLog()
-    >>> log.emit(InputClosed("readings"))
-    >>> log.emit(InputClosed("readings"))
+    >>> log.emit(InputClosed("readings")), log.emit(InputClosed("readings"))
+    (True, False)
     >>> log.page(0).events
     [InputClosed(id='readings')]
     """
@@ -77,7 +77,7 @@ class EventLog:
         self._closed: set[str] = set()
         self._has_ended = False
         self._waiting: list[tuple[int, Future[EventPage]]] = []
-        self._failures: list[NodeFailed] = []
+        self._news: list[NodeFailed | Reload] = []
 
     def emit(self, event: AnyEvent) -> bool:
         """Append ``event``, and return whether it is new: an input is closed once. Nothing follows `Ended`."""
@@ -88,8 +88,8 @@ class EventLog:
                 if event.id in self._closed:
                     return False
                 self._closed.add(event.id)
-            if isinstance(event, NodeFailed):
-                self._failures.append(event)
+            if isinstance(event, NodeFailed | Reload):
+                self._news.append(event)
             self._has_ended = isinstance(event, Ended)
             self._events.append(event)
             if len(self._events) > self._kept_max:
@@ -100,11 +100,11 @@ class EventLog:
             future.set_result(page)
         return True
 
-    def new_failures(self) -> list[NodeFailed]:
-        """Return the failures since the last call: the workers of the next run are notified of them."""
+    def news(self) -> list[NodeFailed | Reload]:
+        """Return what happened between runs since the last call: the workers of the next run are notified of it."""
         with self._lock:
-            failures, self._failures = self._failures, []
-            return failures
+            news, self._news = self._news, []
+            return news
 
     @property
     def image(self) -> EventImage:

@@ -31,12 +31,14 @@ _OPERATIONS: Final[Mapping[str, str]] = {
     "rescale": "has not been rescaled within {} s; the rescale continues",
     "snapshot": "has not completed a snapshot within {} s; the snapshot continues",
     "savepoint": "has not completed the savepoint within {} s; it continues",
+    "reload": "has not completed the reload within {} s; it continues",
     "stop": "has not stopped within {} s; it is still being stopped",
 }
 
 
 def in_progress(job: str, operation: str, timeout_s: float) -> OperationInProgress:
-    """Return the error of a timed-out wait for ``operation`` ("run", "rescale", "snapshot", "savepoint" or "stop").
+    """Return the error of a timed-out wait for ``operation`` ("run", "rescale", "snapshot", "savepoint",
+    "reload" or "stop").
 
     >>> print(in_progress("flights", "rescale", 5))
     job 'flights' has not been rescaled within 5 s; the rescale continues: see status(), or allow more with timeout_s=
@@ -75,6 +77,30 @@ class RescaleReport:
     superseded_by: int | None = None
     keys: int = 0
     bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadReport:
+    """A reload that has been confirmed.
+
+    ``step``: the requested one. ``modules``: which were imported again; all steps of the job with functions of them
+    have the new code. ``snapshot``: the cut at which the code changed, on every worker. ``pause_s``: for how long no
+    worker processed records after that snapshot, in seconds.
+
+    >>> print(ReloadReport("total", ("shop",), "20261122T042242123456Z-1a2b3c4d", 0.05))
+    step total has the new code of shop since snapshot 20261122T042242123456Z-1a2b3c4d, after a pause of 0.05 s
+    """
+
+    step: str
+    modules: tuple[str, ...]
+    snapshot: str
+    pause_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"step {self.step} has the new code of {', '.join(self.modules)} since snapshot {self.snapshot}, after a "
+            f"pause of {self.pause_s:.2f} s"
+        )
 
 
 @dataclass(frozen=True, slots=True)

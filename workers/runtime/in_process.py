@@ -32,6 +32,7 @@ from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.event_log import OnEvent, check_on_event
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.runtime.hot_reload import HotReload
 from malstrom_py.workers.runtime.interrupts import PlannedStop
 from malstrom_py.workers.runtime.job_handle import JobHandle
 from malstrom_py.workers.runtime.job_run import JobRun
@@ -160,14 +161,14 @@ class InProcess:
         clock = WakefulClock(controls) if type(self._clock) is SystemClock else self._clock
         warn_of_captured(plan)
         warn_of_reading_again(plan, self._keeping)
-        keeping, crew = self._keeping, None
+        keeping, crew, reloads = self._keeping, None, HotReload(plan)
 
         def make(again: bool, workers: int | None) -> JobRun[LocalWorkers]:
             nonlocal keeping, crew
             if again and crew is not None:
                 keeping = begun_again(keeping, crew.snapshots, finished=crew.kept is not None)
             crew = local_run(
-                plan,
+                reloads.plan,
                 workers=workers or self._workers,
                 batching=self._batching,
                 clock=clock,
@@ -175,9 +176,9 @@ class InProcess:
                 checks=self._checks,
                 log=controls.events,
             )
-            return JobRun(plan, crew, clock, controls=controls, progress=progress)
+            return JobRun(reloads.plan, crew, clock, controls=controls, progress=progress)
 
-        return Supervisor(make, controls, self._restart, clock)
+        return Supervisor(make, controls, self._restart, clock, reloads=reloads)
 
     def run_plan(
         self,

@@ -10,12 +10,14 @@ from typing import Any, Final, Literal, Protocol, overload
 from malstrom_py.errors import JobNotFound, MalstromError, PlanError
 from malstrom_py.events import AnyEvent
 from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.validation import check_name
 from malstrom_py.workers.control.client import find
 from malstrom_py.workers.reports.commands import (
     TIMEOUT_S_MAX,
     URI_MAX,
     Command,
     EventsCommand,
+    ReloadCommand,
     RescaleCommand,
     SnapshotCommand,
     StatusCommand,
@@ -24,7 +26,7 @@ from malstrom_py.workers.reports.commands import (
 )
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.event_log import EventPage, read_events
-from malstrom_py.workers.reports.job_status import JobStatus, RescaleReport, check_size
+from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport, check_size
 from malstrom_py.workers.reports.result import RunResult
 
 TIMEOUT_S: Final = 120.0
@@ -151,6 +153,26 @@ class JobHandle:
         place = uri if _SCHEME.match(uri) else str(Path(uri).expanduser().resolve())
         made: SnapshotId = self._ask(SnapshotCommand(place, _seconds(timeout_s)))
         return made
+
+    def reload(self, step: str, *, probation_s: float = 2.0, timeout_s: float = TIMEOUT_S) -> ReloadReport:
+        """Replace the code of ``step`` in the running job: import its module again.
+
+        The module is imported first. Then the job makes a snapshot, which is the cut on all workers, and continues from
+        it with the new code; ``migrate=`` of the new step is applied to its state. If the job fails within
+        ``probation_s``, all workers go back to that snapshot and the code before. Records are processed exactly once
+        in either case. All steps with functions of the module get the new code; sources and sinks stay.
+
+        Raises:
+            ReloadError: the code was not replaced: the module cannot be imported, the graph of the job has changed, a
+                migration or the new code has failed. The job continues with the code that it had.
+            SnapshotError: the job runs without ``snapshots=``.
+            OperationInProgress: it takes longer than ``timeout_s`` and continues; or the job is being stopped, or is
+                reloading a step.
+            JobEnded: the job has ended, before or during the call.
+        """
+        check_name(step, "step")
+        report: ReloadReport = self._ask(ReloadCommand(step, _seconds(probation_s), _seconds(timeout_s)))
+        return report
 
     def status(self, *, timeout_s: float = 5.0) -> JobStatus:
         """Return the status of the job, immediately unless a function of the job keeps its thread busy.

@@ -15,6 +15,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.errors import JobEnded
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.coordinator import Coordinator, G
+from malstrom_py.workers.coordinator.reloading import Trial
 from malstrom_py.workers.coordinator.snapshot_coordinator import result_in
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.interrupts import Interrupts
@@ -46,6 +47,9 @@ class JobRun(Generic[G]):
         self._pins = SourcePins(plan, clock)
         self.has_begun = False
         """Whether it has got as far as to take over the job."""
+        self.trial: Trial | None = None
+        """The reload whose code this run tries; no snapshot begins before `passed` was called."""
+        self.passed: Callable[[], None] = lambda: None
         self._enter("opening")
 
     def execute(self, until: Callable[[Coordinator[G]], bool] | None = None, until_s: float | None = None) -> RunResult:
@@ -123,17 +127,38 @@ class JobRun(Generic[G]):
     def _loop(self, until: Callable[[Coordinator[G]], bool] | None, until_s: float | None) -> None:
         crew, clock, controls, progress = self._crew, self._clock, self._controls, self._progress
         controls.loop()
+        if self.trial is not None:
+            self._hold_snapshots(held=True)
+            self.trial.begin(clock.monotonic_s())
         while not crew.finished:
             if controls.pending:
                 controls.obey(crew, self.result)
-            crew.step(until_s=until_s)
+            if self.trial is not None:
+                self._try(self.trial)
+            crew.step(until_s=until_s if self.trial is None else self.trial.until_s)
             self._interrupts.check()
             if progress is not None and progress.due(clock.monotonic_s()):
                 progress.show(self.result())
             if (until is not None and until(crew)) or (until_s is not None and clock.monotonic_s() >= until_s):
                 return
+        if self.trial is not None:
+            self._pass()
         if progress is not None:
             progress.show(self.result())
+
+    def _try(self, trial: Trial) -> None:
+        if trial.until_s is not None and self._clock.monotonic_s() >= trial.until_s:
+            self._pass()
+
+    def _pass(self) -> None:
+        """End the trial: the new code has proved itself, or has processed all input."""
+        self.trial = None
+        self._hold_snapshots(held=False)
+        self.passed()
+
+    def _hold_snapshots(self, *, held: bool) -> None:
+        if self._crew.snapshotting is not None:
+            self._crew.snapshotting.is_held = held
 
     def _undo(self, error: BaseException) -> None:
         """Close the workers and discard uncommitted output; add failures of that as notes to ``error``."""

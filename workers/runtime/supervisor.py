@@ -15,11 +15,14 @@ from math import isfinite
 from typing import Final, Generic, Literal, Protocol, TypeVar
 
 from malstrom_py.clock import Clock
-from malstrom_py.errors import JobEnded, MalstromError, PlanError
-from malstrom_py.events import Restarting
+from malstrom_py.errors import JobEnded, MalstromError, PlanError, ReloadError
+from malstrom_py.events import Error, Reload, Restarting
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
-from malstrom_py.workers.coordinator.job_events import public_text
+from malstrom_py.workers.coordinator.job_events import is_stop, public_text
+from malstrom_py.workers.coordinator.reloading import ReloadDue, Trial
+from malstrom_py.workers.reports.job_status import ReloadReport
 from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.runtime.hot_reload import HotReload
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,9 @@ class SupervisedRun(Protocol):
         """The number of workers that the run had, or was rescaling to."""
         ...
 
+    trial: Trial | None
+    passed: Callable[[], None]
+
     def execute(self) -> RunResult: ...
 
     def result(self) -> RunResult: ...
@@ -131,7 +137,7 @@ class Supervisor(Generic[R]):
 
     ``make(again, workers)`` makes a run. ``again``: an earlier run claimed the job, so this one resumes from its last
     snapshot; ``workers``: the number of workers, None for the user's. ``failures``: earlier failures, which count.
-    ``at_end`` is called when no run follows.
+    ``restarted`` is called before a restart, ``at_end`` when no run follows. ``reloads``: imports code again.
     """
 
     def __init__(
@@ -141,14 +147,18 @@ class Supervisor(Generic[R]):
         restart: Restart,
         clock: Clock,
         failures: RestartBudget | None = None,
+        restarted: Callable[[], None] = lambda: None,
         at_end: Callable[[], None] = lambda: None,
+        reloads: HotReload | None = None,
     ) -> None:
         self._make = make
         self._controls = controls
         self._restart = restart
         self._failures = failures or RestartBudget(restart)
         self._clock = clock
+        self._restarted = restarted
         self._at_end = at_end
+        self._reloads = controls.reloads = reloads
         self._again = False
         self.restarts = 0
         self.now = make(False, None)
@@ -159,12 +169,19 @@ class Supervisor(Generic[R]):
             while True:
                 try:
                     result = self.now.execute()
+                except ReloadDue as due:
+                    self._change_code(due.trial)
+                    continue
                 except Exception as error:
+                    if self.now.trial is not None and not is_stop(error):
+                        self._roll_back(self.now.trial, error)
+                        continue
                     self._wait_or_raise(error)
                 else:
                     if not self._starts_again(result):
                         return result
                 self.restarts += 1
+                self._restarted()
                 self.now = self._make(self._again, self.now.workers)
         finally:
             self._at_end()
@@ -172,6 +189,44 @@ class Supervisor(Generic[R]):
     def result(self) -> RunResult:
         """Return the counts of the current run so far."""
         return self.now.result()
+
+    def _change_code(self, trial: Trial) -> None:
+        """Make the next run, from the snapshot of the cut, with the new code."""
+        assert self._reloads is not None
+        self._reloads.install(trial.prepared)
+        self._controls.events.emit(Reload(trial.command.step, trial.snapshot))
+        self._next_run(trial)
+
+    def _roll_back(self, trial: Trial, error: Exception) -> None:
+        """Make the next run, from the snapshot of the cut, with the former code."""
+        assert self._reloads is not None
+        self._reloads.roll_back()
+        failure = ReloadError(
+            f"step {trial.command.step!r} was not reloaded, because its new code has failed. The job continues from "
+            f"snapshot {trial.snapshot} with the code that it had. The failure: {public_text(error)}",
+            step=trial.command.step,
+        )
+        failure.__cause__ = error
+        _LOG.warning("job %s: %s", self._controls.job, failure)
+        self._controls.events.emit(Error(str(failure)))
+        self._next_run(None)
+        self._controls.tried(failure)
+
+    def _next_run(self, trial: Trial | None) -> None:
+        run = self.now
+        self._controls.recover(run.result(), run.workers, times=0)
+        self._again = True
+        self.now = self._make(True, run.workers)
+        self.now.trial, self.now.passed = trial, self._passed(trial)
+
+    def _passed(self, trial: Trial | None) -> Callable[[], None]:
+        def passed() -> None:
+            if trial is not None and self._reloads is not None:
+                self._reloads.confirm()
+                modules = tuple(sorted(trial.prepared.modules))
+                self._controls.tried(ReloadReport(trial.command.step, modules, trial.snapshot, trial.pause_s))
+
+        return passed
 
     def _starts_again(self, result: RunResult) -> bool:
         """Pause after a finished run, and return whether another follows."""

@@ -36,7 +36,15 @@ from malstrom_py.workers.simulator.random_schedule import (
     ScheduledSnapshot,
 )
 from malstrom_py.workers.simulator.simulated_snapshots import SimulatedCommits, SimulatedSnapshots
-from malstrom_py.workers.transport.messages import COORDINATOR, Connected, Content, Message, WorkerOrder, WorkerReply
+from malstrom_py.workers.transport.messages import (
+    COORDINATOR,
+    Connected,
+    Content,
+    Message,
+    Notice,
+    WorkerOrder,
+    WorkerReply,
+)
 
 _TICKS_S: Final = (0.001, 0.01, 0.2)
 _TICK: Final = 0.02
@@ -152,10 +160,11 @@ class SimulatedWorkers(LocalWorkers):
         except Exception as error:
             blame(error, number)
             raise
-        if not done and not outgoing and worker.at_rest:
+        messages = self._without_notices(outgoing)
+        if not done and not messages and worker.at_rest:
             self._resting.add(number)
         self._take_cut(worker)
-        self._carry(number, outgoing)
+        self._carry(number, messages)
         self._coverage.stepped(worker)
         worker.check()
 
@@ -194,6 +203,12 @@ class SimulatedWorkers(LocalWorkers):
             return False
         return True
 
+    def _without_notices(self, outgoing: Sequence[Message]) -> Sequence[Message]:
+        """Pass notices for the events of the job to the coordinator; they are no part of the schedule."""
+        notices = [content for _, content in outgoing if isinstance(content, Notice)]
+        self._arrived += notices
+        return [message for message in outgoing if not isinstance(message[1], Notice)] if notices else outgoing
+
     def _drop(self, receiver: int, content: Content) -> None:
         if not isinstance(content, Frame):
             self._coverage.hit("stale letter dropped")  # letters come from handles that name an incarnation
@@ -218,7 +233,7 @@ class SimulatedWorkers(LocalWorkers):
 
     def _carry(self, sender: int, messages: Iterable[Message]) -> None:
         for receiver, content in messages:
-            if isinstance(content, WorkerReply):
+            if isinstance(content, WorkerReply | Notice):
                 self._arrived.append(content)
                 continue
             way: Hashable = ("letters", sender, receiver)

@@ -70,7 +70,7 @@ def test_a_near_miss_is_told_with_what_was_meant(name: str, meant: str) -> None:
         hooks_of(with_hook(name), "totals")
 
 
-@pytest.mark.parametrize("name", ["on_start", "on_close"])
+@pytest.mark.parametrize("name", ["on_shutdown", "on_close"])
 def test_a_hook_that_is_not_there_yet_is_told_with_those_that_are(name: str) -> None:
     with pytest.raises(PlanError, match=rf"'totals'.*{name} is not a hook of this step; there are on_data, on_batch"):
         hooks_of(with_hook(name), "totals")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from malstrom_py.errors import (
@@ -17,6 +19,7 @@ from malstrom_py.errors import (
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
+from malstrom_py.workers.coordinator.reloading import Trial
 from malstrom_py.workers.reports.job_status import SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.supervisor import Restart, Supervisor
@@ -31,6 +34,8 @@ class Played:
         self._ends = ends
         self.has_begun = has_begun
         self.workers = 3
+        self.trial: Trial | None = None
+        self.passed: Callable[[], None] = lambda: None
 
     def execute(self) -> RunResult:
         end = self._ends.pop(0)

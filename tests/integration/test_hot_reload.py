@@ -1,0 +1,332 @@
+"""Hot reload: the code of a step is replaced at one cut, and a failure leaves code, state and output as they were."""
+
+from __future__ import annotations
+
+import random
+import sys
+import textwrap
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import events
+from malstrom_py.workers.runtime.hot_reload import HotReload, watched_files
+from tests.lives import check_lives
+
+SHOP = """
+import time
+from dataclasses import dataclass
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+
+out = sinks.Memory()
+
+
+def numbers(part, start):
+    number = start
+    while LIMIT is None or number < LIMIT:
+        yield number
+        number += 1
+        if number % 50 == 0 and LIMIT is None:
+            time.sleep(0.002)
+
+
+LIMIT = None
+
+
+@dataclass
+class Count:
+    n: int = 0
+
+
+def total(key, number, state):
+    return {"key": key, "seen": state.n + 1, "by": 1}, Count(state.n + 1)
+
+
+class Twice(mp.KeyedLogic):
+    def __init__(self, factor=2):
+        self.factor = factor
+
+    def on_data(self, message, key_state, output):
+        output.send(message)
+        return (key_state or 0) + self.factor
+
+
+def key_of(number):
+    return number % 20
+
+
+def make():
+    job = mp.Job("shop")
+    keyed = job.source("in", sources.Generator(numbers, parts=2)).key_by("key", key_of)
+    keyed.stateful_op("twice", Twice(3)).stateful_map("total", total, default=Count).sink("out", out)
+    return job
+"""
+
+
+class Shop:
+    """The module of a job, whose file a test changes."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path = folder / f"{name}.py"
+        self.write()
+        self.module = __import__(name)
+
+    def write(self, *changes: tuple[str, str]) -> None:
+        text = SHOP
+        for before, after in changes:
+            assert before in text
+            text = text.replace(before, after)
+        self.path.write_text(text)
+
+    @property
+    def items(self) -> list[dict[str, int]]:
+        items: list[dict[str, int]] = self.module.out.items
+        return items
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    name = f"shop{abs(hash(str(tmp_path)))}"
+    monkeypatch.syspath_prepend(tmp_path)
+    yield Shop(tmp_path, name)
+    sys.modules.pop(name, None)
+
+
+NEW = ('"by": 1', '"by": 2')
+WRONG = ("    return {", "    raise ValueError\n    return {")
+
+
+def started(shop: Shop, tmp_path: Path, **options: Any) -> mp.JobHandle:
+    snapshots = mp.Snapshots(tmp_path / "kept", interval_s=0.1)
+    return mp.InProcess(2, snapshots=snapshots, **options).start(shop.module.make(), control=False)
+
+
+def check(rows: list[dict[str, int]]) -> dict[int, list[int]]:
+    """Check that each record was processed once and in order, and return the versions of the code by key."""
+    seen, by = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+    for row in rows:
+        seen[row["key"]].append(row["seen"])
+        by[row["key"]].append(row["by"])
+    assert all(values == list(range(1, len(values) + 1)) for values in seen.values())
+    return by
+
+
+def ended(handle: mp.JobHandle, *, sources: str = "in") -> list[events.AnyEvent]:
+    handle.stop(drain=True, timeout_s=60)
+    seen = list(handle.events())
+    check_lives(seen, sources=[sources])
+    return seen
+
+
+def test_all_workers_have_the_new_code_from_one_cut_on_and_no_record_is_lost(shop: Shop, tmp_path: Path) -> None:
+    handle = started(shop, tmp_path)
+    handle.snapshot()
+    shop.write(NEW)
+    report = handle.reload("total", probation_s=0.1)
+    assert (report.step, report.modules) == ("total", (shop.module.__name__,))
+    handle.snapshot()
+    seen = ended(handle)
+    versions = check(shop.items)
+    assert all(set(by) == {1, 2} and by == sorted(by) for by in versions.values())
+    assert events.Reload("total", report.snapshot) in seen
+    assert sum(isinstance(event, events.Stop) and event.cause is events.StopCause.RELOAD for event in seen) == 2
+    assert handle.status().restarts == 0
+
+
+def test_new_code_that_fails_on_trial_is_rolled_back_on_all_workers(shop: Shop, tmp_path: Path) -> None:
+    handle = started(shop, tmp_path)
+    handle.snapshot()
+    shop.write(WRONG)
+    with pytest.raises(mp.ReloadError, match=r"'total' was not reloaded, because its new code has failed") as refused:
+        handle.reload("total", probation_s=5)
+    assert isinstance(refused.value.__cause__, mp.OperatorError)
+    handle.snapshot()
+    shop.write(NEW)
+    handle.reload("total", probation_s=0.1)  # it can be tried again
+    seen = ended(handle)
+    check(shop.items)
+    assert events.Error(str(refused.value)) in seen
+    assert handle.status().restarts == 0  # that is no failure of the job
+
+
+def test_what_cannot_be_imported_leaves_the_job_running(shop: Shop, tmp_path: Path) -> None:
+    handle = started(shop, tmp_path)
+    before = sys.modules[shop.module.__name__]
+    for wrong, why in (("(", "SyntaxError"), ("import no_such_module_here", "ModuleNotFoundError"), ("1 / 0", "Zero")):
+        shop.path.write_text(wrong)
+        with pytest.raises(mp.ReloadError, match=why) as refused:
+            handle.reload("total")
+        assert "The job continues unchanged" in str(refused.value)
+    assert sys.modules[shop.module.__name__] is before
+    seen = ended(handle)
+    check(shop.items)
+    assert not [event for event in seen if isinstance(event, events.Reload)]
+    assert sum(isinstance(event, events.Error) for event in seen) == 3
+
+
+def test_plain_state_is_migrated(shop: Shop, tmp_path: Path) -> None:
+    plain = ("default=Count", "default=int"), ("Count(state.n + 1)", "state + 1"), ("state.n + 1", "state + 1")
+    shop.write(*plain)
+    shop.module = _imported_again(shop)
+    handle = started(shop, tmp_path)
+    handle.snapshot()
+    shop.write(
+        ("default=Count", "default=dict, migrate=as_dict"),
+        ("Count(state.n + 1)", '{"n": state["n"] + 1}'),
+        ("state.n + 1", 'state["n"] + 1'),
+        NEW,
+        ("def key_of", 'def as_dict(key, state):\n    return {"n": state}\n\n\ndef key_of'),
+        ("    return job\n", "    return job\n\n\njob = make()\n"),
+    )
+    handle.reload("total", probation_s=0.1)
+    handle.snapshot()
+    ended(handle)
+    assert all(set(by) == {1, 2} for by in check(shop.items).values())
+
+
+def _imported_again(shop: Shop) -> ModuleType:
+    del sys.modules[shop.module.__name__]
+    return __import__(shop.module.__name__)
+
+
+def test_a_migration_that_fails_gives_back_code_and_state(shop: Shop, tmp_path: Path) -> None:
+    handle = started(shop, tmp_path)
+    handle.snapshot()
+    shop.write(
+        ("default=Count)", "default=Count, migrate=wrong)"),
+        NEW,
+        ("def key_of", "def wrong(key, state):\n    return 1 / 0\n\n\ndef key_of"),
+        ("    return job\n", "    return job\n\n\njob = make()\n"),
+    )
+    with pytest.raises(mp.ReloadError, match="ZeroDivisionError in wrong at"):
+        handle.reload("total", probation_s=5)
+    ended(handle)
+    assert {by for versions in check(shop.items).values() for by in versions} == {1}
+
+
+def test_reloads_at_any_moment_beside_rescales_lose_nothing(shop: Shop, tmp_path: Path) -> None:
+    rng = random.Random(7)
+    handle = started(shop, tmp_path)
+    for version in range(2, 6):
+        handle.rescale(rng.randint(1, 3), wait=rng.random() < 0.5)
+        time.sleep(rng.random() * 0.05)
+        shop.write(WRONG if version % 3 == 0 else ('"by": 1', f'"by": {version}'))
+        try:
+            handle.reload("total", probation_s=rng.choice((0.0, 0.05)))
+        except mp.ReloadError:
+            assert version % 3 == 0
+    ended(handle)
+    for by in check(shop.items).values():
+        assert by == sorted(by)
+
+
+def test_a_job_that_ends_on_trial_has_passed_it(shop: Shop, tmp_path: Path) -> None:
+    handle = started(shop, tmp_path)
+    handle.snapshot()
+    shop.write(NEW)
+    reports: list[mp.ReloadReport] = []
+    waiting = threading.Thread(target=lambda: reports.append(handle.reload("total", probation_s=50)))
+    waiting.start()
+    reader = handle.events()
+    while not isinstance(next(reader), events.Reload):
+        pass
+    handle.stop(drain=True, timeout_s=30)
+    waiting.join(30)
+    assert [report.step for report in reports] == ["total"]
+    assert all(set(by) <= {1, 2} for by in check(shop.items).values())
+
+
+def test_a_reload_needs_snapshots_a_step_and_one_at_a_time(shop: Shop, tmp_path: Path) -> None:
+    bare = mp.InProcess().start(shop.module.make(), control=False)
+    with pytest.raises(mp.SnapshotError, match="runs without snapshots"):
+        bare.reload("total")
+    bare.stop()
+    handle = started(shop, tmp_path)
+    with pytest.raises(mp.PlanError, match=r"no step 'totals': its steps are 'in', 'key', 'twice', 'total', 'out'"):
+        handle.reload("totals")
+    with pytest.raises(mp.PlanError, match="name"):
+        handle.reload("no name")
+    with pytest.raises(mp.ReloadError, match="'out' cannot be reloaded: it has no function or class of a module"):
+        handle.reload("out")
+    handle.stop(drain=True)
+
+
+# The new plan.
+
+
+def prepared(shop: Shop, step: str, *changes: tuple[str, str], plan: mp.Plan | None = None) -> mp.Plan:
+    shop.write(*changes)
+    new: mp.Plan = HotReload(plan or shop.module.make().plan()).prepare(step, {}).plan
+    return new
+
+
+def keywords(plan: mp.Plan, step: str) -> dict[str, Any]:
+    factory: Any = plan.steps[plan.rank(step)].factory
+    return dict(factory.keywords)
+
+
+def test_functions_classes_and_objects_of_the_module_are_exchanged_and_ends_stay(shop: Shop) -> None:
+    plan = shop.module.make().plan()
+    new = prepared(shop, "total", NEW, ("+ self.factor", "+ 10 * self.factor"), plan=plan)
+    assert keywords(new, "total")["fn"]("k", 1, shop.module.Count(0))[0]["by"] == 2
+    assert keywords(new, "total")["default"] is not shop.module.Count
+    assert keywords(new, "key")["fn"] is not shop.module.key_of
+    logic = keywords(new, "twice")["logic"]
+    assert logic.factor == 3  # as it was made
+    assert type(logic) is not shop.module.Twice
+    assert type(keywords(plan, "twice")["logic"]) is shop.module.Twice
+    assert keywords(new, "out")["sink"] is shop.module.out
+    assert keywords(new, "in")["source"] is keywords(plan, "in")["source"]
+
+
+def test_a_lambda_is_found_where_the_module_keeps_the_job_or_the_command_line_knows_who_makes_it(shop: Shop) -> None:
+    shop.write(('stateful_map("total", total', 'stateful_map("total", lambda k, n, s: (n, s)'))
+    module = _imported_again(shop)
+    job = module.make()
+    with pytest.raises(mp.ReloadError, match=r"has no make.<locals>.<lambda> at its top level"):
+        prepared(shop, "total", plan=job.plan())
+    job.made_by = f"{module.__name__}:make"
+    other = ('stateful_map("total", total', 'stateful_map("total", lambda k, n, s: (9, s)')
+    changed = prepared(shop, "total", other, plan=job.plan())
+    assert keywords(changed, "total")["fn"]("k", 1, 0) == (9, 0)
+    assert changed.made_by == job.made_by
+    assert keywords(changed, "out")["sink"] is module.out
+
+
+def test_another_graph_is_refused(shop: Shop) -> None:
+    kept = ("    return job\n", "    return job\n\n\njob = make()\n")
+    with pytest.raises(mp.ReloadError, match=r"the graph of the job has changed \(twice, total, more\)"):
+        prepared(shop, "total", kept, ('stateful_op("twice", Twice(3))', 'map("more", lambda n: n)'))
+    with pytest.raises(mp.ReloadError, match="already has a step"):
+        prepared(shop, "total", kept, ('stateful_op("twice"', 'stateful_op("key"'))
+
+
+def test_a_name_that_is_gone_is_refused(shop: Shop) -> None:
+    with pytest.raises(mp.ReloadError, match="has no total at its top level"):
+        prepared(shop, "total", ("def total(", "def sums("), ('map("total", total', 'map("total", sums'))
+
+
+def test_the_program_itself_cannot_be_imported_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shop.module.total, "__module__", "__main__")
+    with pytest.raises(mp.ReloadError, match="in the program itself"):
+        HotReload(shop.module.make().plan()).prepare("total", {})
+
+
+def test_the_text_of_a_file_may_be_given(shop: Shop) -> None:
+    plan = shop.module.make().plan()
+    text = textwrap.dedent(SHOP).replace(*NEW)
+    new = HotReload(plan).prepare("total", {str(shop.path): text}).plan
+    assert keywords(new, "total")["fn"]("k", 1, shop.module.Count(0))[0]["by"] == 2
+
+
+def test_the_files_of_a_job_are_found(shop: Shop) -> None:
+    assert watched_files(shop.module.make().plan()) == {str(shop.path): "key"}

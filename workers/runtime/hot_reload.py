@@ -1,0 +1,332 @@
+"""Reloads the code of a step: imports its module again, and makes the plan of the job with what the module has now.
+
+Rule: nothing is changed before the new plan is complete, and `roll_back` restores everything. The new plan is the job
+that the module makes again, where it holds that job; else the present plan with the module's functions and classes of
+the same names. Sources and sinks stay the objects that they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.util
+import linecache
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from malstrom_py.builder.job import Job
+from malstrom_py.builder.plan import Plan, Step
+from malstrom_py.errors import MalstromError, PlanError, ReloadError
+from malstrom_py.errors.text import PACKAGE_FOLDERS, describe_error
+
+_INSTALLED: Final = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, "<frozen")
+_DEPTH_MAX: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """A plan with the code of ``modules`` as imported again, which `HotReload.install` puts into use."""
+
+    step: str
+    plan: Plan
+    modules: Mapping[str, types.ModuleType]
+
+
+class HotReload:
+    """The plan of a running job, and its replacement. ``by_value``: plans are sent to other processes, with the code of
+    reloaded modules, because a process that imports them may find other files.
+    """
+
+    def __init__(self, plan: Plan, *, by_value: bool = False) -> None:
+        self.plan = plan
+        self._by_value = by_value
+        self._before: tuple[Plan, dict[str, types.ModuleType | None]] | None = None
+
+    def prepare(self, step: str, texts: Mapping[str, str]) -> Reloaded:
+        """Import the module of ``step`` again, and return the plan with its code. ``texts``: the content of files, by
+        path; other files are read.
+
+        Raises:
+            PlanError: there is no such step.
+            ReloadError: its functions are of no module, or the module cannot be imported, or has another graph.
+        """
+        files = files_of(self.plan, step)
+        new: dict[str, types.ModuleType] = {}
+        former = {name: sys.modules.get(name) for name in files}
+        try:
+            for name, path in files.items():
+                new[name] = sys.modules[name] = _imported(step, name, path, texts.get(path))
+            plan = _made_again(self.plan, new, step) or _with_functions(self.plan, new, step)
+        finally:
+            _restore(former)
+        return Reloaded(step, plan, new)
+
+    def install(self, reloaded: Reloaded) -> None:
+        """Use the new plan, and the new modules in this process."""
+        self._before = self.plan, {name: sys.modules.get(name) for name in reloaded.modules}
+        self.plan = reloaded.plan
+        sys.modules.update(reloaded.modules)
+        self._send_by_value(reloaded.modules)
+
+    def confirm(self) -> None:
+        """Keep the new plan."""
+        self._before = None
+
+    def roll_back(self) -> None:
+        """Use the former plan and the former modules again."""
+        assert self._before is not None
+        (self.plan, former), self._before = self._before, None
+        _restore(former)
+        self._send_by_value(former)
+
+    def _send_by_value(self, modules: Mapping[str, types.ModuleType | None]) -> None:
+        if not self._by_value:
+            return
+        import cloudpickle
+
+        for module in modules.values():
+            if module is not None:
+                cloudpickle.register_pickle_by_value(module)
+
+
+def files_of(plan: Plan, step: str) -> dict[str, str]:
+    """Return the modules of the functions and classes of ``step``: name -> path of the file.
+
+    Raises: PlanError: there is no such step. ReloadError: it has none that can be imported again.
+    """
+    found = next((one for one in plan.steps if one.name == step), None)
+    if found is None:
+        names = ", ".join(repr(one.name) for one in plan.steps)
+        raise PlanError(f"job {plan.job!r} has no step {step!r}: its steps are {names}")
+    files = {name: path for part in _parts(_given(found)) for name, path in _place(part)}
+    if "__main__" in files:
+        raise ReloadError(
+            f"step {step!r} cannot be reloaded: its functions are in the program itself ({files['__main__']}), which "
+            f"cannot be imported again while it runs. Move them to a module, or start the job by `malstrom run`",
+            step=step,
+        )
+    if not files:
+        raise ReloadError(
+            f"step {step!r} cannot be reloaded: it has no function or class of a module of yours",
+            step=step,
+        )
+    return files
+
+
+def watched_files(plan: Plan) -> dict[str, str]:
+    """Return the files of the functions of ``plan`` that can be reloaded: path -> one of its steps."""
+    files: dict[str, str] = {}
+    for step in plan.steps:
+        for part in _parts(_given(step)):
+            for name, path in _place(part):
+                if name != "__main__":
+                    files.setdefault(path, step.name)
+    return files
+
+
+def texts_of(plan: Plan, step: str) -> dict[str, str]:
+    """Return the files of ``step`` as this process reads them, by path; without those that it cannot read."""
+    texts: dict[str, str] = {}
+    for path in files_of(plan, step).values():
+        if Path(path).is_file():
+            texts[path] = Path(path).read_text()
+    return texts
+
+
+def _imported(step: str, name: str, path: str, text: str | None) -> types.ModuleType:
+    """Execute ``text``, or the file at ``path``, as module ``name``."""
+    try:
+        source = Path(path).read_text() if text is None else text
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses look their module up
+        linecache.checkcache(path)
+        exec(compile(source, path, "exec"), module.__dict__)
+    except Exception as error:
+        what = str(error) if isinstance(error, MalstromError | OSError) else describe_error(error)
+        raise ReloadError(
+            f"step {step!r} was not reloaded: importing {name} ({path}) again failed: {what}. The job continues "
+            f"unchanged",
+            step=step,
+        ) from error
+    return module
+
+
+def _made_again(plan: Plan, modules: Mapping[str, types.ModuleType], step: str) -> Plan | None:
+    """Return the plan of the job that a module makes again; None if no module holds the job."""
+    job = _job_in(plan, modules, step)
+    if job is None:
+        return None
+    try:
+        new = job.plan()
+    except PlanError as error:
+        raise _refused(step, str(error)) from error
+    former = {one.name: one for one in plan.steps}
+    _check_graph(plan, new, step)
+    return replace(new, made_by=plan.made_by, steps=tuple(_with_ends(one, former[one.name]) for one in new.steps))
+
+
+def _job_in(plan: Plan, modules: Mapping[str, types.ModuleType], step: str) -> Job | None:
+    module, _, name = plan.made_by.rpartition(":")
+    made = getattr(modules.get(module), name, None) if name else None
+    if callable(made):
+        try:
+            made = made()
+        except Exception as error:
+            what = str(error) if isinstance(error, MalstromError) else describe_error(error)
+            raise _refused(step, f"{plan.made_by} failed: {what}") from error
+    given = [made, *(value for one in modules.values() for value in vars(one).values())]
+    return next((job for job in given if isinstance(job, Job) and job.name == plan.job), None)
+
+
+def _check_graph(plan: Plan, new: Plan, step: str) -> None:
+    def graph(of: Plan) -> dict[str, Any]:
+        return {one.name: (one.kind, one.inputs, one.ports, one.traits.unit, one.traits.region) for one in of.steps}
+
+    before, now = graph(plan), graph(new)
+    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    if changed or plan.slots != new.slots:
+        raise _refused(
+            step,
+            f"the graph of the job has changed ({', '.join(changed) or 'slots'}). Stop the job and start it again: it "
+            f"resumes from its snapshot",
+        )
+
+
+def _refused(step: str, why: str) -> ReloadError:
+    return ReloadError(f"step {step!r} was not reloaded: {why}. The job continues unchanged", step=step)
+
+
+def _with_ends(new: Step, former: Step) -> Step:
+    """Return ``new`` with the source or sink of ``former``."""
+    if not isinstance(new.factory, functools.partial) or not isinstance(former.factory, functools.partial):
+        return new
+    ends = {name: value for name, value in former.factory.keywords.items() if name in {"source", "sink"}}
+    if not ends:
+        return new
+    return replace(new, factory=functools.partial(new.factory.func, *new.factory.args, **new.factory.keywords | ends))
+
+
+def _with_functions(plan: Plan, modules: Mapping[str, types.ModuleType], step: str) -> Plan:
+    """Return ``plan`` with the functions and classes of ``modules``, by their names."""
+    steps = []
+    for one in plan.steps:
+        exchange = _Exchange(modules, step, keeps=one.name != step)
+        factory = one.factory if one.kind in {"source", "sink"} else exchange.of(one.factory)
+        migration, initial = exchange.of(one.migration), exchange.of(one.initial)
+        steps.append(replace(one, factory=factory, migration=migration, initial=initial))
+    exchange = _Exchange(modules, step, keeps=True)
+    return replace(plan, steps=tuple(steps), types=plan.types.exchanged(exchange.of))
+
+
+class _Exchange:
+    """Exchanges functions, classes and objects of ``modules`` inside the values of steps.
+
+    ``keeps``: what a module does not have at its top level stays as it is; else that is an error.
+    """
+
+    def __init__(self, modules: Mapping[str, types.ModuleType], step: str, *, keeps: bool) -> None:
+        self._modules = modules
+        self._step = step
+        self._keeps = keeps
+
+    def of(self, value: Any, depth: int = _DEPTH_MAX) -> Any:
+        """Return ``value`` with the new functions and classes."""
+        if depth == 0:
+            return value
+        if isinstance(value, types.FunctionType | type):
+            return self._new(value) if value.__module__ in self._modules else value
+        if isinstance(value, functools.partial):
+            keywords = {name: self.of(one, depth - 1) for name, one in value.keywords.items()}
+            arguments = [self.of(one, depth - 1) for one in value.args]
+            return functools.partial(self.of(value.func, depth - 1), *arguments, **keywords)
+        if isinstance(value, types.MethodType):
+            return getattr(self.of(value.__self__, depth - 1), value.__name__)
+        if type(value) in {tuple, list}:
+            return type(value)(self.of(one, depth - 1) for one in value)
+        if type(value) is dict:
+            return {key: self.of(one, depth - 1) for key, one in value.items()}
+        return self._object(value, depth)
+
+    def _object(self, value: Any, depth: int) -> Any:
+        """Exchange inside an object: one of ours is made again, one of the user's class gets the new class."""
+        kind = type(value)
+        if kind.__module__ in self._modules:
+            made = copy.copy(value)
+            made.__class__ = self._new(kind)
+            return made
+        if kind.__module__.startswith("malstrom_py.") and is_dataclass(value) and not isinstance(value, type):
+            given = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+            changed = {name: new for name, one in given.items() if (new := self.of(one, depth - 1)) is not one}
+            return replace(value, **changed) if changed else value
+        return value
+
+    def _new(self, former: Any) -> Any:
+        found: Any = self._modules[former.__module__]
+        for part in former.__qualname__.split("."):
+            found = None if part == "<locals>" else getattr(found, part, None)
+        if not callable(found):
+            if self._keeps:
+                return former
+            raise _refused(
+                self._step,
+                f"{former.__module__} has no {former.__qualname__} at its top level. Define it there with def or "
+                f"class, or keep the job in a variable of that module",
+            )
+        return found
+
+
+def _given(step: Step) -> Sequence[Any]:
+    """Return what the user gave for ``step``."""
+    keywords = step.factory.keywords if isinstance(step.factory, functools.partial) else {}
+    given = [value for name, value in keywords.items() if name not in {"source", "sink"}]
+    return [*given, step.migration, step.initial]
+
+
+def _parts(value: Any, depth: int = _DEPTH_MAX) -> Iterator[Any]:
+    """Iterate over the functions, classes and objects inside ``value``."""
+    if depth == 0:
+        return
+    inner: Sequence[Any] = ()
+    if isinstance(value, functools.partial):
+        inner = [value.func, *value.args, *value.keywords.values()]
+    elif isinstance(value, types.MethodType):
+        inner = [value.__self__]
+    elif isinstance(value, list | tuple):
+        inner = list(value)
+    elif type(value) is dict:
+        inner = list(value.values())
+    elif is_dataclass(value) and not isinstance(value, type) and type(value).__module__.startswith("malstrom_py."):
+        inner = [getattr(value, field.name, None) for field in fields(value)]
+    else:
+        yield value
+    for one in inner:
+        yield from _parts(one, depth - 1)
+
+
+def _place(part: Any) -> Iterator[tuple[str, str]]:
+    """Return the module of a user's function, class or object, and its file."""
+    kind = part if isinstance(part, types.FunctionType | type) else type(part)
+    name = str(getattr(kind, "__module__", None) or "")
+    if isinstance(kind, types.FunctionType):
+        path = kind.__code__.co_filename
+    else:
+        module = sys.modules.get(name)
+        methods = [one for one in vars(kind).values() if isinstance(one, types.FunctionType)]
+        path = str(getattr(module, "__file__", None) or (methods[0].__code__.co_filename if methods else ""))
+    if path.endswith(".py") and not path.startswith((*PACKAGE_FOLDERS, *_INSTALLED)):
+        yield name, path
+
+
+def _restore(modules: Mapping[str, types.ModuleType | None]) -> None:
+    for name, module in modules.items():
+        if module is None:
+            sys.modules.pop(name, None)
+        else:
+            sys.modules[name] = module
