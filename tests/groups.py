@@ -23,6 +23,7 @@ GROUPS: Final = {
         "tests/integration/spark/test_source_on_ray.py",
         "tests/integration/test_demo_ray.py",
         "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/ray.md]",
+        "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/debugging.md]",
     ),
     "spark": (
         "tests/integration/spark/",

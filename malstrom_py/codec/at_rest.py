@@ -403,7 +403,7 @@ def _decode_run(head: bytes, forms: Sequence[bytes], types: TypeTable, limits: L
         values.append(unpacker.unpack())
         if unpacker.tell() != end:
             raise NotDecodable("it ends at the wrong byte")
-    if reader.open_marks or any(type(value) is _Mark for value in values):
+    if reader.open_marks or _Mark in set(map(type, values)):
         raise NotDecodable("a mark is at a place where none is allowed")
     return values
 

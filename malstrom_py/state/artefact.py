@@ -471,10 +471,15 @@ class KeyedEntry(NamedTuple):
     times: Times
 
 
-def slots_in(
+_TOGETHER: Final = 8192
+"""About how many keys are decoded together."""
+
+
+def runs_in(
     chain: Sequence[bytes], codec: Codec, *, slots: Collection[int] | None = None, step: str = ""
-) -> Iterator[SlotImage]:
-    """Yield the slots of a worker's chain, a full artefact and its deltas, ascending; only ``slots``, if given.
+) -> Iterator[tuple[list[tuple[int, int]], SlotImage]]:
+    """Yield the slots of a worker's chain, a full artefact and its deltas, ascending, several together; only ``slots``,
+    if given: each slot of the run with its number of keys, and the run as the image of its first slot.
 
     Raises:
         SnapshotError: the artefacts are not such a chain, or are damaged.
@@ -482,15 +487,38 @@ def slots_in(
     """
     opened = opened_chain(chain)
     wanted = {slot for one in opened for slot in one.blocks}
-    for slot in sorted(wanted if slots is None else wanted.intersection(slots)):
+    sizes: list[tuple[int, int]] = []
+    names: list[bytes] = []
+    entries: list[bytes] = []
+    order = sorted(wanted if slots is None else wanted.intersection(slots))
+    for slot in order:
         found = newest(opened, slot)
-        keys = codec.decode_each_at_rest(list(found), step=step)
+        sizes.append((slot, len(found)))
+        names += found
+        entries += found.values()
+        if len(names) < _TOGETHER and slot != order[-1]:
+            continue
+        keys = codec.decode_each_at_rest(names, step=step)
         try:
             set(keys)
         except TypeError as error:
             raise decode_error("a key in it cannot be hashed", step=step) from error
-        values, times = decoded_entries(codec, keys, list(found.values()), step=step)
-        yield SlotImage(slot, keys, values, times)
+        values, times = decoded_entries(codec, keys, entries, step=step)
+        yield sizes, SlotImage(sizes[0][0], keys, values, times)
+        sizes, names, entries = [], [], []
+
+
+def slots_in(
+    chain: Sequence[bytes], codec: Codec, *, slots: Collection[int] | None = None, step: str = ""
+) -> Iterator[SlotImage]:
+    """Yield the slots of a worker's chain, one by one: see `runs_in`."""
+    for sizes, run in runs_in(chain, codec, slots=slots, step=step):
+        start = 0
+        for slot, size in sizes:
+            keys, values = run.keys[start : start + size], run.values[start : start + size]
+            start += size
+            times = {key: run.times[key] for key in keys if key in run.times} if run.times else {}
+            yield SlotImage(slot, keys, values, times)
 
 
 def entries_in(

@@ -30,7 +30,7 @@ from malstrom_py.state.artefact import (
     encoded_entries,
     entries_in,
     opened_chain,
-    slots_in,
+    runs_in,
 )
 from malstrom_py.state.change_log import Changes, SlotsOf
 from malstrom_py.state.column_image import ColumnImage, states_of, storable
@@ -365,7 +365,7 @@ class KeyedState:
             columns = columns_in(opened, slots)
             if columns is not None and self._take_in_columns(columns, "restored from two workers"):
                 return installed, opened[-1].note
-        for image in slots_in(chain, self._codec, slots=slots, step=self.step):
+        for _, image in runs_in(chain, self._codec, slots=slots, step=self.step):
             if len(set(image.keys)) != len(image.keys):
                 raise SnapshotError(f"step {self.step!r}: the state to restore is damaged: it has a key twice")
             taken = image if migrate is None else _migrated(image, migrate)

@@ -155,7 +155,7 @@ def test_new_code_that_fails_on_trial_is_rolled_back_on_all_workers(shop: Shop, 
     seen = ended(handle)
     check(shop.items)
     assert events.Error(str(refused.value)) in seen
-    assert handle.status().restarts == 0  # that is no failure of the job
+    assert handle.status().restarts == 0  # that is not a failure of the job
 
 
 def test_what_cannot_be_imported_leaves_the_job_running(shop: Shop, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ EVERY = [
     errors.FencedError("another start has taken over"),
     errors.CodecError("a key of type set", step="a", key=("k", 1), type_name="set"),
     errors.CaptureError("a recording is damaged"),
+    errors.ReloadError("its module cannot be imported", step="a"),
     errors.PeerError("a gap"),
     errors.DeadlineError("closing took longer", wait="closing", deadline_s=5.0),
     errors.ControlError("no answer", job="a"),

@@ -363,6 +363,11 @@ class CommandQueue:
         """Whether a stop was requested."""
         return self._drain is not None
 
+    @property
+    def wants_reload(self) -> bool:
+        """Whether a reload waits for the next run."""
+        return any(asked.command.operation == "reload" for asked in self._asked)
+
     def refuse_if_stopped(self) -> None:
         """Raise `JobEnded` if the job is stopped without drain: a run must not start or commit."""
         self.refuse_if_abandoned()

@@ -14,7 +14,7 @@ import json
 import logging
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -143,8 +143,8 @@ def _store() -> Any:
 class PersistentReload(HotReload):
     """The plan of a job on Ray. A coordinator that replaces this one finds the code of a confirmed reload."""
 
-    def __init__(self, plan: Plan, journal: CoordinatorJournal) -> None:
-        super().__init__(plan, by_value=True)
+    def __init__(self, plan: Plan, journal: CoordinatorJournal, files: Mapping[str, str]) -> None:
+        super().__init__(plan, by_value=True, files=files)
         self._journal = journal
 
     def confirm(self) -> None:
@@ -288,7 +288,7 @@ class CoordinatorActor:
         if self._follows:
             self._follow(failures, clock)
         plan = unpack_plan(journal.read_plan() or setup.plan, setup.job)
-        reloads = PersistentReload(plan, journal)
+        reloads = PersistentReload(plan, journal, setup.files)
         keeping, entry = setup.keeping, journal.entry
         if keeping is not None:
             keeping = replace(

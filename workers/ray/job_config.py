@@ -138,7 +138,7 @@ class JobSetup:
 
     ``keeping``: how the job keeps snapshots, None without; ``restart``: the restart policy. ``incarnation``: the number
     of this start, for a job without snapshots. ``outlives``: the job outlives its driver. ``watched``: workers keep
-    black boxes.
+    black boxes. ``files``: the modules of the user's functions -> their files, for a reload.
     """
 
     job: str
@@ -155,3 +155,4 @@ class JobSetup:
     restart: Restart = NEVER
     outlives: bool = False
     watched: bool = False
+    files: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)

@@ -158,9 +158,6 @@ class OwnRayJob(RayJob):
                 return (
                     self._ended.result().stopped(drain=command.drain, kept=self._kept) if self._ended.done() else None
                 )
-            case ReloadCommand():
-                # The files of the user are here; the coordinator may run on another machine.
-                return self._forwarded(structs.replace(command, texts=texts_of(self._plan, command.step)))
             case WaitCommand():
                 return self._awaited(command.timeout_s, "run").result()
             case _:
@@ -174,6 +171,8 @@ class OwnRayJob(RayJob):
     def _forwarded(self, command: Command) -> Result:
         """Let the coordinator execute ``command``; of a job that has ended the driver itself knows the status."""
         if self._log is None:
+            if isinstance(command, ReloadCommand):  # the user's files are here; the coordinator may be elsewhere
+                command = structs.replace(command, texts=texts_of(self._plan, command.step))
             try:
                 return super().ask(command)
             except JobEnded:

@@ -30,6 +30,7 @@ from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.event_log import OnEvent, check_on_event
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.runtime.hot_reload import modules_of
 from malstrom_py.workers.runtime.in_process import check_job, refuse_in_coroutine
 from malstrom_py.workers.runtime.interrupts import PlannedStop
 from malstrom_py.workers.runtime.job_handle import JobHandle, RunningJob, search_cluster
@@ -306,6 +307,7 @@ class RayRuntime:
             keeping=self._keeping,
             restart=self._restart,
             outlives=self._detached,
+            files=modules_of(plan),
         )
         actor = start_coordinator(setup, detached=self._detached)
         try:

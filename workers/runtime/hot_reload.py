@@ -39,11 +39,13 @@ class Reloaded:
 
 class HotReload:
     """The plan of a running job, and its replacement. ``by_value``: plans are sent to other processes, with the code of
-    reloaded modules, because a process that imports them may find other files.
+    reloaded modules, because a process that imports them may find other files. ``files``: module -> path, for functions
+    that have come by value themselves.
     """
 
-    def __init__(self, plan: Plan, *, by_value: bool = False) -> None:
+    def __init__(self, plan: Plan, *, by_value: bool = False, files: Mapping[str, str] | None = None) -> None:
         self.plan = plan
+        self._files = files or {}
         self._by_value = by_value
         self._before: tuple[Plan, dict[str, types.ModuleType | None]] | None = None
 
@@ -55,7 +57,7 @@ class HotReload:
             PlanError: there is no such step.
             ReloadError: its functions are of no module, or the module cannot be imported, or has another graph.
         """
-        files = files_of(self.plan, step)
+        files = files_of(self.plan, step, self._files)
         new: dict[str, types.ModuleType] = {}
         former = {name: sys.modules.get(name) for name in files}
         try:
@@ -94,8 +96,8 @@ class HotReload:
                 cloudpickle.register_pickle_by_value(module)
 
 
-def files_of(plan: Plan, step: str) -> dict[str, str]:
-    """Return the modules of the functions and classes of ``step``: name -> path of the file.
+def files_of(plan: Plan, step: str, known: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the modules of the functions and classes of ``step``: name -> path of the file. ``known``: more of these.
 
     Raises: PlanError: there is no such step. ReloadError: it has none that can be imported again.
     """
@@ -103,7 +105,7 @@ def files_of(plan: Plan, step: str) -> dict[str, str]:
     if found is None:
         names = ", ".join(repr(one.name) for one in plan.steps)
         raise PlanError(f"job {plan.job!r} has no step {step!r}: its steps are {names}")
-    files = {name: path for part in _parts(_given(found)) for name, path in _place(part)}
+    files = {name: path for part in _parts(_given(found)) for name, path in _place(part, known or {})}
     if "__main__" in files:
         raise ReloadError(
             f"step {step!r} cannot be reloaded: its functions are in the program itself ({files['__main__']}), which "
@@ -123,10 +125,15 @@ def watched_files(plan: Plan) -> dict[str, str]:
     files: dict[str, str] = {}
     for step in plan.steps:
         for part in _parts(_given(step)):
-            for name, path in _place(part):
+            for name, path in _place(part, {}):
                 if name != "__main__":
                     files.setdefault(path, step.name)
     return files
+
+
+def modules_of(plan: Plan) -> dict[str, str]:
+    """Return the modules of the functions of ``plan``: name -> path of the file."""
+    return {name: path for step in plan.steps for part in _parts(_given(step)) for name, path in _place(part, {})}
 
 
 def texts_of(plan: Plan, step: str) -> dict[str, str]:
@@ -310,7 +317,7 @@ def _parts(value: Any, depth: int = _DEPTH_MAX) -> Iterator[Any]:
         yield from _parts(one, depth - 1)
 
 
-def _place(part: Any) -> Iterator[tuple[str, str]]:
+def _place(part: Any, known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Return the module of a user's function, class or object, and its file."""
     kind = part if isinstance(part, types.FunctionType | type) else type(part)
     name = str(getattr(kind, "__module__", None) or "")
@@ -320,6 +327,8 @@ def _place(part: Any) -> Iterator[tuple[str, str]]:
         module = sys.modules.get(name)
         methods = [one for one in vars(kind).values() if isinstance(one, types.FunctionType)]
         path = str(getattr(module, "__file__", None) or (methods[0].__code__.co_filename if methods else ""))
+    if not path.endswith(".py"):
+        path = known.get(name, "")
     if path.endswith(".py") and not path.startswith((*PACKAGE_FOLDERS, *_INSTALLED)):
         yield name, path
 

@@ -271,9 +271,9 @@ class Supervisor(Generic[R]):
 
 
 def wait_out(pause_s: float, controls: CommandQueue, clock: Clock) -> None:
-    """Pause before a restart. A stop with drain ends the pause early; a stop without drain raises `JobEnded`."""
+    """Pause before a restart. A stop with drain and a reload end the pause; a stop without drain raises `JobEnded`."""
     until_s = clock.monotonic_s() + pause_s
     controls.refuse_if_stopped()
-    while (left_s := until_s - clock.monotonic_s()) > 0 and not controls.is_stopping:
+    while (left_s := until_s - clock.monotonic_s()) > 0 and not (controls.is_stopping or controls.wants_reload):
         clock.sleep_s(min(left_s, _NAP_S))
         controls.refuse_if_stopped()
