@@ -11,6 +11,7 @@ MalstromError
 │   └── FencedError      another start of this job has taken over: this one can no longer commit
 ├── CodecError           a key, value or state that cannot be encoded or hashed; names step and type
 ├── CaptureError         a captured stream is damaged, cannot be found, or cannot be written; names the stream
+├── ReloadError          the code of a step was not reloaded; the job continues with the code that it had
 ├── PeerError            another worker broke the rules of a channel, or is unreachable
 ├── DeadlineError        a wait exceeded its deadline; names the wait and the deadline
 ├── ControlError         a running job cannot be reached, or a command to it is malformed

@@ -235,7 +235,7 @@ def _with_functions(plan: Plan, modules: Mapping[str, types.ModuleType], step: s
 class _Exchange:
     """Exchanges functions, classes and objects of ``modules`` inside the values of steps.
 
-    ``keeps``: what a module does not have at its top level stays as it is; else that is an error.
+    ``keeps``: what a module does not have at its top level stays unchanged; else that is an error.
     """
 
     def __init__(self, modules: Mapping[str, types.ModuleType], step: str, *, keeps: bool) -> None:
