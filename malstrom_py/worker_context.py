@@ -29,11 +29,15 @@ WorkerId = NewType("WorkerId", int)
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """The job, the step and the worker for which a source or a sink is opened."""
+    """The job, the step and the worker for which a source or a sink is opened.
+
+    ``workers``: how many workers the job had when this one started, itself included.
+    """
 
     job: str
     step: str
     worker: WorkerId
+    workers: int = 1
 
 
 T = TypeVar("T")
@@ -212,6 +216,13 @@ def per_worker(factory: Callable[[], T], close: Callable[[T], object] | None = N
     return PerWorker(factory, close)
 
 
+def notice(event: Callable[[int], Any]) -> None:
+    """Emit ``event(worker)`` as an event of the job, where a worker runs this; else do nothing."""
+    resources = _CURRENT.get()
+    if resources is not None:
+        resources.notices.append(event(resources.worker))
+
+
 def close_all(closes: Iterable[Callable[[], object]]) -> None:
     """Call each of ``closes``, then raise the first error."""
     errors: list[Exception] = []
@@ -232,7 +243,9 @@ class Resources:
 
     def __init__(self, *, worker: int = 0, wake: threading.Event | None = None) -> None:
         self.wake = wake or threading.Event()
-        self._worker = worker
+        self.worker = worker
+        self.notices: list[Any] = []
+        """Events that functions on this worker have noticed."""
         self._tokens: list[Token[Resources | None]] = []
         # Coroutines call handles in the loop's thread, other functions in the worker's. A factory may call other
         # handles.
@@ -263,7 +276,7 @@ class Resources:
         """The worker's event loop, started at first use."""
         with self._lock:
             if self._loop is None:
-                self._loop = LoopThread(f"malstrom-worker-{self._worker}")
+                self._loop = LoopThread(f"malstrom-worker-{self.worker}")
             return self._loop
 
     def get(self, handle: PerWorker[Any]) -> Any:
@@ -317,7 +330,7 @@ class Resources:
     def _error(self, handle: PerWorker[Any], what: str) -> OperatorError:
         where = describe_function(handle.factory)
         return OperatorError(
-            f"per_worker: the factory {where} {what} (on worker {self._worker}). Fix it, or what it connects to; no "
+            f"per_worker: the factory {where} {what} (on worker {self.worker}). Fix it, or what it connects to; no "
             f"record is the cause, so on_error= does not apply.",
             function=where,
             rule=PER_WORKER,

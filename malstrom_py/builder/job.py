@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
@@ -99,19 +100,26 @@ class Job:
         return StreamBuilder(self, ref, Traits())
 
     def replay_from(
-        self, name: str, target: object, recording: str | None = None, *, streams: Collection[int] | None = None
+        self,
+        name: str,
+        target: object,
+        recording: str | None = None,
+        *,
+        streams: Collection[int] | None = None,
+        since: int | datetime | None = None,
+        pace: float | None = None,
     ) -> Any:
         """Return the stream that `StreamBuilder.capture_into` recorded: its records, keys, timestamps and epochs.
 
         ``recording``: the name of the captured step, if several are at ``target``. ``streams``: the numbers of the
-        workers whose streams are replayed, by default all. The job may have any number of workers. Each key has its
-        records in their order; no record is late.
+        workers whose streams are replayed, by default all. ``since`` and ``pace``: as of `sources.Replay`. The job may
+        have any number of workers. Each key has its records in their order; no record is late.
 
         Raises:
             CaptureError: there is no such recording.
         """
         header = Recording(target, recording).header()
-        source = Replay(target, recording, streams=streams).restoring(self._types)
+        source = Replay(target, recording, streams=streams, since=since, pace=pace).restoring(self._types)
         stream: StreamBuilder[Any, Any] = self.source(name, source)
         traits = replace(stream.traits, unit=header.unit)
         ref = stream.ref

@@ -1,17 +1,20 @@
 """Capture and replay: record a stream with its event time, check the recording, and read it again.
 
 `StreamBuilder.capture_into` records, `Job.replay_from` and `sources.Replay` read. `check` examines a recording, `read`
-gives its contents, and `InMemory` keeps one in this process.
+gives its contents. A recording is in a `Folder`, `InMemory`, in an `ObjectStore`, or with a `Receiver`.
 """
 
 from malstrom_py.capture.check import Fault, Stats, check, read, stats
-from malstrom_py.capture.frames import Corrupt, End, Header, Moved, Progress, Snapshotted, Truncated
+from malstrom_py.capture.frames import Clock, Corrupt, End, Header, Moved, Progress, Snapshotted, Truncated
+from malstrom_py.capture.places import Folder, InMemory, ObjectStore, Place
 from malstrom_py.capture.progress import ProtocolError
-from malstrom_py.capture.recording import Folder, InMemory, Place, Recording
+from malstrom_py.capture.recording import Recording
+from malstrom_py.capture.socket import Receiver, Socket
 from malstrom_py.data.batch import Batch
 
 __all__ = [
     "Batch",
+    "Clock",
     "Corrupt",
     "End",
     "Fault",
@@ -19,11 +22,14 @@ __all__ = [
     "Header",
     "InMemory",
     "Moved",
+    "ObjectStore",
     "Place",
     "Progress",
     "ProtocolError",
+    "Receiver",
     "Recording",
     "Snapshotted",
+    "Socket",
     "Stats",
     "Truncated",
     "check",

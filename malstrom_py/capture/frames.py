@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Final
 from zlib import crc32
 
 import msgspec
+import xxhash
 
 from malstrom_py.codec import Codec
 from malstrom_py.codec.in_flight import ARROW, PICKLED, decode_arrow, decode_column, encode_arrow, pack_column
@@ -33,12 +34,15 @@ PAYLOAD_MAX: Final = 1 << 30
 
 _HEAD: Final = struct.Struct("<IBI")
 _CRC: Final = struct.Struct("<I")
+_SUM: Final = struct.Struct("<Q")
+_NS: Final = struct.Struct("<q")
 _ROWS: Final = struct.Struct("<BI")
 _COLUMN: Final = struct.Struct("<BQ")
 
 HEADER: Final = ord("H")
 BATCH: Final = ord("B")
 PROGRESS: Final = ord("P")
+CLOCK: Final = ord("C")
 MOVED: Final = ord("M")
 SNAPSHOT: Final = ord("S")
 END: Final = ord("E")
@@ -62,7 +66,8 @@ class Corrupt(CaptureError):
 class Header:
     """The first frame of each segment.
 
-    ``stream``: the name of the stream, one per writer. ``generation``: which start of the job captured it, from 1.
+    ``stream``: the name of the stream, one per writer. ``workers``: how many workers the job had when this one started.
+    ``generation``: which start of the job captured it, from 1.
     ``segment``: the number of the segment in its stream, from 0. ``unit``: of the timestamps, None on an untimed
     stream; ``epochs``: whether event time advances in it. ``schema``: names and types of the columns of the first
     batch, None if it had rows.
@@ -72,6 +77,7 @@ class Header:
     step: str
     stream: str
     worker: int
+    workers: int = 1
     generation: int = 1
     segment: int = 0
     keyed: bool = False
@@ -87,6 +93,13 @@ class Progress:
     """Changes of the times at which the stream may still send: each is (time, delta)."""
 
     updates: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The time at which what follows was captured, in ns since 1970, to the millisecond or so."""
+
+    ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +125,7 @@ class End:
     last: bool
 
 
-Content = Header | Batch | Progress | Moved | Snapshotted | End
+Content = Header | Batch | Progress | Clock | Moved | Snapshotted | End
 
 
 @dataclass(slots=True)
@@ -133,6 +146,7 @@ class SegmentWriter:
     codec: Codec
     rows: int = 0
     frames: int = field(default=0, init=False)
+    size: int = field(default=0, init=False)
 
     def batch(self, batch: Batch) -> None:
         """Write a batch. `CodecError` if a key or value cannot be stored."""
@@ -144,6 +158,11 @@ class SegmentWriter:
         """Write changes of the times held."""
         self._begin(None)
         self._frame(PROGRESS, msgspec.msgpack.encode(updates))
+
+    def clock(self, ns: int) -> None:
+        """Write the time."""
+        self._begin(None)
+        self._frame(CLOCK, _NS.pack(ns))
 
     def moved(self, version: int) -> None:
         """Write that keys have moved."""
@@ -172,6 +191,7 @@ class SegmentWriter:
     def _frame(self, kind: int, payload: bytes) -> None:
         self.write(frame(kind, payload))
         self.frames += 1
+        self.size += len(payload)
 
 
 def _names_and_types(batch: ColumnBatch) -> tuple[list[str], list[Any]]:
@@ -182,7 +202,7 @@ def _names_and_types(batch: ColumnBatch) -> tuple[list[str], list[Any]]:
 def frame(kind: int, payload: bytes) -> bytes:
     """Return the bytes of one frame."""
     start = struct.pack("<IB", len(payload), kind)
-    return b"".join((start, _CRC.pack(crc32(start)), payload, _CRC.pack(crc32(payload))))
+    return b"".join((start, _CRC.pack(crc32(start)), payload, _SUM.pack(xxhash.xxh3_64_intdigest(payload))))
 
 
 def encode(batch: Batch, codec: Codec, step: str) -> bytes:
@@ -268,6 +288,23 @@ def decode(payload: memoryview, codec: Codec) -> Batch:
     )
 
 
+def latest(payload: memoryview) -> int | None:
+    """Return the largest timestamp of a batch, without decoding the rest; None if it has none, or not as numbers."""
+    flags, rows = _ROWS.unpack_from(payload)
+    if not flags & _TIMED or not rows:
+        return None
+    at = _ROWS.size
+    if flags & _KEYED:
+        at += _COLUMN.size + _COLUMN.unpack_from(payload, at)[1]
+    tag, size = _COLUMN.unpack_from(payload, at)
+    data = payload[at + _COLUMN.size : at + _COLUMN.size + size]
+    if tag == ARROW:
+        import pyarrow.compute as pc
+
+        return int(pc.max(decode_arrow(data, rows).column(0).cast("int64")).as_py())
+    return max(decode_column(tag, data, rows)) if tag != _STORED else None
+
+
 def _decoded(tag: int, data: memoryview, rows: int, codec: Codec) -> Any:
     if tag == ARROW:
         return decode_arrow(data, rows)
@@ -309,13 +346,13 @@ def frames(file: BinaryIO, start: int = 0) -> Iterator[Frame]:
         size, kind, checksum = _HEAD.unpack(head)
         if crc32(head[:5]) != checksum or size > PAYLOAD_MAX:
             raise Corrupt(f"the head of the frame at byte {at:,} has changed")
-        body = file.read(size + _CRC.size)
-        if len(body) < size + _CRC.size:
+        body = file.read(size + _SUM.size)
+        if len(body) < size + _SUM.size:
             raise Truncated(f"it ends at byte {at + len(head) + len(body):,}, within a frame")
         payload = memoryview(body)[:size]
-        if crc32(payload) != _CRC.unpack_from(body, size)[0]:
+        if xxhash.xxh3_64_intdigest(payload) != _SUM.unpack_from(body, size)[0]:
             raise Corrupt(f"the frame at byte {at:,} has changed")
-        end = at + _HEAD.size + size + _CRC.size
+        end = at + _HEAD.size + size + _SUM.size
         yield Frame(kind, payload, at, end)
         at = end
         if kind == END:
@@ -370,6 +407,7 @@ _READERS: Final[dict[int, Callable[[memoryview, Codec], Content]]] = {
     HEADER: _read_header,
     BATCH: decode,
     PROGRESS: lambda payload, _: Progress(msgspec.msgpack.decode(payload, type=tuple[tuple[int, int], ...])),
+    CLOCK: lambda payload, _: Clock(*_NS.unpack(payload)),
     MOVED: lambda payload, _: Moved(msgspec.msgpack.decode(payload, type=int)),
     SNAPSHOT: lambda payload, _: Snapshotted(str(payload, "utf-8")),
     END: lambda payload, _: End(*msgspec.msgpack.decode(payload, type=tuple[int, int, bool])),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
-from malstrom_py.capture.frames import Frame, Moved, Progress, Truncated, content_of, frames
+from malstrom_py.capture.frames import BATCH, Clock, Frame, Moved, Progress, Truncated, content_of, frames, latest
 from malstrom_py.capture.progress import Held
 from malstrom_py.capture.recording import OPEN, Recording, Segment
 from malstrom_py.codec import Codec
@@ -24,13 +24,18 @@ from malstrom_py.errors import CaptureError
 class Cursor:
     """The reader of one stream, at a frame of a segment."""
 
-    def __init__(self, recording: Recording, name: str, segments: Sequence[Segment], codec: Codec) -> None:
+    def __init__(
+        self, recording: Recording, name: str, segments: Sequence[Segment], codec: Codec, since: int | None = None
+    ) -> None:
         if [segment.number for segment in segments] != list(range(len(segments))):
             raise CaptureError(f"stream {name!r} of recording {recording.step!r} lacks a segment")
         self.name = name
         self.era = (segments[0].generation, 0)
         self.held = Held()
         self.is_over = False
+        self.captured_ns = 0
+        """When the last batch was captured, in ns since 1970."""
+        self._since = since
         self._recording = recording
         self._segments = segments
         self._codec = codec
@@ -60,13 +65,17 @@ class Cursor:
             frame = self._frame(segment)
             if frame is None:
                 return None
-            content = content_of(frame, self._codec)
             self._at = frame.end
+            if self._since is not None and frame.kind == BATCH and (latest(frame.payload) or 0) < self._since:
+                return None
+            content = content_of(frame, self._codec)
             match content:
                 case Batch():
                     return content
                 case Progress():
                     self.held.update(content.updates)
+                case Clock():
+                    self.captured_ns = content.ns
                 case Moved():
                     self.era = (self.era[0], content.version)
         except CaptureError as error:
@@ -100,9 +109,13 @@ class Cursor:
 class Merge:
     """Reads streams of a recording in the order of the module's rules."""
 
-    def __init__(self, recording: Recording, streams: Sequence[tuple[int, str]], codec: Codec) -> None:
+    def __init__(
+        self, recording: Recording, streams: Sequence[tuple[int, str]], codec: Codec, since: int | None = None
+    ) -> None:
+        self.captured_ns = 0
+        """When the last batch was captured, in ns since 1970."""
         self._cursors = [
-            Cursor(recording, f"{generation}/{stream}", recording.streams[generation, stream], codec)
+            Cursor(recording, f"{generation}/{stream}", recording.streams[generation, stream], codec, since)
             for generation, stream in streams
         ]
         self.epoch = MIN_EPOCH
@@ -127,6 +140,7 @@ class Merge:
         """Return the next batch, or the epoch where it advances; None at the end of all streams."""
         while (cursor := self._lowest()) is not None:
             if (batch := cursor.take()) is not None:
+                self.captured_ns = cursor.captured_ns
                 return batch
             if (epoch := self._reached()) > self.epoch:
                 self.epoch = epoch

@@ -8,18 +8,15 @@ So a recording has each record once at any time, also before the job ends.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from io import BytesIO
-from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final
 
-from malstrom_py.capture.frames import Header, contents
+from malstrom_py.capture.frames import Clock, Header, contents
+from malstrom_py.capture.places import Place, place_of
 from malstrom_py.codec import Codec
-from malstrom_py.errors import CaptureError, PlanError
-from malstrom_py.local_files import local_path
+from malstrom_py.errors import CaptureError
 
 OPEN: Final = "open"
 CLOSED: Final = "closed-"
@@ -30,171 +27,6 @@ _NAME: Final = re.compile(
     r"(?P<state>open|capture|closed-[\w-]{1,64})"
 )
 _GENERATION: Final = re.compile(r"(?P<step>[\w-]{1,64})\.g(?P<generation>\d{6})\.begun")
-
-
-class Place(Protocol):
-    """Where segments are kept."""
-
-    def names(self) -> list[str]:
-        """Return the names of all segments, sorted."""
-        ...
-
-    def create(self, name: str) -> SegmentFile:
-        """Create a segment, which must not exist."""
-        ...
-
-    def read(self, name: str) -> BinaryIO:
-        """Open a segment. FileNotFoundError if there is none."""
-        ...
-
-    def rename(self, old: str, new: str) -> None:
-        """Rename a segment; nothing happens if that was done already."""
-        ...
-
-    def delete(self, name: str) -> None:
-        """Delete a segment, if it is there."""
-        ...
-
-
-class SegmentFile(Protocol):
-    """A segment that is being written: what was written is there for readers, also if the process dies."""
-
-    def write(self, data: bytes, /) -> object:
-        """Append ``data``."""
-        ...
-
-    def sync(self) -> None:
-        """Make what was written durable."""
-        ...
-
-    def close(self) -> None:
-        """Close it."""
-        ...
-
-
-class Folder:
-    """Segments as files in a local folder, which all workers share."""
-
-    def __init__(self, uri: str | os.PathLike[str]) -> None:
-        self.path = local_path(uri, "a capture")
-
-    def __repr__(self) -> str:
-        return f"Folder({str(self.path)!r})"
-
-    def names(self) -> list[str]:
-        try:
-            return sorted(entry.name for entry in self.path.iterdir())
-        except FileNotFoundError:
-            return []
-
-    def create(self, name: str) -> SegmentFile:
-        self.path.mkdir(parents=True, exist_ok=True)
-        return _File(self.path / name)
-
-    def read(self, name: str) -> BinaryIO:
-        return (self.path / name).open("rb")
-
-    def rename(self, old: str, new: str) -> None:
-        try:
-            (self.path / old).rename(self.path / new)
-        except FileNotFoundError:
-            if not (self.path / new).exists():
-                raise
-        _sync_folder(self.path)
-
-    def delete(self, name: str) -> None:
-        (self.path / name).unlink(missing_ok=True)
-
-
-class _File:
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("xb", buffering=0)
-
-    def write(self, data: bytes, /) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[self._file.write(view) :]
-
-    def sync(self) -> None:
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class InMemory:
-    """Segments in the memory of this process: for tests and notebooks, with runtimes that run in this process.
-
-    >>> InMemory().names()
-    []
-    """
-
-    def __init__(self) -> None:
-        self.segments: dict[str, bytearray] = {}
-
-    def __repr__(self) -> str:
-        return f"InMemory({len(self.segments)} segments)"
-
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        raise CaptureError(
-            "a capture in memory cannot go to another process: capture into a folder that all workers share"
-        )
-
-    def names(self) -> list[str]:
-        return sorted(self.segments)
-
-    def create(self, name: str) -> SegmentFile:
-        if name in self.segments:
-            raise FileExistsError(name)
-        return _Buffer(self.segments.setdefault(name, bytearray()))
-
-    def read(self, name: str) -> BinaryIO:
-        try:
-            return BytesIO(self.segments[name])
-        except KeyError:
-            raise FileNotFoundError(name) from None
-
-    def rename(self, old: str, new: str) -> None:
-        if old in self.segments:
-            self.segments[new] = self.segments.pop(old)
-
-    def delete(self, name: str) -> None:
-        self.segments.pop(name, None)
-
-
-class _Buffer:
-    def __init__(self, data: bytearray) -> None:
-        self._data = data
-
-    def write(self, data: bytes, /) -> None:
-        self._data += data
-
-    def sync(self) -> None:
-        """Memory needs none."""
-
-    def close(self) -> None:
-        """Memory needs none."""
-
-
-def place_of(target: object) -> Place:
-    """Return where ``target``, a URI or a place, keeps segments; `PlanError` for anything else."""
-    if isinstance(target, str | os.PathLike):
-        return Folder(target)
-    if missing := [name for name in ("names", "create", "read", "rename", "delete") if not hasattr(target, name)]:
-        raise PlanError(
-            f"a capture takes a folder, or an object with the methods of capture.Place; "
-            f"{type(target).__name__} has no {missing[0]}"
-        )
-    place: Place = target  # type: ignore[assignment]  # it has the methods
-    return place
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -307,6 +139,18 @@ class Recording:
                     if isinstance(content, Header):
                         return content
         raise CaptureError(f"recording {self.step!r} at {self.place!r} has no complete header: it was cut at its begin")
+
+    def began_ns(self, streams: Collection[tuple[int, str]]) -> int:
+        """Return when the first of ``streams`` was captured, in ns since 1970; 0 if they have no records."""
+        found = (self._first_clock(self.streams[stream]) for stream in streams)
+        return min((ns for ns in found if ns is not None), default=0)
+
+    def _first_clock(self, segments: Collection[Segment]) -> int | None:
+        for segment in segments:
+            for _, content in _until_damage(self.open(segment), Codec()):
+                if isinstance(content, Clock):
+                    return content.ns
+        return None
 
 
 def _job_of(place: Place, step: str) -> str | None:

@@ -72,14 +72,16 @@ class StepContext:
     """The context in which an operator is built on a worker.
 
     ``timed`` and ``keyed``: whether records have a timestamp and a key; None: it differs by record, as in a DAG.
-    ``inputs``: the steps that send to this one. ``check_keys`` raises `CodecError` if a key is not legal (F4).
-    ``warned``: the steps that have logged a warning about their function; workers of one process share it.
-    ``at_close``: functions to call when the worker closes, after a failure too; they must not raise.
+    ``workers``: how many workers the job had when this one started. ``inputs``: the steps that send to this one.
+    ``check_keys`` raises `CodecError` if a key is not legal (F4). ``warned``: the steps that have logged a warning
+    about their function; workers of one process share it. ``at_close``: functions to call when the worker closes, after
+    a failure too; they must not raise.
     """
 
     job: str
     step: str
     worker: int = 0
+    workers: int = 1
     inputs: tuple[str, ...] = ()
     on_error: OnError = "fail"
     dead_letter_port: int | None = None

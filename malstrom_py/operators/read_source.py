@@ -35,6 +35,7 @@ from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.batch_sizing import BatchSize
 from malstrom_py.operators.failures import ErrorPolicy
 from malstrom_py.sources.base import (
+    WAIT_MAX_S,
     GrowingSource,
     NarrowingSource,
     Part,
@@ -93,7 +94,6 @@ def check_parts(parts: Sequence[object], source: Source[Any], step: str) -> None
 
 
 _BACKOFF_MIN_S: Final = 0.001
-_BACKOFF_MAX_S: Final = 0.5
 _POLL_MAX_S: Final = 0.1
 
 ROWS_FIRST: Final = 4
@@ -144,11 +144,10 @@ class PartReader:
         self.quiet_since_s = None
 
     def delay(self, now_s: float, linger_s: float) -> float:
-        """Note that no records came: back off from ``linger_s``, doubling up to half a second.
-
-        Returns for how long no records have come: 0 at first.
-        """
-        self.wait_s = max(linger_s, min(max(self.wait_s * 2, _BACKOFF_MIN_S), _BACKOFF_MAX_S))
+        """Note that no records came: back off from ``linger_s``, doubling up to the limit of the part. Return for how
+        long no records have come: 0 at first."""
+        wait_s = min(max(self.wait_s * 2, _BACKOFF_MIN_S), getattr(self.source_part, "wait_max_s", WAIT_MAX_S))
+        self.wait_s = max(linger_s, wait_s)
         self.poll_at_s = now_s + self.wait_s
         if self.quiet_since_s is None:
             self.quiet_since_s = now_s

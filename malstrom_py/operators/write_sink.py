@@ -66,7 +66,7 @@ class WriteSink(Operator):
 
     def open(self) -> None:
         """Open this worker's writer."""
-        info = WorkerInfo(self.context.job, self.context.step, WorkerId(self.context.worker))
+        info = WorkerInfo(self.context.job, self.context.step, WorkerId(self.context.worker), self.context.workers)
         sink = self.sink
         with sink_errors(self.context.step, "could not be opened"):
             build = sink.open if isinstance(sink, TransactionalSink) else sink.build

@@ -9,27 +9,33 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 import msgspec
 
 from malstrom_py.capture.frames import Header, SegmentWriter, advance
+from malstrom_py.capture.places import Place, SegmentFile, place_of
 from malstrom_py.capture.recording import (
     CLOSED,
     COMMITTED,
     OPEN,
-    Place,
     Segment,
-    SegmentFile,
     begin,
     generation_of,
-    place_of,
 )
+from malstrom_py.clock import SystemClock
 from malstrom_py.codec import Codec, TypeTable
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.data.time import Unit
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.worker_context import WorkerInfo
+
+SEGMENT_BYTES: Final = 1 << 26
+"""A larger segment ends, and the next one begins."""
+
+TICK_NS: Final = 1_000_000
+"""How far apart the times in a recording are."""
 
 
 class Capture:
@@ -58,6 +64,7 @@ class Capture:
             stream=stream,
             worker=worker.worker,
             generation=generation,
+            workers=worker.workers,
         )
         return _CaptureWriter(self._place, header, Codec(self._types))
 
@@ -82,9 +89,20 @@ class _CaptureWriter:
         self._segment: SegmentWriter | None = None
         self._epoch = MIN_EPOCH
         self._version = 0
+        self._clock = SystemClock()
+        self._clock_ns = 0
+        self._full: list[str] = []
 
     def write(self, batch: Batch) -> None:
-        self._open().batch(batch)
+        segment, now_ns = self._open(), int(self._clock.now_s() * 1e9)
+        if now_ns - self._clock_ns >= TICK_NS:
+            self._clock_ns = now_ns
+            segment.clock(now_ns)
+        segment.batch(batch)
+        if segment.size >= SEGMENT_BYTES:
+            self._full.append(self._name(OPEN))
+            self._end()
+            self._header = replace(self._header, segment=self._header.segment + 1)
 
     def advanced(self, epoch: int) -> None:
         """Record that no record at or below ``epoch`` follows."""
@@ -99,15 +117,16 @@ class _CaptureWriter:
             self._version = version
 
     def pre_commit(self, context: CommitContext) -> bytes:
-        if self._segment is None or self._file is None:
-            return msgspec.msgpack.encode([])
-        self._segment.snapshot(context.snapshot)
-        opened = self._name(OPEN)
-        self._end()
-        closed = self._name(f"{CLOSED}{context.snapshot}")
-        self._place.rename(opened, closed)
-        self._header = replace(self._header, segment=self._header.segment + 1)
-        return msgspec.msgpack.encode([closed])
+        opened, self._full = self._full, []
+        if self._segment is not None:
+            self._segment.snapshot(context.snapshot)
+            opened.append(self._name(OPEN))
+            self._end()
+            self._header = replace(self._header, segment=self._header.segment + 1)
+        closed = [f"{name.removesuffix(OPEN)}{CLOSED}{context.snapshot}" for name in opened]
+        for old, new in zip(opened, closed, strict=True):
+            self._place.rename(old, new)
+        return msgspec.msgpack.encode(closed)
 
     def close(self) -> None:
         if self._segment is not None:
@@ -122,6 +141,7 @@ class _CaptureWriter:
 
     def _open(self) -> SegmentWriter:
         if self._segment is None:
+            self._clock_ns = 0
             self._file = self._place.create(self._name(OPEN))
             self._segment = SegmentWriter(self._file.write, self._header, self._codec)
         return self._segment

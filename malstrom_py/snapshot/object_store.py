@@ -88,6 +88,12 @@ class ObjectStore(Store):
         with self._naming_path(folder, "listed"):
             return sorted(found["path"] for page in self._store().list(folder or None) for found in page)
 
+    def rename(self, path: str, new: str) -> None:
+        """Copy ``path`` to ``new``, then remove it. FileNotFoundError: it does not exist."""
+        with self._naming_path(check_path(path), "renamed"):
+            self._store().copy(path, check_path(new))
+        self.delete(path)
+
     def delete(self, path: str) -> None:
         with self._naming_path(check_path(path), "removed"), contextlib.suppress(FileNotFoundError):
             self._store().delete(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NewType, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, NewType, Protocol, TypeVar, runtime_checkable
 
 from malstrom_py.worker_context import WorkerInfo
 
@@ -11,6 +11,9 @@ Part = NewType("Part", str)
 """The stable name of one part of a source, for instance a file's path."""
 
 V_co = TypeVar("V_co", covariant=True)
+
+WAIT_MAX_S: Final = 0.5
+"""The longest pause between two polls of a part without records."""
 
 
 class ArrowColumns(Protocol):
@@ -28,7 +31,10 @@ class ArrowColumns(Protocol):
 
 
 class SourcePart(Protocol[V_co]):
-    """One part while it is read. Its methods are called from one thread at a time."""
+    """One part while it is read. Its methods are called from one thread at a time.
+
+    Optional: ``wait_max_s``, the longest pause between two polls without records, in seconds; by default half a second.
+    """
 
     def poll(self, rows_max: int) -> Sequence[V_co] | ArrowColumns | None:
         """Return about ``rows_max`` next rows at most; None if there are none right now. Must not block.

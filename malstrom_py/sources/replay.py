@@ -7,25 +7,35 @@ each captured stream is a part.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from datetime import datetime
+from math import isfinite
+from typing import Any, Final
 
 from malstrom_py.capture.frames import MOVED, frames
 from malstrom_py.capture.merge import Merge
 from malstrom_py.capture.recording import Recording
+from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec, TypeTable
-from malstrom_py.data.batch import ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import Epoch
-from malstrom_py.errors import CaptureError
-from malstrom_py.sources.base import Part
+from malstrom_py.data.time import to_time
+from malstrom_py.errors import CaptureError, PlanError
+from malstrom_py.sources.base import WAIT_MAX_S, Part
 
 ALL = Part("all")
 
+PACE_S: Final = 0.01
+"""How often a replay by pace looks whether something is due."""
+
 
 class Replay:
-    """Reads the recording at ``target``, a folder or a `capture.InMemory`.
+    """Reads the recording at ``target``, a folder, the URI of an object store, or a place of `malstrom_py.capture`.
 
     ``name``: the step that was captured; required if several are there. ``streams``: read only the streams of these
-    workers. `Job.replay_from` also restores keys, timestamps and epochs; as a plain source it gives the values.
+    workers. ``since``: leave out records before this event time, an int in the unit of the recording or an aware
+    datetime; they are skipped without being decoded. ``pace``: 1.0 for the pace of the original, 2.0 for twice as
+    fast; None: as fast as the job can. `Job.replay_from` also restores keys, timestamps and epochs; as a plain source
+    it gives the values.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import capture, sources
@@ -43,7 +53,14 @@ class Replay:
         name: str | None = None,
         *,
         streams: Collection[int] | None = None,
+        since: int | datetime | None = None,
+        pace: float | None = None,
     ) -> None:
+        is_number = isinstance(pace, int | float) and not isinstance(pace, bool)
+        if pace is not None and not (is_number and isfinite(pace) and pace > 0):
+            raise PlanError(f"Replay: pace must be a number above 0, got {pace!r}")
+        self.since = since
+        self.pace = pace
         self.target = target
         self.name = name
         self.workers = None if streams is None else frozenset(streams)
@@ -52,7 +69,7 @@ class Replay:
 
     def restoring(self, types: TypeTable) -> Replay:
         """Return this source with keys, timestamps and epochs, and the classes of a job, for the builder."""
-        made = Replay(self.target, self.name, streams=self.workers)
+        made = Replay(self.target, self.name, streams=self.workers, since=self.since, pace=self.pace)
         made._types, made._restores = types, True
         return made
 
@@ -71,7 +88,10 @@ class Replay:
             chosen = [key for key in chosen if key[1] == part]
         if not chosen:
             raise CaptureError(f"stream {part!r} of recording {recording.step!r} is gone")
-        return _ReplayPart(Merge(recording, chosen, Codec(self._types)), state, restores=self._restores)
+        since = _since(self.since, recording)
+        pacing = None if self.pace is None else Pacing(recording.began_ns(chosen), self.pace, SystemClock())
+        merge = Merge(recording, chosen, Codec(self._types), since)
+        return _ReplayPart(merge, state, restores=self._restores, since=since, pacing=pacing)
 
     def _chosen(self, recording: Recording) -> list[tuple[int, str]]:
         chosen = sorted(key for key in recording.streams if self.workers is None or int(key[1][1:7]) in self.workers)
@@ -97,28 +117,100 @@ class Replay:
         return False
 
 
+def _since(since: int | datetime | None, recording: Recording) -> int | None:
+    """Return ``since`` in the unit of ``recording``."""
+    if since is None:
+        return None
+    unit = recording.header().unit
+    if unit is None:
+        raise PlanError(f"Replay: since= is an event time, and recording {recording.step!r} has no timestamps")
+    try:
+        return to_time(since, unit)
+    except (TypeError, ValueError) as error:
+        raise PlanError(f"Replay: since must be an int in {unit} or an aware datetime ({error})") from None
+
+
+class Pacing:
+    """The pace of a replay of what was captured from ``began_ns`` on; ``pace``: 2.0 for twice as fast.
+
+    >>> from malstrom_py.clock import VirtualClock
+    >>> clock = VirtualClock()
+    >>> pacing = Pacing(5_000_000_000, 2.0, clock)
+    >>> pacing.is_due(7_000_000_000)
+    False
+    >>> clock.sleep_s(1.0)
+    >>> pacing.is_due(7_000_000_000)
+    True
+    """
+
+    def __init__(self, began_ns: int, pace: float, clock: Clock) -> None:
+        self._began_ns = began_ns
+        self._pace = pace
+        self._clock = clock
+        self._started_s = clock.monotonic_s()
+
+    def begin_at(self, ns: int) -> None:
+        """Count the time from now on, and the original's from ``ns``."""
+        self._began_ns, self._started_s = ns, self._clock.monotonic_s()
+
+    def is_due(self, ns: int) -> bool:
+        """Return whether what was captured at ``ns`` is to be sent."""
+        return (ns - self._began_ns) / 1e9 / self._pace <= self._clock.monotonic_s() - self._started_s
+
+
 class _ReplayPart:
-    def __init__(self, merge: Merge, state: Any, *, restores: bool) -> None:
+    def __init__(
+        self, merge: Merge, state: Any, *, restores: bool, since: int | None = None, pacing: Pacing | None = None
+    ) -> None:
         self._merge = merge
         self._restores = restores
+        self._since = since
+        self._pacing = pacing
+        self._held: Batch | None = None
+        self._before: Any = None
+        self._is_resumed = state is not None
+        self.wait_max_s = PACE_S if pacing is not None else WAIT_MAX_S
         if state is not None:
             merge.seek(state)
 
     def poll(self, rows_max: int) -> Any:
-        found = self._merge.take()
+        found = self._next()
         if self._restores or found is None:
             return found
         while isinstance(found, Epoch):
-            found = self._merge.take()
+            found = self._next()
         if isinstance(found, ColumnBatch):
             return found.columns
         return None if found is None else found.values
 
+    def _next(self) -> Batch | Epoch | None:
+        """Return the next batch or epoch that is due, without records before ``since``."""
+        found: Batch | Epoch | None = self._held
+        if found is None:
+            if self._pacing is not None:
+                self._before = self._merge.position()
+            found = self._merge.take()
+        if isinstance(found, Batch):
+            if self._pacing is not None and not self._is_due(found, self._pacing):
+                return None
+            self._held = self._before = None
+            if self._since is not None and found.timestamps is not None:
+                found = found.compress([time >= self._since for time in found.timestamps])
+                return found if len(found) else self._next()
+        return found
+
+    def _is_due(self, batch: Batch, pacing: Pacing) -> bool:
+        if self._is_resumed:
+            pacing.begin_at(self._merge.captured_ns)
+            self._is_resumed = False
+        self._held = None if pacing.is_due(self._merge.captured_ns) else batch
+        return self._held is None
+
     def is_finished(self) -> bool:
-        return self._merge.is_over()
+        return self._held is None and self._merge.is_over()
 
     def snapshot(self) -> Any:
-        return self._merge.position()
+        return self._before if self._held is not None else self._merge.position()
 
     def close(self) -> None:
         self._merge.close()

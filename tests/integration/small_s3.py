@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
@@ -68,8 +68,14 @@ class _Handler(BaseHTTPRequestHandler):
         data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path, query = self._asked()
         absent = self.headers.get("If-None-Match") == "*"
+        copied = unquote(self.headers.get("x-amz-copy-source", "")).lstrip("/")
         with self._s3.lock:
             self._s3.seen.append(("PUT", path, absent))
+            if copied:
+                if copied not in self._s3.objects:
+                    return self._answer(404, _error("NoSuchKey"))
+                self._s3.objects[path] = self._s3.objects[copied]
+                return self._answer(200, _COPIED.encode())
             if "uploadId" in query:
                 self._s3.uploads[query["uploadId"]][int(query["partNumber"])] = data
             elif absent and self._s3.heeds_conditions and path in self._s3.objects:
@@ -131,6 +137,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing is printed."""
+
+
+_COPIED: Final = (
+    "<CopyObjectResult><ETag>&quot;x&quot;</ETag><LastModified>2026-11-22T04:22:42.000Z</LastModified>"
+    "</CopyObjectResult>"
+)
 
 
 def _tag(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""A reload in progress, from the command to the next run: the cut, the new code, and the time in which it is on trial."""
+"""A reload in progress, from the command to the next run: the cut, the new code, and its time on trial."""
 
 from __future__ import annotations
 

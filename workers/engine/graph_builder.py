@@ -168,7 +168,7 @@ def _operators(plan: Plan, member: Membership, codec: Codec, clock: Clock, *, ch
     """Return every operator, by its step. In test mode `OperatorError` for a function that never returns a value."""
     if checks:
         check_returns(plan)
-    contexts = {step.name: _context(plan, step, member.worker, codec, clock, member.warned) for step in plan.steps}
+    contexts = {step.name: _context(plan, step, member, codec, clock) for step in plan.steps}
     return {step.name: step.factory(contexts[step.name]) for step in plan.steps}
 
 
@@ -182,7 +182,7 @@ def build_sinks(plan: Plan, clock: Clock) -> list[WriteSink]:
     """Return the sink steps of ``plan``, for commits only: they never write."""
     codec = Codec(plan.types)
     sinks = (step for step in plan.steps if step.kind == "sink")
-    built = (step.factory(_context(plan, step, COORDINATOR, codec, clock)) for step in sinks)
+    built = (step.factory(_context(plan, step, None, codec, clock)) for step in sinks)
     return [step for step in built if isinstance(step, WriteSink)]
 
 
@@ -190,7 +190,7 @@ def build_sources(plan: Plan, clock: Clock) -> list[ReadSource]:
     """Return the source steps of ``plan``, to list their parts only: they never read."""
     codec = Codec(plan.types)
     sources = (step for step in plan.steps if step.kind == "source")
-    built = (step.factory(_context(plan, step, COORDINATOR, codec, clock)) for step in sources)
+    built = (step.factory(_context(plan, step, None, codec, clock)) for step in sources)
     return [step for step in built if isinstance(step, ReadSource)]
 
 
@@ -257,7 +257,7 @@ def _nodes_of(
         nodes[step.name] = len(specs)
         specs.append(_spec(step, operators[step.name], nodes, entries))
         if is_exchanged(step, StreamRef(step.name)) and StreamRef(step.name) in read:
-            context = _context(plan, step, member.worker, codec, clock)
+            context = _context(plan, step, member, codec, clock)
             exchange = exchanges[step.name] = _exchange(plan, step, member, batching, context)
             specs.append(NodeSpec(f"{step.name} (send)", exchange, ((nodes[step.name], 0),), ()))
             entries[step.name] = len(specs)
@@ -327,13 +327,13 @@ def _exchange(plan: Plan, step: Step, member: Membership, batching: Batching, co
     )
 
 
-def _context(
-    plan: Plan, step: Step, worker: int, codec: Codec, clock: Clock, warned: set[str] | None = None
-) -> StepContext:
+def _context(plan: Plan, step: Step, member: Membership | None, codec: Codec, clock: Clock) -> StepContext:
+    """Return the context of ``step`` on a worker, or on the coordinator (None)."""
     return StepContext(
         job=plan.job,
         step=step.name,
-        worker=worker,
+        worker=COORDINATOR if member is None else member.worker,
+        workers=1 if member is None else len({*member.members, member.worker}),
         inputs=tuple(ref.step for ref in step.inputs),
         on_error=step.on_error,
         dead_letter_port=step.dead_letter_port,
@@ -342,7 +342,7 @@ def _context(
         codec=codec,
         check_keys=partial(check_keys, step=step.name),
         clock=clock,
-        warned=set() if warned is None else warned,
+        warned=set() if member is None else member.warned,
     )
 
 

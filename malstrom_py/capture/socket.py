@@ -1,0 +1,397 @@
+"""A recording in another process: `Receiver` keeps it there, and `Socket` is the place of the workers that capture.
+
+Both ends have one secret. ZeroMQ over TCP encrypts and authenticates with it, as between the workers of a job: no byte
+reaches Python before its sender has passed CURVE. Rule: each write is answered once it is kept. A writer has a bounded
+number of bytes without an answer; where the receiver is slower, the writer waits, or drops the rest of its segment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import secrets
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, BinaryIO, Final, Literal, Protocol
+
+import msgspec
+
+from malstrom_py.clock import SystemClock
+from malstrom_py.errors import CaptureError, DeadlineError, PlanError, pip_install
+from malstrom_py.events import BackPressureBegun, BackPressureEnded
+from malstrom_py.worker_context import notice
+
+WINDOW_BYTES: Final = 4 << 20
+"""How many bytes may be written without an answer."""
+
+READ_BYTES: Final = 1 << 20
+"""How many bytes are read at a time."""
+
+TIMEOUT_S: Final = 30.0
+"""How long an answer may take."""
+
+_HANDSHAKE_MS: Final = 5000
+_LOOK_MS: Final = 50
+_MESSAGE_BYTES_MAX: Final = 1 << 30
+_FIRST_WAIT_S: Final = 1.0
+"""A writer that waits longer for the receiver reports back-pressure."""
+
+Slow = Literal["wait", "drop"]
+
+
+class _Kept(Protocol):
+    """The place of the receiver."""
+
+    def names(self) -> list[str]: ...
+    def create(self, name: str) -> Any: ...
+    def read(self, name: str) -> BinaryIO: ...
+    def rename(self, old: str, new: str) -> None: ...
+    def delete(self, name: str) -> None: ...
+
+
+class Receiver:
+    """Keeps in ``place`` what jobs capture into its `socket`, until it is closed. A context manager.
+
+    ``address``: where it listens; port 0 is any that is free. ``secret``: a text that both sides know; None: a new one.
+
+    >>> from malstrom_py import capture
+    >>> kept = capture.InMemory()
+    >>> with capture.Receiver(kept) as receiver:
+    ...     receiver.socket().names()
+    []
+    """
+
+    def __init__(self, place: _Kept, *, address: str = "tcp://127.0.0.1:0", secret: str | None = None) -> None:
+        zmq = _zmq()
+        self.place = place
+        self.secret = secrets.token_hex(32) if secret is None else secret
+        self._files: dict[tuple[bytes, str], Any] = {}
+        server, _ = _keys(self.secret)
+        self._context = zmq.Context()
+        try:
+            self._socket = self._context.socket(zmq.ROUTER)
+            for option, value in {
+                zmq.LINGER: 0,
+                zmq.CURVE_SERVER: 1,
+                zmq.CURVE_SECRETKEY: server,
+                zmq.HANDSHAKE_IVL: _HANDSHAKE_MS,
+                zmq.MAXMSGSIZE: _MESSAGE_BYTES_MAX,
+                zmq.RCVHWM: 16,
+            }.items():
+                self._socket.setsockopt(option, value)
+            self._socket.bind(address)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise PlanError(f"a capture cannot be received at {address!r} ({error}): give tcp://host:port") from error
+        self.address: str = self._socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="malstrom-capture-receiver", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Receiver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Receiver({self.place!r}, {self.address!r})"
+
+    def socket(self, *, slow: Slow = "wait") -> Socket:
+        """Return the place for jobs, of any process. ``slow``: as of `Socket`."""
+        return Socket(self.address, self.secret, slow=slow)
+
+    def close(self) -> None:
+        """Stop receiving. Segments that are being written end where they are."""
+        self._closed.set()
+        self._thread.join()
+        for file in self._files.values():
+            with suppress(Exception):
+                file.close()
+        self._context.destroy(linger=0)
+
+    def _serve(self) -> None:
+        while not self._closed.is_set():
+            if self._socket.poll(_LOOK_MS):
+                sender, request = self._socket.recv_multipart()
+                self._socket.send_multipart([sender, msgspec.msgpack.encode(self._answer(sender, request))])
+
+    def _answer(self, sender: bytes, request: bytes) -> tuple[int, str, Any]:
+        number = 0
+        try:
+            number, what, *arguments = msgspec.msgpack.decode(request)
+            return number, "", self._operations[what](self, sender, *arguments)
+        except (FileNotFoundError, FileExistsError) as error:
+            return number, type(error).__name__, str(error.args[0] if error.args else "")
+        except Exception as error:
+            return number, "failed", f"{type(error).__name__}: {error}"
+
+    def _names(self, sender: bytes) -> list[str]:
+        return self.place.names()
+
+    def _create(self, sender: bytes, name: str) -> None:
+        self._files[sender, name] = self.place.create(name)
+
+    def _write(self, sender: bytes, name: str, data: bytes) -> None:
+        self._files[sender, name].write(data)
+
+    def _sync(self, sender: bytes, name: str) -> None:
+        self._files[sender, name].sync()
+
+    def _close(self, sender: bytes, name: str) -> None:
+        self._files.pop((sender, name)).close()
+
+    def _read(self, sender: bytes, name: str, start: int, size: int) -> bytes:
+        with self.place.read(name) as file:
+            file.seek(start)
+            return file.read(size)
+
+    def _rename(self, sender: bytes, old: str, new: str) -> None:
+        self.place.rename(old, new)
+
+    def _delete(self, sender: bytes, name: str) -> None:
+        self.place.delete(name)
+
+    _operations: Final[dict[str, Callable[..., Any]]] = {
+        "names": _names,
+        "create": _create,
+        "write": _write,
+        "sync": _sync,
+        "close": _close,
+        "read": _read,
+        "rename": _rename,
+        "delete": _delete,
+    }
+
+
+class Socket:
+    """The recording that a `Receiver` keeps at ``address``, with its ``secret``: for capturing and for replaying.
+
+    ``slow``: what a writer does whose receiver is slower. "wait": it waits, and with it the step, so that the job is as
+    slow as the receiver; "drop": it drops the rest of the segment after a second, and continues with the next one. A
+    `BackPressureBegun` is emitted in both cases, for the id of the step.
+    """
+
+    def __init__(self, address: str, secret: str, *, slow: Slow = "wait", timeout_s: float = TIMEOUT_S) -> None:
+        if slow not in {"wait", "drop"}:
+            raise PlanError(f'a capture socket: slow must be "wait" or "drop", got {slow!r}')
+        if not address.startswith("tcp://"):
+            raise PlanError(f"a capture socket: address must be tcp://host:port, got {address!r}")
+        self._address = address
+        self._secret = secret
+        self.slow: Slow = slow
+        self._timeout_s = timeout_s
+        self._client: _Client | None = None
+
+    def __repr__(self) -> str:
+        return f"Socket({self._address!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _socket, (self._address, self._secret, self.slow, self._timeout_s)
+
+    def names(self) -> list[str]:
+        found: list[str] = self._connected().ask("names")
+        return found
+
+    def create(self, name: str) -> Any:
+        self._connected().ask("create", name)
+        return _RemoteFile(self._connected(), name, drops=self.slow == "drop")
+
+    def read(self, name: str) -> BinaryIO:
+        client = self._connected()
+        client.ask("read", name, 0, 0)
+        return io.BufferedReader(_RemoteReader(client, name), READ_BYTES)
+
+    def rename(self, old: str, new: str) -> None:
+        self._connected().ask("rename", old, new)
+
+    def delete(self, name: str) -> None:
+        self._connected().ask("delete", name)
+
+    def _connected(self) -> _Client:
+        if self._client is None:
+            self._client = _Client(self._address, self._secret, self._timeout_s)
+        return self._client
+
+
+def _socket(address: str, secret: str, slow: Slow, timeout_s: float) -> Socket:
+    return Socket(address, secret, slow=slow, timeout_s=timeout_s)
+
+
+class _Client:
+    """The connection of one process to a receiver."""
+
+    def __init__(self, address: str, secret: str, timeout_s: float) -> None:
+        zmq = _zmq()
+        self._again = zmq.Again
+        self._address = address
+        self._timeout_s = timeout_s
+        self._clock = SystemClock()
+        self._lock = threading.RLock()
+        self._number = 0
+        self._answers: dict[int, Any] = {}
+        self._written: dict[int, int] = {}
+        self._failed = ""
+        server, client = _keys(secret)
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        for option, value in {
+            zmq.LINGER: 0,
+            zmq.SNDHWM: 0,  # the window bounds what is in flight
+            zmq.CURVE_SERVERKEY: zmq.curve_public(server),
+            zmq.CURVE_SECRETKEY: client,
+            zmq.CURVE_PUBLICKEY: zmq.curve_public(client),
+        }.items():
+            self._socket.setsockopt(option, value)
+        self._socket.connect(address)
+        weakref.finalize(self, self._context.destroy, linger=0)
+
+    def ask(self, what: str, *arguments: Any) -> Any:
+        """Execute an operation after all earlier ones, and return its result."""
+        with self._lock:
+            number = self._send(what, *arguments)
+            until_s = self._clock.monotonic_s() + self._timeout_s
+            while number not in self._answers:
+                self._take(until_s)
+            kind, value = self._answers.pop(number)
+            self._raise_failed()
+        if kind == "FileNotFoundError":
+            raise FileNotFoundError(value)
+        if kind == "FileExistsError":
+            raise FileExistsError(value)
+        if kind:
+            raise CaptureError(f"the receiver at {self._address} could not {what}: {value}")
+        return value
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write ``data``, without waiting for the answer."""
+        with self._lock:
+            self._raise_failed()
+            self._written[self._send("write", name, data)] = len(data)
+
+    def has_room(self, wait_s: float) -> bool:
+        """Return whether more may be written, after waiting at most ``wait_s`` for answers."""
+        with self._lock:
+            until_s = self._clock.monotonic_s() + wait_s
+            while sum(self._written.values()) > WINDOW_BYTES:
+                if not self._receive(until_s - self._clock.monotonic_s()):
+                    return False
+        return True
+
+    def late(self) -> DeadlineError:
+        """Return the error of an answer that takes too long."""
+        return DeadlineError(
+            f"the receiver of a capture at {self._address} did not answer within {self._timeout_s:g} s: it is not "
+            f"there, has another secret, or is stuck",
+            wait="an answer of the receiver of a capture",
+            deadline_s=self._timeout_s,
+        )
+
+    def _send(self, *request: Any) -> int:
+        self._number += 1
+        self._socket.send(msgspec.msgpack.encode([self._number, *request]))
+        return self._number
+
+    def _take(self, until_s: float) -> None:
+        if not self._receive(until_s - self._clock.monotonic_s()):
+            raise self.late()
+
+    def _receive(self, wait_s: float) -> bool:
+        """Take an answer that arrives within ``wait_s``."""
+        if not self._socket.poll(max(0, int(wait_s * 1000))):
+            return False
+        number, kind, value = msgspec.msgpack.decode(self._socket.recv())
+        if self._written.pop(number, None) is None:
+            self._answers[number] = kind, value
+        elif kind:
+            self._failed = value
+        return True
+
+    def _raise_failed(self) -> None:
+        if self._failed:
+            raise CaptureError(f"the receiver at {self._address} could not write: {self._failed}")
+
+
+class _RemoteFile:
+    """A segment that is being written to a receiver."""
+
+    def __init__(self, client: _Client, name: str, *, drops: bool) -> None:
+        self._client = client
+        self._name = name
+        self._drops = drops
+        self._is_dropped = False
+
+    def write(self, data: bytes, /) -> None:
+        if self._is_dropped:
+            return
+        if not self._client.has_room(_FIRST_WAIT_S):
+            self._wait()
+        if not self._is_dropped:
+            self._client.write(self._name, data)
+
+    def sync(self) -> None:
+        self._client.ask("sync", self._name)
+
+    def close(self) -> None:
+        self._client.ask("close", self._name)
+
+    def _wait(self) -> None:
+        """Wait for the receiver, or drop the rest of the segment."""
+        step = self._name.partition(".")[0]
+        notice(lambda worker: BackPressureBegun(step, worker))
+        self._is_dropped = self._drops
+        if not self._drops:
+            if not self._client.has_room(self._client._timeout_s):
+                raise self._client.late()
+            notice(lambda worker: BackPressureEnded(step, worker))
+
+
+class _RemoteReader(io.RawIOBase):
+    def __init__(self, client: _Client, name: str) -> None:
+        self._client = client
+        self._name = name
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        if whence == io.SEEK_END:
+            raise io.UnsupportedOperation("the end of a segment is not known")
+        self._at = offset if whence == io.SEEK_SET else self._at + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any, /) -> int:
+        data: bytes = self._client.ask("read", self._name, self._at, len(buffer))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def _keys(secret: str) -> tuple[bytes, bytes]:
+    """Return the secret keys of the receiver and of its clients."""
+    if not isinstance(secret, str) or len(secret) < 16:
+        raise PlanError("a capture socket: secret must be a text of at least 16 characters")
+    from zmq.utils import z85
+
+    def derived(purpose: str) -> bytes:
+        key = hashlib.blake2b(secret.encode(), digest_size=32, person=purpose.encode()).digest()
+        return z85.encode(key)
+
+    return derived("capture server"), derived("capture client")
+
+
+def _zmq() -> Any:
+    try:
+        import zmq
+    except ImportError:
+        raise PlanError(f"a capture over a socket needs pyzmq: {pip_install('ray')}") from None
+    return zmq
