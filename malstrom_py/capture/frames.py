@@ -13,6 +13,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 from typing import Any, BinaryIO, Final
 from zlib import crc32
 
@@ -50,6 +51,8 @@ END: Final = ord("E")
 _KEYED: Final = 1
 _TIMED: Final = 2
 _TUPLES: Final = ord("t")
+_NAMED: Final = ord("n")
+_PLACE: Final = struct.Struct("<I")
 _STORED: Final = PICKLED
 """The tag of a column in the stored form of the codec: where a frame in flight would be pickled."""
 
@@ -151,7 +154,7 @@ class SegmentWriter:
     def batch(self, batch: Batch) -> None:
         """Write a batch. `CodecError` if a key or value cannot be stored."""
         self._begin(batch)
-        self._frame(BATCH, encode(batch, self.codec, self.header.step))
+        self._frame(BATCH, *encoded_parts(batch, self.codec, self.header.step))
         self.rows += len(batch)
 
     def progress(self, *updates: tuple[int, int]) -> None:
@@ -188,10 +191,11 @@ class SegmentWriter:
         self.write(MAGIC + frame(HEADER, msgspec.msgpack.encode(values)))
         self.frames = 1
 
-    def _frame(self, kind: int, payload: bytes) -> None:
-        self.write(frame(kind, payload))
+    def _frame(self, kind: int, *payload: bytes) -> None:
+        written = frame(kind, *payload)
+        self.write(written)
         self.frames += 1
-        self.size += len(payload)
+        self.size += len(written)
 
 
 def _names_and_types(batch: ColumnBatch) -> tuple[list[str], list[Any]]:
@@ -199,25 +203,51 @@ def _names_and_types(batch: ColumnBatch) -> tuple[list[str], list[Any]]:
     return schema.names, schema.types
 
 
-def frame(kind: int, payload: bytes) -> bytes:
-    """Return the bytes of one frame."""
-    start = struct.pack("<IB", len(payload), kind)
-    return b"".join((start, _CRC.pack(crc32(start)), payload, _SUM.pack(xxhash.xxh3_64_intdigest(payload))))
+def frame(kind: int, *payload: bytes) -> bytes:
+    """Return the bytes of one frame, whose payload is given in parts."""
+    start = struct.pack("<IB", sum(map(len, payload)), kind)
+    digest = xxhash.xxh3_64()
+    for part in payload:
+        digest.update(part)
+    return b"".join((start, _CRC.pack(crc32(start)), *payload, _SUM.pack(digest.intdigest())))
 
 
 def encode(batch: Batch, codec: Codec, step: str) -> bytes:
-    """Return the payload of a batch: keys, timestamps and values as columns, each with a tag and its size."""
+    """Return the payload of a batch: see `encoded_parts`."""
+    return b"".join(encoded_parts(batch, codec, step))
+
+
+def encoded_parts(batch: Batch, codec: Codec, step: str) -> list[bytes]:
+    """Return the payload of a batch: keys, timestamps and values as columns, each with a tag and its size.
+
+    Keys or timestamps that are one of the columns of the values are named only.
+    """
+    values = _values_of(batch)
     columns: list[Any] = []
     flags = 0
-    for flag, column in ((_KEYED, _keys_of(batch)), (_TIMED, _times_of(batch)), (0, _values_of(batch))):
+    for flag, column in ((_KEYED, _keys_of(batch)), (_TIMED, _times_of(batch)), (0, values)):
         if column is not None:
             flags |= flag
             columns.append(column)
     parts = [_ROWS.pack(flags, len(batch))]
     for column in columns:
-        tag, data = _encoded(column, codec, step)
+        place = None if column is values or type(column) is list else _place_in(column, values)
+        tag, data = _encoded(column, codec, step) if place is None else (_NAMED, _PLACE.pack(place))
         parts += (_COLUMN.pack(tag, len(data)), data)
-    return b"".join(parts)
+    return parts
+
+
+def _place_in(column: Any, values: Any) -> int | None:
+    """Return which column of ``values`` has the same memory as ``column``; None if none has."""
+    if isinstance(values, list):
+        return None
+    wanted = _memory_of(column)
+    return next((place for place, other in enumerate(values.columns) if _memory_of(other) == wanted), None)
+
+
+def _memory_of(column: Any) -> Any:
+    buffers = [None if buffer is None else buffer.address for buffer in column.buffers()]
+    return column.type, len(column), column.offset, buffers
 
 
 def _keys_of(batch: Batch) -> Any:
@@ -244,8 +274,8 @@ def _packed_tuples(column: list[Any]) -> tuple[int, bytes] | None:
     if not column or set(map(type, column)) != {tuple} or len(set(map(len, column))) != 1 or not column[0]:
         return None
     parts: list[bytes] = []
-    for items in zip(*column, strict=True):
-        packed = pack_column(list(items))
+    for place in range(len(column[0])):  # faster than to transpose them by zip
+        packed = pack_column(list(map(itemgetter(place), column)))
         if packed is None:
             return None
         parts += (_COLUMN.pack(packed[0], len(packed[1])), packed[1])
@@ -268,46 +298,82 @@ def decode(payload: memoryview, codec: Codec) -> Batch:
     flags, rows = _ROWS.unpack_from(payload)
     at = _ROWS.size
     columns: list[Any] = []
-    for is_there in (flags & _KEYED, flags & _TIMED, True):
+    for is_there, is_values in ((flags & _KEYED, False), (flags & _TIMED, False), (True, True)):
         column = None
         if is_there:
-            tag, size = _COLUMN.unpack_from(payload, at)
-            at += _COLUMN.size + size
-            column = _decoded(tag, payload[at - size : at], rows, codec)
+            tag, data, at = _column_at(payload, at)
+            column = _decoded(tag, data, rows, codec, is_values=is_values)
         columns.append(column)
     keys, times, values = columns
     if isinstance(values, list):
+        if isinstance(keys, _Place) or isinstance(times, _Place):
+            raise Corrupt("keys or timestamps are a column of values without columns")
         return Batch(values, keys=_as_list(keys), timestamps=_as_list(times))
     return ColumnBatch(
         values,
         keys=keys if isinstance(keys, list) else None,
-        key_column=None if keys is None or isinstance(keys, list) else keys.column(0),
+        key_column=None if keys is None or isinstance(keys, list) else keys.of(values),
         timestamps=times if isinstance(times, list) else None,
-        time_column=None if times is None or isinstance(times, list) else times.column(0),
+        time_column=None if times is None or isinstance(times, list) else times.of(values),
         named=True,
     )
 
 
 def latest(payload: memoryview) -> int | None:
-    """Return the largest timestamp of a batch, without decoding the rest; None if it has none, or not as numbers."""
+    """Return the largest timestamp of a batch, without decoding its rows; None if it has none, or not as numbers."""
     flags, rows = _ROWS.unpack_from(payload)
     if not flags & _TIMED or not rows:
         return None
     at = _ROWS.size
     if flags & _KEYED:
         at += _COLUMN.size + _COLUMN.unpack_from(payload, at)[1]
+    tag, data, at = _column_at(payload, at)
+    if tag in (_STORED, _TUPLES):
+        return None
+    if tag not in (ARROW, _NAMED):
+        return max(decode_column(tag, data, rows))
+    import pyarrow.compute as pc
+
+    place = 0
+    if tag == _NAMED:
+        (place,) = _PLACE.unpack(data)
+        _, data, _ = _column_at(payload, at)
+    last: int = pc.max(decode_arrow(data, rows).column(place).cast("int64")).as_py()
+    return last
+
+
+def _column_at(payload: memoryview, at: int) -> tuple[int, memoryview, int]:
+    """Return the tag and the bytes of the column at ``at``, and where the next one begins."""
     tag, size = _COLUMN.unpack_from(payload, at)
-    data = payload[at + _COLUMN.size : at + _COLUMN.size + size]
+    end = at + _COLUMN.size + size
+    return tag, payload[end - size : end], end
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A column of keys or timestamps."""
+
+    column: Any
+
+    def of(self, values: Any) -> Any:
+        return self.column
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Keys or timestamps that are the column number ``place`` of the values."""
+
+    place: int
+
+    def of(self, values: Any) -> Any:
+        return values.column(self.place)
+
+
+def _decoded(tag: int, data: memoryview, rows: int, codec: Codec, *, is_values: bool) -> Any:
     if tag == ARROW:
-        import pyarrow.compute as pc
-
-        return int(pc.max(decode_arrow(data, rows).column(0).cast("int64")).as_py())
-    return max(decode_column(tag, data, rows)) if tag != _STORED else None
-
-
-def _decoded(tag: int, data: memoryview, rows: int, codec: Codec) -> Any:
-    if tag == ARROW:
-        return decode_arrow(data, rows)
+        return decode_arrow(data, rows) if is_values else _Own(decode_arrow(data, rows).column(0))
+    if tag == _NAMED and not is_values:
+        return _Place(*_PLACE.unpack(data))
     if tag not in (_STORED, _TUPLES):
         return decode_column(tag, data, rows)
     column = codec.decode_at_rest(data) if tag == _STORED else _unpacked_tuples(data, rows)
@@ -317,7 +383,7 @@ def _decoded(tag: int, data: memoryview, rows: int, codec: Codec) -> Any:
 
 
 def _as_list(column: Any) -> list[Any] | None:
-    return column if column is None or isinstance(column, list) else column.column(0).to_pylist()
+    return column if column is None or isinstance(column, list) else column.column.to_pylist()
 
 
 @dataclass(frozen=True, slots=True)
