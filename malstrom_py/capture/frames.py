@@ -330,15 +330,17 @@ def latest(payload: memoryview) -> int | None:
     tag, data, at = _column_at(payload, at)
     if tag in (_STORED, _TUPLES):
         return None
+    last: int
     if tag not in (ARROW, _NAMED):
-        return max(decode_column(tag, data, rows))
+        last = max(decode_column(tag, data, rows))
+        return last
     import pyarrow.compute as pc
 
     place = 0
     if tag == _NAMED:
         (place,) = _PLACE.unpack(data)
         _, data, _ = _column_at(payload, at)
-    last: int = pc.max(decode_arrow(data, rows).column(place).cast("int64")).as_py()
+    last = pc.max(decode_arrow(data, rows).column(place).cast("int64")).as_py()
     return last
 
 
