@@ -334,13 +334,11 @@ def latest(payload: memoryview) -> int | None:
     if tag not in (ARROW, _NAMED):
         last = max(decode_column(tag, data, rows))
         return last
-    import pyarrow.compute as pc
-
     place = 0
     if tag == _NAMED:
         (place,) = _PLACE.unpack(data)
         _, data, _ = _column_at(payload, at)
-    last = pc.max(decode_arrow(data, rows).column(place).cast("int64")).as_py()
+    last = int(decode_arrow(data, rows).column(place).cast("int64").to_numpy(zero_copy_only=False).max())
     return last
 
 
