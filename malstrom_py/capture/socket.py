@@ -11,7 +11,6 @@ import hashlib
 import io
 import secrets
 import threading
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, BinaryIO, Final, Literal, Protocol
@@ -183,7 +182,6 @@ class Socket:
         self._secret = secret
         self.slow: Slow = slow
         self._timeout_s = timeout_s
-        self._client: _Client | None = None
 
     def __repr__(self) -> str:
         return f"Socket({self._address!r})"
@@ -192,28 +190,42 @@ class Socket:
         return _socket, (self._address, self._secret, self.slow, self._timeout_s)
 
     def names(self) -> list[str]:
-        found: list[str] = self._connected().ask("names")
+        found: list[str] = self._ask("names")
         return found
 
     def create(self, name: str) -> Any:
-        self._connected().ask("create", name)
-        return _RemoteFile(self._connected(), name, drops=self.slow == "drop")
+        client = self._connected()
+        try:
+            client.ask("create", name)
+        except BaseException:
+            client.close()
+            raise
+        return _RemoteFile(client, name, drops=self.slow == "drop")
 
     def read(self, name: str) -> BinaryIO:
         client = self._connected()
-        client.ask("read", name, 0, 0)
+        try:
+            client.ask("read", name, 0, 0)
+        except BaseException:
+            client.close()
+            raise
         return io.BufferedReader(_RemoteReader(client, name), READ_BYTES)
 
     def rename(self, old: str, new: str) -> None:
-        self._connected().ask("rename", old, new)
+        self._ask("rename", old, new)
 
     def delete(self, name: str) -> None:
-        self._connected().ask("delete", name)
+        self._ask("delete", name)
+
+    def _ask(self, what: str, *arguments: Any) -> Any:
+        client = self._connected()
+        try:
+            return client.ask(what, *arguments)
+        finally:
+            client.close()
 
     def _connected(self) -> _Client:
-        if self._client is None:
-            self._client = _Client(self._address, self._secret, self._timeout_s)
-        return self._client
+        return _Client(self._address, self._secret, self._timeout_s)
 
 
 def _socket(address: str, secret: str, slow: Slow, timeout_s: float) -> Socket:
@@ -221,15 +233,15 @@ def _socket(address: str, secret: str, slow: Slow, timeout_s: float) -> Socket:
 
 
 class _Client:
-    """The connection of one process to a receiver."""
+    """A connection to a receiver, for one operation or for one segment. One thread uses it, and closes it: the garbage
+    collector must not, because the end of a context of ZeroMQ may wait.
+    """
 
     def __init__(self, address: str, secret: str, timeout_s: float) -> None:
         zmq = _zmq()
-        self._again = zmq.Again
         self._address = address
         self._timeout_s = timeout_s
         self._clock = SystemClock()
-        self._lock = threading.RLock()
         self._number = 0
         self._answers: dict[int, Any] = {}
         self._written: dict[int, int] = {}
@@ -246,17 +258,21 @@ class _Client:
         }.items():
             self._socket.setsockopt(option, value)
         self._socket.connect(address)
-        weakref.finalize(self, self._context.destroy, linger=0)
+
+    def close(self) -> None:
+        """Close the connection. What was written without an answer may be lost."""
+        self._socket.close(linger=0)
+        self._context.term()
 
     def ask(self, what: str, *arguments: Any) -> Any:
         """Execute an operation after all earlier ones, and return its result."""
-        with self._lock:
-            number = self._send(what, *arguments)
-            until_s = self._clock.monotonic_s() + self._timeout_s
-            while number not in self._answers:
-                self._take(until_s)
-            kind, value = self._answers.pop(number)
-            self._raise_failed()
+        number = self._send(what, *arguments)
+        until_s = self._clock.monotonic_s() + self._timeout_s
+        while number not in self._answers:
+            if not self._receive(until_s - self._clock.monotonic_s()):
+                raise self.late()
+        kind, value = self._answers.pop(number)
+        self._raise_failed()
         if kind == "FileNotFoundError":
             raise FileNotFoundError(value)
         if kind == "FileExistsError":
@@ -267,17 +283,15 @@ class _Client:
 
     def write(self, name: str, data: bytes) -> None:
         """Write ``data``, without waiting for the answer."""
-        with self._lock:
-            self._raise_failed()
-            self._written[self._send("write", name, data)] = len(data)
+        self._raise_failed()
+        self._written[self._send("write", name, data)] = len(data)
 
     def has_room(self, wait_s: float) -> bool:
         """Return whether more may be written, after waiting at most ``wait_s`` for answers."""
-        with self._lock:
-            until_s = self._clock.monotonic_s() + wait_s
-            while sum(self._written.values()) > WINDOW_BYTES:
-                if not self._receive(until_s - self._clock.monotonic_s()):
-                    return False
+        until_s = self._clock.monotonic_s() + wait_s
+        while sum(self._written.values()) > WINDOW_BYTES:
+            if not self._receive(until_s - self._clock.monotonic_s()):
+                return False
         return True
 
     def late(self) -> DeadlineError:
@@ -293,10 +307,6 @@ class _Client:
         self._number += 1
         self._socket.send(msgspec.msgpack.encode([self._number, *request]))
         return self._number
-
-    def _take(self, until_s: float) -> None:
-        if not self._receive(until_s - self._clock.monotonic_s()):
-            raise self.late()
 
     def _receive(self, wait_s: float) -> bool:
         """Take an answer that arrives within ``wait_s``."""
@@ -335,7 +345,10 @@ class _RemoteFile:
         self._client.ask("sync", self._name)
 
     def close(self) -> None:
-        self._client.ask("close", self._name)
+        try:
+            self._client.ask("close", self._name)
+        finally:
+            self._client.close()
 
     def _wait(self) -> None:
         """Wait for the receiver, or drop the rest of the segment."""
@@ -353,6 +366,11 @@ class _RemoteReader(io.RawIOBase):
         self._client = client
         self._name = name
         self._at = 0
+
+    def close(self) -> None:
+        if not self.closed:
+            self._client.close()
+        super().close()
 
     def readable(self) -> bool:
         return True

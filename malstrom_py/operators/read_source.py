@@ -541,7 +541,8 @@ class ReadSource(Operator):
                 built = self._source.build_part(part, position)
             wrong = missing_methods(built, self._source.build_part, _METHODS)
         else:
-            worker = WorkerInfo(self.context.job, self.context.step, WorkerId(self.context.worker))
+            here = self.context
+            worker = WorkerInfo(here.job, here.step, WorkerId(here.worker), here.workers)
             built = self._source.build(worker)
             wrong = missing_methods(built, self._source.build, _METHODS[:-1])
         if wrong:

@@ -33,8 +33,8 @@ def test_every_worker_is_told_who_it_is() -> None:
     job, source, sink = mp.Job("job"), Reads(), Told()
     job.source("in", source).sink("out", sink)
     mp.run(job, 3)
-    assert source.infos == [WorkerInfo("job", "in", WorkerId(worker)) for worker in range(3)]
-    assert sink.infos == [WorkerInfo("job", "out", WorkerId(worker)) for worker in range(3)]
+    assert source.infos == [WorkerInfo("job", "in", WorkerId(worker), workers=3) for worker in range(3)]
+    assert sink.infos == [WorkerInfo("job", "out", WorkerId(worker), workers=3) for worker in range(3)]
 
 
 def test_it_cannot_be_changed() -> None:
