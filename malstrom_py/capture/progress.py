@@ -17,7 +17,7 @@ class ProtocolError(CaptureError):
 
 
 class Held:
-    """The capabilities of one stream, or of several together.
+    """The capabilities of one stream.
 
     >>> held = Held()
     >>> held.update([(11, 1), (MIN_EPOCH, -1)])
@@ -27,8 +27,8 @@ class Held:
 
     __slots__ = ("_count",)
 
-    def __init__(self, streams: int = 1) -> None:
-        self._count: dict[int, int] = {MIN_EPOCH: streams}
+    def __init__(self) -> None:
+        self._count: dict[int, int] = {MIN_EPOCH: 1}
 
     @property
     def epoch(self) -> int:

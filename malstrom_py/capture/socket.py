@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import secrets
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, BinaryIO, Final, Literal, Protocol
+from functools import partial
+from typing import Any, BinaryIO, Final, Literal
 
 import msgspec
 
+from malstrom_py.capture.places import Place, SegmentFile
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import CaptureError, DeadlineError, PlanError, pip_install
 from malstrom_py.events import BackPressureBegun, BackPressureEnded
@@ -25,29 +28,21 @@ from malstrom_py.worker_context import notice
 WINDOW_BYTES: Final = 4 << 20
 """How many bytes may be written without an answer."""
 
-READ_BYTES: Final = 1 << 20
-"""How many bytes are read at a time."""
+PIECE_BYTES: Final = 1 << 20
+"""How many bytes are written or read with one request. A larger one is refused, also before its sender is known."""
 
 TIMEOUT_S: Final = 30.0
 """How long an answer may take."""
 
 _HANDSHAKE_MS: Final = 5000
 _LOOK_MS: Final = 50
-_MESSAGE_BYTES_MAX: Final = 1 << 30
+_SEGMENT: Final = re.compile(r"\w[\w.-]{0,255}")
+"""What a segment may be called: no name leads out of a folder."""
+
 _FIRST_WAIT_S: Final = 1.0
-"""A writer that waits longer for the receiver reports back-pressure."""
+"""A writer that waits longer for the receiver reports back-pressure, or drops."""
 
 Slow = Literal["wait", "drop"]
-
-
-class _Kept(Protocol):
-    """The place of the receiver."""
-
-    def names(self) -> list[str]: ...
-    def create(self, name: str) -> Any: ...
-    def read(self, name: str) -> BinaryIO: ...
-    def rename(self, old: str, new: str) -> None: ...
-    def delete(self, name: str) -> None: ...
 
 
 class Receiver:
@@ -62,11 +57,11 @@ class Receiver:
     []
     """
 
-    def __init__(self, place: _Kept, *, address: str = "tcp://127.0.0.1:0", secret: str | None = None) -> None:
+    def __init__(self, place: Place, *, address: str = "tcp://127.0.0.1:0", secret: str | None = None) -> None:
         zmq = _zmq()
         self.place = place
         self.secret = secrets.token_hex(32) if secret is None else secret
-        self._files: dict[tuple[bytes, str], Any] = {}
+        self._files: dict[tuple[bytes, str], SegmentFile] = {}
         server, _ = _keys(self.secret)
         self._context = zmq.Context()
         try:
@@ -76,7 +71,7 @@ class Receiver:
                 zmq.CURVE_SERVER: 1,
                 zmq.CURVE_SECRETKEY: server,
                 zmq.HANDSHAKE_IVL: _HANDSHAKE_MS,
-                zmq.MAXMSGSIZE: _MESSAGE_BYTES_MAX,
+                zmq.MAXMSGSIZE: PIECE_BYTES + 1024,
                 zmq.RCVHWM: 16,
             }.items():
                 self._socket.setsockopt(option, value)
@@ -121,6 +116,9 @@ class Receiver:
         number = 0
         try:
             number, what, *arguments = msgspec.msgpack.decode(request)
+            for name in arguments[: _NAMES.get(what, 0)]:
+                if not _SEGMENT.fullmatch(name):
+                    raise ValueError("that is not the name of a segment")
             return number, "", self._operations[what](self, sender, *arguments)
         except (FileNotFoundError, FileExistsError) as error:
             return number, type(error).__name__, str(error.args[0] if error.args else "")
@@ -145,7 +143,7 @@ class Receiver:
     def _read(self, sender: bytes, name: str, start: int, size: int) -> bytes:
         with self.place.read(name) as file:
             file.seek(start)
-            return file.read(size)
+            return file.read(min(size, PIECE_BYTES))
 
     def _rename(self, sender: bytes, old: str, new: str) -> None:
         self.place.rename(old, new)
@@ -165,12 +163,16 @@ class Receiver:
     }
 
 
+_NAMES: Final = {"create": 1, "write": 1, "sync": 1, "close": 1, "read": 1, "rename": 2, "delete": 1}
+"""How many of the arguments of an operation are names of segments: the first ones."""
+
+
 class Socket:
     """The recording that a `Receiver` keeps at ``address``, with its ``secret``: for capturing and for replaying.
 
     ``slow``: what a writer does whose receiver is slower. "wait": it waits, and with it the step, so that the job is as
-    slow as the receiver; "drop": it drops the rest of the segment after a second, and continues with the next one. A
-    `BackPressureBegun` is emitted in both cases, for the id of the step.
+    slow as the receiver; "drop": after a second it drops the rest of the segment, and continues with the next one, so
+    that no receiver, slow or gone, slows or fails the job. In both cases a `BackPressureBegun` is emitted for the step.
     """
 
     def __init__(self, address: str, secret: str, *, slow: Slow = "wait", timeout_s: float = TIMEOUT_S) -> None:
@@ -193,14 +195,16 @@ class Socket:
         found: list[str] = self._ask("names")
         return found
 
-    def create(self, name: str) -> Any:
-        client = self._connected()
+    def create(self, name: str) -> SegmentFile:
+        drops = self.slow == "drop" and not name.endswith(".begun")
+        client = _Client(self._address, self._secret, _FIRST_WAIT_S if drops else self._timeout_s)
+        file = _RemoteFile(client, name, drops=drops)
         try:
-            client.ask("create", name)
+            file.create()
         except BaseException:
             client.close()
             raise
-        return _RemoteFile(client, name, drops=self.slow == "drop")
+        return file
 
     def read(self, name: str) -> BinaryIO:
         client = self._connected()
@@ -209,10 +213,19 @@ class Socket:
         except BaseException:
             client.close()
             raise
-        return io.BufferedReader(_RemoteReader(client, name), READ_BYTES)
+        return io.BufferedReader(_RemoteReader(client, name), PIECE_BYTES)
 
     def rename(self, old: str, new: str) -> None:
-        self._ask("rename", old, new)
+        if self.slow == "wait":
+            self._ask("rename", old, new)
+            return
+        client = _Client(self._address, self._secret, _FIRST_WAIT_S)
+        try:
+            client.ask("rename", old, new)
+        except (DeadlineError, FileNotFoundError):
+            notice(partial(BackPressureBegun, _step_of(old)))
+        finally:
+            client.close()
 
     def delete(self, name: str) -> None:
         self._ask("delete", name)
@@ -284,11 +297,13 @@ class _Client:
     def write(self, name: str, data: bytes) -> None:
         """Write ``data``, without waiting for the answer."""
         self._raise_failed()
-        self._written[self._send("write", name, data)] = len(data)
+        for start in range(0, len(data), PIECE_BYTES):
+            piece = data[start : start + PIECE_BYTES]
+            self._written[self._send("write", name, piece)] = len(piece)
 
-    def has_room(self, wait_s: float) -> bool:
-        """Return whether more may be written, after waiting at most ``wait_s`` for answers."""
-        until_s = self._clock.monotonic_s() + wait_s
+    def has_room(self, wait_s: float | None = None) -> bool:
+        """Return whether more may be written, after waiting at most ``wait_s``, or its time, for answers."""
+        until_s = self._clock.monotonic_s() + (self._timeout_s if wait_s is None else wait_s)
         while sum(self._written.values()) > WINDOW_BYTES:
             if not self._receive(until_s - self._clock.monotonic_s()):
                 return False
@@ -325,7 +340,7 @@ class _Client:
 
 
 class _RemoteFile:
-    """A segment that is being written to a receiver."""
+    """A segment that is being written to a receiver. ``drops``: what the receiver does not take in time is left out."""
 
     def __init__(self, client: _Client, name: str, *, drops: bool) -> None:
         self._client = client
@@ -333,32 +348,48 @@ class _RemoteFile:
         self._drops = drops
         self._is_dropped = False
 
+    def create(self) -> None:
+        """Create the segment."""
+        self._ask("create")
+
     def write(self, data: bytes, /) -> None:
-        if self._is_dropped:
-            return
-        if not self._client.has_room(_FIRST_WAIT_S):
+        if not self._is_dropped and not self._client.has_room(_FIRST_WAIT_S):
             self._wait()
         if not self._is_dropped:
             self._client.write(self._name, data)
 
     def sync(self) -> None:
-        self._client.ask("sync", self._name)
+        self._ask("sync")
 
     def close(self) -> None:
         try:
-            self._client.ask("close", self._name)
+            self._ask("close")
         finally:
             self._client.close()
 
+    def _ask(self, what: str) -> None:
+        if self._is_dropped:
+            return
+        try:
+            self._client.ask(what, self._name)
+        except DeadlineError:
+            if not self._drops:
+                raise
+            self._wait()
+
     def _wait(self) -> None:
         """Wait for the receiver, or drop the rest of the segment."""
-        step = self._name.partition(".")[0]
-        notice(lambda worker: BackPressureBegun(step, worker))
+        step = _step_of(self._name)
+        notice(partial(BackPressureBegun, step))
         self._is_dropped = self._drops
         if not self._drops:
-            if not self._client.has_room(self._client._timeout_s):
+            if not self._client.has_room():
                 raise self._client.late()
-            notice(lambda worker: BackPressureEnded(step, worker))
+            notice(partial(BackPressureEnded, step))
+
+
+def _step_of(segment: str) -> str:
+    return segment.partition(".")[0]
 
 
 class _RemoteReader(io.RawIOBase):

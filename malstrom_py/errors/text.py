@@ -38,7 +38,8 @@ PACKAGE_FOLDERS: Final = tuple(
 """The prefixes of the paths of this package's files."""
 
 _STDLIB: Final = f"{sysconfig.get_path('stdlib')}{os.sep}"
-_LIBRARIES: Final = ("<frozen ", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+LIBRARIES: Final = ("<frozen ", *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
+"""The prefixes of the paths of the files of Python and of installed libraries."""
 
 NO_FIELD: Final = "the row has no field"
 
@@ -371,7 +372,7 @@ def text_with_place(error: Exception) -> str:
 def users_frame(error: BaseException) -> FrameSummary | None:
     """Return the innermost line of the user's code that was running when ``error`` was raised; None if none was."""
     for frame in reversed(extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(PACKAGE_FOLDERS + _LIBRARIES):
+        if not frame.filename.startswith(PACKAGE_FOLDERS + LIBRARIES):
             return frame
     return None
 

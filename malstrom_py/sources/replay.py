@@ -168,7 +168,8 @@ class _ReplayPart:
         self._pacing = pacing
         self._held: Batch | None = None
         self._before: Any = None
-        self._is_resumed = state is not None
+        # What is skipped takes no time, neither before a position nor before ``since``.
+        self._is_skipping = state is not None or since is not None
         self.wait_max_s = PACE_S if pacing is not None else WAIT_MAX_S
         if state is not None:
             merge.seek(state)
@@ -190,21 +191,25 @@ class _ReplayPart:
             if self._pacing is not None:
                 self._before = self._merge.position()
             found = self._merge.take()
-        if isinstance(found, Batch):
-            if self._pacing is not None and not self._is_due(found, self._pacing):
-                return None
-            self._held = self._before = None
-            if self._since is not None and found.timestamps is not None:
-                found = found.compress([time >= self._since for time in found.timestamps])
-                return found if len(found) else self._next()
+            while isinstance(found, Batch) and not len(found := self._from_since(found)):
+                found = self._merge.take()
+        if isinstance(found, Batch) and self._pacing is not None:
+            self._held = None if self._is_due(self._pacing) else found
+            return None if self._held is not None else found
         return found
 
-    def _is_due(self, batch: Batch, pacing: Pacing) -> bool:
-        if self._is_resumed:
-            pacing.begin_at(self._merge.captured_ns)
-            self._is_resumed = False
-        self._held = None if pacing.is_due(self._merge.captured_ns) else batch
-        return self._held is None
+    def _from_since(self, batch: Batch) -> Batch:
+        since = self._since
+        if since is None or batch.timestamps is None or batch.span[0] >= since:
+            return batch
+        return batch.compress([time >= since for time in batch.timestamps])
+
+    def _is_due(self, pacing: Pacing) -> bool:
+        captured_ns = self._merge.captured_ns
+        if self._is_skipping:
+            pacing.begin_at(captured_ns)
+            self._is_skipping = False
+        return pacing.is_due(captured_ns)
 
     def is_finished(self) -> bool:
         return self._held is None and self._merge.is_over()

@@ -182,6 +182,49 @@ def test_a_slow_receiver_is_dropped_if_that_is_wanted_and_the_valid_part_can_be_
     assert 0 < stats.rows < 300
 
 
+def test_a_receiver_that_is_stuck_or_gone_neither_slows_nor_fails_a_job_that_may_drop(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(socket, "_FIRST_WAIT_S", 0.05)
+    kept, seen = Slow(), list[events.AnyEvent]()
+    job = mp.Job("big")
+    read = job.source("in", mp.sources.Generator(lambda part, start: ("x" * 100_000 for _ in range(start, 300))))
+    receiver = capture.Receiver(kept)
+    read.capture_into("seen", receiver.socket(slow="drop"))
+    runtime = mp.InProcess(
+        batch=mp.Batching(rows_max=5),
+        snapshots=mp.Snapshots(tmp_path, interval_s=0.1),
+        restart="never",
+        on_event=seen.append,
+    )
+    handle = runtime.start(job, control=False)
+    assert handle.wait(timeout_s=60).read == 300
+    assert events.BackPressureBegun("seen", 0) in seen
+    kept.is_slow.clear()
+    receiver.close()
+
+
+def test_no_name_of_a_client_leads_out_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    with capture.Receiver(capture.Folder(tmp_path / "seen")) as receiver:
+        place = receiver.socket()
+        for name in ("../secret", "/etc/passwd", ".hidden", "a/b", "", "x" * 300):
+            for call in (place.create, place.read, place.delete, lambda name: place.rename("seen", name)):
+                with pytest.raises(CaptureError, match="not the name of a segment"):
+                    call(name)
+    assert (tmp_path / "secret").read_text() == "secret"
+
+
+def test_large_batches_pass_in_pieces() -> None:
+    kept = capture.InMemory()
+    with capture.Receiver(kept) as receiver:
+        job = mp.Job("large")
+        job.source("in", mp.sources.Memory(["x" * 5_000_000])).capture_into("seen", receiver.socket())
+        mp.run(job, progress=False)
+        assert capture.check(receiver.socket()) == []
+    assert [len(row) for row in rows_of(kept)] == [5_000_000]
+
+
 def test_a_receiver_that_cannot_write_fails_the_job_with_its_reason() -> None:
     class Full(capture.InMemory):
         def create(self, name: str) -> Any:

@@ -161,7 +161,12 @@ def test_new_code_that_fails_on_trial_is_rolled_back_on_all_workers(shop: Shop, 
 def test_what_cannot_be_imported_leaves_the_job_running(shop: Shop, tmp_path: Path) -> None:
     handle = started(shop, tmp_path)
     before = sys.modules[shop.module.__name__]
-    for wrong, why in (("(", "SyntaxError"), ("import no_such_module_here", "ModuleNotFoundError"), ("1 / 0", "Zero")):
+    wrongs = (
+        ("(", "SyntaxError"),
+        ("import no_such_module_here", "ModuleNotFoundError"),
+        ("raise SystemExit(3)", "Exit"),
+    )
+    for wrong, why in wrongs:
         shop.path.write_text(wrong)
         with pytest.raises(mp.ReloadError, match=why) as refused:
             handle.reload("total")
@@ -229,6 +234,28 @@ def test_reloads_at_any_moment_beside_rescales_lose_nothing(shop: Shop, tmp_path
         assert by == sorted(by)
 
 
+def test_a_stop_with_drain_beside_a_reload_waits_for_its_cut(shop: Shop, tmp_path: Path) -> None:
+    for number in range(6):
+        handle = started(shop, tmp_path / str(number))
+        handle.snapshot()
+        shop.write(NEW)
+        reload = threading.Thread(target=lambda handle=handle: _reload_or_end(handle))
+        reload.start()
+        time.sleep(number * 0.004)
+        handle.stop(drain=True, timeout_s=60)
+        reload.join(30)
+        check_lives(list(handle.events()), sources=["in"], run_failures=0)
+        shop.write()
+        shop.module = _imported_again(shop)
+
+
+def _reload_or_end(handle: mp.JobHandle) -> None:
+    try:
+        handle.reload("total", probation_s=0.05)
+    except (mp.JobEnded, mp.OperationInProgress):
+        """The stop was first."""
+
+
 def test_a_job_that_ends_on_trial_has_passed_it(shop: Shop, tmp_path: Path) -> None:
     handle = started(shop, tmp_path)
     handle.snapshot()
@@ -286,6 +313,11 @@ def test_functions_classes_and_objects_of_the_module_are_exchanged_and_ends_stay
     assert type(keywords(plan, "twice")["logic"]) is shop.module.Twice
     assert keywords(new, "out")["sink"] is shop.module.out
     assert keywords(new, "in")["source"] is keywords(plan, "in")["source"]
+
+
+def test_a_class_that_cannot_be_that_of_its_object_is_refused(shop: Shop) -> None:
+    with pytest.raises(mp.ReloadError, match="cannot have its new class"):
+        prepared(shop, "twice", ("class Twice(mp.KeyedLogic):", "class Twice(mp.KeyedLogic, int):"))
 
 
 def test_a_lambda_is_found_where_the_module_keeps_the_job_or_the_command_line_knows_who_makes_it(shop: Shop) -> None:

@@ -150,7 +150,11 @@ class ControlSocket:
 
     def await_followers(self) -> None:
         """Wait a little until the readers of events have the last one, which can be read now."""
-        while self._asking or (self._between and self._clock.monotonic_s() - self._answered_s < FOLLOWERS_S):
+        until_s = self._clock.monotonic_s() + FOLLOWERS_S
+        while self._clock.monotonic_s() < until_s:
+            is_between = self._between and self._clock.monotonic_s() - self._answered_s < FOLLOWERS_S
+            if not (self._asking or is_between):
+                return
             self._clock.sleep_s(_LOOK_S)
 
     async def _followed(self, command: Command) -> Result:

@@ -300,7 +300,9 @@ class CommandQueue:
         with self._lock:
             self.pending = False
             self._snapshots = crew.snapshots
-            drain, drain_sent, self._drain_sent = self._drain, self._drain_sent, self._drain is not None
+            # A drain waits for the cut of a reload: the next run is drained.
+            drain = None if self._drain and self._reloading is not None else self._drain
+            drain_sent, self._drain_sent = self._drain_sent, drain is not None
             taken: list[Pending] = []
             # A job that is being stopped starts no rescale: endless requests would prevent its end.
             if drain is None and self._reloading is None:

@@ -131,6 +131,7 @@ class JobEvents:
         text, worker = public_text(error), failed_worker(error)
         if worker in self._here:
             self._here.remove(worker)
+            self._release(worker)
             inputs = (*sorted(self._read_by.get(worker, ())), *self._fed)
             self._log.emit(NodeFailed(f"worker {worker}", text, inputs))
         else:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import sysconfig
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -18,7 +17,7 @@ from typing import Any, Final
 import cloudpickle
 
 from malstrom_py.builder.plan import Plan, Step
-from malstrom_py.errors.text import describe_function
+from malstrom_py.errors.text import LIBRARIES, describe_function
 
 _LOG: Final = logging.getLogger("malstrom_py")
 
@@ -29,9 +28,6 @@ _DEPTH_MAX: Final = 8
 _PARTS_MAX: Final = 100
 
 _HOOKS: Final = ("__reduce_ex__", "__reduce__", "__getstate__", "__getnewargs_ex__", "__getnewargs__")
-
-_INSTALLED: Final = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, "<frozen")
-"""Where the code of Python and of installed libraries is."""
 
 _DATA: Final = frozenset({"jax", "numpy", "pandas", "polars", "pyarrow", "scipy", "torch"})
 """Libraries whose values can be pickled, and may be so large that it would take a while."""
@@ -194,7 +190,7 @@ def _says_how(kind: type) -> bool:
     """Return whether a class of the user's own code says how it is pickled: that code is not run here, but believed."""
     for hook in _HOOKS:
         found = next((base.__dict__[hook] for base in kind.__mro__ if hook in base.__dict__), None)
-        if isinstance(found, types.FunctionType) and not found.__code__.co_filename.startswith(_INSTALLED):
+        if isinstance(found, types.FunctionType) and not found.__code__.co_filename.startswith(LIBRARIES):
             return True
     return False
 

@@ -12,9 +12,8 @@ import functools
 import importlib.util
 import linecache
 import sys
-import sysconfig
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,9 +21,8 @@ from typing import Any, Final
 from malstrom_py.builder.job import Job
 from malstrom_py.builder.plan import Plan, Step
 from malstrom_py.errors import MalstromError, PlanError, ReloadError
-from malstrom_py.errors.text import PACKAGE_FOLDERS, describe_error
+from malstrom_py.errors.text import LIBRARIES, PACKAGE_FOLDERS, describe_error
 
-_INSTALLED: Final = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, "<frozen")
 _DEPTH_MAX: Final = 8
 
 
@@ -64,6 +62,10 @@ class HotReload:
             for name, path in files.items():
                 new[name] = sys.modules[name] = _imported(step, name, path, texts.get(path))
             plan = _made_again(self.plan, new, step) or _with_functions(self.plan, new, step)
+        except MalstromError:
+            raise
+        except Exception as error:  # of the user's class, as an object of it is copied
+            raise _refused(step, f"an object of its plan cannot have its new class: {describe_error(error)}") from error
         finally:
             _restore(former)
         return Reloaded(step, plan, new)
@@ -105,7 +107,7 @@ def files_of(plan: Plan, step: str, known: Mapping[str, str] | None = None) -> d
     if found is None:
         names = ", ".join(repr(one.name) for one in plan.steps)
         raise PlanError(f"job {plan.job!r} has no step {step!r}: its steps are {names}")
-    files = {name: path for part in _parts(_given(found)) for name, path in _place(part, known or {})}
+    files = {name: path for _, name, path in _places([found], known or {})}
     if "__main__" in files:
         raise ReloadError(
             f"step {step!r} cannot be reloaded: its functions are in the program itself ({files['__main__']}), which "
@@ -123,17 +125,15 @@ def files_of(plan: Plan, step: str, known: Mapping[str, str] | None = None) -> d
 def watched_files(plan: Plan) -> dict[str, str]:
     """Return the files of the functions of ``plan`` that can be reloaded: path -> one of its steps."""
     files: dict[str, str] = {}
-    for step in plan.steps:
-        for part in _parts(_given(step)):
-            for name, path in _place(part, {}):
-                if name != "__main__":
-                    files.setdefault(path, step.name)
+    for step, name, path in _places(plan.steps, {}):
+        if name != "__main__":
+            files.setdefault(path, step)
     return files
 
 
 def modules_of(plan: Plan) -> dict[str, str]:
     """Return the modules of the functions of ``plan``: name -> path of the file."""
-    return {name: path for step in plan.steps for part in _parts(_given(step)) for name, path in _place(part, {})}
+    return {name: path for _, name, path in _places(plan.steps, {})}
 
 
 def texts_of(plan: Plan, step: str) -> dict[str, str]:
@@ -155,7 +155,7 @@ def _imported(step: str, name: str, path: str, text: str | None) -> types.Module
         sys.modules[name] = module  # dataclasses look their module up
         linecache.checkcache(path)
         exec(compile(source, path, "exec"), module.__dict__)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         what = str(error) if isinstance(error, MalstromError | OSError) else describe_error(error)
         raise ReloadError(
             f"step {step!r} was not reloaded: importing {name} ({path}) again failed: {what}. The job continues "
@@ -185,7 +185,7 @@ def _job_in(plan: Plan, modules: Mapping[str, types.ModuleType], step: str) -> J
     if callable(made):
         try:
             made = made()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             what = str(error) if isinstance(error, MalstromError) else describe_error(error)
             raise _refused(step, f"{plan.made_by} failed: {what}") from error
     given = [made, *(value for one in modules.values() for value in vars(one).values())]
@@ -289,6 +289,14 @@ class _Exchange:
         return found
 
 
+def _places(steps: Iterable[Step], known: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Iterate over the functions, classes and objects of the user in ``steps``: step, module, path of its file."""
+    for step in steps:
+        for part in _parts(_given(step)):
+            for name, path in _place(part, known):
+                yield step.name, name, path
+
+
 def _given(step: Step) -> Sequence[Any]:
     """Return what the user gave for ``step``."""
     keywords = step.factory.keywords if isinstance(step.factory, functools.partial) else {}
@@ -329,7 +337,7 @@ def _place(part: Any, known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         path = str(getattr(module, "__file__", None) or (methods[0].__code__.co_filename if methods else ""))
     if not path.endswith(".py"):
         path = known.get(name, "")
-    if path.endswith(".py") and not path.startswith((*PACKAGE_FOLDERS, *_INSTALLED)):
+    if path.endswith(".py") and not path.startswith(PACKAGE_FOLDERS + LIBRARIES):
         yield name, path
 
 

@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Final, Generic, Literal, Protocol, TypeVar
 
 from malstrom_py.clock import Clock
-from malstrom_py.errors import JobEnded, MalstromError, PlanError, ReloadError
+from malstrom_py.errors import FencedError, JobEnded, MalstromError, PlanError, ReloadError
 from malstrom_py.events import Error, Reload, Restarting
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.job_events import is_stop, public_text
@@ -173,7 +173,7 @@ class Supervisor(Generic[R]):
                     self._change_code(due.trial)
                     continue
                 except Exception as error:
-                    if self.now.trial is not None and not is_stop(error):
+                    if self.now.trial is not None and not (is_stop(error) or isinstance(error, FencedError)):
                         self._roll_back(self.now.trial, error)
                         continue
                     self._wait_or_raise(error)

@@ -130,6 +130,18 @@ def test_the_pace_of_the_original_is_kept_also_after_a_resume(monkeypatch: pytes
     assert set(gaps) <= {0.01, 0.02, 0.03}  # the clock is looked at every 10 ms
 
 
+def test_what_is_skipped_takes_no_time_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, clock = capture.InMemory(), VirtualClock()
+    monkeypatch.setattr(sink, "SystemClock", Ticking)
+    mp.run(captured(kept), progress=False, batch=mp.Batching(rows_max=10))
+    monkeypatch.setattr("malstrom_py.sources.replay.SystemClock", lambda: clock)
+    source = sources.Replay(kept, pace=1.0, since=3_000)
+    part = source.build_part(source.list_parts()[0], None)
+    began = clock.monotonic_s()
+    assert part.poll(100)
+    assert clock.monotonic_s() == began
+
+
 def test_pacing_counts_from_where_it_resumes() -> None:
     clock = VirtualClock()
     pacing = Pacing(0, 1.0, clock)
@@ -174,7 +186,7 @@ def valid_streams(draw: st.DrawFn) -> list[list[list[tuple[int, int]]]]:
 @given(valid_streams(), st.randoms(use_true_random=False))
 def test_every_interleaving_of_valid_streams_is_valid(streams: Sequence[Any], chance: Any) -> None:
     left = [list(stream) for stream in streams]
-    together, epoch = Held(len(streams)), MIN_EPOCH
+    together, epoch = Held.of_image([[MIN_EPOCH, len(streams)]]), MIN_EPOCH
     while any(left):
         stream = chance.choice([one for one in left if one])
         together.update(stream.pop(0))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +22,7 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.reloading import Trial
+from malstrom_py.workers.reports.commands import ReloadCommand
 from malstrom_py.workers.reports.job_status import SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.supervisor import Restart, Supervisor
@@ -164,3 +167,27 @@ def test_status_tells_that_it_recovers_and_how_often() -> None:
     runs.execute()
     status = controls.known()
     assert (status.state, status.restarts) == ("recovering", 1)
+
+
+class Reverted:
+    """A reload that notes whether it was taken back."""
+
+    is_back = False
+
+    def roll_back(self) -> None:
+        self.is_back = True
+
+
+@pytest.mark.parametrize(
+    ("error", "is_back"), [(OperatorError("no"), True), (FencedError("a newer start"), False)], ids=["fails", "fenced"]
+)
+def test_a_failure_on_trial_takes_the_code_back_but_a_newer_start_ends_the_job(
+    error: MalstromError, is_back: bool
+) -> None:
+    runs, reloads = Runs(error, FINE), Reverted()
+    supervisor = Supervisor(runs, CommandQueue("job"), Restart(), VirtualClock(), reloads=cast(Any, reloads))
+    supervisor.now.trial = Trial(ReloadCommand("step", 1.0, 1.0), None, "snapshot", 0.0)
+    with nullcontext() if is_back else pytest.raises(FencedError):
+        assert supervisor.execute() is FINE
+    assert reloads.is_back is is_back
+    assert supervisor.restarts == 0
