@@ -132,6 +132,10 @@ class TopLane(Lane):
     def check(self, rows: GroupedRows, values: _Rows) -> None:
         if (len(rows.which) * self.n + len(rows) + 1) * (self.n + len(rows)) * len(rows.which) >= 1 << 62:
             raise NotColumnar("so many rows and keys in one batch")
+        self._check_columns(values)
+
+    def _check_columns(self, values: _Rows) -> None:
+        """Refuse values of other columns than the arrays hold: numpy would cast them without a word."""
         if not self.names:
             return
         if values.names != self.names:
@@ -266,6 +270,8 @@ class TopLane(Lane):
             values = self.values(pa.array(flat)) if flat else None
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
             raise NotColumnar("values that no column holds") from None
+        if values is not None:
+            self._check_columns(values)
         return values, [len(best) for _, best in states]
 
     def set(self, ids: Array, arrays: Any) -> None:
@@ -315,7 +321,10 @@ class TopLane(Lane):
         there = np.stack([column.is_valid().to_numpy(zero_copy_only=False) for column in columns], axis=1)
         flat = pa.concat_arrays([column.cast(kind) for column in columns])
         by_key = np.arange(there.size).reshape(self.n, -1).T[there]  # the values of each key, from register 0 on
-        return (self.values(flat.take(pa.array(by_key))) if len(by_key) else None), there.sum(axis=1)
+        values = self.values(flat.take(pa.array(by_key))) if len(by_key) else None
+        if values is not None:
+            self._check_columns(values)
+        return values, there.sum(axis=1)
 
 
 def _valid(values: Values) -> Array:

@@ -108,6 +108,18 @@ def test_columns_send_and_store_what_rows_do(data: st.DataObject) -> None:
                     step.push(Acquire(moved.states))
 
 
+@pytest.mark.parametrize("first", [[], [1]])
+@pytest.mark.parametrize("rank", [0.1, datetime(2024, 1, 1, tzinfo=UTC), 2**63])
+def test_rows_of_another_type_are_not_cast_to_that_of_arrays_that_are_empty_again(first: list[int], rank: Any) -> None:
+    """All keys have moved away since, or the batch was empty: the arrays have a type, and no state."""
+    step = Stepped(top_n(1, None))
+    step.push(values_in(["a"] * len(first), first, pa.int64()))
+    step.push(Collect({"a": None}.keys()))
+    step.push(Batch([rank], keys=["a"]))
+    assert step.rows()[-1][1] == [rank]
+    assert shown_states(step) == {"a": repr(([rank], [rank]))}
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_chain_of_snapshots_is_the_state(data: st.DataObject) -> None:
