@@ -1,0 +1,64 @@
+// The token, and everything that is asked of the server.
+
+const storageKey = "malstrom-token";
+const token = readToken();
+
+function readToken() {
+  const inAddress = new URLSearchParams(location.search).get("token");
+  try {
+    if (inAddress) sessionStorage.setItem(storageKey, inAddress);
+    return inAddress || sessionStorage.getItem(storageKey) || "";
+  } catch {
+    return inAddress || ""; // storage may be forbidden
+  }
+}
+
+const withToken = (address) => (token ? `${address}?token=${encodeURIComponent(token)}` : address);
+
+export const homeAddress = () => withToken("/");
+export const jobAddress = (job) => withToken(`/jobs/${encodeURIComponent(job)}`);
+export const jobOfAddress = () => {
+  const match = location.pathname.match(/^\/jobs\/([^/]+)\/?$/);
+  return match && decodeURIComponent(match[1]);
+};
+
+/** The JSON answer of the server; an `Error` with `status` otherwise (0: it does not answer). */
+export async function ask(path, body) {
+  const headers = { "X-Malstrom-Token": token };
+  if (body) headers["Content-Type"] = "application/json";
+  const request = { headers, method: body ? "POST" : "GET", body: body && JSON.stringify(body), cache: "no-store" };
+  const response = await fetch(`/api/jobs${path}`, request).catch(() => fail("the server does not answer", 0));
+  const answer = await response.json().catch(() => ({}));
+  if (!response.ok) fail(answer.error || `the server answered with status ${response.status}`, response.status);
+  return answer;
+}
+
+function fail(text, status) {
+  throw Object.assign(new Error(text), { status });
+}
+
+/** Follows a job: `onView`, `onEvents(events, isFirst)`, `onLost`, and `onRefused(status)` for 401 and 404. */
+export function follow(job, { onView, onEvents, onLost, onRefused }) {
+  const path = `/${encodeURIComponent(job)}`;
+  let pause = 1000;
+  const connect = () => {
+    const stream = new EventSource(withToken(`/api/jobs${path}/stream`));
+    let first = true;
+    stream.addEventListener("open", () => { first = true; pause = 1000; });
+    stream.addEventListener("view", (message) => onView(JSON.parse(message.data)));
+    stream.addEventListener("events", (message) => {
+      onEvents(JSON.parse(message.data), first);
+      first = false;
+    });
+    stream.addEventListener("gone", onLost);
+    stream.addEventListener("error", async () => {
+      onLost();
+      if (stream.readyState !== EventSource.CLOSED) return; // the browser connects again
+      const status = await ask(path).then(() => 200, (error) => error.status);
+      if (status === 401 || status === 404) onRefused(status);
+      setTimeout(connect, pause);
+      pause = Math.min(2 * pause, 10000);
+    });
+  };
+  connect();
+}

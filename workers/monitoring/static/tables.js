@@ -1,0 +1,148 @@
+// Workers, parts of sources, heaviest keys and slots, and problems.
+
+import { field, KeyedList, make, setShown, setText, setWidth } from "./dom.js";
+import { bytes, clock, cores, duration, eventTime, exact, percent, rate, short } from "./format.js";
+
+/** A table whose rows are kept; on a narrow screen each row becomes a block with the names of its columns. */
+function makeTable(parent, columns, makeRow) {
+  const head = make("tr", {}, ...columns.map(([name, kind]) => make("th", { scope: "col", class: kind || "", text: name })));
+  const body = make("tbody");
+  parent.append(make("table", {}, make("thead", {}, head), body));
+  return new KeyedList(body, (item) => {
+    const cells = columns.map(([name, kind]) => make("td", { class: kind || "", "data-label": name }));
+    const row = make("tr", {}, ...cells);
+    return { element: row, update: makeRow(row, cells, item) };
+  });
+}
+
+/** Two lines in a cell: a name and something small beneath. */
+function twoLines(cell) {
+  const upper = make("b"), lower = make("span", { class: "muted small" });
+  cell.append(make("div", { class: "two" }, upper, lower));
+  return (first, second) => {
+    setText(upper, first);
+    setText(lower, second);
+  };
+}
+
+export function makeWorkers() {
+  const columns = [["Worker"], ["Time", "time"], ["CPU", "number"], ["Memory", "number"], ["Keys", "number"], ["Slots", "number"], ["Rows in", "number"]];
+  const list = makeTable(field("worker-table"), columns, (row, cells, worker) => {
+    row.dataset.testid = `worker-${worker.worker}`;
+    const name = twoLines(cells[0]);
+    const bars = ["busy", "held", "idle"].map((kind) => make("i", { class: kind }));
+    const shares = make("span", { class: "muted small" });
+    cells[1].append(make("div", { class: "two" }, make("div", { class: "stack", "aria-hidden": "true" }, ...bars), shares));
+    return (worker) => {
+      name(`${worker.worker}`, [worker.host, worker.pid && `pid ${worker.pid}`].filter(Boolean).join(" · "));
+      const times = [worker.busy, worker.waiting, worker.idle];
+      times.forEach((share, index) => setWidth(bars[index], share));
+      setText(shares, `${percent(worker.busy)} busy, ${percent(worker.waiting)} held up`);
+      setText(cells[2], cores(worker.cpu));
+      setText(cells[3], bytes(worker.rss_bytes));
+      setText(cells[4], short(worker.keys, 1e6));
+      setText(cells[5], exact(worker.slots));
+      setText(cells[6], rate(worker.in_per_s, "/s"));
+    };
+  });
+  return (view) => list.update(view.workers, (worker) => worker.worker);
+}
+
+const shownParts = 100;
+
+export function makeParts() {
+  const columns = [["Part"], ["Event time, UTC", "number"], ["Lag", "number"], ["To be read", "number"], ["Rows", "number"], ["Worker", "number"]];
+  const list = makeTable(field("part-table"), columns, (row, cells) => {
+    const name = twoLines(cells[0]);
+    const lag = make("span"), idle = make("span", { class: "badge small-badge", text: "idle" });
+    cells[2].append(idle, lag);
+    return (part) => {
+      name(part.part || part.source, [part.part && part.source, part.position].filter(Boolean).join(" · "));
+      setText(cells[1], eventTime(part.watermark));
+      setText(lag, duration(part.lag_s));
+      setShown(idle, Boolean(part.idle));
+      setShown(lag, !part.idle);
+      setText(cells[3], unread(part));
+      setText(cells[4], short(part.rows, 1e6));
+      setText(cells[5], exact(part.worker));
+    };
+  });
+  const least = -Infinity;
+  const byLag = (one, other) => (other.lag_s ?? least) - (one.lag_s ?? least) || (other.lag_rows ?? least) - (one.lag_rows ?? least) || 0;
+  return (view) => {
+    const sorted = [...view.parts].sort(byLag);
+    list.update(sorted.slice(0, shownParts), (part) => `${part.source}\u0000${part.part}\u0000${part.worker}`);
+    const more = sorted.length > shownParts ? `${shownParts} of ${exact(sorted.length)} parts, ` : "";
+    setText("parts-note", sorted.length ? `${more}largest lag first` : "no parts are read");
+  };
+}
+
+function unread(part) {
+  if (part.lag_rows !== null && part.lag_rows !== undefined) return `${short(part.lag_rows, 1e6)} rows`;
+  return bytes(part.lag_bytes);
+}
+
+function makeBars(name, title) {
+  const list = new KeyedList(field(name), () => {
+    const label = make("b"), note = make("span", { class: "muted small" }), bar = make("i"), share = make("span", { class: "figure" });
+    return {
+      element: make("li", {}, make("div", { class: "bar-label" }, label, note, share), make("div", { class: "bar", "aria-hidden": "true" }, bar)),
+      update(item) {
+        setText(label, title(item));
+        setText(note, `${item.step}${item.worker === null || item.worker === undefined ? "" : `, worker ${item.worker}`}`);
+        setText(share, percent(item.share));
+        setWidth(bar, item.share);
+      },
+    };
+  });
+  return (items) => {
+    list.update(items, (item) => `${item.step}\u0000${title(item)}`);
+    setShown(`${name}-empty`, items.length === 0);
+  };
+}
+
+export function makeHeavy() {
+  const keys = makeBars("heavy-keys", (item) => item.key);
+  const slots = makeBars("heavy-slots", (item) => `slot ${item.slot}`);
+  return (view) => {
+    keys(view.heavy_keys || []);
+    slots(view.heavy_slots || []);
+  };
+}
+
+const problemKinds = { Error: "Error", NodeFailed: "Worker failed", Restarting: "Restart" };
+const shownProblems = 100;
+
+/** Steps that drop rows first, then failures, newest first. */
+export function makeProblems() {
+  const list = new KeyedList(field("problems"), () => {
+    const title = make("b"), place = make("code"), text = make("pre"), time = make("time", { class: "muted small" });
+    const element = make("li", {}, make("div", { class: "problem-head" }, title, place, time), text);
+    return {
+      element,
+      update(problem) {
+        element.className = `tone-${problem.tone}`;
+        setText(title, problem.title);
+        setText(place, problem.place || "");
+        setText(time, problem.at ? clock(problem.at) : "");
+        setText(text, problem.text);
+      },
+    };
+  });
+  return (view, events) => {
+    const places = new Map(view.steps.map((step) => [step.step, step.place]));
+    const drops = view.steps.filter((step) => step.skipped || step.dead_letters).map((step) => ({
+      key: `step ${step.step}`, tone: "warn", title: step.step, place: step.place,
+      text: [step.dead_letters && `${exact(step.dead_letters)} rows to the dead letters`, step.skipped && `${exact(step.skipped)} rows skipped`].filter(Boolean).join(", "),
+    }));
+    const failures = events.filter((event) => event.kind in problemKinds).slice(-shownProblems).reverse().map((event) => {
+      const step = event.step || event.operator_id || "";
+      return {
+        key: `event ${event.number}`, tone: event.kind === "Restarting" ? "warn" : "bad", at: event.at,
+        title: problemKinds[event.kind] + (step ? ` in ${step}` : ""), place: event.place || places.get(step), text: event.text || event.error,
+      };
+    });
+    list.update([...drops, ...failures], (problem) => problem.key);
+    setShown("problems-empty", drops.length + failures.length === 0);
+  };
+}

@@ -1,0 +1,156 @@
+// What happened to the job: lanes of marks over time, and the same as a list, newest first.
+
+import { field, make, setShown, setText } from "./dom.js";
+import { bytes, clock, duration, exact, plural } from "./format.js";
+
+const most = 300; // marks and lines that are kept
+
+const kinds = {
+  RescaleBegun: ["rescales", "rescale", "Rescale begins"],
+  RescaleEnded: ["rescales", "rescale", "Rescale ended"],
+  SnapshotCompleted: ["snapshots", "snapshot", "Snapshot"],
+  Restarting: ["failures", "warn", "Restart"],
+  NodeFailed: ["failures", "bad", "Worker failed"],
+  Error: ["failures", "bad", "Error"],
+  WorkerJoined: [null, "quiet", "Worker joined"],
+  WorkerLeft: [null, "quiet", "Worker left"],
+  Input: [null, "quiet", "Input"],
+  InputClosed: [null, "quiet", "Input ended"],
+  BackPressureBegun: [null, "warn", "Held up"],
+  BackPressureEnded: [null, "quiet", "No longer held up"],
+  Stop: [null, "quiet", "Worker stopped"],
+  Reload: [null, "rescale", "Code reloaded"],
+  Ended: ["failures", "quiet", "The job ended"],
+  EventsMissed: [null, "warn", "Events missed"],
+};
+
+const lanes = ["rescales", "snapshots", "failures"];
+
+function describe(event) {
+  const [lane, tone, title] = kinds[event.kind] || [null, "quiet", event.kind];
+  const failed = (event.kind === "RescaleEnded" && event.error) || (event.kind === "Ended" && event.how === "failed");
+  const finished = event.kind === "Ended" && event.how === "finished";
+  return { lane: event.kind === "Ended" && !failed ? null : lane, tone: failed ? "bad" : finished ? "good" : tone, title };
+}
+
+/** What was moved, written or awaited, in figures. */
+function figures(event) {
+  const parts = [];
+  if (event.slots) parts.push(plural(event.slots, "slot"));
+  if (event.parts) parts.push(plural(event.parts, "part"));
+  if (event.keys) parts.push(plural(event.keys, "key"));
+  if (event.bytes) parts.push(bytes(event.bytes));
+  if (event.kind === "RescaleEnded" && parts.length) parts[0] = `moved ${parts[0]}`;
+  if (event.duration_s) parts.push(`in ${duration(event.duration_s)}`);
+  if (event.pause_s) parts.push(`pause ${duration(event.pause_s)}`);
+  return parts.join(", ");
+}
+
+export class Timeline {
+  constructor() {
+    this.list = field("timeline");
+    this.tracks = new Map();
+    for (const lane of lanes) {
+      const track = make("div", { class: "track" });
+      this.tracks.set(lane, track);
+      field("lanes").append(make("div", { class: "lane" }, make("span", { class: "muted", text: lane }), track));
+    }
+    this.clear();
+    const tooltip = field("tooltip");
+    field("lanes").addEventListener("pointerover", ({ target }) => {
+      const mark = this.marks.find(({ element }) => element === target);
+      setShown(tooltip, Boolean(mark));
+      if (!mark) return;
+      setText(tooltip, mark.text());
+      const place = target.getBoundingClientRect();
+      tooltip.style.left = `${Math.max(8, Math.min(place.left, innerWidth - tooltip.offsetWidth - 8))}px`;
+      tooltip.style.top = `${place.top - tooltip.offsetHeight - 8}px`;
+    });
+    field("lanes").addEventListener("pointerleave", () => setShown(tooltip, false));
+  }
+
+  clear() {
+    this.list.replaceChildren();
+    for (const track of this.tracks.values()) track.replaceChildren();
+    this.marks = [];
+    this.rescales = []; // {from, to}, for the curve
+    this.newest = null;
+    this.last = -1;
+  }
+
+  add(events) {
+    for (const event of events) {
+      if (event.number <= this.last) continue;
+      this.last = event.number;
+      this.addLine(event);
+      this.addMark(event);
+    }
+    while (this.list.children.length > most) this.list.lastElementChild.remove();
+    while (this.marks.length > most) this.marks.shift().element.remove();
+    setShown("timeline-empty", this.last < 0);
+  }
+
+  /** One line; snapshots that follow each other share one. */
+  addLine(event) {
+    const { tone, title } = describe(event);
+    const repeats = event.kind === "SnapshotCompleted" && this.newest?.kind === event.kind;
+    const line = repeats ? this.newest : this.makeLine(event.kind, tone);
+    line.count += 1;
+    setText(line.time, clock(event.at));
+    setText(line.title, line.count > 1 ? `${line.count} snapshots, the last:` : title);
+    setText(line.text, event.text || event.error || "");
+    setText(line.figures, figures(event));
+    this.newest = line;
+  }
+
+  makeLine(kind, tone) {
+    const line = { kind, count: 0, time: make("time"), title: make("b"), text: make("span"), figures: make("span", { class: "muted" }) };
+    const words = make("div", {}, line.title, " ", line.text, " ", line.figures);
+    this.list.prepend(make("li", { class: `tone-${tone}` }, line.time, make("i", { "aria-hidden": "true" }), words));
+    return line;
+  }
+
+  addMark(event) {
+    const { lane, tone, title } = describe(event);
+    if (!lane) return;
+    const running = this.rescales.at(-1);
+    if (event.kind === "RescaleEnded" && running && !running.to) {
+      running.to = event.at;
+      const mark = this.marks.findLast(({ event }) => event.kind === "RescaleBegun");
+      if (mark) {
+        mark.to = event.at;
+        mark.text = () => `${clock(event.at)} ${event.text || title}. ${figures(event)}`;
+        mark.element.classList.toggle("tone-bad", tone === "bad");
+      }
+      return;
+    }
+    if (event.kind === "RescaleBegun") {
+      if (running && !running.to) return; // another target for the same rescale
+      this.rescales.push({ from: event.at, to: null });
+    }
+    const element = make("i", { class: `mark tone-${tone}` });
+    this.tracks.get(lane).append(element);
+    this.marks.push({ element, event, to: null, text: () => `${clock(event.at)} ${event.text || title}${figures(event) ? `. ${figures(event)}` : ""}` });
+  }
+
+  /** Places the marks between the start of the job and `now`. */
+  place(start, now) {
+    const whole = Math.max(1, now - start);
+    const share = (at) => `${(100 * Math.min(1, Math.max(0, (at - start) / whole))).toFixed(2)}%`;
+    for (const { element, event, to } of this.marks) {
+      element.style.left = share(event.at);
+      if (event.kind !== "RescaleBegun") continue;
+      const end = to ?? now;
+      element.style.width = share(start + end - event.at);
+    }
+    setText("timeline-range", `${clock(start)} to ${clock(now)}`);
+  }
+}
+
+/** How many rescales etc. for a screen reader and for the tile of the workers. */
+export function rescalesAndRestarts(view) {
+  const parts = [];
+  if (view.rescales) parts.push(plural(view.rescales, "rescale"));
+  if (view.restarts) parts.push(plural(view.restarts, "restart"));
+  return parts.join(", ") || `${exact(0)} rescales`;
+}
