@@ -153,10 +153,10 @@ function renderTiles(view) {
   if (moving) setWidth(field("moving").firstElementChild, moving.slots / moving.of_slots);
 
   setText("event-lag", duration(view.event_lag_s));
-  setText("watermark", view.watermark === null ? "no event time" : `${eventTime(view.watermark)} UTC`);
+  setText("watermark", view.watermark === null ? "no event time" : eventTime(view.watermark));
 
   setText("snapshot-age", snapshots?.at ? `${age(Math.max(0, view.at - snapshots.at))} ago` : "–");
-  setText("snapshot-note", snapshots?.made ? `${plural(snapshots.made, "snapshot")}, last ${bytes(snapshots.bytes)}` : snapshots ? "none so far" : "no snapshots");
+  setText("snapshot-note", snapshots?.made ? `${exact(snapshots.made)} made, ${bytes(snapshots.bytes)}` : snapshots ? "none so far" : "no snapshots");
   field("snapshot-note").title = snapshots?.last ? `${snapshots.last}, ${clock(snapshots.at)}, took ${duration(snapshots.duration_s)}, pause ${duration(snapshots.pause_s)}` : "";
 
   for (const [name, count] of [["late", totals.late], ["skipped", totals.skipped], ["dead-letters", totals.dead_letters]]) {

@@ -27,6 +27,11 @@ export function rate(value, unit = "rows/s") {
   return unknown(value) ? dash : short(value) + space + unit;
 }
 
+/** 1.2 M/s */
+export function perSecond(value) {
+  return unknown(value) ? dash : `${short(value)}/s`;
+}
+
 /** 12.3 MB */
 export function bytes(value) {
   if (unknown(value)) return dash;
@@ -58,9 +63,9 @@ export function percent(share) {
   return `${share > 0 && share < 0.1 ? (100 * share).toFixed(1) : Math.round(100 * share)}${space}%`;
 }
 
-/** 0.97 cores */
+/** 0.97 */
 export function cores(value) {
-  return unknown(value) ? dash : `${value.toFixed(2)}${space}cores`;
+  return unknown(value) ? dash : value.toFixed(2);
 }
 
 /** Wall-clock time here, with the date if it is not today. */

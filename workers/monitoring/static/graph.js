@@ -1,13 +1,13 @@
 // The graph of the job: laid out once for a set of steps and edges, then updated in place.
 
 import { make, makeSvg, setAttribute, setText } from "./dom.js";
-import { percent, rate, short } from "./format.js";
+import { percent, perSecond, rate, short } from "./format.js";
 
-const nodeSize = { width: 184, height: 74 };
-const labelSize = { width: 78, height: 30 };
+const nodeSize = { width: 168, height: 80 };
+const labelSize = { LR: { width: 66, height: 34 }, TB: { width: 70, height: 26 } };
 const margin = 16;
 const narrow = 700; // below this width the graph goes from top to bottom
-const scales = { least: 0.4, readable: 0.72, most: 1.6 };
+const scales = { least: 0.3, readable: 0.6, most: 1.6 };
 const statefulKinds = /state|key_by|fold|mean|count|sum|min|max|top|window|join|dedup|sort/;
 
 export const edgeKey = (edge) => [edge.source, edge.port, edge.target].join("\u0000");
@@ -41,12 +41,12 @@ export class Graph {
 
   build(view, direction) {
     const layout = new dagre.graphlib.Graph({ multigraph: true });
-    layout.setGraph({ rankdir: direction, nodesep: 26, ranksep: 34, edgesep: 14, marginx: margin, marginy: margin });
+    layout.setGraph({ rankdir: direction, nodesep: 26, ranksep: 14, edgesep: 14, marginx: margin, marginy: margin });
     layout.setDefaultEdgeLabel(() => ({}));
     const names = new Set(view.steps.map((step) => step.step));
     for (const name of names) layout.setNode(name, { ...nodeSize });
     const drawn = view.edges.filter((edge) => names.has(edge.source) && names.has(edge.target));
-    for (const edge of drawn) layout.setEdge(edge.source, edge.target, { ...labelSize, labelpos: "c" }, edge.port);
+    for (const edge of drawn) layout.setEdge(edge.source, edge.target, { ...labelSize[direction], labelpos: "c" }, edge.port);
     dagre.layout(layout);
 
     this.size = { width: layout.graph().width || nodeSize.width, height: layout.graph().height || nodeSize.height };
@@ -62,6 +62,9 @@ export class Graph {
     for (const step of view.steps) this.nodes.set(step.step, this.makeNode(step, layout.node(step.step), nodes));
     this.svg.append(lines, labels, nodes);
     this.box.replaceChildren(this.svg);
+    this.width = null;
+    this.scale();
+    this.box.scrollTop = layout.node(view.steps[0]?.step)?.y * this.shownScale - this.box.clientHeight / 2 || 0;
     if (this.selected) this.select(this.selected);
   }
 
@@ -77,12 +80,16 @@ export class Graph {
     setAttribute(this.svg, "height", Math.floor(this.size.height * scale));
   }
 
-  /** "in", "out", or "fit": all of it, and once more: readable. */
+  /** "in", "out", or "fit"; what is in the middle stays there. */
   zoom(how) {
-    const whole = Math.min(1, (this.box.clientWidth - 2) / this.size.width);
-    if (how === "fit") this.zoomed = this.zoomed === null || this.zoomed !== whole ? whole : null;
-    else this.zoomed = Math.min(scales.most, Math.max(scales.least, this.shownScale * (how === "in" ? 1.2 : 1 / 1.2)));
+    const { box, shownScale: before } = this;
+    const fitting = Math.min(1, (box.clientWidth - 2) / this.size.width, (box.clientHeight - 2) / this.size.height);
+    const wanted = how === "fit" ? fitting : before * (how === "in" ? 1.2 : 1 / 1.2);
+    this.zoomed = Math.min(scales.most, Math.max(scales.least, wanted));
+    const middle = [box.scrollLeft + box.clientWidth / 2, box.scrollTop + box.clientHeight / 2];
     this.scale();
+    const by = this.shownScale / before;
+    box.scrollTo(middle[0] * by - box.clientWidth / 2, middle[1] * by - box.clientHeight / 2);
   }
 
   select(name) {
@@ -100,9 +107,9 @@ export class Graph {
     const { width, height } = nodeSize;
     const left = place.x - width / 2, top = place.y - height / 2;
     const role = step.kind === "source" || step.kind === "sink" ? step.kind : statefulKinds.test(step.kind) ? "stateful" : "plain";
-    const rows = makeSvg("text", { class: "rows", x: width - 12, y: 45, "text-anchor": "end" });
-    const busyBar = makeSvg("rect", { class: "busy-bar", x: 14, y: 58, width: 0, height: 5, rx: 2.5 });
-    const busyText = makeSvg("text", { class: "busy-text", x: width - 12, y: 64, "text-anchor": "end" });
+    const rows = makeSvg("text", { class: "rows", x: width - 12, y: 49, "text-anchor": "end" });
+    const busyBar = makeSvg("rect", { class: "busy-bar", x: 14, y: 63, width: 0, height: 6, rx: 3 });
+    const busyText = makeSvg("text", { class: "busy-text", x: width - 12, y: 70, "text-anchor": "end" });
     const badges = makeSvg("g", { class: "badges" });
     const node = makeSvg("g", {
       class: `node ${role}`, transform: `translate(${left} ${top})`, tabindex: 0, role: "button", "aria-pressed": "false",
@@ -111,9 +118,9 @@ export class Graph {
     makeSvg("title", { text: step.place ? `${step.step}, ${step.place}` : step.step }),
     makeSvg("rect", { class: "box", width, height, rx: 9 }),
     makeSvg("path", { class: "stripe", d: `M9 .5A8.5 8.5 0 0 0 .5 9V${height - 9}A8.5 8.5 0 0 0 9 ${height - 0.5}H5V.5Z` }),
-    makeSvg("text", { class: "name", x: 14, y: 24, text: shortened(step.step, width - 26, "600 13.5px") }),
-    makeSvg("text", { class: "kind", x: 14, y: 45, text: shortened(step.kind, 76, "11.5px") }),
-    rows, makeSvg("rect", { class: "busy-track", x: 14, y: 58, width: width - 64, height: 5, rx: 2.5 }), busyBar, busyText, badges);
+    makeSvg("text", { class: "name", x: 14, y: 26, text: shortened(step.step, width - 26, "600 15px") }),
+    makeSvg("text", { class: "kind", x: 14, y: 49, text: shortened(step.kind, 58, "12.5px") }),
+    rows, makeSvg("rect", { class: "busy-track", x: 14, y: 63, width: width - 64, height: 6, rx: 3 }), busyBar, busyText, badges);
     node.addEventListener("click", () => this.onSelect(step.step));
     node.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" && event.key !== " ") return;
@@ -140,7 +147,7 @@ export class Graph {
 function drawBadges(text, counts) {
   let right = nodeSize.width - 8;
   return text.split("|").filter(Boolean).map((label, index) => {
-    const width = label.length * 5.9 + 12;
+    const width = label.length * 6.3 + 12;
     right -= width + 4;
     return makeSvg("g", { class: `pill ${counts[index][0]}`, transform: `translate(${right + 4} -9)` },
       makeSvg("rect", { width, height: 18, rx: 9 }), makeSvg("text", { x: width / 2, y: 12.6, "text-anchor": "middle", text: label }));
@@ -163,10 +170,9 @@ function makeEdge(edge, placed, [source, target], direction, lines, labels) {
   const line = makeSvg("path", { class: "edge-line", d: `M${points[0].x} ${points[0].y}${curve.join("")}` });
   const arrow = makeSvg("path", { class: "edge-tip", d: tip });
   line.classList.toggle("exchange", edge.exchange);
-  const back = makeSvg("rect", { class: "back", x: -labelSize.width / 2, width: labelSize.width, rx: 5 });
-  const upper = makeSvg("text", { class: "edge-rate", "text-anchor": "middle" });
-  const lower = makeSvg("text", { class: "edge-note", "text-anchor": "middle", y: 10.5 });
-  const label = makeSvg("g", { class: "edge-label", transform: `translate(${placed.x ?? points[1].x} ${placed.y ?? points[1].y})` }, back, upper, lower);
+  const upper = makeSvg("text", { class: "edge-rate", "text-anchor": "middle", y: -6 });
+  const lower = makeSvg("text", { class: "edge-note", "text-anchor": "middle", y: horizontal ? 15 : 8 });
+  const label = makeSvg("g", { class: "edge-label", transform: `translate(${placed.x ?? points[1].x} ${placed.y ?? points[1].y})` }, upper, lower);
   lines.append(line, arrow);
   labels.append(label);
 
@@ -177,11 +183,9 @@ function makeEdge(edge, placed, [source, target], direction, lines, labels) {
       element.classList.toggle("blocked", level === "blocked");
     }
     const note = edge.backlog > 0 ? `${short(edge.backlog, 1000)} queued` : level ? `${percent(edge.waiting)} held up` : "";
-    setText(upper, rate(edge.per_s, "/s"));
+    setText(upper, perSecond(edge.per_s));
     setText(lower, note);
-    setAttribute(upper, "y", note ? -2 : 4);
-    setAttribute(back, "height", note ? 30 : 18);
-    setAttribute(back, "y", note ? -15 : -9);
+    if (!horizontal) setAttribute(upper, "y", note ? -5 : 3);
   };
 }
 

@@ -32,7 +32,7 @@ export class Rates {
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
       scales: { x: { range: (plot, least, most) => [Math.min(least, most - 60), most] }, y: { range: (plot, least, most) => [0, Math.max(most * 1.12, 1)] } },
       axes: [{ ...axis, size: 26, space: 70, values: (plot, times) => times.map((at) => new Date(at * 1000).toLocaleTimeString("en-GB")) },
-        { ...axis, size: 62, values: (plot, values) => values.map((value) => short(value)) }],
+        { ...axis, size: 62, values: (plot, values) => values.map((value) => short(value).replace(".0", "")) }],
       series: [{}, { ...line("read"), fill: colour("read-soft") }, { ...line("written") }],
       hooks: { drawClear: [(plot) => this.drawRescales(plot, colour("rescale-soft"))], setCursor: [() => this.showFigures()] },
     }, this.data, this.box);

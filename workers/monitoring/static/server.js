@@ -56,6 +56,7 @@ export function follow(job, { onView, onEvents, onLost, onRefused }) {
       if (stream.readyState !== EventSource.CLOSED) return; // the browser connects again
       const status = await ask(path).then(() => 200, (error) => error.status);
       if (status === 401 || status === 404) onRefused(status);
+      if (status === 401) return;
       setTimeout(connect, pause);
       pause = Math.min(2 * pause, 10000);
     });

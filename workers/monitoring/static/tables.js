@@ -1,7 +1,7 @@
 // Workers, parts of sources, heaviest keys and slots, and problems.
 
 import { field, KeyedList, make, setShown, setText, setWidth } from "./dom.js";
-import { bytes, clock, cores, duration, eventTime, exact, percent, rate, short } from "./format.js";
+import { bytes, clock, cores, duration, eventTime, exact, percent, perSecond, short } from "./format.js";
 
 /** A table whose rows are kept; on a narrow screen each row becomes a block with the names of its columns. */
 function makeTable(parent, columns, makeRow) {
@@ -26,7 +26,7 @@ function twoLines(cell) {
 }
 
 export function makeWorkers() {
-  const columns = [["Worker"], ["Time", "time"], ["CPU", "number"], ["Memory", "number"], ["Keys", "number"], ["Slots", "number"], ["Rows in", "number"]];
+  const columns = [["Worker"], ["Time", "time"], ["CPU cores", "number"], ["Memory", "number"], ["Keys", "number"], ["Slots", "number"], ["Rows in", "number"]];
   const list = makeTable(field("worker-table"), columns, (row, cells, worker) => {
     row.dataset.testid = `worker-${worker.worker}`;
     const name = twoLines(cells[0]);
@@ -42,7 +42,7 @@ export function makeWorkers() {
       setText(cells[3], bytes(worker.rss_bytes));
       setText(cells[4], short(worker.keys, 1e6));
       setText(cells[5], exact(worker.slots));
-      setText(cells[6], rate(worker.in_per_s, "/s"));
+      setText(cells[6], perSecond(worker.in_per_s));
     };
   });
   return (view) => list.update(view.workers, (worker) => worker.worker);
@@ -51,20 +51,19 @@ export function makeWorkers() {
 const shownParts = 100;
 
 export function makeParts() {
-  const columns = [["Part"], ["Event time, UTC", "number"], ["Lag", "number"], ["To be read", "number"], ["Rows", "number"], ["Worker", "number"]];
+  const columns = [["Part"], ["Event time, UTC", "number"], ["Lag", "number"], ["To be read", "number"], ["Rows read", "number"]];
   const list = makeTable(field("part-table"), columns, (row, cells) => {
     const name = twoLines(cells[0]);
     const lag = make("span"), idle = make("span", { class: "badge small-badge", text: "idle" });
     cells[2].append(idle, lag);
     return (part) => {
-      name(part.part || part.source, [part.part && part.source, part.position].filter(Boolean).join(" · "));
+      name(part.part || part.source, [part.part && part.source, `worker ${part.worker}`, part.position].filter(Boolean).join(" · "));
       setText(cells[1], eventTime(part.watermark));
       setText(lag, duration(part.lag_s));
       setShown(idle, Boolean(part.idle));
       setShown(lag, !part.idle);
       setText(cells[3], unread(part));
       setText(cells[4], short(part.rows, 1e6));
-      setText(cells[5], exact(part.worker));
     };
   });
   const least = -Infinity;

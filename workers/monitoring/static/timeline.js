@@ -97,15 +97,15 @@ export class Timeline {
     const line = repeats ? this.newest : this.makeLine(event.kind, tone);
     line.count += 1;
     setText(line.time, clock(event.at));
-    setText(line.title, line.count > 1 ? `${line.count} snapshots, the last:` : title);
-    setText(line.text, event.text || event.error || "");
+    setText(line.repeats, line.count > 1 ? `${line.count} × ` : "");
+    setText(line.text, event.text || [title, event.error].filter(Boolean).join(": "));
     setText(line.figures, figures(event));
     this.newest = line;
   }
 
   makeLine(kind, tone) {
-    const line = { kind, count: 0, time: make("time"), title: make("b"), text: make("span"), figures: make("span", { class: "muted" }) };
-    const words = make("div", {}, line.title, " ", line.text, " ", line.figures);
+    const line = { kind, count: 0, time: make("time"), repeats: make("b"), text: make("span"), figures: make("span", { class: "muted" }) };
+    const words = make("div", {}, line.repeats, line.text, " ", line.figures);
     this.list.prepend(make("li", { class: `tone-${tone}` }, line.time, make("i", { "aria-hidden": "true" }), words));
     return line;
   }
