@@ -28,7 +28,7 @@ except ModuleNotFoundError as _error:
         name=_error.name,
     ) from None
 
-from malstrom_py import agg, events, partitioners, sinks, sources, windows
+from malstrom_py import agg, events, metrics, partitioners, sinks, sources, windows
 from malstrom_py.builder.job import Job
 from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
 from malstrom_py.builder.plan import Plan
@@ -72,6 +72,7 @@ from malstrom_py.errors import (
     SparkError,
 )
 from malstrom_py.errors.unknown_names import MODULE, unknown_name
+from malstrom_py.metrics import JobMetrics, Metrics
 from malstrom_py.operators.enrich.calls import Cache
 from malstrom_py.operators.join import Pair
 from malstrom_py.operators.logic import KeyedLogic, Output, StatefulLogic, StatelessLogic
@@ -80,6 +81,7 @@ from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.worker_context import PerWorker, per_worker
 from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.monitoring.dashboard import Dashboard
 from malstrom_py.workers.ray.runtime import RayRuntime
 from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult, StepCounts
@@ -102,6 +104,7 @@ __all__ = [
     "ControlError",
     "Credit",
     "DagError",
+    "Dashboard",
     "DataMessage",
     "DeadLetter",
     "DeadlineError",
@@ -115,6 +118,7 @@ __all__ = [
     "Job",
     "JobEnded",
     "JobHandle",
+    "JobMetrics",
     "JobNotFound",
     "JobRunning",
     "JobStatus",
@@ -122,6 +126,7 @@ __all__ = [
     "KeyedStreamBuilder",
     "MalformedRecord",
     "MalstromError",
+    "Metrics",
     "NodeNotFound",
     "OperationInProgress",
     "OperatorError",
@@ -158,6 +163,7 @@ __all__ = [
     "collect",
     "events",
     "limit_out_of_orderness",
+    "metrics",
     "partitioners",
     "per_worker",
     "run",

@@ -137,16 +137,30 @@ class RescaleBegun(Event, frozen=True, tag=True):
 
 
 class RescaleEnded(Event, frozen=True, tag=True):
-    """The job has ``workers`` workers. ``error``: the rescale was called off, or the run failed before its end."""
+    """The job has ``workers`` workers. ``error``: the rescale was called off, or the run failed before its end.
+
+    ``slots``, ``parts``, ``keys``, ``bytes``, ``duration_s``: what moved, and how long it took, as in `RescaleReport`.
+    """
 
     workers: int
     error: str = ""
+    slots: int = 0
+    parts: int = 0
+    keys: int = 0
+    bytes: int = 0
+    duration_s: float = 0.0
 
 
 class SnapshotCompleted(Event, frozen=True, tag=True):
-    """Snapshot ``id`` is durable, and the sinks have committed what is in it."""
+    """Snapshot ``id`` is durable, and the sinks have committed what is in it.
+
+    ``bytes``: written for it; ``duration_s``: from its barrier to its commit; ``pause_s``: the longest of a worker.
+    """
 
     id: str
+    bytes: int = 0
+    duration_s: float = 0.0
+    pause_s: float = 0.0
 
 
 class WorkerJoined(Event, frozen=True, tag=True):

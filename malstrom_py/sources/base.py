@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, NewType, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Literal, NewType, Protocol, TypeVar, runtime_checkable
 
 from malstrom_py.worker_context import WorkerInfo
 
@@ -34,6 +34,8 @@ class SourcePart(Protocol[V_co]):
     """One part while it is read. Its methods are called from one thread at a time.
 
     Optional: ``wait_max_s``, the longest pause between two polls without records, in seconds; by default half a second.
+    ``lag_rows()`` and ``lag_bytes()``, for metrics: how much could be read and was not yet, None if that is unknown;
+    called about once a second, between two polls, they must not block.
     """
 
     def poll(self, rows_max: int) -> Sequence[V_co] | ArrowColumns | None:
@@ -57,6 +59,15 @@ class SourcePart(Protocol[V_co]):
     def close(self) -> None:
         """Close files and connections. Called once, finished or not."""
         ...
+
+
+def lag_of(part: object, name: Literal["lag_rows", "lag_bytes"]) -> int | None:
+    """Return the lag of ``part`` by its method ``name``; None if it has none, does not know it or fails."""
+    try:
+        found = getattr(part, name)()
+    except Exception:  # figures for people: no job fails because of them
+        return None
+    return found if type(found) is int else None
 
 
 @runtime_checkable

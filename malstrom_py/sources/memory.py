@@ -55,5 +55,8 @@ class _MemoryPart(Generic[V]):
     def snapshot(self) -> int:
         return self._position
 
+    def lag_rows(self) -> int:
+        return len(self._items) - self._position
+
     def close(self) -> None:
         """Do nothing: no resource is open."""

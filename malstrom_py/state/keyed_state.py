@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
-from itertools import chain, compress, repeat
+from itertools import chain, compress, islice, repeat
 from operator import is_, is_not
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any
 
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import AbsBarrier, Acquire, AnyOf, Collect, Interrogate, StateMessage, every_key
-from malstrom_py.errors import InternalError, SnapshotError, shown
+from malstrom_py.errors import CodecError, InternalError, SnapshotError, shown
 from malstrom_py.state.artefact import (
     NO_TIMES,
     Opened,
@@ -407,6 +408,15 @@ class KeyedState:
                 if value is not None:
                     self.values[key] = value
                 self._take_times([key], [value], {key: times})
+
+    def sampled_bytes(self, keys_max: int) -> tuple[int, int]:
+        """Encode the states of ``keys_max`` keys at most; return for how many, and how many bytes they took."""
+        keys = list(islice(self.values, keys_max))
+        rows = [[key, value, []] for key, value in zip(keys, self._values_of(keys), strict=True)]
+        try:
+            return len(keys), len(self._codec.encode_rows_at_rest(rows, step=self.step))
+        except CodecError:  # without snapshots states need no stored form
+            return len(keys), sum(getsizeof(value) for _, value, _ in rows)
 
     @property
     def by_slot(self) -> bool:

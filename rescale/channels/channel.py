@@ -150,6 +150,11 @@ class OutboundChannel(Protocol):
         ...
 
     @property
+    def backlog(self) -> int:
+        """The number of rows that wait for credit."""
+        ...
+
+    @property
     def excess(self) -> float:
         """The number of waiting rows beyond the window, in shares of the window."""
         ...
@@ -270,6 +275,10 @@ class Loopback:
         return self._rows >= self._rows_max
 
     @property
+    def backlog(self) -> int:
+        return max(0, self._rows - self._rows_max)
+
+    @property
     def excess(self) -> float:
         return (self._rows - self.window) / self.share
 
@@ -331,6 +340,8 @@ class RemoteOutbound(OutboundBuffer):
         self._epochs: list[PlacedEpoch] = []
         self._backlog: deque[Frame] = deque()
         self.spilled_rows = 0
+        self.sent_bytes = 0
+        """The bytes of all frames so far."""
 
     def put(self, batch: Batch, rows: Sequence[int] | None = None) -> None:
         if not self.fits(batch):
@@ -371,6 +382,7 @@ class RemoteOutbound(OutboundBuffer):
         if rows:
             payload = self._encode(self.emptied())
             size = len(payload)
+            self.sent_bytes += size
             self._row_bytes = size / rows
         epochs, self._epochs = tuple(self._epochs), []
         self._backlog.append(Frame(self.channel, payload, rows, size, epochs, None, self._incarnation, self._version))
@@ -405,6 +417,10 @@ class RemoteOutbound(OutboundBuffer):
     @property
     def backlogged(self) -> bool:
         return bool(self._backlog)
+
+    @property
+    def backlog(self) -> int:
+        return sum(frame.rows for frame in self._backlog)
 
     @property
     def excess(self) -> float:

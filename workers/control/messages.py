@@ -12,14 +12,17 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace as replaced
 
 from malstrom_py import errors
 from malstrom_py.errors import ControlError, MalstromError
 from malstrom_py.events import AnyEvent
+from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.reports.commands import (
     Command,
     EventsCommand,
+    MetricsCommand,
     ReloadCommand,
     RescaleCommand,
     Result,
@@ -72,18 +75,21 @@ class _Events(msgspec.Struct):
     events: list[msgspec.Raw]
     missed: int
     ended: bool
+    times: list[float] = []
 
     @classmethod
     def of(cls, page: EventPage) -> _Events:
         encoded = [msgspec.Raw(msgspec.msgpack.encode(event)) for event in page.events]
-        return cls(page.log, page.after, encoded, page.missed, page.ended)
+        return cls(page.log, page.after, encoded, page.missed, page.ended, page.times)
 
     def page(self) -> EventPage:
         events: list[AnyEvent] = []
-        for event in self.events:
+        times: list[float] = []
+        for event, at in zip(self.events, self.times, strict=False):
             with suppress(msgspec.ValidationError):
                 events.append(msgspec.msgpack.decode(event, type=AnyEvent))
-        return EventPage(self.log, self.after, events, self.missed, ended=self.ended)
+                times.append(at)
+        return EventPage(self.log, self.after, events, self.missed, ended=self.ended, times=times)
 
 
 class Reply(msgspec.Struct, omit_defaults=True):
@@ -100,6 +106,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
     snapshot: str | None = None
     events: _Events | None = None
     reload: ReloadReport | None = None
+    metrics: JobMetrics | None = None
     error: _Error | None = None
 
     def result(self, command: Command, job: str) -> Result:
@@ -121,6 +128,8 @@ class Reply(msgspec.Struct, omit_defaults=True):
                 return self.reload
             case EventsCommand() if self.events is not None:
                 return self.events.page()
+            case MetricsCommand() if self.metrics is not None:
+                return self.metrics
         raise ControlError(f"job {job!r} did not answer what it was asked ({command.operation})", job=job)
 
 
@@ -170,6 +179,8 @@ def encode_answer(answer: Result | MalstromError) -> bytes:
             reply = Reply(run=answer)
         case ReloadReport():
             reply = Reply(reload=answer)
+        case JobMetrics():
+            reply = Reply(metrics=replaced(answer, error=None if answer.error is None else _unicode(answer.error)))
         case EventPage():
             reply = Reply(events=_Events.of(answer))
         case _:

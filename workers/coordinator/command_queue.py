@@ -14,6 +14,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
+from msgspec import structs
+
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import (
     DeadlineError,
@@ -25,12 +27,14 @@ from malstrom_py.errors import (
     SnapshotError,
 )
 from malstrom_py.events import Ended, Error
+from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.coordinator.reloading import ReloadDue, Reloads, Trial
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.reports.commands import (
     Command,
     EventsCommand,
+    MetricsCommand,
     ReloadCommand,
     RescaleCommand,
     SnapshotCommand,
@@ -80,15 +84,11 @@ class CommandedWorkers(Protocol):
 
     def rescale(self, size: int, done: Done) -> None: ...
 
-    def snapshot(self, done: SnapshotDone) -> None:
+    def snapshot(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
         """Make a snapshot whose barrier is injected from now on. Concurrent requests may share one snapshot.
 
-        `SnapshotError` if the job runs without.
+        ``copy_to``: copy it there, where no later snapshot needs or prunes it. `SnapshotError` if the job runs without.
         """
-        ...
-
-    def savepoint(self, uri: str, done: SnapshotDone) -> None:
-        """Make a complete snapshot at ``uri``, where no later snapshot needs or prunes it."""
         ...
 
     def drain(self) -> None: ...
@@ -171,6 +171,9 @@ class CommandQueue:
         self._asked: list[Pending] = []
         self._unanswered: list[Pending] = []
         self._status: Future[JobStatus] | None = None
+        self._metrics: Future[JobMetrics] | None = None
+        self._last_metrics = JobMetrics(job, "running", "opening")
+        self._metrics_at_s = 0.0
         self._drain: bool | None = None
         self._drain_sent = False
         self._suspending_s = 0.0
@@ -206,14 +209,20 @@ class CommandQueue:
                 return self.ended
             case EventsCommand():
                 return self.events.next_page(command.after, command.log)
+            case MetricsCommand():
+                return self._metrics_asked()
 
-    def unanswered(self, command: Command, done: Future[Any]) -> JobStatus | EventPage | OperationInProgress:
+    def unanswered(
+        self, command: Command, done: Future[Any]
+    ) -> JobStatus | JobMetrics | EventPage | OperationInProgress:
         """Return what a client gets whose ``command`` has no result in ``done`` after its ``timeout_s``."""
         if isinstance(command, EventsCommand):
             self.events.forget(done)
             return self.events.page(command.after, command.log)
         if isinstance(command, StatusCommand):
             return self.known()
+        if isinstance(command, MetricsCommand):
+            return self.known_metrics()
         return in_progress(self.job, command.operation, command.timeout_s or 0.0)
 
     def stop(self, *, drain: bool | None) -> Future[JobOutcome]:
@@ -258,15 +267,41 @@ class CommandQueue:
 
     # The thread of the run.
 
+    def answer_metrics(self, measure: Callable[[JobStatus], JobMetrics]) -> None:
+        """Publish what ``measure`` returns of the present status, if a caller asks for metrics."""
+        with self._lock:
+            asked, self._metrics = self._metrics, None
+            known = self._known(fresh=True)
+        if asked is not None:
+            self.publish_metrics(measure(known))
+            asked.set_result(self.known_metrics())
+
+    def publish_metrics(self, metrics: JobMetrics) -> None:
+        """Publish ``metrics`` for those who ask while the run does not answer."""
+        with self._lock:
+            self._last_metrics, self._metrics_at_s = metrics, self._clock.monotonic_s()
+
+    def known_metrics(self) -> JobMetrics:
+        """Return the last known metrics, with the state of the job now."""
+        with self._lock:
+            status, metrics = self._known(), self._last_metrics
+            age_s = 0.0 if self.ended.done() or not metrics.at else self._clock.monotonic_s() - self._metrics_at_s
+        return structs.replace(
+            metrics, state=status.state, phase=status.phase, error=status.error, restarts=status.restarts, age_s=age_s
+        )
+
     def enter(self, phase: str, counts: RunResult, workers: int) -> None:
         """Publish that the run enters ``phase``, in which it does not `obey`: the counts do not change."""
         with self._lock:
             self._answering = False
             self._publish(phase, counts, workers)
             status, self._status = self._status, None
+            metrics, self._metrics = self._metrics, None
             known = self._known()
         if status is not None:
             status.set_result(known)
+        if metrics is not None:
+            metrics.set_result(self.known_metrics())
 
     def note_snapshots(self, snapshots: SnapshotStatus | None) -> None:
         """Publish the status of the snapshots early: the run may end before it calls `obey`."""
@@ -379,6 +414,8 @@ class CommandQueue:
     def announce(self, ending: JobOutcome) -> None:
         """Publish the last event of the job, before `end`."""
         error = ending.public_error()
+        with self._lock:
+            self._answering = False
         self.events.emit(Ended(ending.how, "" if error is None else str(error)))
 
     def end(self, ending: JobOutcome) -> None:
@@ -391,6 +428,7 @@ class CommandQueue:
                 unanswered.append(self._on_trial)
             self._asked, self._unanswered, self._on_trial = [], [], None
             status, self._status = self._status, None
+            metrics, self._metrics = self._metrics, None
             # Set under the lock, so that no thread finds an ended job without its ending.
             self.ended.set_result(ending)
             known = self._known()
@@ -398,6 +436,23 @@ class CommandQueue:
             asked.answer(ending.refusal(asked.command.what))
         if status is not None:
             status.set_result(known)
+        if metrics is not None:
+            metrics.set_result(self.known_metrics())
+
+    def _metrics_asked(self) -> Future[JobMetrics]:
+        """Request the metrics of the job. All requests before the next answer share it."""
+        with self._lock:
+            if not (self.ended.done() or not self._answering):
+                if self._metrics is None:
+                    self._metrics = _future()
+                asked: Future[JobMetrics] | None = self._metrics
+                self.pending = True
+            else:
+                asked = None
+        if asked is None:
+            return _done(self.known_metrics())
+        self.wake.set()
+        return asked
 
     def _status_asked(self) -> Future[JobStatus]:
         """Request the status of the job. All requests before the next answer share it."""
@@ -453,10 +508,8 @@ class CommandQueue:
                     asked.answer(None)
             elif isinstance(command, ReloadCommand):
                 self._reload(crew, asked, command)
-            elif command.uri is None:
-                crew.snapshot(done)
             else:
-                crew.savepoint(command.uri, done)
+                crew.snapshot(done, copy_to=command.uri)
         except (PlanError, ReloadError, SnapshotError) as error:
             if isinstance(error, ReloadError):
                 self.events.emit(Error(str(error)))

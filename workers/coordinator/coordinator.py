@@ -294,8 +294,9 @@ class Coordinator(Generic[G]):
                     self.group.send(effect.worker, effect.order)
                 case events.Ended():
                     self._remove_all_but(effect.members)
-                    self.events.rescaled(len(effect.members), effect.error)
-                    self._rescales.ended(self._clock.monotonic_s(), effect.error)
+                    now_s = self._clock.monotonic_s()
+                    self.events.rescaled(self._rescales.report(now_s), effect.error)
+                    self._rescales.ended(now_s, effect.error)
                 case _ if self.snapshotting is not None:
                     self.snapshotting.execute(effect)
 
@@ -460,15 +461,11 @@ class Coordinator(Generic[G]):
                     f"least {worker + 1} workers, or make it a PartitionedSource"
                 )
 
-    def snapshot(self, done: SnapshotDone) -> None:
-        """Request a snapshot; ``done`` is called when it is committed. `SnapshotError` without ``snapshots=``."""
-        self._ask_snapshot(done)
+    def snapshot(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
+        """Request a snapshot, and with ``copy_to`` a copy of it there; ``done`` is called when it is committed.
 
-    def savepoint(self, uri: str, done: SnapshotDone) -> None:
-        """Request a snapshot and a copy of it at ``uri``."""
-        self._ask_snapshot(done, copy_to=uri)
-
-    def _ask_snapshot(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
+        Raises: SnapshotError: the job runs without ``snapshots=``.
+        """
         if self.snapshotting is None:
             raise SnapshotError(
                 f"job {self._plan.job!r} runs without snapshots: start it with snapshots=mp.Snapshots(uri)"

@@ -31,7 +31,7 @@ from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator.reloading import ReloadDue
 from malstrom_py.workers.reports.error_transfer import failed_worker
 from malstrom_py.workers.reports.event_log import EventLog
-from malstrom_py.workers.reports.job_status import SnapshotStatus
+from malstrom_py.workers.reports.job_status import RescaleReport, SnapshotStatus
 from malstrom_py.workers.transport.messages import Notify, PartsEnded, WorkerEvent
 
 
@@ -100,17 +100,18 @@ class JobEvents:
             self._rescales_to = target
             self.publish(RescaleBegun(workers, target))
 
-    def rescaled(self, workers: int, error: MalstromError | None) -> None:
+    def rescaled(self, report: RescaleReport, error: MalstromError | None) -> None:
         """Publish that the rescale has ended."""
         if self._rescales_to is not None:
             self._rescales_to = None
-            self.publish(RescaleEnded(workers, "" if error is None else str(error)))
+            moved = (report.slots, report.parts, report.keys, report.bytes, report.duration_s)
+            self.publish(RescaleEnded(len(report.members), "" if error is None else str(error), *moved))
 
     def snapshots(self, status: SnapshotStatus) -> None:
         """Publish a completed snapshot, if there is a new one."""
         if status.made != self._made and status.last is not None:
             self._made = status.made
-            self.publish(SnapshotCompleted(status.last))
+            self.publish(SnapshotCompleted(status.last, status.bytes, status.duration_s, status.pause_s))
 
     def stopping(self) -> None:
         """Notify the logics of a planned stop."""

@@ -69,24 +69,28 @@ class RescaleRequests:
             bytes=machine.bytes_moved - before.bytes,
         )
 
-    def ended(self, now_s: float, error: MalstromError | None = None) -> None:
-        """Answer the requests of the rescale that has ended; the waiting requests become the running ones.
-
-        ``error``: the rescale was called off, and with it the requests that it superseded.
-        """
+    def report(self, now_s: float) -> RescaleReport:
+        """Return the report of the rescale that has ended, since its first request."""
         before, machine = self._before, self._machine
-        report = RescaleReport(
+        return RescaleReport(
             members=machine.members,
             version=machine.version,
             moves=machine.version - before.version,
             slots=_changed(before.table, machine.table),
             parts=sum(worker != before.parts[part] for part, worker in machine.parts.items()),
-            duration_s=0.0,
+            duration_s=now_s - self._running[0].asked_s if self._running else 0.0,
             keys=machine.keys_moved - before.keys,
             bytes=machine.bytes_moved - before.bytes,
         )
+
+    def ended(self, now_s: float, error: MalstromError | None = None) -> None:
+        """Answer the requests of the rescale that has ended; the waiting requests become the running ones.
+
+        ``error``: the rescale was called off, and with it the requests that it superseded.
+        """
+        report = self.report(now_s)
         ended, self._running, self._waiting = self._running, self._waiting, []
-        self._before = _Before.of(machine)
+        self._before = _Before.of(self._machine)
         for request in ended:
             if error is not None:
                 request.done(error)

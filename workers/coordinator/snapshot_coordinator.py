@@ -103,6 +103,7 @@ class SnapshotCoordinator:
         self._copying: list[tuple[Artefact, ...]] = []
         self._began_at_s = 0.0
         self._paused_s = 0.0
+        self._took = (0, 0.0, 0.0)
         self.completed = 0
         self.is_held = False
         """Whether no snapshot begins: the code is on trial, and a failure goes back to the snapshot before."""
@@ -111,7 +112,7 @@ class SnapshotCoordinator:
     @property
     def status(self) -> SnapshotStatus:
         """The status of the snapshots. ``last``: the snapshot to resume from, also one of an earlier run."""
-        return SnapshotStatus.of(self._last, self.completed)
+        return SnapshotStatus.of(self._last, self.completed, self._took)
 
     @property
     def result(self) -> RunResult | None:
@@ -274,6 +275,7 @@ class SnapshotCoordinator:
         assert self._last is not None
         took_s = self._clock.monotonic_s() - self._began_at_s
         written = sum(artefact.size for artefact in self._last.artefacts if artefact.snapshot == self._last.id)
+        self._took = (written, took_s, self._paused_s)
         _LOG.info(
             "job %s: snapshot %s is complete: workers paused for at most %.4f s, %d bytes written, %.3f s in all",
             *(self._job, self._last.id, self._paused_s, written, took_s),

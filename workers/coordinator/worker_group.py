@@ -15,6 +15,7 @@ from malstrom_py.errors import DeadlineError
 from malstrom_py.workers.coordinator.machine import RescaleCalledOff
 from malstrom_py.workers.coordinator.recovery import RestorePoint, RunStart
 from malstrom_py.workers.engine.snapshot_capture import CapturedState
+from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.transport.messages import Build, Content
 
@@ -128,6 +129,10 @@ class WorkerGroup(Protocol):
 
     def counts(self) -> Mapping[int, Mapping[str, StepCounts]]:
         """Return the last known counts of each worker."""
+        ...
+
+    def figures(self) -> Mapping[int, WorkerFigures]:
+        """Return the last known figures of each worker."""
         ...
 
     def finished(self, members: Sequence[int], version: int) -> bool:

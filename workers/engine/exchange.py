@@ -63,6 +63,8 @@ class Exchange(Operator):
         self.silent = False
         """Whether epochs are not sent: the marker that follows carries the frontier (R2)."""
         self.routed_rows = 0
+        self.waiting_ns = 0
+        """For how long rows have waited for credit, measured between the steps of the worker."""
         self.combine: Callable[[ColumnBatch], ColumnBatch] | None = None
         """F5: gathers the rows of a batch before it is routed, where the next step can merge what they gather."""
         self.slots_of = slots.slots_of
@@ -73,6 +75,7 @@ class Exchange(Operator):
         self._batching = batching
         self._incarnation = incarnation
         self._trust = trust
+        self._sent_before = 0
         self.loopback = Loopback(batching.credit, version, trust)
         self.outbound: dict[int, OutboundChannel] = {self._worker: self.loopback}
         self.inbound: dict[int, InboundChannel] = {self._worker: self.loopback}
@@ -100,7 +103,9 @@ class Exchange(Operator):
 
     def disconnect(self, member: int) -> None:
         """R8: close the channels to and from ``member``, which has left and has taken everything."""
-        self.remote.pop(member).close()
+        outbound = self.remote.pop(member)
+        outbound.close()
+        self._sent_before += outbound.sent_bytes
         del self.outbound[member]
         inbound = self.inbound.pop(member)
         assert isinstance(inbound, RemoteInbound)
@@ -148,6 +153,16 @@ class Exchange(Operator):
     def waits_for_time(self) -> bool:
         """Whether rows with credit wait for a slow receiver."""
         return any(channel.waits_for_time for channel in self.outbound.values())
+
+    @property
+    def sent_bytes(self) -> int:
+        """The bytes of the frames for other workers so far."""
+        return self._sent_before + sum(channel.sent_bytes for channel in self.remote.values())
+
+    @property
+    def backlog(self) -> int:
+        """The number of rows that wait for credit."""
+        return sum(channel.backlog for channel in self.outbound.values() if channel.backlogged)
 
     @property
     def backlogged(self) -> bool:

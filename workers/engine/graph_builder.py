@@ -98,7 +98,7 @@ def build_graph(
     specs, nodes, entries, exchanges = _nodes_of(plan, member, operators, batching=batching, codec=codec, clock=clock)
     if checks:
         specs = [replace(spec, operator=spec.operator and CheckedStep(spec.operator, codec)) for spec in specs]
-    executor = Executor(specs)
+    executor = Executor(specs, measured=True)
     regions = regions_of(plan)
     letters: list[Outgoing] = []
     turn = TimeShare(sum(bool(region.entries) + len(region.sources) for region in regions))

@@ -54,6 +54,12 @@ class MoveListener(Protocol):
     def moved(self, version: int) -> None: ...
 
 
+class KeyListener(Protocol):
+    """The interface of what notes the batches that arrive."""
+
+    def saw(self, batch: Batch) -> None: ...
+
+
 class MovePause:
     """The pause of each move in a region, by ``clock``.
 
@@ -168,6 +174,8 @@ class RegionInput:
         self._aligned = False
         self._ends_here = False
         self.suspended = False
+        self.samplers: Mapping[str, KeyListener] = {}
+        """By exchange: what notes the keys of some of the batches that arrive."""
 
     @property
     def open(self) -> bool:
@@ -342,7 +350,9 @@ class RegionInput:
         return channels[at:] + channels[:at]
 
     def _rows(self, entry: ExchangeEntry, sender: int, lane: InboundChannel, batch: Batch) -> None:
-        machine = self.machine
+        machine, sampler = self.machine, self.samplers.get(entry.exchange.name)
+        if sampler is not None:
+            sampler.saw(batch)
         if self._shipping.watching:
             self._shipping.saw(entry.exchange.name, batch)
         if machine.phase is ReceivingPhase.STEADY and lane.version == machine.version:

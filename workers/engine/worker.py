@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from time import perf_counter_ns
 from typing import Final, Protocol
 
 from malstrom_py.builder.plan import Plan, Step
@@ -49,10 +50,12 @@ from malstrom_py.workers.engine.graph_builder import (
     start_with,
     track_keys,
 )
+from malstrom_py.workers.engine.measuring import Measuring
 from malstrom_py.workers.engine.region_input import RegionInput
 from malstrom_py.workers.engine.routing_switch import RoutingSwitch
 from malstrom_py.workers.engine.snapshot_capture import CapturedState, SnapshotCapture
 from malstrom_py.workers.engine.source_driver import SourceDriver
+from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.transport.messages import COORDINATOR, Incoming, Outgoing, WorkerEvent
 
@@ -65,7 +68,7 @@ def counts_of(plan: Plan, graph: WorkerGraph) -> dict[str, StepCounts]:
 def _counts(step: Step, graph: WorkerGraph) -> StepCounts:
     node = graph.nodes[step.name]
     counters = graph.executor.counters(node)
-    epoch = graph.executor.epoch(node)
+    epoch, exchange = graph.executor.epoch(node), graph.exchanges.get(step.name)
     return StepCounts(
         kind=step.kind,
         rows_in=counters.rows_in,
@@ -79,6 +82,9 @@ def _counts(step: Step, graph: WorkerGraph) -> StepCounts:
         ahead=counters.ahead,
         keys=graph.operators[step.name].keys,
         epoch=None if epoch == MIN_EPOCH else epoch,
+        busy_s=counters.time_ns / 1e9,
+        sent_bytes=0 if exchange is None else exchange.sent_bytes,
+        waiting_s=0.0 if exchange is None else exchange.waiting_ns / 1e9,
     )
 
 
@@ -154,6 +160,7 @@ class Worker:
         if tracked:
             track_keys(self._graph)
         self.operators = self._graph.operators
+        self._measuring = Measuring(member.worker, self._graph)
         self.reading = SourceDriver(self._graph, batching=batching, clock=clock, worker=member.worker)
         self._feeds = {region.name: feed for region, feed in zip(self._graph.regions, self._graph.feeds, strict=True)}
         self._letters = self._graph.letters
@@ -261,9 +268,12 @@ class Worker:
 
         ``share``: the number of workers that share this thread.
         """
+        began_ns = perf_counter_ns()
         self._graph.turn.share(share)
         with self._resources:
-            return self._step()
+            done, outgoing = self._step()
+        self._measuring.time.stepped(began_ns, busy=bool(done or outgoing))
+        return done, outgoing
 
     def _step(self) -> tuple[int, list[Outgoing]]:
         done = self._resume() if self._holding else 0
@@ -377,6 +387,11 @@ class Worker:
     def counts(self) -> dict[str, StepCounts]:
         """Return the counts of each step so far."""
         return counts_of(self._plan, self._graph)
+
+    def figures(self) -> WorkerFigures:
+        """Return the figures of this worker now."""
+        with self._resources:
+            return self._measuring.figures()
 
     def rows_in(self, step: str) -> int:
         """Return the number of records that a step has taken so far."""

@@ -147,9 +147,9 @@ class WorkerLoop:
         self._keep(worker)
         now_s = self.clock.monotonic_s()
         busy = bool(came or done or outgoing)
-        self._unreported = self._unreported or busy or worker.awaiting
+        self._unreported = self._unreported or busy or worker.awaiting or worker.backlogged
         if self._unreported and now_s >= self._tally_at_s:
-            self._report(WorkerCounts(worker.id, worker.counts()))
+            self._report(WorkerCounts(worker.id, worker.counts(), worker.figures()))
             self._tally_at_s, self._unreported = now_s + TALLY_S, False
         return 0.0 if busy else self._idle(worker, began_s, now_s)
 
@@ -177,7 +177,7 @@ class WorkerLoop:
         if standing != self._standing:
             self._standing = standing
             if self._unreported:  # the coordinator needs the final counts before it sees the worker as finished
-                self._report(WorkerCounts(worker.id, worker.counts()))
+                self._report(WorkerCounts(worker.id, worker.counts(), worker.figures()))
                 self._tally_at_s, self._unreported = now_s + TALLY_S, False
             self._report(standing)
         if not worker.at_rest:

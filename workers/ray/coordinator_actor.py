@@ -24,6 +24,7 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import JobEnded, MalstromError, PeerError
 from malstrom_py.events import NodeFailed
+from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.ids import made_at_s
 from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_request, encode_answer
@@ -168,7 +169,7 @@ _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 class PackedEnding:
     """The outcome of a job for the driver. ``delivery``: the pre-commits for the driver's sinks and their snapshot id,
     unless they are committed already. ``is_stopped``: a stop was requested, so pinned input may be partly read.
-    ``events``: the events of the job.
+    ``events``: the events of the job; ``metrics``: the final ones.
     """
 
     status: JobStatus
@@ -176,6 +177,7 @@ class PackedEnding:
     delivery: tuple[SnapshotId, list[tuple[str, bytes]]] | None = field(repr=False)
     is_stopped: bool
     events: EventImage = field(repr=False)
+    metrics: JobMetrics = field(repr=False)
 
 
 class CoordinatorActor:
@@ -222,7 +224,8 @@ class CoordinatorActor:
         commit = None if self._crew is None or error is not None or has_committed else self._crew.commit
         delivery = None if commit is None else (commit.snapshot, commit.to_deliver())
         events = self._controls.events.image
-        return PackedEnding(self._controls.known(), error, delivery, self._controls.is_stopping, events)
+        controls = self._controls
+        return PackedEnding(controls.known(), error, delivery, controls.is_stopping, events, controls.known_metrics())
 
     @ray.method(max_task_retries=-1)
     def heard(self) -> None:

@@ -22,18 +22,21 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, DeadlineError, JobEnded, PeerError, PlanError, SinkError
 from malstrom_py.events import Ended
+from malstrom_py.metrics import JobMetrics
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.memory import Memory
 from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_answer, encode_request
 from malstrom_py.workers.control.server import ControlSocket
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits, commits_in_driver
 from malstrom_py.workers.engine.graph_builder import build_sinks
+from malstrom_py.workers.monitoring.observers import Observers, Observing
 from malstrom_py.workers.ray.cluster import NAMESPACE, is_reachable, summarize_error
 from malstrom_py.workers.ray.coordinator_actor import PackedEnding
 from malstrom_py.workers.ray.driver_commits import DriverTaskRunner
 from malstrom_py.workers.reports.commands import (
     Command,
     EventsCommand,
+    MetricsCommand,
     ReloadCommand,
     Result,
     StatusCommand,
@@ -41,7 +44,7 @@ from malstrom_py.workers.reports.commands import (
     WaitCommand,
 )
 from malstrom_py.workers.reports.error_transfer import unpack_error
-from malstrom_py.workers.reports.event_log import EventCalls, EventImage, EventLog, EventPage, OnEvent
+from malstrom_py.workers.reports.event_log import EventImage, EventLog
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, in_progress, still_running
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.hot_reload import texts_of
@@ -108,7 +111,7 @@ class OwnRayJob(RayJob):
         outlives: bool,
         control: bool,
         kept: bool = False,
-        on_event: OnEvent | None = None,
+        observers: Observers | None = None,
     ) -> None:
         super().__init__(plan.job, actor)
         here = sinks_here(plan)
@@ -124,7 +127,8 @@ class OwnRayJob(RayJob):
         self._plan = plan
         self._log: EventLog | None = None
         self._has_log = threading.Event()
-        self._calls: EventCalls | None = None
+        self._metrics: JobMetrics | None = None
+        self._observing: Observing | None = None
         self._control = ControlSocket(plan.job, self._answer) if control else None
         try:
             asked = actor.ending.remote()
@@ -134,8 +138,8 @@ class OwnRayJob(RayJob):
             )
             if not outlives:
                 _OWN.add(self)
-            if on_event is not None:
-                self._calls = EventCalls(on_event, self._page, plan.job)
+            if observers is not None:
+                self._observing = observers.begin(self)
             self._watching.start()
             if kept and here:
                 threading.Thread(target=self._run_tasks, name=f"malstrom-ray-sinks-{plan.job}", daemon=True).start()
@@ -163,11 +167,6 @@ class OwnRayJob(RayJob):
             case _:
                 return self._forwarded(command)
 
-    def _page(self, after: int, log: str, wait_s: float) -> EventPage:
-        page = self._forwarded(EventsCommand(after, log, wait_s))
-        assert isinstance(page, EventPage)
-        return page
-
     def _forwarded(self, command: Command) -> Result:
         """Let the coordinator execute ``command``; of a job that has ended the driver itself knows the status."""
         if self._log is None:
@@ -176,11 +175,13 @@ class OwnRayJob(RayJob):
             try:
                 return super().ask(command)
             except JobEnded:
-                if not isinstance(command, EventsCommand):
+                if not isinstance(command, EventsCommand | MetricsCommand):
                     self._awaited(ANSWER_S, "run")
                 self._has_log.wait(ANSWER_S)
         if isinstance(command, EventsCommand) and self._log is not None:
             return self._log.page(command.after, command.log)
+        if isinstance(command, MetricsCommand) and self._metrics is not None:
+            return self._metrics
         if not self._ended.done():
             self._awaited(ANSWER_S, "run")
         outcome = self._ended.result().public()
@@ -219,7 +220,7 @@ class OwnRayJob(RayJob):
             packed = self._known_end(asked.future())
             with contextlib.suppress(Exception):  # without this call the coordinator exits later
                 self._actor.heard.remote()
-            ending, events = self._as_ending(packed), packed.events
+            ending, events, self._metrics = self._as_ending(packed), packed.events, packed.metrics
             self._pins.keep_unread = self._kept and packed.is_stopped
         except PeerError as error:  # the cluster is gone, so there is no name to release
             ending = JobOutcome(self.name, "failed", RunResult(self.name, {}, 0.0), error)
@@ -279,8 +280,9 @@ class OwnRayJob(RayJob):
         log.emit(Ended(ending.how, "" if error is None else str(error)))
         self._log = log
         self._has_log.set()
-        if self._calls is not None:
-            self._calls.join()
+        if self._observing is not None:
+            with contextlib.suppress(Exception):  # the outcome of the job matters more
+                self._observing.end()
         if self._control is not None:
             self._control.await_followers()
             self._control.release()

@@ -28,6 +28,7 @@ from malstrom_py.workers.ray.node_watch import NodeWatch
 from malstrom_py.workers.ray.worker_handle import WorkerHandle, WorkerProcesses, await_ends
 from malstrom_py.workers.ray.worker_startup import StartupParts, StartupPhase, WorkerStartup
 from malstrom_py.workers.reports.error_transfer import failure_of
+from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.messages import (
@@ -83,6 +84,7 @@ class RayWorkers:
         self._arrived: list[Arrived] = []
         self._standings: dict[int, WorkerStatus] = {}
         self._counts: dict[int, Mapping[str, StepCounts]] = {}
+        self._figures: dict[int, WorkerFigures] = {}
         self._fixed: dict[int, str] = {}
 
     @property
@@ -139,6 +141,9 @@ class RayWorkers:
     def counts(self) -> dict[int, Mapping[str, StepCounts]]:
         return {worker: self._counts.get(worker, {}) for worker in self._handles}
 
+    def figures(self) -> dict[int, WorkerFigures]:
+        return {worker: figures for worker in self._handles if (figures := self._figures.get(worker)) is not None}
+
     def finished(self, members: Sequence[int], version: int) -> bool:
         return self._all_stand(members, version, lambda standing: standing.finished)
 
@@ -158,6 +163,7 @@ class RayWorkers:
             handle.kill()
             del self._handles[handle.worker]
             self._counts.pop(handle.worker, None)
+            self._figures.pop(handle.worker, None)
             self._standings.pop(handle.worker, None)
         _LOG.info("workers %s left", list(workers))
 
@@ -226,6 +232,7 @@ class RayWorkers:
                         self._fixed.pop(content.worker, None)
                 case WorkerCounts():
                     self._counts[content.worker] = content.counts
+                    self._figures[content.worker] = content.figures
                     self._worked = True
                 case Built() | Reached() if self._startup is not None:
                     self._startup.replied(content.worker)

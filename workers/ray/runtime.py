@@ -20,14 +20,17 @@ from malstrom_py.builder.job import Job
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import MalstromError, OperationInProgress, PlanError
+from malstrom_py.metrics import Metrics
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.control.registry import check_name
 from malstrom_py.workers.coordinator.recovery import LATEST, keeping_of, pinned, warn_of_reading_again
 from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.monitoring.dashboard import Dashboard
+from malstrom_py.workers.monitoring.observers import Observers
 from malstrom_py.workers.ray import discovery
 from malstrom_py.workers.ray.job_config import JobSetup, Placement, Streams, Wiring, WorkerOptions
 from malstrom_py.workers.reports.error_transfer import outermost
-from malstrom_py.workers.reports.event_log import OnEvent, check_on_event
+from malstrom_py.workers.reports.event_log import OnEvent
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.hot_reload import modules_of
@@ -172,9 +175,16 @@ class RayRuntime:
         restart: Restart | Literal["never"] | None = None,
         allow_dropped_state: bool = False,
         on_event: OnEvent | None = None,
+        metrics: Metrics | None = None,
+        dashboard: Dashboard | bool = False,
     ) -> None:
         check_size(workers)
-        check_on_event(on_event)
+        self._observers = Observers.of(on_event, metrics, dashboard=dashboard)
+        if detached and self._observers.any:
+            raise PlanError(
+                "RayRuntime: a detached job continues without this program, which on_event=, metrics= and dashboard= "
+                "need: leave out detached, or use the commands malstrom events, metrics and dashboard"
+            )
         _check(ports, streams, start_timeout_s)
         _check_flags(checks=checks, detached=detached, autoscaling=autoscaling)
         if batch is not None and not isinstance(batch, Batching):
@@ -197,7 +207,6 @@ class RayRuntime:
         self._detached = detached
         self._autoscaling = autoscaling
         self._progress = progress
-        self._on_event = on_event
         keeping = keeping_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
         self._keeping = None if keeping is None else replace(keeping, snapshots=_everywhere(keeping.snapshots))
         self._restart = restart_of(restart, kept=self._keeping is not None)
@@ -318,7 +327,7 @@ class RayRuntime:
                 outlives=self._detached,
                 control=control,
                 kept=self._keeping is not None,
-                on_event=self._on_event,
+                observers=self._observers,
             )
         except BaseException:  # such as a name that another job of this machine holds
             imported_ray().kill(actor, no_restart=True)

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.reports.event_log import EventPage
 from malstrom_py.workers.reports.job_status import WORKERS_MAX, JobOutcome, JobStatus, ReloadReport, RescaleReport
@@ -95,6 +96,15 @@ class EventsCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     what = "asked for its events"
 
 
+class MetricsCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="metrics"):
+    """Return the metrics, of the last known moment if the run does not answer within ``timeout_s``."""
+
+    timeout_s: Seconds
+
+    operation = "metrics"
+    what = "asked for its metrics"
+
+
 class ReloadCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="reload"):
     """Import the module of ``step`` again, and give it back if the job fails within ``probation_s``. ``texts``: the
     content of its files, by path, where the job cannot read them. The result follows when that time is over.
@@ -113,9 +123,18 @@ class ReloadCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
         return f"given new code for step {self.step!r}"
 
 
-Command = StatusCommand | RescaleCommand | SnapshotCommand | StopCommand | WaitCommand | EventsCommand | ReloadCommand
+Command = (
+    StatusCommand
+    | RescaleCommand
+    | SnapshotCommand
+    | StopCommand
+    | WaitCommand
+    | EventsCommand
+    | MetricsCommand
+    | ReloadCommand
+)
 
-Result = JobStatus | RescaleReport | ReloadReport | SnapshotId | RunResult | EventPage | None
+Result = JobStatus | JobMetrics | RescaleReport | ReloadReport | SnapshotId | RunResult | EventPage | None
 """The result of a command. None: it was executed and has no result."""
 
 

@@ -12,11 +12,23 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
+from time import time
 from typing import Any, Final
 
 from malstrom_py.errors import MalstromError, PlanError
 from malstrom_py.errors.text import describe_function
-from malstrom_py.events import AnyEvent, Ended, EventsMissed, InputClosed, NodeFailed, Reload, Stop, WorkerLeft
+from malstrom_py.events import (
+    AnyEvent,
+    Ended,
+    EventsMissed,
+    InputClosed,
+    NodeFailed,
+    Reload,
+    RescaleEnded,
+    Stop,
+    WorkerLeft,
+)
 
 KEPT_MAX: Final = 10_000
 """How many events a log keeps."""
@@ -40,21 +52,59 @@ _LOG: Final = logging.getLogger("malstrom_py")
 
 class EventPage:
     """Some events of log ``log`` in order. ``after``: the number with which to ask for the next ones; ``missed``: how
-    many were dropped before them; ``ended``: no event follows.
+    many were dropped before them; ``ended``: no event follows; ``times``: of each event, in seconds since 1970.
     """
 
-    __slots__ = ("after", "ended", "events", "log", "missed")
+    __slots__ = ("after", "ended", "events", "log", "missed", "times")
 
-    def __init__(self, log: str, after: int, events: list[AnyEvent], missed: int = 0, *, ended: bool = False) -> None:
+    def __init__(
+        self,
+        log: str,
+        after: int,
+        events: list[AnyEvent],
+        missed: int = 0,
+        *,
+        ended: bool = False,
+        times: list[float] | None = None,
+    ) -> None:
         self.log = log
+        self.times = times or [0.0] * len(events)
         self.after = after
         self.events = events
         self.missed = missed
         self.ended = ended
 
 
-EventImage = tuple[str, int, list[tuple[int, AnyEvent]], list[AnyEvent]]
+TimedEvent = tuple[float, AnyEvent]
+"""An event with its time in seconds since 1970."""
+
+EventImage = tuple[str, int, list[tuple[int, TimedEvent]], list[TimedEvent]]
 """The content of a log in plain types: its id, the number of its first event, older events, events."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveTotals:
+    """What all completed rescales of a job have moved."""
+
+    rescales: int = 0
+    slots: int = 0
+    keys: int = 0
+    bytes: int = 0
+    duration_s: float = 0.0
+
+    def with_rescale(self, event: RescaleEnded) -> MoveTotals:
+        """Return the totals with one more rescale.
+
+        >>> MoveTotals().with_rescale(RescaleEnded(4, slots=512, keys=10)).slots
+        512
+        """
+        return MoveTotals(
+            self.rescales + 1,
+            self.slots + event.slots,
+            self.keys + event.keys,
+            self.bytes + event.bytes,
+            self.duration_s + event.duration_s,
+        )
 
 
 class EventLog:
@@ -71,16 +121,21 @@ class EventLog:
         self.id = uuid.uuid4().hex
         self._kept_max = kept_max
         self._lock = threading.Lock()
-        self._events: deque[AnyEvent] = deque()
+        self._events: deque[TimedEvent] = deque()
         self._first = 0
-        self._lasting: deque[tuple[int, AnyEvent]] = deque()
+        self._lasting: deque[tuple[int, TimedEvent]] = deque()
         self._closed: set[str] = set()
         self._has_ended = False
         self._waiting: list[tuple[int, Future[EventPage]]] = []
         self._news: list[NodeFailed | Reload] = []
+        self.totals = MoveTotals()
+        """What the rescales so far have moved."""
 
-    def emit(self, event: AnyEvent) -> bool:
-        """Append ``event``, and return whether it is new: an input is closed once. Nothing follows `Ended`."""
+    def emit(self, event: AnyEvent, at: float | None = None) -> bool:
+        """Append ``event``, and return whether it is new: an input is closed once. Nothing follows `Ended`.
+
+        ``at``: its time in seconds since 1970, by default now.
+        """
         with self._lock:
             if self._has_ended:
                 return False
@@ -90,8 +145,10 @@ class EventLog:
                 self._closed.add(event.id)
             if isinstance(event, NodeFailed | Reload):
                 self._news.append(event)
+            if isinstance(event, RescaleEnded) and not event.error:
+                self.totals = self.totals.with_rescale(event)
             self._has_ended = isinstance(event, Ended)
-            self._events.append(event)
+            self._events.append((time() if at is None else at, event))
             if len(self._events) > self._kept_max:
                 self._drop_first()
             waiting, self._waiting = self._waiting, []
@@ -118,8 +175,8 @@ class EventLog:
         log = cls()
         log.id, log._first, lasting, events = image
         log._lasting.extend(lasting)
-        for event in events:
-            log.emit(event)
+        for at, event in events:
+            log.emit(event, at)
         return log
 
     def page(self, after: int, log: str = "") -> EventPage:
@@ -146,16 +203,16 @@ class EventLog:
             self._waiting = [waiting for waiting in self._waiting if waiting[1] is not future]
 
     def _drop_first(self) -> None:
-        event = self._events.popleft()
-        if isinstance(event, _LASTING):
-            self._lasting.append((self._first, event))
+        timed = self._events.popleft()
+        if isinstance(timed[1], _LASTING):
+            self._lasting.append((self._first, timed))
             if len(self._lasting) > LASTING_MAX:
                 self._lasting.popleft()
         self._first += 1
 
     def _page(self, after: int) -> EventPage:
         first, missed = self._first, 0
-        events: list[AnyEvent] = []
+        events: list[TimedEvent] = []
         if after < first:
             events = [event for number, event in self._lasting if number >= after]
             missed = first - after - len(events)
@@ -164,7 +221,10 @@ class EventLog:
         more = [self._events[index] for index in range(start, min(len(self._events), start + PAGE_MAX))]
         after += len(more)
         is_last = self._has_ended and after == first + len(self._events)
-        return EventPage(self.id, after, [*events, *more], missed, ended=is_last)
+        timed = [*events, *more]
+        return EventPage(
+            self.id, after, [event for _, event in timed], missed, ended=is_last, times=[at for at, _ in timed]
+        )
 
 
 Ask = Callable[[int, str, float], EventPage]

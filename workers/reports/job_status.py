@@ -136,7 +136,9 @@ class SnapshotStatus:
     """The snapshots of a running job.
 
     ``last``: the id of the last one, from which the job would resume, and ``at_s``: its time in seconds since 1970;
-    both None if there is none yet. ``made``: how many this run has completed.
+    both None if there is none yet. ``made``: how many this run has completed. ``bytes``: written for the last one,
+    ``duration_s``: how long it took, from its barrier to its commit; ``pause_s``: the longest pause of a worker for it.
+    The three are 0 of a snapshot of an earlier run.
 
     >>> print(SnapshotStatus("20261122T042242123456Z-1a2b3c4d", 1795321362.1, 3))
     3 snapshots, the last one is 20261122T042242123456Z-1a2b3c4d of 2026-11-22 04:22:42 UTC
@@ -145,13 +147,16 @@ class SnapshotStatus:
     last: str | None
     at_s: float | None
     made: int
+    bytes: int = 0
+    duration_s: float = 0.0
+    pause_s: float = 0.0
 
     @classmethod
-    def of(cls, last: Manifest | None, made: int) -> SnapshotStatus:
-        """Return the status, given the ``last`` complete snapshot."""
+    def of(cls, last: Manifest | None, made: int, took: tuple[int, float, float] = (0, 0.0, 0.0)) -> SnapshotStatus:
+        """Return the status, given the ``last`` complete snapshot and its bytes, duration and pause."""
         if last is None:
             return cls(None, None, made)
-        return cls(last.id, datetime.fromisoformat(last.created).timestamp(), made)
+        return cls(last.id, datetime.fromisoformat(last.created).timestamp(), made, *took)
 
     def __str__(self) -> str:
         made = f"{self.made:,} snapshot{'' if self.made == 1 else 's'}"

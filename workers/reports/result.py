@@ -25,7 +25,9 @@ class StepCounts:
     """What one step did. ``ports``: rows sent per output stream, read by another step or not.
 
     ``rows_made``: how many rows had to be made of columns for it; ``columns_made``: how many it made columns of.
-    ``ahead``: how many of the ``late`` records were more than ``max_ahead`` past the clock (T4).
+    ``ahead``: how many of the ``late`` records were more than ``max_ahead`` past the clock (T4). ``busy_s``: the time
+    that workers have spent in it. Of a ``key_by``: ``sent_bytes`` to other workers, and for how long, ``waiting_s``,
+    workers had rows that waited for credit.
     """
 
     kind: str
@@ -40,9 +42,16 @@ class StepCounts:
     columns_made: int = 0
     keys: int | None = None
     epoch: int | None = None
+    busy_s: float = field(default=0.0, compare=False)
+    sent_bytes: int = field(default=0, compare=False)
+    waiting_s: float = field(default=0.0, compare=False)
 
     def __repr__(self) -> str:
-        shown = [f"{field.name}={value!r}" for field in fields(self) if (value := getattr(self, field.name))]
+        shown = [
+            f"{field.name}={value!r}"
+            for field in fields(self)
+            if field.compare and (value := getattr(self, field.name))
+        ]
         return f"StepCounts({', '.join(shown)})"
 
     @property
@@ -76,6 +85,9 @@ def _merged(here: Sequence[StepCounts], left: Sequence[StepCounts]) -> StepCount
         columns_made=sum(count.columns_made for count in counts),
         keys=None if first.keys is None else sum(count.keys or 0 for count in counts),
         epoch=None if None in epochs else min(epoch for epoch in epochs if epoch is not None),
+        busy_s=sum(count.busy_s for count in counts),
+        sent_bytes=sum(count.sent_bytes for count in counts),
+        waiting_s=sum(count.waiting_s for count in counts),
     )
 
 

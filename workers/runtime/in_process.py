@@ -22,14 +22,18 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors import MalstromError, PlanError
+from malstrom_py.metrics import Metrics
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.control.server import ControlSocket, answering
 from malstrom_py.workers.coordinator.command_queue import CommandQueue, WakefulClock
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.recovery import LATEST, begun_again, keeping_of, warn_of_reading_again
 from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.monitoring.dashboard import Dashboard
+from malstrom_py.workers.monitoring.observers import Observers
+from malstrom_py.workers.monitoring.watched_job import QueuedJob
 from malstrom_py.workers.reports.error_transfer import outermost
-from malstrom_py.workers.reports.event_log import OnEvent, check_on_event
+from malstrom_py.workers.reports.event_log import OnEvent
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.hot_reload import HotReload
@@ -59,6 +63,8 @@ class InProcess:
     id. ``restart``: the restart policy after a failure, a `Restart` or "never". ``allow_dropped_state``: state of steps
     that the job no longer has may be dropped. ``on_event``: a function that is called with each event of the job
     (`malstrom_py.events`), in a separate thread; `run` and the end of the job wait for it for at most ten seconds.
+    ``metrics``: serves the metrics of its jobs, a `Metrics`. ``dashboard``: True, or a `Dashboard`, to show them in a
+    browser; the address is printed on standard error.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -81,9 +87,11 @@ class InProcess:
         restart: Restart | Literal["never"] | None = None,
         allow_dropped_state: bool = False,
         on_event: OnEvent | None = None,
+        metrics: Metrics | None = None,
+        dashboard: Dashboard | bool = False,
     ) -> None:
         check_size(workers)
-        check_on_event(on_event)
+        self._observers = Observers.of(on_event, metrics, dashboard=dashboard)
         if batch is not None and not isinstance(batch, Batching):
             raise PlanError(f"batch must be an mp.Batching(rows_max=…), got {type(batch).__name__}")
         if isinstance(clock, type):
@@ -95,7 +103,6 @@ class InProcess:
         self._clock = clock or SystemClock()
         self._progress = progress
         self._checks = checks
-        self._on_event = on_event
         self._keeping = keeping_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
         self._restart = restart_of(restart, kept=self._keeping is not None)
 
@@ -117,7 +124,8 @@ class InProcess:
             run = self._controlled(plan, controls, progress_for(plan, self._progress))
             socket = ControlSocket(controls.job, answering(controls)) if control else None
             with PlannedStop(lambda: controls.stop(drain=None)) if stop_on_sigterm else nullcontext():
-                return run_to_end(run, controls, socket, self._on_event)
+                observing = self._observers.begin(QueuedJob(controls)) if self._observers.any else None
+                return run_to_end(run, controls, socket, observing)
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
 
@@ -147,7 +155,7 @@ class InProcess:
             plan = check_job(job, "InProcess.start").plan()
             controls = CommandQueue(plan.job, kept=self._keeping is not None)
             run = self._controlled(plan, controls, progress_for(plan, self._progress is True))
-            return JobHandle(LocalJob(run, controls, control=control, on_event=self._on_event))
+            return JobHandle(LocalJob(run, controls, control=control, observers=self._observers))
         except MalstromError as error:
             raise outermost(error) from error.__cause__
 
@@ -221,6 +229,8 @@ def run(
     restart: Restart | Literal["never"] | None = None,
     allow_dropped_state: bool = False,
     on_event: OnEvent | None = None,
+    metrics: Metrics | None = None,
+    dashboard: Dashboard | bool = False,
 ) -> RunResult:
     """Run ``job`` in this process to its end, on ``workers`` workers in turn.
 
@@ -246,6 +256,8 @@ def run(
             restart=restart,
             allow_dropped_state=allow_dropped_state,
             on_event=on_event,
+            metrics=metrics,
+            dashboard=dashboard,
         )
         refuse_in_coroutine("mp.run")
         return runtime.run(check_job(job, "mp.run"))

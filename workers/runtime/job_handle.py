@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol, overload
 
 from malstrom_py.errors import JobNotFound, MalstromError, PlanError
 from malstrom_py.events import AnyEvent
+from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.validation import check_name
 from malstrom_py.workers.control.client import find
@@ -17,6 +18,7 @@ from malstrom_py.workers.reports.commands import (
     URI_MAX,
     Command,
     EventsCommand,
+    MetricsCommand,
     ReloadCommand,
     RescaleCommand,
     SnapshotCommand,
@@ -182,6 +184,24 @@ class JobHandle:
         """
         status: JobStatus = self._ask(StatusCommand(_seconds(timeout_s)))
         return status
+
+    def metrics(self, *, timeout_s: float = 5.0) -> JobMetrics:
+        """Return the metrics of the job: of its steps, exchanges, sources, workers, snapshots and rescales.
+
+        After ``timeout_s`` it returns the last known ones, with their age in ``age_s``. Of a job that has ended it
+        returns the final ones, or raises `JobEnded` if another process ran the job.
+
+        >>> import malstrom_py as mp
+        >>> from malstrom_py import sinks, sources
+        >>> job = mp.Job("docs-metrics")
+        >>> job.source("in", sources.Memory(range(3))).sink("out", sinks.Memory())
+        >>> handle = mp.InProcess().start(job, control=False)
+        >>> _ = handle.wait()
+        >>> handle.metrics().steps["out"].rows_in
+        3
+        """
+        metrics: JobMetrics = self._ask(MetricsCommand(_seconds(timeout_s)))
+        return metrics
 
     def events(self, *, follow: bool = True) -> Iterator[AnyEvent]:
         """Iterate over the events of the job, from its start on (`malstrom_py.events`): until its end or, without

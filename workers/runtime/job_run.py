@@ -6,17 +6,20 @@ Rule: without snapshots, sinks commit only after all input is read and written; 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Generic
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.errors import JobEnded
+from malstrom_py.metrics import JobMetrics
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.coordinator import Coordinator, G
+from malstrom_py.workers.coordinator.metering import Metering
 from malstrom_py.workers.coordinator.reloading import Trial
 from malstrom_py.workers.coordinator.snapshot_coordinator import result_in
+from malstrom_py.workers.reports.job_status import JobStatus
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.interrupts import Interrupts
 from malstrom_py.workers.runtime.progress import Progress
@@ -44,6 +47,7 @@ class JobRun(Generic[G]):
         self._controls.wake = self._crew.wake
         self._interrupts = Interrupts()
         self._commit = self._crew.commit
+        self._metering = Metering(plan, clock)
         self._pins = SourcePins(plan, clock)
         self.has_begun = False
         """Whether it has got as far as to take over the job."""
@@ -80,6 +84,7 @@ class JobRun(Generic[G]):
                     self._commit_at_end()
                 else:
                     kept = self._snapshot_at_end()
+                self._last_metrics()
                 self._pins.keep = False
                 self._pins.keep_unread = begun is not None and self._controls.is_stopping
                 self._crew.close()
@@ -115,6 +120,24 @@ class JobRun(Generic[G]):
         duration_s = self._clock.monotonic_s() - self._started_s
         return RunResult(self._plan.job, self._crew.counts(), duration_s, snapshots=made)
 
+    def _measure(self, status: JobStatus) -> JobMetrics:
+        """Return the metrics now."""
+        crew, group = self._crew, self._crew.group
+        return self._metering.metrics(
+            self.result(),
+            group.counts(),
+            group.figures(),
+            members=crew.members,
+            table=crew.table,
+            status=status,
+            totals=self._controls.events.totals,
+        )
+
+    def _last_metrics(self) -> None:
+        """Publish the metrics before the workers are closed."""
+        with suppress(Exception):  # no job fails because of figures for people
+            self._controls.publish_metrics(self._measure(self._controls.known()))
+
     @property
     def workers(self) -> int:
         """The number of workers, after a rescale in progress."""
@@ -133,6 +156,9 @@ class JobRun(Generic[G]):
         while not crew.finished:
             if controls.pending:
                 controls.obey(crew, self.result)
+                controls.answer_metrics(self._measure)
+            if clock.monotonic_s() >= self._metering.due_s:
+                self._metering.sample(crew.counts(), crew.group.counts(), crew.group.figures())
             if self.trial is not None:
                 self._try(self.trial)
             crew.step(until_s=until_s if self.trial is None else self.trial.until_s)
@@ -162,6 +188,7 @@ class JobRun(Generic[G]):
 
     def _undo(self, error: BaseException) -> None:
         """Close the workers and discard uncommitted output; add failures of that as notes to ``error``."""
+        self._last_metrics()
         for failure in self._commit.abort():
             error.add_note(str(failure))
         try:

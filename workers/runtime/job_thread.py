@@ -16,9 +16,18 @@ from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, JobRunning, MalstromError
 from malstrom_py.workers.control.server import ControlSocket, answering
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
-from malstrom_py.workers.reports.commands import Command, EventsCommand, Result, StatusCommand, StopCommand, result_of
+from malstrom_py.workers.monitoring.observers import Observers, Observing
+from malstrom_py.workers.monitoring.watched_job import QueuedJob
+from malstrom_py.workers.reports.commands import (
+    Command,
+    EventsCommand,
+    MetricsCommand,
+    Result,
+    StatusCommand,
+    StopCommand,
+    result_of,
+)
 from malstrom_py.workers.reports.error_transfer import without_internals
-from malstrom_py.workers.reports.event_log import EventCalls, OnEvent, local_ask
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, still_running
 from malstrom_py.workers.reports.result import RunResult
 
@@ -35,10 +44,9 @@ class Executable(Protocol):
 
 
 def run_to_end(
-    run: Executable, controls: CommandQueue, control: ControlSocket | None, on_event: OnEvent | None = None
+    run: Executable, controls: CommandQueue, control: ControlSocket | None, observing: Observing | None = None
 ) -> RunResult:
     """Execute ``run`` in this thread, release the job's name, then publish the outcome."""
-    calls = None if on_event is None else EventCalls(on_event, local_ask(controls.events), controls.job)
     error: BaseException | None = None
     result: RunResult | None = None
     try:
@@ -53,9 +61,11 @@ def run_to_end(
         if control is not None:
             control.await_followers()
             control.release()
-        if calls is not None:
-            calls.join()
-        controls.end(ending)
+        try:
+            if observing is not None:
+                observing.end()
+        finally:
+            controls.end(ending)
         if control is not None:
             control.close()
 
@@ -64,12 +74,12 @@ class LocalJob:
     """A job that runs in a thread of this process."""
 
     def __init__(
-        self, run: Executable, controls: CommandQueue, *, control: bool, on_event: OnEvent | None = None
+        self, run: Executable, controls: CommandQueue, *, control: bool, observers: Observers | None = None
     ) -> None:
         self.name = controls.job
         self._controls = controls
         self._run = run
-        self._on_event = on_event
+        self._observing: Observing | None = None
         with _LOCK:
             if self.name in _HERE and not _HERE[self.name].has_ended:
                 raise JobRunning(
@@ -82,8 +92,10 @@ class LocalJob:
             self._thread = threading.Thread(target=self._work, name=f"malstrom-job-{self.name}", daemon=True)
             _HERE[self.name] = self
         try:
+            if observers is not None:
+                self._observing = observers.begin(QueuedJob(controls))
             self._thread.start()
-        except BaseException as error:  # such as too many threads
+        except BaseException as error:  # such as too many threads, or an address that is taken
             self._free_name()
             controls.end(JobOutcome.of(run.result(), error))
             self._mark_seen()
@@ -94,7 +106,7 @@ class LocalJob:
         self._refuse_elsewhere()
         timeout_s = _bounded(command.timeout_s)
         if self._is_own_thread:
-            asks = isinstance(command, StatusCommand | EventsCommand)
+            asks = isinstance(command, StatusCommand | EventsCommand | MetricsCommand)
             may = asks or (isinstance(command, StopCommand) and not command.wait)
             if not may:  # the job thread itself executes the command
                 raise ControlError(
@@ -143,7 +155,7 @@ class LocalJob:
 
     def _work(self) -> None:
         try:
-            run_to_end(self._run, self._controls, self._control, self._on_event)
+            run_to_end(self._run, self._controls, self._control, self._observing)
         except MalstromError as error:
             without_internals(error)  # their frames would keep the whole run alive
         except BaseException:

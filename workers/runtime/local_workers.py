@@ -25,6 +25,7 @@ from malstrom_py.workers.engine.graph_builder import States, initial_states
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.reports.error_transfer import blame
 from malstrom_py.workers.reports.event_log import EventLog
+from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.runtime.worker_host import WorkerHost
 from malstrom_py.workers.transport.messages import (
@@ -161,6 +162,9 @@ class LocalWorkers:
 
     def counts(self) -> dict[int, Mapping[str, StepCounts]]:
         return {number: host.worker.counts() for number, host in self._hosts.items() if host.has_worker}
+
+    def figures(self) -> dict[int, WorkerFigures]:
+        return {number: host.worker.figures() for number, host in self._hosts.items() if host.has_worker}
 
     def rows_in(self, step: str) -> int:
         """Return the number of records that a step of the present workers has taken so far."""

@@ -20,8 +20,10 @@ from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.recovery import LATEST, SnapshotUse, begun_again, keeping_of
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import build_sinks
+from malstrom_py.workers.monitoring.observers import Observers
+from malstrom_py.workers.monitoring.watched_job import QueuedJob
 from malstrom_py.workers.reports.error_transfer import outermost
-from malstrom_py.workers.reports.event_log import OnEvent, check_on_event
+from malstrom_py.workers.reports.event_log import OnEvent
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.in_process import check_job
@@ -103,8 +105,7 @@ class Simulation:
         on_event: OnEvent | None = None,
     ) -> None:
         check_size(workers)
-        check_on_event(on_event)
-        self._on_event = on_event
+        self._observers = Observers.of(on_event, None, dashboard=False)
         for name, count in (("rescales", rescales), ("crashes", crashes)):
             if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
                 raise PlanError(f"Simulation: {name} must be a whole number of at least 0, got {count!r}")
@@ -131,7 +132,7 @@ class Simulation:
         try:
             controls = CommandQueue(plan.job)
             runs = self._runs(plan, controls)
-            run_to_end(runs, controls, None, self._on_event)
+            run_to_end(runs, controls, None, self._observers.begin(QueuedJob(controls)))
             return runs.ended
         except MalstromError as error:
             error.add_note(f"simulated: have it again with Simulation(workers={self._workers}, seed={self._seed}, …)")
@@ -143,7 +144,7 @@ class Simulation:
         """
         plan = check_job(job, "Simulation.start").plan()
         controls = CommandQueue(plan.job)
-        return JobHandle(LocalJob(self._runs(plan, controls), controls, control=False, on_event=self._on_event))
+        return JobHandle(LocalJob(self._runs(plan, controls), controls, control=False, observers=self._observers))
 
     def _runs(self, plan: Plan, controls: CommandQueue) -> _Incarnations:
         chance, coverage = RandomSchedule(self._seed), Coverage()

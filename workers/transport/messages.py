@@ -16,6 +16,7 @@ from malstrom_py.rescale.moves.protocol import Order, PartHandedOver, Report, St
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.snapshot.manifest import Artefact
 from malstrom_py.sources.base import Part
+from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.result import StepCounts
 
 Positions = Mapping[str, tuple[Any, bool]]
@@ -38,10 +39,13 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class WorkerCounts:
-    """The counts of the steps of ``worker``: sent periodically while it works or awaits external calls."""
+    """The counts of the steps of ``worker``, and its figures: sent periodically while it works or awaits external
+    calls.
+    """
 
     worker: int
     counts: Mapping[str, StepCounts] = field(hash=False)
+    figures: WorkerFigures = field(default_factory=WorkerFigures, hash=False)
 
 
 WorkerReport = WorkerStatus | WorkerCounts

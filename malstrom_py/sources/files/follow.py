@@ -22,7 +22,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from malstrom_py.errors import MalformedRecord, SourceError, lasting
-from malstrom_py.sources.base import Part, SourcePart
+from malstrom_py.sources.base import Part, SourcePart, lag_of
 from malstrom_py.sources.files.listing import (
     Section,
     goes_below,
@@ -172,6 +172,12 @@ class FollowPart:
             "taken": list(self._taken),
             "current": current,
         }
+
+    def lag_rows(self) -> int | None:
+        return lag_of(self._opened, "lag_rows")
+
+    def lag_bytes(self) -> int | None:
+        return lag_of(self._opened, "lag_bytes")
 
     def close(self) -> None:
         if self._opened is not None:

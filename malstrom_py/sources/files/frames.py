@@ -177,6 +177,11 @@ class Framer:
                 return self._take_flaw(window)
             goal = min(goal * 2, RECORD_BYTES_MAX)
 
+    def left(self) -> int | None:
+        """Return how many bytes follow the last frame; None if the file is compressed."""
+        left = self._stream.left()
+        return None if left is None else left + len(self._buffer)
+
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
@@ -261,6 +266,9 @@ class FramedPart:
         if self._cursor.is_empty() and not self._skip:
             position = {"offset": self._end, "records": 0}
         return {**self._remembered, **position, "rows": self._rows() + self._skip, "finished": self._finished}
+
+    def lag_bytes(self) -> int | None:
+        return self._framer.left()
 
     def close(self) -> None:
         self._framer.close()

@@ -431,6 +431,11 @@ class ParquetPart:
             "finished": self._finished,
         }
 
+    def lag_rows(self) -> int:
+        footer = self._file.metadata
+        rows: int = sum(footer.row_group(group).num_rows for group in range(self._row_group, self._stop))
+        return max(0, rows - self._taken - self._cursor.taken - self._skip)
+
     def close(self) -> None:
         if self._groups is not None:
             self._groups.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.base import SourcePart
+from malstrom_py.sources.base import SourcePart, lag_of
 from malstrom_py.sources.files.csv import (
     ColumnType,
     CsvDecoder,
@@ -62,6 +62,12 @@ class LazyPart:
 
     def snapshot(self) -> dict[str, Any]:
         return dict(self._position) if self._opened is None else self._opened.snapshot()
+
+    def lag_rows(self) -> int | None:
+        return lag_of(self._opened, "lag_rows")
+
+    def lag_bytes(self) -> int | None:
+        return lag_of(self._opened, "lag_bytes")
 
     def close(self) -> None:
         if self._opened is not None:

@@ -65,6 +65,13 @@ class ByteStream:
                 keep = self.offset - offset
                 self._head, self.offset = chunk[-keep:], offset
 
+    def left(self) -> int | None:
+        """Return how many bytes follow by now; None if the file is compressed."""
+        if self._compression is not None:
+            return None
+        size = self._path.stat().st_size
+        return max(0, (size if self._stop is None else min(size, self._stop)) - self.offset)
+
     def close(self) -> None:
         """Close the file."""
         self._bytes.close()

@@ -30,12 +30,22 @@ def test_events_follow_a_job_while_it_runs_also_from_another_process(tmp_path: P
     handle.rescale(2)
     for reader in (here, other):
         began = list(_until(reader, events.RescaleEnded))
-        assert events.SnapshotCompleted(snapshot) in began
-        assert began[-3:] == [events.RescaleBegun(1, 2), events.WorkerJoined(1), events.RescaleEnded(2)]
+        made = [event for event in began if isinstance(event, events.SnapshotCompleted)]
+        assert [event.id for event in made] == [snapshot]
+        assert made[0].bytes > 0
+        *begun, ended = began[-3:]
+        assert begun == [events.RescaleBegun(1, 2), events.WorkerJoined(1)]
+        assert isinstance(ended, events.RescaleEnded)
+        assert (ended.workers, ended.slots, ended.error) == (2, 512, "")
+        assert ended.bytes > 0
+        assert ended.duration_s > 0
     handle.rescale(1)
-    assert list(_until(here, events.RescaleEnded))[-2:] == [events.WorkerLeft(1), events.RescaleEnded(1)]
-    ended = threading.Thread(target=handle.stop)
-    ended.start()
+    *_, left, last = _until(here, events.RescaleEnded)
+    assert left == events.WorkerLeft(1)
+    assert isinstance(last, events.RescaleEnded)
+    assert last.workers == 1
+    stopping = threading.Thread(target=handle.stop)
+    stopping.start()
     assert list(other)[-2:] == [events.Stop(events.StopCause.MANUAL, 0), events.Ended("stopped", _stopped(handle))]
     ended.join(60)
 

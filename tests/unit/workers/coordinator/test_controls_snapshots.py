@@ -36,13 +36,9 @@ class Workers:
         self.told.append(f"rescale {size}")
         self.waiting.append(done)
 
-    def snapshot(self, done: SnapshotDone) -> None:
-        self.told.append("snapshot")
-        self.waiting.append(done)
-
-    def savepoint(self, uri: str, done: SnapshotDone) -> None:
-        self.told.append(f"savepoint {uri}")
-        if uri == "nowhere":
+    def snapshot(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
+        self.told.append("snapshot" if copy_to is None else f"savepoint {copy_to}")
+        if copy_to == "nowhere":
             raise SnapshotError("there is no such place")
         self.waiting.append(done)
 

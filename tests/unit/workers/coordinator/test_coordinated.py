@@ -35,7 +35,7 @@ def test_without_snapshots_none_can_be_asked_for_and_it_is_suspended_all_the_sam
     with pytest.raises(SnapshotError, match=r"start it with snapshots=mp\.Snapshots\(uri\)"):
         made.snapshot(lambda ended: None)
     with pytest.raises(SnapshotError, match="runs without snapshots"):
-        made.savepoint("/somewhere", lambda ended: None)
+        made.snapshot(lambda ended: None, copy_to="/somewhere")
     made.suspend()
     turns = 0
     while not made.suspended:

@@ -1,0 +1,451 @@
+"""Metrics: the figures of a running job, for its user, for Prometheus and for OpenTelemetry.
+
+`JobHandle.metrics` returns them typed; ``metrics=Metrics(port=…)`` of every runtime serves them to Prometheus, as
+`METRICS` lists them.
+
+>>> busiest = max(StepMetrics("map", busy_s=1.5), StepMetrics("sink", busy_s=0.5), key=lambda step: step.busy_s)
+>>> busiest.kind
+'map'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+from malstrom_py.errors import PlanError
+
+__all__ = [
+    "METRICS",
+    "EdgeMetrics",
+    "ExchangeMetrics",
+    "HeavyKey",
+    "HeavySlot",
+    "JobMetrics",
+    "Metric",
+    "Metrics",
+    "MoveMetrics",
+    "PartMetrics",
+    "SnapshotMetrics",
+    "StepMetrics",
+    "WorkerMetrics",
+]
+
+PORT: Final = 9464
+"""The port on which metrics are served by default."""
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """How a runtime serves the metrics of its jobs: at ``http://host:port/metrics``, in the format of Prometheus.
+
+    ``port``: 0 for any free one; the log has the address. ``host``: only this machine can read them by default.
+    If ``opentelemetry-api`` is installed, the same metrics are registered there too, with spans for snapshots, rescales
+    and recoveries; ``opentelemetry=False`` leaves that out.
+
+    Raises: PlanError: an option is wrong.
+    """
+
+    port: int = PORT
+    host: str = LOOPBACK
+    opentelemetry: bool = True
+
+    def __post_init__(self) -> None:
+        check_address(self.host, self.port, "mp.Metrics")
+
+
+def check_address(host: object, port: object, what: str) -> None:
+    """Raise `PlanError` unless a server can listen at ``host`` and ``port``, options of ``what``."""
+    if type(port) is not int or not 0 <= port < 1 << 16:
+        raise PlanError(f"{what}: port must be a whole number from 0 to 65535, got {port!r}")
+    if not isinstance(host, str) or not host:
+        raise PlanError(f"{what}: host must be a name or an address of this machine, got {host!r}")
+
+
+class StepMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
+    """What one step did, in sum over all workers, in this run.
+
+    ``in_per_s``, ``out_per_s``: the rates over the last seconds. ``busy_s``: the time that workers have spent in this
+    step, and ``busy``: the same as a share of the time of one worker, over the last seconds; 2.0 are two workers.
+    ``keys`` and ``state_bytes`` of steps with keyed state: the number of keys, and about how many bytes their state
+    takes, estimated from a sample. ``watermark``: the last epoch as seconds since 1970, and ``lag_s``: how far it is
+    from now. ``place``: the file and line of the function. Rows that were dropped are counted by cause: ``filtered``,
+    ``late``, ``skipped`` and ``dead_letters`` (errors by policy).
+    """
+
+    kind: str
+    rows_in: int = 0
+    rows_out: int = 0
+    in_per_s: float = 0.0
+    out_per_s: float = 0.0
+    busy_s: float = 0.0
+    busy: float = 0.0
+    filtered: int = 0
+    late: int = 0
+    skipped: int = 0
+    dead_letters: int = 0
+    keys: int | None = None
+    state_bytes: int | None = None
+    watermark: float | None = None
+    lag_s: float | None = None
+    place: str = ""
+
+
+class PartMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
+    """One part of a source that ``worker`` reads. ``position``: where it is, for people.
+
+    ``lag_rows``, ``lag_bytes``: how much could be read and was not yet; None where the source does not know.
+    ``watermark``: the epoch of the part as seconds since 1970; ``lag_s``: how far it is from now. ``idle``: the part
+    does not hold event time back.
+    """
+
+    source: str
+    part: str
+    worker: int
+    rows: int = 0
+    position: str = ""
+    lag_rows: int | None = None
+    lag_bytes: int | None = None
+    watermark: float | None = None
+    lag_s: float | None = None
+    idle: bool = False
+
+
+class ExchangeMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
+    """The exchange after one ``key_by``, in sum over all workers.
+
+    ``rows``: routed, and ``bytes``: sent to other workers. ``backlog``: rows that wait for credit now. ``waiting_s``:
+    how long workers have had such a backlog, and ``waiting``: the same as a share of their time, over the last seconds.
+    """
+
+    rows: int = 0
+    bytes: int = 0
+    rows_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    backlog: int = 0
+    waiting_s: float = 0.0
+    waiting: float = 0.0
+
+
+class EdgeMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
+    """The stream ``port`` of step ``source`` that step ``target`` reads. ``exchange``: rows change worker on it."""
+
+    source: str
+    port: str
+    target: str
+    exchange: bool = False
+    rows: int = 0
+    per_s: float = 0.0
+
+
+class WorkerMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
+    """One worker. Its time is ``busy_s`` in steps, ``waiting_s`` with a backlog, the rest idle; ``busy`` and
+    ``waiting`` are shares over the last seconds.
+
+    ``cpu_s`` and ``rss_bytes``: of its process ``pid`` on ``host``; workers of a job in one process share one. ``cpu``:
+    cores in use over the last seconds. ``keys``: with state; ``slots``: that it owns.
+    """
+
+    worker: int
+    host: str = ""
+    pid: int = 0
+    cpu_s: float = 0.0
+    cpu: float = 0.0
+    rss_bytes: int = 0
+    busy_s: float = 0.0
+    waiting_s: float = 0.0
+    busy: float = 0.0
+    waiting: float = 0.0
+    rows_in: int = 0
+    in_per_s: float = 0.0
+    keys: int = 0
+    slots: int = 0
+
+
+class HeavyKey(msgspec.Struct, frozen=True):
+    """A key that makes ``share`` of the rows which arrive at ``worker`` by exchange ``step``, from a sample of them.
+
+    ``key``: its text, shortened.
+    """
+
+    step: str
+    key: str
+    share: float
+    worker: int
+
+
+class HeavySlot(msgspec.Struct, frozen=True):
+    """A slot whose keys make ``share`` of the rows which arrive at ``worker`` by exchange ``step``, from a sample."""
+
+    step: str
+    slot: int
+    share: float
+    worker: int
+
+
+class SnapshotMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
+    """The snapshots of a job. ``made``: in this run; ``last``: the id of the last one, ``at`` its time in seconds since
+    1970; ``bytes``: written for it, ``duration_s``: from its barrier to its commit, ``pause_s``: the longest pause of a
+    worker for it.
+    """
+
+    made: int = 0
+    last: str | None = None
+    at: float | None = None
+    bytes: int = 0
+    duration_s: float = 0.0
+    pause_s: float = 0.0
+
+
+class MoveMetrics(msgspec.Struct, frozen=True):
+    """A rescale in progress, as `JobStatus.moving`."""
+
+    move: int
+    slots: int
+    of_slots: int
+    keys: int
+    bytes: int
+
+
+class JobMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
+    """The metrics of one job, from `JobHandle.metrics`.
+
+    ``state``, ``phase``, ``error``, ``restarts``: as in `JobStatus`. ``at``: the time in seconds since 1970, and
+    ``duration_s``: of this run. ``workers``: all that are members; ``steps``: in the order of the plan. ``rescales``:
+    how many have ended, and with them ``moved_slots``, ``moved_keys``, ``moved_bytes`` and ``rescale_s`` in sum.
+    ``age_s``: how old the figures are.
+
+    >>> metrics = JobMetrics("flights", "running", "steady", steps={"in": StepMetrics("source", rows_in=3)})
+    >>> metrics.read
+    3
+    """
+
+    job: str
+    state: str
+    phase: str
+    at: float = 0.0
+    duration_s: float = 0.0
+    age_s: float = 0.0
+    error: str | None = None
+    steps: dict[str, StepMetrics] = {}
+    edges: list[EdgeMetrics] = []
+    parts: list[PartMetrics] = []
+    exchanges: dict[str, ExchangeMetrics] = {}
+    workers: list[WorkerMetrics] = []
+    heavy_keys: list[HeavyKey] = []
+    heavy_slots: list[HeavySlot] = []
+    snapshots: SnapshotMetrics | None = None
+    moving: MoveMetrics | None = None
+    restarts: int = 0
+    rescales: int = 0
+    moved_slots: int = 0
+    moved_keys: int = 0
+    moved_bytes: int = 0
+    rescale_s: float = 0.0
+
+    @property
+    def read(self) -> int:
+        """Records read by all sources."""
+        return self._sum("source")
+
+    @property
+    def written(self) -> int:
+        """Records written to all sinks."""
+        return self._sum("sink")
+
+    @property
+    def watermark(self) -> float | None:
+        """The smallest epoch of the timed steps in seconds since 1970; None without any."""
+        return min((step.watermark for step in self.steps.values() if step.watermark is not None), default=None)
+
+    @property
+    def lag_rows(self) -> int | None:
+        """How many records all parts could read and have not; None where no source knows."""
+        known = [part.lag_rows for part in self.parts if part.lag_rows is not None]
+        return sum(known) if known else None
+
+    def _sum(self, kind: str) -> int:
+        return sum(step.rows_in for step in self.steps.values() if step.kind == kind)
+
+    def __str__(self) -> str:
+        workers = f"{len(self.workers)} worker{'' if len(self.workers) == 1 else 's'}"
+        return f"job {self.job}: {self.state}, {workers}, {self.read:,} read, {self.written:,} written"
+
+
+Labels = Mapping[str, str]
+Values = Callable[[JobMetrics], Iterable[tuple[Labels, float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One exported metric. ``name``: with its unit, by the conventions of Prometheus, without ``_total`` for a counter.
+
+    ``labels``: beside ``malstrom_job``, which all have. ``values``: returns each value with its labels.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    labels: tuple[str, ...]
+    values: Values
+
+    @property
+    def exported(self) -> str:
+        """The name in Prometheus."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+def _of_job(value: Callable[[JobMetrics], float | None]) -> Values:
+    def values(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
+        if (found := value(metrics)) is not None:
+            yield {}, found
+
+    return values
+
+
+def _of_steps(value: Callable[[StepMetrics], float | None]) -> Values:
+    def values(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
+        for name, step in metrics.steps.items():
+            if (found := value(step)) is not None:
+                yield {"step": name}, found
+
+    return values
+
+
+def _of_parts(value: Callable[[PartMetrics], float | None]) -> Values:
+    def values(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
+        for part in metrics.parts:
+            if (found := value(part)) is not None:
+                yield {"source": part.source, "part": part.part}, found
+
+    return values
+
+
+def _of_exchanges(value: Callable[[ExchangeMetrics], float]) -> Values:
+    def values(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
+        for name, exchange in metrics.exchanges.items():
+            yield {"exchange": name}, value(exchange)
+
+    return values
+
+
+def _of_workers(value: Callable[[WorkerMetrics], float]) -> Values:
+    def values(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
+        for worker in metrics.workers:
+            yield {"worker": str(worker.worker)}, value(worker)
+
+    return values
+
+
+def _of_snapshots(value: Callable[[SnapshotMetrics], float | None]) -> Values:
+    return _of_job(lambda metrics: None if metrics.snapshots is None else value(metrics.snapshots))
+
+
+def _dropped(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
+    for name, step in metrics.steps.items():
+        for policy, rows in (("skip", step.skipped), ("dead-letter", step.dead_letters)):
+            yield {"step": name, "policy": policy}, rows
+
+
+def _states(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
+    for state in STATES:
+        yield {"state": state}, metrics.state == state
+
+
+def _heavy_keys(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
+    worst: dict[str, float] = {}
+    for heavy in metrics.heavy_keys:
+        worst[heavy.step] = max(heavy.share, worst.get(heavy.step, 0.0))
+    for step, share in worst.items():
+        yield {"exchange": step}, share
+
+
+STATES: Final = ("running", "rescaling", "recovering", "stopping", "finished", "failed", "stopped")
+"""The states of a job."""
+
+_STEP: Final = ("step",)
+_PART: Final = ("source", "part")
+_EXCHANGE: Final = ("exchange",)
+_WORKER: Final = ("worker",)
+
+METRICS: Final[tuple[Metric, ...]] = (
+    Metric("malstrom_job_state", "gauge", "1 for the state that the job is in", ("state",), _states),
+    Metric("malstrom_job_uptime_seconds", "gauge", "Duration of this run", (), _of_job(lambda job: job.duration_s)),
+    Metric("malstrom_job_workers", "gauge", "Workers that are members", (), _of_job(lambda job: len(job.workers))),
+    Metric("malstrom_job_restarts", "counter", "Restarts from a snapshot", (), _of_job(lambda job: job.restarts)),
+    Metric("malstrom_job_metrics_age_seconds", "gauge", "Age of these figures", (), _of_job(lambda job: job.age_s)),
+    Metric("malstrom_step_rows_in", "counter", "Rows that a step has taken", _STEP, _of_steps(lambda s: s.rows_in)),
+    Metric("malstrom_step_rows_out", "counter", "Rows that a step has sent", _STEP, _of_steps(lambda s: s.rows_out)),
+    Metric("malstrom_step_busy_seconds", "counter", "Time spent in a step", _STEP, _of_steps(lambda s: s.busy_s)),
+    Metric("malstrom_step_filtered_rows", "counter", "Dropped by filters", _STEP, _of_steps(lambda s: s.filtered)),
+    Metric("malstrom_step_late_rows", "counter", "Rows at or below the watermark", _STEP, _of_steps(lambda s: s.late)),
+    Metric("malstrom_step_failed_rows", "counter", "Rows dropped by on_error", ("step", "policy"), _dropped),
+    Metric("malstrom_step_keys", "gauge", "Keys with state", _STEP, _of_steps(lambda s: s.keys)),
+    Metric("malstrom_step_state_bytes", "gauge", "State, estimated", _STEP, _of_steps(lambda s: s.state_bytes)),
+    Metric(
+        "malstrom_step_watermark_timestamp_seconds",
+        "gauge",
+        "Last epoch, as seconds since 1970",
+        _STEP,
+        _of_steps(lambda s: s.watermark),
+    ),
+    Metric("malstrom_source_rows", "counter", "Rows read of a part", _PART, _of_parts(lambda p: p.rows)),
+    Metric("malstrom_source_lag_rows", "gauge", "Rows that could be read", _PART, _of_parts(lambda p: p.lag_rows)),
+    Metric("malstrom_source_lag_bytes", "gauge", "Bytes that could be read", _PART, _of_parts(lambda p: p.lag_bytes)),
+    Metric(
+        "malstrom_source_event_lag_seconds",
+        "gauge",
+        "Now less the epoch",
+        _PART,
+        _of_parts(lambda p: p.lag_s),
+    ),
+    Metric("malstrom_exchange_rows", "counter", "Rows routed", _EXCHANGE, _of_exchanges(lambda e: e.rows)),
+    Metric("malstrom_exchange_sent_bytes", "counter", "Sent to others", _EXCHANGE, _of_exchanges(lambda e: e.bytes)),
+    Metric("malstrom_exchange_backlog_rows", "gauge", "Wait for credit", _EXCHANGE, _of_exchanges(lambda e: e.backlog)),
+    Metric(
+        "malstrom_exchange_waiting_seconds",
+        "counter",
+        "Time with a backlog: back-pressure",
+        _EXCHANGE,
+        _of_exchanges(lambda e: e.waiting_s),
+    ),
+    Metric("malstrom_exchange_heaviest_key_ratio", "gauge", "Share of the heaviest key", _EXCHANGE, _heavy_keys),
+    Metric("malstrom_worker_busy_seconds", "counter", "Time in steps", _WORKER, _of_workers(lambda w: w.busy_s)),
+    Metric("malstrom_worker_waiting_seconds", "counter", "With a backlog", _WORKER, _of_workers(lambda w: w.waiting_s)),
+    Metric("malstrom_worker_cpu_seconds", "counter", "CPU of its process", _WORKER, _of_workers(lambda w: w.cpu_s)),
+    Metric(
+        "malstrom_worker_resident_memory_bytes",
+        "gauge",
+        "Of its process",
+        _WORKER,
+        _of_workers(lambda w: w.rss_bytes),
+    ),
+    Metric("malstrom_worker_keys", "gauge", "Keys with state", _WORKER, _of_workers(lambda w: w.keys)),
+    Metric("malstrom_worker_slots", "gauge", "Slots that it owns", _WORKER, _of_workers(lambda w: w.slots)),
+    Metric("malstrom_snapshots", "counter", "Snapshots completed", (), _of_snapshots(lambda s: s.made)),
+    Metric(
+        "malstrom_snapshot_last_timestamp_seconds", "gauge", "Time of the last one", (), _of_snapshots(lambda s: s.at)
+    ),
+    Metric("malstrom_snapshot_last_bytes", "gauge", "Written for the last one", (), _of_snapshots(lambda s: s.bytes)),
+    Metric(
+        "malstrom_snapshot_last_duration_seconds",
+        "gauge",
+        "Its duration",
+        (),
+        _of_snapshots(lambda s: s.duration_s),
+    ),
+    Metric(
+        "malstrom_snapshot_last_pause_seconds", "gauge", "Longest pause for it", (), _of_snapshots(lambda s: s.pause_s)
+    ),
+    Metric("malstrom_rescales", "counter", "Rescales that have ended", (), _of_job(lambda job: job.rescales)),
+    Metric("malstrom_rescale_duration_seconds", "counter", "Their duration", (), _of_job(lambda job: job.rescale_s)),
+    Metric("malstrom_rescale_moved_slots", "counter", "Slots moved", (), _of_job(lambda job: job.moved_slots)),
+    Metric("malstrom_rescale_moved_keys", "counter", "Keys moved", (), _of_job(lambda job: job.moved_keys)),
+    Metric("malstrom_rescale_moved_bytes", "counter", "State moved", (), _of_job(lambda job: job.moved_bytes)),
+)
+"""All exported metrics."""

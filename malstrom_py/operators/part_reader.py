@@ -1,0 +1,156 @@
+"""The reader of one part of a source: how many rows to poll, when to poll next, and what a poll has returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
+from sys import getsizeof
+from typing import Any, Final, NamedTuple
+
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.errors import SourceError, shown
+from malstrom_py.errors.text import describe_function
+from malstrom_py.operators.batch_sizing import BatchSize
+from malstrom_py.sources.base import WAIT_MAX_S, Part, SourcePart, lag_of
+
+_BACKOFF_MIN_S: Final = 0.001
+_POLL_MAX_S: Final = 0.1
+
+ROWS_FIRST: Final = 4
+"""The number of rows of the first poll of a part."""
+
+
+class ReadPart(NamedTuple):
+    """How far a part has been read: its records, its position for people, and what could be read and was not yet."""
+
+    part: Part
+    rows: int
+    position: str
+    lag_rows: int | None
+    lag_bytes: int | None
+
+
+class PartReader:
+    """The reader of one part: how many rows to poll, and when to poll next."""
+
+    __slots__ = (
+        "batch_size",
+        "count",
+        "gives_columns",
+        "name",
+        "part",
+        "poll_at_s",
+        "quiet_since_s",
+        "row_bytes",
+        "rows",
+        "source_part",
+        "wait_s",
+    )
+
+    def __init__(self, part: Part, name: str, source_part: SourcePart[Any]) -> None:
+        self.part = part
+        self.name = name
+        self.source_part = source_part
+        self.count = 0
+        """How many records this reader has read."""
+        self.poll_at_s = 0.0
+        self.wait_s = 0.0
+        self.quiet_since_s: float | None = None
+        self.rows = ROWS_FIRST
+        self.batch_size = BatchSize(ROWS_FIRST)
+        self.row_bytes = 1
+        self.gives_columns = False
+
+    def poll_of(self, *, frames: bool) -> Callable[[int], Any]:
+        """Return what polls the part. ``frames``: its ``poll_columns``, if it has one: fastest for Polars frames."""
+        columns = getattr(self.source_part, "poll_columns", None) if frames and self.gives_columns else None
+        return self.source_part.poll if columns is None else columns
+
+    def adapt(self, took_s: float, rows_max: int, bytes_max: int) -> None:
+        """Set the number of rows of the next poll, after one that took ``took_s``."""
+        rows = self.rows // 4 if took_s > _POLL_MAX_S else self.rows * 2
+        self.rows = max(1, min(rows, rows_max, bytes_max // self.row_bytes))
+
+    def came(self) -> None:
+        """Note that records came: the next poll is due immediately."""
+        self.poll_at_s = self.wait_s = 0.0
+        self.quiet_since_s = None
+
+    def delay(self, now_s: float, linger_s: float) -> float:
+        """Note that no records came: back off from ``linger_s``, doubling up to the limit of the part. Return for how
+        long no records have come: 0 at first."""
+        wait_s = min(max(self.wait_s * 2, _BACKOFF_MIN_S), getattr(self.source_part, "wait_max_s", WAIT_MAX_S))
+        self.wait_s = max(linger_s, wait_s)
+        self.poll_at_s = now_s + self.wait_s
+        if self.quiet_since_s is None:
+            self.quiet_since_s = now_s
+        return now_s - self.quiet_since_s
+
+    def position(self, *, moves: bool) -> str:
+        """Describe where the part is, for people; empty if that is unknown. ``moves``: whether it has positions."""
+        try:
+            return describe_position(self.source_part.snapshot()) if moves else ""
+        except Exception:  # a later snapshot raises it; no job fails because of a text for people
+            return ""
+
+    def read(self, *, moves: bool) -> ReadPart:
+        """Describe what has been read."""
+        part = self.source_part
+        lags = lag_of(part, "lag_rows"), lag_of(part, "lag_bytes")
+        return ReadPart(self.part, self.count, self.position(moves=moves), *lags)
+
+
+def size_of(value: Any) -> int:
+    """Return about how many bytes a value takes: its own, and those of its items one level down.
+
+    >>> size_of("x" * 1000) > 1000, size_of({"column": "x" * 1000}) > 1000
+    (True, True)
+    """
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return getsizeof(value, 64) + sum(map(getsizeof, items, repeat(64)))
+
+
+def batch_of(polled: Any, part: str, poll: object) -> Batch:
+    """Return the result of ``poll`` as a batch: columns stay columns."""
+    if isinstance(polled, Batch):
+        return polled.of_part(part, named=True)
+    if hasattr(polled, "schema"):  # an Arrow RecordBatch, recognized without importing Arrow
+        return ColumnBatch(polled, part=part, named=True)
+    if isinstance(polled, list):
+        return Batch(polled, part=part)
+    if isinstance(polled, str | bytes | Mapping) or not isinstance(polled, Iterable):
+        raise SourceError(
+            f"{describe_function(poll)} returned {type(polled).__name__}: return a list of records, or None if there "
+            f"are none at the moment"
+        )
+    return Batch(list(polled), part=part)
+
+
+def row_bytes(batch: Batch) -> int:
+    """Return about how many bytes a row of ``batch`` takes."""
+    if isinstance(batch, ColumnBatch):
+        return max(1, batch.size // len(batch))
+    return size_of(batch.values[-1])
+
+
+def describe_position(position: Any) -> str:
+    """Describe the position of a part for people: the row of a file, a number or a text; empty if it is not readable.
+
+    >>> describe_position(3), describe_position({"schema": b"...", "rows": 1200}), describe_position({"schema": b"..."})
+    ('position 3', 'row 1,200', '')
+    >>> describe_position({"file": "a.parquet", "row_group": 2, "row": 7, "finished": False})
+    'row 7 of row group 2'
+    """
+    if isinstance(position, (int, float, str)):
+        return f"position {shown(position)}"
+    if not isinstance(position, Mapping):
+        return ""
+    if isinstance(rows := position.get("rows"), int):
+        return f"row {rows:,}"
+    if isinstance(row := position.get("row"), int) and isinstance(group := position.get("row_group"), int):
+        return f"row {row:,} of row group {group}"  # of a file that Spark has staged or pinned
+    if isinstance(current := position.get("current"), Mapping):  # of a folder that is followed
+        upto = describe_position(current.get("position"))
+        return f"{upto} of {shown(current.get('file'))}" if upto else ""
+    plain = all(isinstance(value, (int, float, str)) for value in position.values())
+    return ", ".join(f"{name} {shown(value)}" for name, value in position.items()) if plain else ""

@@ -1,0 +1,245 @@
+"""The metrics of one run: the counts and figures of all workers in sum, with rates over the last seconds.
+
+Rule: `sample` is called about once a second. A rate is the difference to the oldest of the last samples, so that it
+does not depend on who asks, nor how often.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from msgspec.structs import replace
+
+from malstrom_py.builder.plan import Plan
+from malstrom_py.builder.regions import is_exchanged
+from malstrom_py.clock import Clock
+from malstrom_py.data.messages import MAX_EPOCH
+from malstrom_py.data.time import PER_SECOND, Unit
+from malstrom_py.metrics import (
+    EdgeMetrics,
+    ExchangeMetrics,
+    HeavyKey,
+    HeavySlot,
+    JobMetrics,
+    MoveMetrics,
+    PartMetrics,
+    SnapshotMetrics,
+    StepMetrics,
+    WorkerMetrics,
+)
+from malstrom_py.workers.reports.event_log import MoveTotals
+from malstrom_py.workers.reports.figures import WorkerFigures
+from malstrom_py.workers.reports.job_status import JobStatus
+from malstrom_py.workers.reports.result import RunResult, StepCounts
+
+SAMPLE_S: Final = 1.0
+"""The interval of samples."""
+
+_SAMPLES: Final = 6
+_MIN_S: Final = 0.5
+_OLD_S: Final = 2 * _SAMPLES * SAMPLE_S
+_HEAVY_MAX: Final = 64
+_NOTHING: Final = StepCounts("", 0, {})
+_PLACE: Final = re.compile(r"\S+:\d+$")
+
+H = TypeVar("H", HeavyKey, HeavySlot)
+
+Counts = Mapping[int, Mapping[str, StepCounts]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    at_s: float
+    steps: Mapping[str, StepCounts]
+    workers: Mapping[int, tuple[WorkerFigures, int]]
+
+
+class Metering:
+    """The metrics of a run of ``plan``."""
+
+    def __init__(self, plan: Plan, clock: Clock) -> None:
+        self._plan = plan
+        self._clock = clock
+        self._units: dict[str, Unit | None] = {step.name: step.traits.unit for step in plan.steps}
+        self._places = {step.name: _place_in(step.detail) for step in plan.steps}
+        self._edges = [
+            EdgeMetrics(
+                ref.step,
+                plan.steps[plan.rank(ref.step)].ports[ref.port].name,
+                reader.name,
+                is_exchanged(plan.steps[plan.rank(ref.step)], ref),
+            )
+            for ref, reader in plan.edges()
+        ]
+        self._samples: deque[_Sample] = deque([_Sample(clock.monotonic_s(), {}, {})], maxlen=_SAMPLES)
+        self.due_s = clock.monotonic_s() + SAMPLE_S
+        """When the next sample is due, on the clock's monotonic time."""
+
+    def sample(self, steps: Mapping[str, StepCounts], counts: Counts, figures: Mapping[int, WorkerFigures]) -> None:
+        """Note the figures now: ``steps`` in sum, ``counts`` and ``figures`` by worker."""
+        self.due_s = self._clock.monotonic_s() + SAMPLE_S
+        self._samples.append(self._sampled(steps, counts, figures))
+
+    def metrics(
+        self,
+        result: RunResult,
+        counts: Counts,
+        figures: Mapping[int, WorkerFigures],
+        *,
+        members: Sequence[int],
+        table: Sequence[int],
+        status: JobStatus,
+        totals: MoveTotals,
+    ) -> JobMetrics:
+        """Return the metrics now. ``result``: the counts in sum; the others are by worker, or of the job."""
+        now = self._sampled(result.steps, counts, figures)
+        before = self._before(now.at_s)
+        over_s = max(now.at_s - before.at_s, 1e-9)
+        at = self._clock.now_s()
+        present = {worker: figures.get(worker, WorkerFigures()) for worker in members}
+        return JobMetrics(
+            job=self._plan.job,
+            state=status.state,
+            phase=status.phase,
+            error=status.error,
+            at=at,
+            duration_s=result.duration_s,
+            steps={name: self._step(name, step, before, over_s, at, present) for name, step in result.steps.items()},
+            edges=list(self._edge_rates(result.steps, before, over_s)),
+            parts=[_with_lag(part, at) for one in present.values() for part in one.parts],
+            exchanges=dict(self._exchanges(result.steps, before, over_s, present)),
+            workers=list(_workers(now, before, over_s, counts, members, table)),
+            heavy_keys=_heaviest([key for one in present.values() for key in one.heavy_keys]),
+            heavy_slots=_heaviest([slot for one in present.values() for slot in one.heavy_slots]),
+            snapshots=_snapshots(status),
+            moving=None
+            if status.moving is None
+            else MoveMetrics(*(getattr(status.moving, name) for name in MoveMetrics.__struct_fields__)),
+            restarts=status.restarts,
+            rescales=totals.rescales,
+            moved_slots=totals.slots,
+            moved_keys=totals.keys,
+            moved_bytes=totals.bytes,
+            rescale_s=totals.duration_s,
+        )
+
+    def _sampled(
+        self, steps: Mapping[str, StepCounts], counts: Counts, figures: Mapping[int, WorkerFigures]
+    ) -> _Sample:
+        rows = {worker: sum(step.rows_in for step in by_step.values()) for worker, by_step in counts.items()}
+        workers = {worker: (found, rows.get(worker, 0)) for worker, found in figures.items()}
+        return _Sample(self._clock.monotonic_s(), steps, workers)
+
+    def _before(self, now_s: float) -> _Sample:
+        """Return the sample that rates are since: the first one is of no worker, and serves for the first second."""
+        recent = [sample for sample in self._samples if now_s - sample.at_s <= _OLD_S]
+        latest = self._samples[0] if recent else self._samples[-1]
+        return next((sample for sample in recent if sample.workers and now_s - sample.at_s >= _MIN_S), latest)
+
+    def _step(
+        self,
+        name: str,
+        step: StepCounts,
+        before: _Sample,
+        over_s: float,
+        at: float,
+        present: Mapping[int, WorkerFigures],
+    ) -> StepMetrics:
+        was = before.steps.get(name, _NOTHING)
+        sizes = [size for one in present.values() if (size := one.state_bytes.get(name)) is not None]
+        watermark = self._seconds(name, step.epoch)
+        return StepMetrics(
+            kind=step.kind,
+            rows_in=step.rows_in,
+            rows_out=step.rows_out,
+            in_per_s=(step.rows_in - was.rows_in) / over_s,
+            out_per_s=(step.rows_out - was.rows_out) / over_s,
+            busy_s=step.busy_s,
+            busy=max(0.0, step.busy_s - was.busy_s) / over_s,
+            filtered=step.filtered,
+            late=step.late,
+            skipped=step.skipped,
+            dead_letters=step.dead_letters,
+            keys=step.keys,
+            state_bytes=sum(sizes) if sizes else None,
+            watermark=watermark,
+            lag_s=None if watermark is None else at - watermark,
+            place=self._places.get(name, ""),
+        )
+
+    def _seconds(self, name: str, epoch: int | None) -> float | None:
+        unit = self._units.get(name)
+        return None if epoch is None or unit is None or epoch == MAX_EPOCH else epoch / PER_SECOND[unit]
+
+    def _edge_rates(self, steps: Mapping[str, StepCounts], before: _Sample, over_s: float) -> Iterator[EdgeMetrics]:
+        for edge in self._edges:
+            rows = steps[edge.source].ports.get(edge.port, 0) if edge.source in steps else 0
+            was = before.steps.get(edge.source, _NOTHING).ports.get(edge.port, 0)
+            yield replace(edge, rows=rows, per_s=(rows - was) / over_s)
+
+    def _exchanges(
+        self, steps: Mapping[str, StepCounts], before: _Sample, over_s: float, present: Mapping[int, WorkerFigures]
+    ) -> Iterator[tuple[str, ExchangeMetrics]]:
+        for name in dict.fromkeys(edge.source for edge in self._edges if edge.exchange):
+            now, was = steps.get(name, _NOTHING), before.steps.get(name, _NOTHING)
+            yield (
+                name,
+                ExchangeMetrics(
+                    rows=now.rows_out,
+                    bytes=now.sent_bytes,
+                    rows_per_s=(now.rows_out - was.rows_out) / over_s,
+                    bytes_per_s=(now.sent_bytes - was.sent_bytes) / over_s,
+                    backlog=sum(one.backlog.get(name, 0) for one in present.values()),
+                    waiting_s=now.waiting_s,
+                    waiting=min(1.0, (now.waiting_s - was.waiting_s) / over_s / max(1, len(present))),
+                ),
+            )
+
+
+def _workers(
+    now: _Sample, before: _Sample, over_s: float, counts: Counts, members: Sequence[int], table: Sequence[int]
+) -> Iterator[WorkerMetrics]:
+    slots = Counter(table)
+    for worker in members:
+        here, rows = now.workers.get(worker, (WorkerFigures(), 0))
+        was, rows_before = before.workers.get(worker, (here, rows))
+        yield WorkerMetrics(
+            worker=worker,
+            host=here.host,
+            pid=here.pid,
+            cpu_s=here.cpu_s,
+            cpu=max(0.0, here.cpu_s - was.cpu_s) / over_s,
+            rss_bytes=here.rss_bytes,
+            busy_s=here.busy_s,
+            waiting_s=here.waiting_s,
+            busy=min(1.0, (here.busy_s - was.busy_s) / over_s),
+            waiting=min(1.0, (here.waiting_s - was.waiting_s) / over_s),
+            rows_in=rows,
+            in_per_s=max(0, rows - rows_before) / over_s,
+            keys=sum(step.keys or 0 for step in counts.get(worker, {}).values()),
+            slots=slots[worker],
+        )
+
+
+def _place_in(detail: str) -> str:
+    found = _PLACE.search(detail)
+    return "" if found is None else found[0]
+
+
+def _snapshots(status: JobStatus) -> SnapshotMetrics | None:
+    made = status.snapshots
+    if made is None:
+        return None
+    return SnapshotMetrics(made.made, made.last, made.at_s, made.bytes, made.duration_s, made.pause_s)
+
+
+def _with_lag(part: PartMetrics, at: float) -> PartMetrics:
+    return part if part.watermark is None else replace(part, lag_s=at - part.watermark)
+
+
+def _heaviest(found: list[H]) -> list[H]:
+    return sorted(found, key=lambda heavy: -heavy.share)[:_HEAVY_MAX]

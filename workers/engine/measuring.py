@@ -1,0 +1,242 @@
+"""What a worker measures of itself: its use of time, its parts, the size of its state, its heaviest keys and slots.
+
+Rule: nothing is done per record. Time is taken per step of the worker, keys are sampled from some batches, and what
+costs more (positions of parts, sizes of states) is measured again only when it takes a hundredth of the time.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from time import perf_counter_ns
+from typing import Any, Final
+
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.data.time import PER_SECOND
+from malstrom_py.errors import shown
+from malstrom_py.metrics import HeavyKey, HeavySlot, PartMetrics
+from malstrom_py.operators.event_time import GenerateEpochs
+from malstrom_py.operators.keyed import StatefulOperator
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.workers.engine.exchange import Exchange
+from malstrom_py.workers.engine.graph_builder import WorkerGraph
+from malstrom_py.workers.reports.figures import WorkerFigures
+
+SKETCH_KEYS: Final = 64
+"""The number of keys that a sketch counts."""
+
+SAMPLED_ROWS: Final = 32
+"""The rows that are sampled of a batch."""
+
+_SAMPLE_NS: Final = 20_000_000
+_SAMPLED_KEYS: Final = 64
+_HALVED_ROWS: Final = 1 << 16
+_PARTS_MAX: Final = 256
+_HEAVY_KEYS_MAX: Final = 16
+_HEAVY_SLOTS_MAX: Final = 8
+_EVERY_NS: Final = 1_000_000_000
+_COST: Final = 100
+"""The expensive figures take at most a hundredth of the time."""
+
+_PAGE_BYTES: Final = resource.getpagesize()
+
+
+class KeySketch:
+    """The heaviest of many keys, by the Space-Saving algorithm: counts `SKETCH_KEYS` keys, so memory is bounded.
+
+    A new key takes the place of the lightest one, with its count, by which it may be counted too high. Counts are
+    halved after many rows, so that they are of recent rows.
+
+    >>> sketch = KeySketch()
+    >>> sketch.add(["a", "b", "a", "a"], [1, 2, 1, 1])
+    >>> sketch.heaviest(1), sketch.heaviest_slots(1)
+    ([('a', 0.75)], [(1, 0.75)])
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[Any, int] = {}
+        self._slots: Counter[int] = Counter()
+        self._rows = 0
+
+    def add(self, keys: Sequence[Any], slots: Sequence[int]) -> None:
+        """Count ``keys`` and their ``slots``."""
+        counts = self._counts
+        self._slots.update(slots)
+        for key, times in Counter(keys).items():
+            if key in counts:
+                counts[key] += times
+            elif len(counts) < SKETCH_KEYS:
+                counts[key] = times
+            else:
+                lightest = min(counts, key=counts.__getitem__)
+                counts[key] = counts.pop(lightest) + times
+        self._rows += len(keys)
+        if self._rows >= _HALVED_ROWS:
+            self._counts = {key: count // 2 for key, count in counts.items() if count > 1}
+            self._slots = Counter({slot: count // 2 for slot, count in self._slots.items() if count > 1})
+            self._rows //= 2
+
+    def heaviest(self, most: int) -> list[tuple[Any, float]]:
+        """Return the ``most`` heaviest keys, each with its share of the rows, the heaviest first."""
+        ordered = sorted(self._counts.items(), key=lambda counted: -counted[1])
+        return [(key, count / self._rows) for key, count in ordered[:most]]
+
+    def heaviest_slots(self, most: int) -> list[tuple[int, float]]:
+        """Do the same for slots."""
+        return [(slot, count / self._rows) for slot, count in self._slots.most_common(most)]
+
+
+class KeySampler:
+    """Samples the keys of the rows that arrive by ``exchange``."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.sketch = KeySketch()
+        self._exchange = exchange
+        self._next_ns = 0
+        self._offset = 0
+
+    def saw(self, batch: Batch) -> None:
+        """Note a batch that has arrived. Some of them are sampled."""
+        now_ns = perf_counter_ns()
+        if now_ns < self._next_ns:
+            return
+        self._next_ns = now_ns + _SAMPLE_NS
+        # The code of the user's keys and partitioner may raise, which their step then reports.
+        with suppress(Exception):
+            self._sample(batch)
+
+    def _sample(self, batch: Batch) -> None:
+        stride = max(1, len(batch) // SAMPLED_ROWS)
+        self._offset = (self._offset + 1) % stride
+        rows = list(range(self._offset, len(batch), stride))[:SAMPLED_ROWS]
+        if batch.key_column is not None:
+            keys = batch.key_column.take(rows).to_pylist()
+        else:
+            held = batch.keys or []
+            keys = [held[row] for row in rows]
+        self.sketch.add(keys, self._exchange.slots_of(keys))
+
+
+class TimeUse:
+    """The use of time of a worker with ``exchanges``: busy, waiting with a backlog, or idle."""
+
+    def __init__(self, exchanges: Sequence[Exchange]) -> None:
+        self.busy_ns = 0
+        self.waiting_ns = 0
+        self._exchanges = exchanges
+        self._until_ns = perf_counter_ns()
+        self._backlogged: list[Exchange] = []
+
+    def stepped(self, began_ns: int, *, busy: bool) -> None:
+        """Note a step of the worker, which began at ``began_ns`` and ends now. ``busy``: whether it did anything."""
+        now_ns = perf_counter_ns()
+        if self._backlogged:
+            since_ns = self._until_ns
+            for exchange in self._backlogged:
+                exchange.waiting_ns += now_ns - since_ns
+            self.waiting_ns += (began_ns if busy else now_ns) - since_ns
+        if busy:
+            self.busy_ns += now_ns - began_ns
+        self._until_ns = now_ns
+        self._backlogged = [exchange for exchange in self._exchanges if exchange.backlogged]
+
+
+class Measuring:
+    """The figures of the worker ``number`` that runs ``graph``."""
+
+    def __init__(self, number: int, graph: WorkerGraph) -> None:
+        self._number = number
+        self._graph = graph
+        self._samplers = {name: KeySampler(exchange) for name, exchange in graph.exchanges.items()}
+        for region, feed in zip(graph.regions, graph.feeds, strict=True):
+            feed.samplers = {name: self._samplers[name] for name in region.entries}
+        self.time = TimeUse(list(graph.exchanges.values()))
+        self._again_ns = 0
+        self._parts: Sequence[PartMetrics] = ()
+        self._state_bytes: Mapping[str, int] = {}
+
+    def figures(self) -> WorkerFigures:
+        """Return the figures now."""
+        began_ns = perf_counter_ns()
+        if began_ns >= self._again_ns:
+            self._parts = tuple(islice(self._read_parts(), _PARTS_MAX))
+            self._state_bytes = dict(self._state_sizes())
+            took_ns = perf_counter_ns() - began_ns
+            self._again_ns = began_ns + max(_EVERY_NS, _COST * took_ns)
+        heavy = self._samplers.items()
+        return WorkerFigures(
+            host=_HOST,
+            pid=os.getpid(),
+            cpu_s=_cpu_s(),
+            rss_bytes=_rss_bytes(),
+            busy_s=self.time.busy_ns / 1e9,
+            waiting_s=self.time.waiting_ns / 1e9,
+            backlog={name: exchange.backlog for name, exchange in self._graph.exchanges.items()},
+            state_bytes=self._state_bytes,
+            parts=self._parts,
+            heavy_keys=[
+                HeavyKey(name, shown(key), share, self._number)
+                for name, sampler in heavy
+                for key, share in sampler.sketch.heaviest(_HEAVY_KEYS_MAX)
+            ],
+            heavy_slots=[
+                HeavySlot(name, slot, share, self._number)
+                for name, sampler in heavy
+                for slot, share in sampler.sketch.heaviest_slots(_HEAVY_SLOTS_MAX)
+            ],
+        )
+
+    def _read_parts(self) -> Iterator[PartMetrics]:
+        operators = self._graph.operators.values()
+        epochs = {
+            part: (epoch, idle, PER_SECOND[operator.unit])
+            for operator in operators
+            if isinstance(operator, GenerateEpochs)
+            for part, epoch, idle in operator.parts()
+        }
+        for source in operators:
+            if isinstance(source, ReadSource):
+                for name, read in source.open_parts():
+                    epoch, idle, per_second = epochs.get(name, (MIN_EPOCH, False, 1))
+                    known = MIN_EPOCH < epoch < MAX_EPOCH
+                    yield PartMetrics(
+                        source.context.step,
+                        read.part,
+                        self._number,
+                        read.rows,
+                        read.position,
+                        read.lag_rows,
+                        read.lag_bytes,
+                        watermark=epoch / per_second if known else None,
+                        idle=idle,
+                    )
+
+    def _state_sizes(self) -> Iterator[tuple[str, int]]:
+        for step, operator in self._graph.operators.items():
+            if isinstance(operator, StatefulOperator) and (keys := operator.keys):
+                sampled, size = operator.state.sampled_bytes(_SAMPLED_KEYS)
+                if sampled:
+                    yield step, size * keys // sampled
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _rss_bytes() -> int:
+    """Return the resident memory of this process; its peak where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123  a file of the kernel, read once a second
+            return int(file.read().split()[1]) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+_HOST: Final = socket.gethostname()

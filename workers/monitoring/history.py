@@ -1,0 +1,101 @@
+"""The pages of jobs in a folder, from which the dashboard shows them when they have ended.
+
+Two files for each start of a job: its events, one JSON object per line, and its latest view, which is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from malstrom_py.errors import PlanError
+from malstrom_py.validation import NAME_MAX
+
+_EVERY_S: Final = 5.0
+_EVENTS: Final = ".events.jsonl"
+_VIEW: Final = ".view.json"
+_NAME: Final = re.compile(rf"([A-Za-z0-9_-]{{1,{NAME_MAX}}})-[0-9]{{8}}T[0-9]{{6}}-[0-9a-f]{{4}}")
+_BYTES_MAX: Final = 1 << 26
+
+
+class Recording:
+    """Keeps the page of a job that starts now, in ``folder``, which is made. `PlanError` if that is not possible.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     recording = Recording(Path(folder), "docs")
+    ...     recording.view({"job": "docs", "state": "finished"}, last=True)
+    ...     [page.view["state"] for page in pages_in(Path(folder))]
+    ['finished']
+    """
+
+    def __init__(self, folder: Path, job: str) -> None:
+        self.name = f"{job}-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
+        self._view = folder / (self.name + _VIEW)
+        self._events = folder / (self.name + _EVENTS)
+        self._next_s = 0.0
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._events.touch(mode=0o600)
+        except OSError as error:
+            raise PlanError(f"the history of the dashboard cannot be kept in {folder}: {error.strerror}") from error
+
+    def events(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Append ``events``."""
+        with self._events.open("a") as file:
+            file.writelines(json.dumps(event) + "\n" for event in events)
+
+    def view(self, view: Mapping[str, Any], *, last: bool) -> None:
+        """Replace the view, every few seconds, and at the ``last`` one."""
+        if not last and monotonic() < self._next_s:
+            return
+        self._next_s = monotonic() + _EVERY_S
+        temporary = self._view.with_suffix(".tmp")
+        temporary.touch(mode=0o600)
+        temporary.write_text(json.dumps(view))
+        temporary.replace(self._view)
+
+
+class Page:
+    """The kept page ``name`` in ``folder``. ``view``: its last one."""
+
+    def __init__(self, folder: Path, name: str, view: dict[str, Any]) -> None:
+        self.name = name
+        ended = view.get("state") in {"finished", "failed", "stopped"}
+        self.view = {**view, "can_command": False, "state": view.get("state") if ended else "gone"}
+        self._events = folder / (name + _EVENTS)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The events; a line that was written in part is left out."""
+        found: list[dict[str, Any]] = []
+        try:
+            with self._events.open() as file:
+                found.extend(map(json.loads, file.read(_BYTES_MAX).splitlines()))
+        except (OSError, ValueError):
+            """What was read so far is shown."""
+        return found
+
+
+def pages_in(folder: Path) -> Iterator[Page]:
+    """Return the kept pages in ``folder``, the newest first. Other files are ignored."""
+    try:
+        files = sorted(folder.glob("*" + _VIEW), key=lambda path: path.stat().st_mtime, reverse=True)
+    except OSError:
+        return
+    for path in files:
+        name = path.name.removesuffix(_VIEW)
+        if _NAME.fullmatch(name):
+            try:
+                with path.open() as file:
+                    view = json.loads(file.read(_BYTES_MAX))
+            except (OSError, ValueError):
+                continue
+            if isinstance(view, dict):
+                yield Page(folder, name, view)

@@ -1,0 +1,93 @@
+"""Who watches the jobs of a runtime: the user's function, Prometheus, OpenTelemetry, the dashboard."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from malstrom_py.errors import PlanError
+from malstrom_py.metrics import Metrics
+from malstrom_py.worker_context import close_all
+from malstrom_py.workers.monitoring import opentelemetry
+from malstrom_py.workers.monitoring.dashboard import Dashboard, DashboardServer, check_installed
+from malstrom_py.workers.monitoring.prometheus import MetricsEndpoint, imported_client
+from malstrom_py.workers.monitoring.watched_job import WatchedJob, page_of
+from malstrom_py.workers.reports.event_log import EventCalls, OnEvent, check_on_event
+
+
+@dataclass(frozen=True, slots=True)
+class Observers:
+    """The observers of each job of a runtime. Made by `of`, which checks the options."""
+
+    on_event: OnEvent | None = None
+    metrics: Metrics | None = None
+    dashboard: Dashboard | None = None
+
+    @classmethod
+    def of(cls, on_event: OnEvent | None, metrics: Metrics | None, *, dashboard: Dashboard | bool) -> Observers:
+        """Return the observers that these options ask for.
+
+        Raises: PlanError: an option is wrong, or a package that it needs is missing.
+        """
+        check_on_event(on_event)
+        if metrics is not None:
+            if not isinstance(metrics, Metrics):
+                raise PlanError(f"metrics must be an mp.Metrics(port=…), got {type(metrics).__name__}")
+            imported_client()
+        if not isinstance(dashboard, bool | Dashboard):
+            raise PlanError(f"dashboard must be True or an mp.Dashboard(port=…), got {type(dashboard).__name__}")
+        shown = (Dashboard() if dashboard else None) if isinstance(dashboard, bool) else dashboard
+        if shown is not None:
+            check_installed()
+        return cls(on_event, metrics, shown)
+
+    @property
+    def any(self) -> bool:
+        """Whether there are any."""
+        return self != Observers()
+
+    def begin(self, job: WatchedJob) -> Observing:
+        """Begin to watch ``job``. Nothing is open after an error."""
+        observing = Observing()
+        try:
+            self._begin(job, observing)
+        except BaseException:
+            observing.end()
+            raise
+        return observing
+
+    def _begin(self, job: WatchedJob, observing: Observing) -> None:
+        ask = partial(page_of, job)
+        if self.metrics is not None:
+            endpoint = MetricsEndpoint.join(job, self.metrics)
+            observing.at_end.append(lambda: endpoint.leave(job))
+            _say(f"metrics of job {job.name}: http://{self.metrics.host}:{endpoint.port}/metrics")
+            if self.metrics.opentelemetry and opentelemetry.is_installed():
+                telemetry = opentelemetry.OpenTelemetry(job)
+                observing.at_end.append(telemetry.end)
+                observing.at_end.append(EventCalls(telemetry.spans.see, ask, job.name).join)
+        if self.dashboard is not None:
+            server = DashboardServer.join(job, self.dashboard)
+            observing.at_end.append(lambda: server.leave(job))
+            _say(f"dashboard of job {job.name}: {server.address(job.name)}")
+        if self.on_event is not None:
+            observing.at_end.append(EventCalls(self.on_event, ask, job.name).join)
+
+
+class Observing:
+    """What watches one job, until `end`."""
+
+    def __init__(self) -> None:
+        self.at_end: list[Callable[[], None]] = []
+
+    def end(self) -> None:
+        """Let the observers see the last event, which can be read by now, and close them."""
+        close_all(reversed(self.at_end))
+        self.at_end.clear()
+
+
+def _say(what: str) -> None:
+    if sys.stderr is not None:
+        print(what, file=sys.stderr, flush=True)

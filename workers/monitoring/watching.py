@@ -1,0 +1,242 @@
+"""What the dashboard shows of one job: its metrics and events, as a view in plain types, renewed once a second."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from time import time
+from typing import Any, Final
+
+import msgspec
+
+from malstrom_py.errors import JobEnded, MalstromError
+from malstrom_py.events import (
+    AnyEvent,
+    BackPressureBegun,
+    BackPressureEnded,
+    Ended,
+    Error,
+    EventsMissed,
+    Input,
+    InputClosed,
+    NodeFailed,
+    Reload,
+    RescaleBegun,
+    RescaleEnded,
+    Restarting,
+    SnapshotCompleted,
+    Stop,
+    WorkerJoined,
+    WorkerLeft,
+)
+from malstrom_py.metrics import EdgeMetrics, JobMetrics
+from malstrom_py.workers.monitoring.history import Recording
+from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of, page_of
+
+EVERY_S: Final = 1.0
+"""The interval of views."""
+
+EVENTS_MAX: Final = 2_000
+"""The number of events that a page shows."""
+
+_PARTS_MAX: Final = 100
+_HEAVY_MAX: Final = 10
+_ENDED: Final = frozenset({"finished", "failed", "stopped"})
+
+_LOG: Final = logging.getLogger("malstrom_py")
+
+
+class Watch:
+    """Watches ``job`` in a thread. ``recording``: keeps the page of the job; ``gone`` is called when the job has ended.
+
+    ``view``: the latest one; ``events``: all so far; ``version``: changes with either.
+    """
+
+    def __init__(self, job: WatchedJob, recording: Recording | None = None) -> None:
+        self.job = job
+        self.version = 0
+        self.view: dict[str, Any] = view_of(JobMetrics(job.name, "running", "opening"))
+        self.events: list[dict[str, Any]] = []
+        self.is_over = False
+        self.started_at = time()
+        self.recorded_as = "" if recording is None else recording.name
+        self._recording = recording
+        self._after, self._log = 0, ""
+        self._number = 0
+        self._end: dict[str, Any] | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=f"malstrom-watch-{job.name}", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Stop watching, with the last figures of the job."""
+        self._stop.set()
+        self._thread.join()
+        self._renew()
+        self._over()
+
+    def _work(self) -> None:
+        while not self._stop.wait(0.0 if not self.version else EVERY_S):
+            self._renew()
+            if self.is_over:
+                return
+
+    def _renew(self) -> None:
+        if self.is_over:
+            return
+        try:
+            metrics = metrics_of(self.job, EVERY_S)
+            while True:
+                page = page_of(self.job, self._after, self._log, 0.0)
+                self._take(page.events, page.times, page.missed)
+                self._after, self._log = page.after, page.log
+                if not page.events or page.ended:
+                    break
+            self.view = view_of(metrics)
+            if page.ended:
+                self._over()
+        except JobEnded:
+            self._over()
+        except MalstromError as error:  # the job may answer later
+            _LOG.debug("job %s did not answer the dashboard: %s", self.job.name, error)
+            self.view = {**self.view, "age_s": time() - self.view["at"] if self.view["at"] else 0.0}
+        self._changed()
+
+    def _take(self, events: list[AnyEvent], times: list[float], missed: int) -> None:
+        if missed:
+            events, times = [EventsMissed(missed), *events], [times[0] if times else time(), *times]
+        new = []
+        for event, at in zip(events, times, strict=True):
+            self._number += 1
+            new.append(described(event, at, self._number))
+            if isinstance(event, Ended):
+                self._end = {"state": event.how, "phase": "ended", "error": event.error or None}
+        self.events = [*self.events, *new][-EVENTS_MAX:]
+        if new:
+            self._record(lambda kept: kept.events(new))
+
+    def _over(self) -> None:
+        if not self.is_over:
+            end = self._end or ({} if self.view["state"] in _ENDED else {"state": "gone"})
+            self.view = {**self.view, **end, "can_command": False}
+            self.is_over = True
+            self._changed(last=True)
+
+    def _changed(self, *, last: bool = False) -> None:
+        self.version += 1
+        self._record(lambda kept: kept.view(self.view, last=last))
+
+    def _record(self, write: Callable[[Recording], None]) -> None:
+        if self._recording is not None:
+            try:
+                write(self._recording)
+            except OSError as error:
+                _LOG.warning("job %s: the history of its page ends: %s", self.job.name, error.strerror)
+                self._recording = None
+
+
+def view_of(metrics: JobMetrics) -> dict[str, Any]:
+    """Return what the page shows of ``metrics``."""
+    plain: dict[str, Any] = {
+        name: msgspec.to_builtins(getattr(metrics, name)) for name in ("job", "state", "phase", "error", "at", "age_s")
+    }
+    sinks = [step for step in metrics.steps.values() if step.kind == "sink"]
+    sources = [step for step in metrics.steps.values() if step.kind == "source"]
+    sums = {
+        name: sum(getattr(step, name) for step in metrics.steps.values())
+        for name in ("filtered", "late", "skipped", "dead_letters")
+    }
+    lags = [part.lag_s for part in metrics.parts if part.lag_s is not None]
+    return {
+        **plain,
+        "can_command": metrics.state not in _ENDED,
+        "duration_s": metrics.duration_s,
+        "workers_wanted": len(metrics.workers),
+        "restarts": metrics.restarts,
+        "rescales": metrics.rescales,
+        "totals": {
+            "read": metrics.read,
+            "written": metrics.written,
+            **sums,
+            "read_per_s": sum(step.in_per_s for step in sources),
+            "written_per_s": sum(step.in_per_s for step in sinks),
+        },
+        "watermark": metrics.watermark,
+        "event_lag_s": max(lags, default=None),
+        "lag_rows": metrics.lag_rows,
+        "steps": [{"step": name, **_fields(step)} for name, step in metrics.steps.items()],
+        "edges": [_edge(edge, metrics) for edge in metrics.edges],
+        "parts": [
+            _fields(part) for part in sorted(metrics.parts, key=lambda part: -(part.lag_s or part.lag_rows or 0))
+        ][:_PARTS_MAX],
+        "workers": [
+            {**_fields(worker), "idle": max(0.0, 1.0 - worker.busy - worker.waiting)} for worker in metrics.workers
+        ],
+        "heavy_keys": [_fields(heavy) for heavy in metrics.heavy_keys[:_HEAVY_MAX]],
+        "heavy_slots": [_fields(heavy) for heavy in metrics.heavy_slots[:_HEAVY_MAX]],
+        "snapshots": None if metrics.snapshots is None else _fields(metrics.snapshots),
+        "moving": None if metrics.moving is None else _fields(metrics.moving),
+    }
+
+
+def _edge(edge: EdgeMetrics, metrics: JobMetrics) -> dict[str, Any]:
+    exchange = metrics.exchanges.get(edge.source) if edge.exchange else None
+    return {
+        **_fields(edge),
+        "bytes_per_s": None if exchange is None else exchange.bytes_per_s,
+        "backlog": None if exchange is None else exchange.backlog,
+        "waiting": None if exchange is None else exchange.waiting,
+    }
+
+
+def _fields(struct: msgspec.Struct) -> dict[str, Any]:
+    """Return all fields of ``struct``, numbers rounded to what people read."""
+    found = {name: getattr(struct, name) for name in struct.__struct_fields__}
+    return {name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}
+
+
+def described(event: AnyEvent, at: float, number: int) -> dict[str, Any]:
+    """Return ``event`` in plain types, with a sentence.
+
+    >>> described(RescaleBegun(2, 4), 0.0, 1)["text"]
+    'the job begins to go from 2 to 4 workers'
+    """
+    fields = msgspec.to_builtins(event) | {name: getattr(event, name) for name in event.__struct_fields__}
+    fields.pop("type", None)
+    fields.pop("batch", None)
+    plain: dict[str, Any] = msgspec.to_builtins(fields)
+    return {**plain, "number": number, "at": at, "kind": type(event).__name__, "text": _SENTENCES[type(event)](event)}
+
+
+def _rescaled(event: RescaleEnded) -> str:
+    if event.error:
+        return f"the rescale was called off, with {event.workers} workers: {event.error}"
+    return (
+        f"the job has {event.workers} worker{'' if event.workers == 1 else 's'}: {event.slots:,} slots and "
+        f"{event.parts:,} parts moved, with {event.keys:,} keys and {event.bytes / 1e6:,.1f} MB of state, in "
+        f"{event.duration_s:.2f} s"
+    )
+
+
+_SENTENCES: Final[dict[type, Callable[[Any], str]]] = {
+    Input: lambda event: f"source {event.id} has data on worker {event.metadata.get('worker')}",
+    InputClosed: lambda event: f"source {event.id} has ended",
+    NodeFailed: lambda event: f"{event.source_node_id} failed: {event.error}",
+    Stop: lambda event: f"worker {event.worker} has stopped ({event.cause})",
+    Reload: lambda event: f"step {event.operator_id} has new code since snapshot {event.snapshot}",
+    Error: lambda event: event.text,
+    RescaleBegun: lambda event: f"the job begins to go from {event.workers} to {event.target} workers",
+    RescaleEnded: _rescaled,
+    SnapshotCompleted: lambda event: (
+        f"snapshot {event.id} is complete: {event.bytes / 1e6:,.1f} MB in {event.duration_s:.2f} s, workers paused for "
+        f"at most {event.pause_s:.3f} s"
+    ),
+    WorkerJoined: lambda event: f"worker {event.worker} has joined",
+    WorkerLeft: lambda event: f"worker {event.worker} has left",
+    BackPressureBegun: lambda event: f"source {event.id} waits on worker {event.worker}: back-pressure",
+    BackPressureEnded: lambda event: f"source {event.id} is read again on worker {event.worker}",
+    Restarting: lambda event: f"the job restarts in {event.pause_s:g} s{f': {event.error}' if event.error else ''}",
+    Ended: lambda event: f"the job has {event.how}{f': {event.error}' if event.error else ''}",
+    EventsMissed: lambda event: f"{event.count:,} events were dropped",
+}

@@ -1,0 +1,29 @@
+"""The figures of one worker at a moment, which its counts do not have: where it is, not what it has done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from malstrom_py.metrics import HeavyKey, HeavySlot, PartMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFigures:
+    """The figures of a worker. ``busy_s``: the time it has worked, ``waiting_s``: idled with a backlog.
+
+    ``backlog``: rows that wait for credit, by exchange; ``state_bytes``: about how large the state of each keyed step
+    is. The others are as in `malstrom_py.metrics`, the process as in `WorkerMetrics`.
+    """
+
+    host: str = ""
+    pid: int = 0
+    cpu_s: float = 0.0
+    rss_bytes: int = 0
+    busy_s: float = 0.0
+    waiting_s: float = 0.0
+    backlog: Mapping[str, int] = field(default_factory=dict, hash=False)
+    state_bytes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    parts: Sequence[PartMetrics] = ()
+    heavy_keys: Sequence[HeavyKey] = ()
+    heavy_slots: Sequence[HeavySlot] = ()
