@@ -352,6 +352,12 @@ def _dropped(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
             yield {"step": name, "policy": policy}, rows
 
 
+def _read(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
+    for name, step in metrics.steps.items():
+        if step.kind == "source":
+            yield {"source": name}, step.rows_in
+
+
 def _states(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
     for state in STATES:
         yield {"state": state}, metrics.state == state
@@ -394,7 +400,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         _STEP,
         _of_steps(lambda s: s.watermark),
     ),
-    Metric("malstrom_source_rows", "counter", "Rows read of a part", _PART, _of_parts(lambda p: p.rows)),
+    Metric("malstrom_source_read_rows", "counter", "Rows read by a source", ("source",), _read),
     Metric("malstrom_source_lag_rows", "gauge", "Rows that could be read", _PART, _of_parts(lambda p: p.lag_rows)),
     Metric("malstrom_source_lag_bytes", "gauge", "Bytes that could be read", _PART, _of_parts(lambda p: p.lag_bytes)),
     Metric(

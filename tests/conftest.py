@@ -55,15 +55,15 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a checkout without links, of which a part would be left out; leave out what cannot run without Java."""
+    """Refuse a checkout without links, of which a part would be left out; leave out what cannot run here."""
     if missing := [room for room in ("rescale", "workers") if not (ROOT / "malstrom_py" / room).is_dir()]:
         raise pytest.UsageError(
             f"malstrom_py/{missing[0]} is not a folder, so its examples would not be run: this checkout has lost its "
             f"links. Make them: ln -sfn ../rescale malstrom_py/rescale; ln -sfn ../workers malstrom_py/workers"
         )
-    from tests.without_java import WithoutJava  # it imports the package, which such a checkout cannot
+    from tests.left_out import LeftOut  # it imports the package, which such a checkout cannot
 
-    config.pluginmanager.register(WithoutJava())
+    config.pluginmanager.register(LeftOut())
 
 
 def pytest_unconfigure() -> None:

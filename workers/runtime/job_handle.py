@@ -96,7 +96,7 @@ class JobHandle:
             ControlError: other users can write to the folder of control files; or there is no such cluster.
         """
         try:
-            return cls(_found(name, address))
+            return cls(find_job(name, address))
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
 
@@ -273,7 +273,8 @@ def search_cluster(jobs: ClusterJobs) -> None:
     _clusters.append(jobs)
 
 
-def _found(name: str, address: str | None) -> RunningJob:
+def find_job(name: str, address: str | None) -> RunningJob:
+    """Return the job ``name`` as `JobHandle.attach` finds it. Raises what that raises."""
     if address is not None:
         return _clusters[0].attach(name, address)
     try:

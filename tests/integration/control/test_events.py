@@ -47,7 +47,7 @@ def test_events_follow_a_job_while_it_runs_also_from_another_process(tmp_path: P
     stopping = threading.Thread(target=handle.stop)
     stopping.start()
     assert list(other)[-2:] == [events.Stop(events.StopCause.MANUAL, 0), events.Ended("stopped", _stopped(handle))]
-    ended.join(60)
+    stopping.join(60)
 
 
 def _stopped(handle: mp.JobHandle) -> str:
@@ -71,7 +71,7 @@ def test_the_command_prints_the_events_so_far_or_follows_them(tmp_path: Path) ->
     ended = threading.Timer(1.0, handle.stop)
     ended.start()
     followed = malstrom(tmp_path, "events", "docs-events-command", "--json", "--follow")
-    ended.join(60)
+    stopping.join(60)
     lines = [json.loads(line) for line in followed.stdout.splitlines()]
     assert (lines[0], lines[-1]) == ({"type": "WorkerJoined", "worker": 0}, {"type": "Ended", "how": "finished"})
     assert {"type": "Stop", "cause": "manual", "worker": 1} in lines

@@ -1,4 +1,4 @@
-"""Machines without Java: `make test` leaves out the Spark tests and reports it; `.ci/run` refuses to start."""
+"""Machines without Java, Chromium or Prometheus: `make test` leaves tests out and reports it; `.ci/run` refuses to start."""
 
 from __future__ import annotations
 
@@ -36,6 +36,31 @@ def test_tests_of_spark_are_left_out_and_the_last_line_says_so(
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
     assert done.stdout.splitlines()[-1] == f"Left out: the tests that start Spark (2). {SAID}."
+
+
+def test_tests_with_other_programs_are_left_out_too(environ: dict[str, str]) -> None:
+    chosen = ["tests/integration/monitoring/test_prometheus.py", "tests/integration/monitoring/test_browser.py"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", *chosen]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=100)
+    last = done.stdout.splitlines()[-2:]
+    assert last[0].startswith("Left out: the tests that open the dashboard (")
+    assert last[0].endswith("Chromium: not found. Install it (on Debian: apt install chromium), or set CHROMIUM to it.")
+    assert last[1].startswith("Left out: the tests that start Prometheus (")
+
+
+@pytest.mark.needs_java
+def test_the_whole_check_refuses_to_begin_without_a_browser(environ: dict[str, str], tmp_path: Path) -> None:
+    java = shutil.which("java")
+    assert java is not None
+    (tmp_path / "java").symlink_to(java)
+    for name in ("dirname", "readlink", "uname"):
+        if (found := shutil.which(name)) is not None and not (tmp_path / name).exists():
+            (tmp_path / name).symlink_to(found)
+    done = subprocess.run(
+        [ROOT / ".ci" / "run"], cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    assert "those with chromium too, which is not found" in done.stderr
 
 
 def test_the_whole_check_refuses_to_begin(environ: dict[str, str]) -> None:

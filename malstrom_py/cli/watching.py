@@ -1,0 +1,316 @@
+"""Commands that watch running jobs: top, metrics, dashboard.
+
+Rule: they ask the job about once a second, as the dashboard does, and end when it ends or by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import typer
+
+import malstrom_py as mp
+from malstrom_py.cli.jobs import AddressOption, NameArgument
+from malstrom_py.cli.output import WrongCommand, format_size, print_out, reporting_errors, table
+from malstrom_py.clock import SystemClock
+from malstrom_py.metrics import JobMetrics
+from malstrom_py.workers.control.client import running_jobs
+from malstrom_py.workers.monitoring.dashboard import DashboardServer
+from malstrom_py.workers.monitoring.prometheus import MetricsEndpoint, exposition
+from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of, page_of
+from malstrom_py.workers.monitoring.watching import described
+from malstrom_py.workers.ray.discovery import running_nearby
+from malstrom_py.workers.runtime.job_handle import find_job
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+HostOption = Annotated[
+    str, typer.Option("--host", help="Address to listen at. Only this machine can connect by default.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+ANSWER_S: Final = 5.0
+"""How long a job may take to answer; then its last known figures are shown."""
+
+_OLD_S: Final = 2.0
+_FIND_S: Final = 2.0
+_EVENTS: Final = 5
+_BAR: Final = 10
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the commands of this module to ``app``."""
+    for command in (top, metrics, dashboard):
+        app.command()(command)
+
+
+def top(
+    job: NameArgument,
+    interval_s: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two drawings.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the figures once, and return.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per interval.")] = False,
+    address: AddressOption = None,
+) -> None:
+    """Watch a running job in the terminal: steps, workers, lag, back-pressure, snapshots, events.
+
+    Where standard output is not a terminal the figures are printed once.
+
+    \b
+    Examples:
+      malstrom top flights
+      malstrom top flights --interval 5
+      malstrom top flights --json --once
+    """
+    with reporting_errors(traceback=False):
+        watched = _found(job, address)
+        if once or (not as_json and not sys.stdout.isatty()):
+            found = metrics_of(watched, ANSWER_S)
+            print_out(_encoded(found) if as_json else plain_text(found))
+        elif as_json:
+            for found in _each(watched, interval_s):
+                print_out(_encoded(found))
+        else:
+            _draw(watched, interval_s)
+
+
+def metrics(
+    job: NameArgument,
+    as_json: JsonOption = False,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, help="Serve the metrics to Prometheus at this port, until the job ends."),
+    ] = None,
+    host: HostOption = "127.0.0.1",
+    address: AddressOption = None,
+) -> None:
+    """Print the metrics of a running job, or serve them to Prometheus.
+
+    Without --json they are printed in the format of Prometheus.
+
+    \b
+    Examples:
+      malstrom metrics flights
+      malstrom metrics flights --json
+      malstrom metrics flights --port 9464
+    """
+    with reporting_errors(traceback=False):
+        watched = _found(job, address)
+        if port is not None:
+            endpoint = MetricsEndpoint.join(watched, mp.Metrics(port=port, host=host, opentelemetry=False))
+            typer.echo(f"metrics of job {job}: http://{host}:{endpoint.port}/metrics", err=True)
+            try:
+                for _ in _each(watched, 1.0):
+                    """The endpoint asks for itself."""
+            finally:
+                endpoint.leave(watched)
+        elif as_json:
+            print_out(_encoded(metrics_of(watched, ANSWER_S)))
+        else:
+            print_out(exposition([metrics_of(watched, ANSWER_S)]).rstrip("\n"))
+
+
+def dashboard(
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="The job to show; without it, all that run here.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, help="Port to listen at.", show_default="9465, or a free one")
+    ] = None,
+    host: HostOption = "127.0.0.1",
+    token: Annotated[
+        str, typer.Option("--token", envvar="MALSTROM_DASHBOARD_TOKEN", help="Token of the page.", show_default="new")
+    ] = "",
+    history: Annotated[
+        Path | None,
+        typer.Option("--history", help="Folder to keep the pages of jobs in, and to show those of ended jobs from."),
+    ] = None,
+    address: AddressOption = None,
+) -> None:
+    """Show running jobs in a browser, until Ctrl-C.
+
+    The page shows the graph of a job with its rates and back-pressure, its workers, snapshots and rescales, and can
+    rescale and stop it. Who has the token in its address can do the same. With --history the pages of ended jobs stay
+    readable.
+
+    \b
+    Examples:
+      malstrom dashboard
+      malstrom dashboard flights --port 8080
+      malstrom dashboard --history runs/
+    """
+    with reporting_errors(traceback=False):
+        watched = None if job is None else _found(job, address)
+        server = DashboardServer(mp.Dashboard(port=port, host=host, token=token, history=history))
+        try:
+            if watched is not None:
+                server.add(watched)
+            print_out(f"dashboard: {server.address(job or '')}")
+            sys.stdout.flush()
+            _show_jobs(server, None if job is None else [job], address)
+        except KeyboardInterrupt:
+            """That is how the command ends."""
+        finally:
+            server.close()
+
+
+def _show_jobs(server: DashboardServer, names: list[str] | None, address: str | None) -> None:
+    """Add jobs to ``server`` as they begin, for ever."""
+    clock = SystemClock()
+    while True:
+        for name in sorted({*running_jobs(), *running_nearby(address)}) if names is None else names:
+            if not server.shows(name):
+                try:
+                    server.add(find_job(name, address))
+                except (mp.JobNotFound, mp.ControlError):
+                    """It has ended, or begins only now."""
+        clock.sleep_s(_FIND_S)
+
+
+def _encoded(found: JobMetrics) -> str:
+    return msgspec.json.encode(found).decode()
+
+
+def _found(name: str, address: str | None) -> WatchedJob:
+    try:
+        return find_job(name, address)
+    except mp.PlanError as error:  # not a legal name of a job
+        raise WrongCommand(str(error)) from None
+
+
+def _each(job: WatchedJob, interval_s: float) -> Iterator[JobMetrics]:
+    """Return the metrics of a job at intervals, until it has ended."""
+    clock = SystemClock()
+    while True:
+        try:
+            found = metrics_of(job, ANSWER_S)
+        except mp.JobEnded:
+            return
+        yield found
+        if found.state in {"finished", "failed", "stopped"}:
+            return
+        clock.sleep_s(interval_s)
+
+
+def _draw(job: WatchedJob, interval_s: float) -> None:
+    from rich.live import Live
+
+    events: deque[str] = deque(maxlen=_EVENTS)
+    after, log = 0, ""
+    with Live(auto_refresh=False, screen=True) as live:
+        try:
+            for found in _each(job, interval_s):
+                page = page_of(job, after, log, 0.0)
+                events.extend(described(event, 0.0, 0)["text"] for event in page.events)
+                after, log = page.after, page.log
+                live.update(screen(found, list(events)), refresh=True)
+        except mp.JobEnded:
+            """The last drawing stays until the screen is left."""
+    print_out(plain_text(found))
+
+
+def plain_text(found: JobMetrics) -> str:
+    """Return the figures as text, for files and pipes."""
+    steps = table(_STEP_HEADINGS, list(_step_rows(found)), drawn=False)
+    workers = table(_WORKER_HEADINGS, list(_worker_rows(found)), drawn=False)
+    return "\n".join((_headline(found), "", steps, "", workers, *_remarks(found)))
+
+
+def screen(found: JobMetrics, events: list[str]) -> RenderableType:
+    """Return the figures and the last ``events`` as a drawing."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    def drawn(headings: tuple[str, ...], rows: Iterator[list[str]]) -> Table:
+        made = Table(box=box.SIMPLE_HEAD, show_edge=False)
+        for heading in headings:
+            made.add_column(heading, justify="left" if heading in _LEFT else "right", no_wrap=True)
+        for row in rows:
+            made.add_row(*map(Text, row))
+        return made
+
+    state = "bold red" if found.error else "bold"
+    remarks = [Text(line) for line in (*_remarks(found), *(f"· {event}" for event in events))]
+    return Group(
+        Text(_headline(found), style=state),
+        Text(),
+        drawn(_STEP_HEADINGS, _step_rows(found)),
+        drawn(_WORKER_HEADINGS, _worker_rows(found)),
+        *remarks,
+    )
+
+
+_LEFT: Final = frozenset({"step", "kind", "worker", "use", "host"})
+_STEP_HEADINGS: Final = ("step", "kind", "in/s", "out/s", "rows", "busy", "late", "failed", "keys", "state", "lag")
+_WORKER_HEADINGS: Final = ("worker", "use", "busy", "waiting", "CPU", "memory", "keys", "slots", "rows/s", "host")
+
+
+def _headline(found: JobMetrics) -> str:
+    workers = f"{len(found.workers)} worker{'' if len(found.workers) == 1 else 's'}"
+    moving = "" if found.moving is None else f" ({found.moving.slots:,} of {found.moving.of_slots:,} slots moved)"
+    sums = f"{found.read:,} read, {found.written:,} written"
+    return f"job {found.job}: {found.state}{moving}, {workers}, {sums}, {found.duration_s:,.0f} s"
+
+
+def _step_rows(found: JobMetrics) -> Iterator[list[str]]:
+    for name, step in found.steps.items():
+        failed = step.skipped + step.dead_letters
+        yield [
+            name,
+            step.kind,
+            f"{step.in_per_s:,.0f}",
+            f"{step.out_per_s:,.0f}",
+            f"{step.rows_in:,}",
+            f"{step.busy:.0%}",
+            f"{step.late:,}" if step.late else "",
+            f"{failed:,}" if failed else "",
+            "" if step.keys is None else f"{step.keys:,}",
+            "" if step.state_bytes is None else format_size(step.state_bytes),
+            "" if step.lag_s is None else f"{step.lag_s:,.1f} s",
+        ]
+
+
+def _worker_rows(found: JobMetrics) -> Iterator[list[str]]:
+    for worker in found.workers:
+        busy, waiting = round(worker.busy * _BAR), round(worker.waiting * _BAR)
+        yield [
+            str(worker.worker),
+            ("█" * busy + "▒" * waiting).ljust(_BAR, "·")[:_BAR],
+            f"{worker.busy:.0%}",
+            f"{worker.waiting:.0%}",
+            f"{worker.cpu:.0%}",
+            format_size(worker.rss_bytes),
+            f"{worker.keys:,}",
+            f"{worker.slots:,}",
+            f"{worker.in_per_s:,.0f}",
+            worker.host,
+        ]
+
+
+def _remarks(found: JobMetrics) -> Iterator[str]:
+    for name, exchange in found.exchanges.items():
+        if exchange.backlog or exchange.waiting >= 0.01:
+            yield f"exchange {name}: {exchange.backlog:,} rows wait for credit, {exchange.waiting:.0%} of the time"
+    lagging = [part for part in found.parts if part.lag_rows or part.lag_bytes]
+    for part in sorted(lagging, key=lambda part: -(part.lag_rows or part.lag_bytes or 0))[:3]:
+        left = f"{part.lag_rows:,} rows" if part.lag_rows is not None else format_size(part.lag_bytes or 0)
+        yield f"source {part.source}, part {part.part}: {left} to read"
+    if found.heavy_keys:
+        heaviest = found.heavy_keys[0]
+        yield f"heaviest key of {heaviest.step}: {heaviest.key}, {heaviest.share:.0%} of worker {heaviest.worker}"
+    made = found.snapshots
+    if made is not None and made.last is not None and made.at is not None:
+        yield f"snapshot {made.last}, {max(0.0, found.at - made.at):,.0f} s ago, {format_size(made.bytes)}"
+    if found.restarts:
+        yield f"{found.restarts:,} restart{'' if found.restarts == 1 else 's'} from a snapshot"
+    if found.error:
+        yield f"error: {found.error}"
+    if found.age_s > _OLD_S:
+        yield f"these figures are {found.age_s:,.1f} s old"

@@ -1,0 +1,115 @@
+"""Tests that need a program beside Python are left out where it is not found, and the last lines of the run report it.
+
+Rule: they are left out, not skipped: `make test` is complete on a machine without Java, Chromium or Prometheus.
+`.ci/run` installs what Debian has of them where it may, and refuses to start without them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from malstrom_py.spark.java import find_java
+
+_LEFT_OUT: Final = "left_out"
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that tests need. ``tests``: what they do; ``missing`` returns what is missing and what to do, or ""."""
+
+    name: str
+    tests: str
+    missing: Callable[[], str]
+    needed: Callable[[pytest.Item], bool]
+
+
+def chromium() -> str:
+    """Return the path of Chromium, "" without one."""
+    names = (os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
+    return next((found for name in names if name and (found := shutil.which(name))), "")
+
+
+def _missing_java() -> str:
+    java = find_java(os.environ)
+    return "" if java.fits else f"Java: {java.description}. {java.what_to_do}"
+
+
+def _missing_chromium() -> str:
+    return (
+        "" if chromium() else "Chromium: not found. Install it (on Debian: apt install chromium), or set CHROMIUM to it"
+    )
+
+
+def _missing_prometheus() -> str:
+    found = all(map(shutil.which, ("prometheus", "promtool")))
+    return "" if found else "Prometheus: not found. Install it (on Debian: apt install prometheus)"
+
+
+def _needs_java(item: pytest.Item) -> bool:
+    from tests.groups import group_of
+
+    return group_of(item.nodeid) == "spark" or item.get_closest_marker("needs_java") is not None
+
+
+NEEDS: Final = (
+    Need("java", "the tests that start Spark", _missing_java, _needs_java),
+    Need(
+        "chromium",
+        "the tests that open the dashboard",
+        _missing_chromium,
+        lambda item: item.get_closest_marker("needs_chromium") is not None,
+    ),
+    Need(
+        "prometheus",
+        "the tests that start Prometheus",
+        _missing_prometheus,
+        lambda item: item.get_closest_marker("needs_prometheus") is not None,
+    ),
+)
+
+
+class LeftOut:
+    """A plugin of pytest; where several processes share the tests, each finds the same, and the first reports it."""
+
+    def __init__(self) -> None:
+        self._left_out: dict[str, int] = {}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        for need in NEEDS:
+            asking = [item for item in items if need.needed(item)]
+            if asking and need.missing():
+                config.hook.pytest_deselected(items=asking)
+                items[:] = [item for item in items if item not in asking]
+                self._left_out[need.name] = len(asking)
+        reported: dict[str, Any] | None = getattr(config, "workeroutput", None)
+        if reported is not None:
+            reported[_LEFT_OUT] = self._left_out
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Of pytest-xdist: a process of the tests has ended."""
+        self._left_out.update(getattr(node, "workeroutput", {}).get(_LEFT_OUT, {}))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        if not hasattr(config, "workeroutput"):
+            for line in last_lines(self._left_out, NEEDS):
+                config.get_terminal_writer().line(line, yellow=True)
+
+
+def last_lines(left_out: dict[str, int], needs: Sequence[Need]) -> list[str]:
+    """Return what is printed at the end.
+
+    >>> last_lines({"java": 7}, [Need("java", "the tests that start Spark", lambda: "Java: not found", lambda _: True)])
+    ['Left out: the tests that start Spark (7). Java: not found.']
+    """
+    return [
+        f"Left out: {need.tests} ({left_out[need.name]}). {need.missing()}." for need in needs if need.name in left_out
+    ]
