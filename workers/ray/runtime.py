@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal, get_args
 
+from malstrom_py import logs
 from malstrom_py.builder.job import Job
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
@@ -308,6 +309,7 @@ class RayRuntime:
             restart=self._restart,
             outlives=self._detached,
             files=modules_of(plan),
+            logs=logs.configured(),
         )
         actor = start_coordinator(setup, detached=self._detached)
         try:
