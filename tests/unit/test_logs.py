@@ -1,4 +1,4 @@
-"""The logs of jobs: what a line has in each format, which events have one, and that no line holds a value of a record."""
+"""The logs of jobs: what a line has in each format, which events have one, and what no line holds."""
 
 from __future__ import annotations
 
