@@ -31,12 +31,6 @@ def blocks(number):
     time.sleep(600)
 
 
-def dawdles(number):
-    Path("began").touch()
-    time.sleep(0.2)
-    return number
-
-
 def noted(number):
     Path("began").touch()
     return {"number": number}
@@ -57,6 +51,7 @@ def blocked():
 async def asks(key):
     Path("began").touch()
     await asyncio.sleep(600)
+    return key
 
 
 def awaiting():
@@ -65,11 +60,6 @@ def awaiting():
     keyed.map("row", lambda number: {"number": number}).enrich("asked", asks).sink("out", sinks.Files("out"))
     return job
 
-
-def slow():
-    job = mp.Job("slow")
-    numbers(job).map("dawdles", dawdles).sink("out", sinks.Memory())
-    return job
 """
 
 
@@ -108,9 +98,9 @@ def test_one_stops_the_job_as_planned_and_the_exit_code_is_0(kept: bool, tmp_pat
     assert any((tmp_path / "out").glob("*.csv"))
 
 
-@pytest.mark.parametrize("job", ["blocked", "slow"])
+@pytest.mark.parametrize("job", ["blocked", "awaiting"])
 def test_a_second_one_ends_the_process_immediately(job: str, tmp_path: Path) -> None:
-    """A function blocks, or the drain takes long: there are thousands of numbers in a batch."""
+    """A function blocks, or the drain takes long."""
     process = begun(tmp_path, job)
     process.send_signal(signal.SIGTERM)
     wait_until_stopping(tmp_path, job, process)
