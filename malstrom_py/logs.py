@@ -1,6 +1,6 @@
 """The logs of jobs: one tree of loggers below ``malstrom_py``, as text or as lines of JSON on standard error.
 
-A program that configures `logging` itself needs nothing of this module: without `configure` no handler is attached.
+A program that configures `logging` itself does not need this module: without `configure` no handler is attached.
 
 >>> from malstrom_py import logs
 >>> logs.configure("json", level="warning")

@@ -139,7 +139,7 @@ drain keeps nothing, so a timeout loses nothing."""
 SAVE_S: Final = 300.0
 """How long workers may take to stop with a last snapshot. After a timeout the job can resume from the one before."""
 
-_LOG: Final = logging.getLogger("malstrom_py")
+_LOG: Final = logging.getLogger("malstrom_py.coordinator")
 _RECOVERING: Final = "recovering"
 
 

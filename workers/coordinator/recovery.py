@@ -35,7 +35,7 @@ from malstrom_py.workers.reports.job_status import SnapshotStatus
 LATEST: Final = "latest"
 NONE: Final = "none"
 
-_LOG: Final = logging.getLogger("malstrom_py")
+_LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from malstrom_py.workers.reports.job_status import SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult, as_plain, from_plain
 from malstrom_py.workers.transport.messages import Saved
 
-_LOG: Final = logging.getLogger("malstrom_py")
+_LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 SAVE_DEADLINE_S: Final = 600.0
 """How long a snapshot may take from the end of its barrier to its manifest."""
