@@ -28,7 +28,7 @@ except ModuleNotFoundError as _error:
         name=_error.name,
     ) from None
 
-from malstrom_py import agg, events, metrics, partitioners, sinks, sources, windows
+from malstrom_py import agg, events, logs, metrics, partitioners, sinks, sources, windows
 from malstrom_py.builder.job import Job
 from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
 from malstrom_py.builder.plan import Plan
@@ -163,6 +163,7 @@ __all__ = [
     "collect",
     "events",
     "limit_out_of_orderness",
+    "logs",
     "metrics",
     "partitioners",
     "per_worker",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from malstrom_py.builder.columns_read import columns_of
 from malstrom_py.builder.plan import SOURCE_REGION, Plan, Step
 
@@ -29,6 +31,29 @@ def explain(plan: Plan) -> str:
     if unread:
         lines.append(f"  read by no step, counted only: {', '.join(unread)}")
     return "\n".join(lines)
+
+
+def as_plain(plan: Plan) -> dict[str, Any]:
+    """Return a plan in types that every format knows."""
+    return {
+        "job": plan.job,
+        "slots": plan.slots,
+        "steps": [
+            {
+                "step": step.name,
+                "kind": step.kind,
+                "detail": step.detail,
+                "inputs": [_stream(plan, ref.step, ref.port) for ref in step.inputs],
+                "outputs": [port.name for port in step.ports],
+                "region": step.traits.region,
+                "columns": None if (columns := columns_of(step)) is None else list(columns),
+                "on_error": step.on_error,
+                "renamed_from": step.renamed_from,
+                "migrate": None if step.migration is None else step.migration.name,
+            }
+            for step in plan.steps
+        ],
+    }
 
 
 def to_mermaid(plan: Plan) -> str:

@@ -5,7 +5,7 @@ This module has ``run``, ``explain`` and ``doctor``, the options of ``run``, and
 Rule: standard output is for the job and for the requested result. Errors go to standard error, after ``error:``, with
 the user's own file and line; ``--traceback`` adds the traceback.
 Exit codes: 0 done, 1 the job failed, 2 the command was wrong, 130 stopped by Ctrl-C, 143 by SIGTERM before the job
-started."""
+started, or by a second SIGTERM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -28,15 +28,20 @@ import cloudpickle
 import typer
 
 import malstrom_py as mp
+from malstrom_py.builder.explain import as_plain as plain_plan
 from malstrom_py.cli import captures as cli_captures
 from malstrom_py.cli import jobs as cli_jobs
+from malstrom_py.cli import options
 from malstrom_py.cli import reload as cli_reload
 from malstrom_py.cli import snapshots as cli_snapshots
+from malstrom_py.cli import watching as cli_watching
+from malstrom_py.cli.options import examples
 from malstrom_py.cli.output import (
     FAILED,
     UserCodeFailed,
     WrongCommand,
     exit_text,
+    print_json,
     print_out,
     print_result,
     print_stopped,
@@ -47,29 +52,6 @@ from malstrom_py.clock import SystemClock
 from malstrom_py.errors import pip_install
 from malstrom_py.errors.text import describe_error
 from malstrom_py.workers.ray.runtime import is_amount
-
-RuntimeEnvOption = Annotated[
-    str | None,
-    typer.Option(
-        "--runtime-env",
-        metavar="JSON|FILE",
-        help='Runtime environment of the workers on Ray, such as {"working_dir": "."}: JSON, or a JSON or YAML file.',
-        show_default=False,
-    ),
-]
-ResourcesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--resources",
-        metavar="NAME=N|JSON",
-        help="Custom Ray resources that each worker needs; may be repeated.",
-        show_default=False,
-    ),
-]
-DetachedOption = Annotated[
-    bool,
-    typer.Option("--detached", help="Return once the job runs on Ray; the job continues until it ends or is stopped."),
-]
 
 _LOOK_S: Final = 0.1
 
@@ -108,7 +90,9 @@ def refuse_without_ray(options: dict[str, Any]) -> None:
         raise WrongCommand(f"--{name.replace('_', '-')} is for jobs on Ray: add --runtime ray, or leave it out")
 
 
-def start_detached(runtime: mp.RayRuntime, job: mp.Job, *, address: str | None, quiet: bool) -> None:
+def start_detached(
+    runtime: mp.RayRuntime, job: mp.Job, *, address: str | None, quiet: bool, as_json: bool = False
+) -> None:
     """Start a job that continues without this program; return once its workers run or the job has ended.
 
     Raises:
@@ -123,16 +107,19 @@ def start_detached(runtime: mp.RayRuntime, job: mp.Job, *, address: str | None, 
         raise
     if status.state in {"finished", "failed", "stopped"}:
         try:
-            print_result(handle.wait(), quiet=quiet)
+            print_result(handle.wait(), quiet=quiet, as_json=as_json)
         except mp.JobEnded as error:
-            print_stopped(error, quiet=quiet)
-    elif not quiet:
+            print_stopped(error, quiet=quiet, as_json=as_json)
+        return
+    if not quiet:
         typer.echo(
             f"job {job.name} runs on {status.workers} worker{'' if status.workers == 1 else 's'} and continues without "
             f"this program. To watch and to stop it:\n  malstrom status {job.name}{_at(address)}\n"
             f"  malstrom stop {job.name}{_at(address)}",
             err=True,
         )
+    if as_json:
+        print_json({"job": job.name, "state": status.state, "workers": status.workers})
 
 
 def _at(address: str | None) -> str:
@@ -194,18 +181,15 @@ def _as_object(read: object, what: str) -> dict[str, Any]:
 _DEFAULT_NAME: Final = "job"
 
 
-class Runtime(StrEnum):
-    """Where the workers of a job run."""
-
-    IN_PROCESS = "in-process"
-    RAY = "ray"
-
-
 app = typer.Typer(
     help="Run, explain and control stream processing jobs.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
+    epilog=examples(
+        "malstrom run jobs/shop.py:job --workers 2",
+        "malstrom status shop",
+        "malstrom --install-completion",
+    ),
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -219,7 +203,6 @@ JobArgument = Annotated[
         show_default=False,
     ),
 ]
-TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the full traceback of an error.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -238,75 +221,85 @@ def malstrom(
     """Run, explain and control stream processing jobs."""
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "malstrom run jobs.shop:job",
+        "malstrom run path/to/shop.py -w 4 --snapshots snapshots --interval 30",
+        "malstrom run jobs.shop --log-format json --json --quiet",
+        "malstrom run jobs.shop --dashboard --metrics-port 9464",
+        "malstrom run jobs.shop --runtime ray --address auto --detached",
+    )
+)
 def run(
     job: JobArgument,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no summary.")] = False,
-    workers: Annotated[
-        int, typer.Option("--workers", "-w", min=1, help="Number of workers. In this process they take turns.")
-    ] = 1,
-    batch_rows: Annotated[
-        int | None, typer.Option(min=1, help="Maximum rows per batch.", show_default=str(mp.Batching().rows_max))
-    ] = None,
-    no_control: Annotated[
-        bool, typer.Option("--no-control", help="Open no control socket; other commands cannot find the job then.")
-    ] = False,
-    runtime: Annotated[
-        Runtime, typer.Option("--runtime", help="Where the workers run: in this process, or as actors on Ray.")
-    ] = Runtime.IN_PROCESS,
-    address: Annotated[
-        str | None, typer.Option("--address", help="Address of the Ray cluster, or auto.", show_default=False)
-    ] = None,
-    num_cpus: Annotated[
-        float | None, typer.Option("--num-cpus", min=0, help="CPUs that each worker on Ray needs.", show_default="1.0")
-    ] = None,
-    resources: ResourcesOption = None,
-    runtime_env: RuntimeEnvOption = None,
-    detached: DetachedOption = False,
+    quiet: options.QuietOption = False,
+    workers: options.WorkersOption = 1,
+    batch_rows: options.BatchRowsOption = None,
+    no_control: options.NoControlOption = False,
+    runtime: options.RuntimeOption = options.Runtime.IN_PROCESS,
+    address: options.ClusterOption = None,
+    num_cpus: options.CpusOption = None,
+    resources: options.ResourcesOption = None,
+    runtime_env: options.RuntimeEnvOption = None,
+    detached: options.DetachedOption = False,
     snapshots: cli_snapshots.SnapshotsOption = None,
     interval_s: cli_snapshots.IntervalOption = None,
     resume: cli_snapshots.ResumeOption = None,
     allow_dropped_state: cli_snapshots.AllowDroppedStateOption = False,
     reload: cli_reload.ReloadOption = False,
-    traceback: TracebackOption = False,
+    metrics_port: cli_watching.MetricsPortOption = None,
+    dashboard: cli_watching.DashboardOption = False,
+    history: cli_watching.HistoryOption = None,
+    stop_timeout_s: options.StopTimeoutOption = None,
+    log_format: options.LogFormatOption = None,
+    log_level: options.LogLevelOption = None,
+    as_json: options.RunJsonOption = False,
+    traceback: options.TracebackOption = False,
 ) -> None:
     """Run a job to its end.
 
     The job runs in this process, or on Ray. Progress and a summary go to standard error. While it runs, the commands
-    status, events, rescale, reload and stop find it by its name, also from another terminal. With --snapshots a job
-    that did not finish resumes from its newest snapshot. SIGTERM stops the job as the command stop does; the exit code
-    is then 0.
+    status, top, dashboard, events, rescale, reload and stop find it by its name, also from another terminal. With
+    --snapshots a job that did not finish resumes from its newest snapshot.
+
+    SIGTERM stops the job as the command stop does; the exit code is then 0, or 1 if the stop takes longer than
+    --stop-timeout. A second SIGTERM, after more than a second, ends the program immediately with exit code 143.
     """
     with reporting_errors(traceback, has_option=True), cli_reload.reloading(reload, no_control, detached) as reloads:
+        options.configure_logs(log_format, log_level)
+        limit_s = options.stop_timeout(stop_timeout_s, detached=detached)
         snapshots = reloads.snapshots(snapshots)
         batching = mp.Batching() if batch_rows is None else mp.Batching(rows_max=batch_rows)
         kept = cli_snapshots.kept(snapshots, interval_s, resume, allow_dropped_state=allow_dropped_state)
+        watched = cli_watching.watched_options(metrics_port, dashboard, history)
         for_ray = ray_options(
             address=address, num_cpus=num_cpus, runtime_env=runtime_env, resources=resources, detached=detached
         )
-        if runtime is Runtime.RAY:
-            progress = False if quiet else None
-            on_ray = mp.RayRuntime(workers, batch=batching, progress=progress, **for_ray, **kept)
+        progress = False if quiet else None
+        if runtime is options.Runtime.RAY:
+            on_ray = mp.RayRuntime(workers, batch=batching, progress=progress, **for_ray, **kept, **watched)
             if detached:
-                start_detached(on_ray, load_job(job), address=address, quiet=quiet)
+                start_detached(on_ray, load_job(job), address=address, quiet=quiet, as_json=as_json)
                 return
             running: mp.InProcess | mp.RayRuntime = on_ray
         else:
             refuse_without_ray(for_ray)
-            running = mp.InProcess(workers, batch=batching, progress=False if quiet else None, **kept)
+            running = mp.InProcess(workers, batch=batching, progress=progress, **kept, **watched)
         loaded = load_job(job)
         reloads.watch(loaded, address)
-        _run_to_end(running, loaded, control=not no_control, quiet=quiet)
+        _run_to_end(running, loaded, control=not no_control, limit_s=limit_s, quiet=quiet, as_json=as_json)
 
 
-def _run_to_end(runtime: mp.InProcess | mp.RayRuntime, job: mp.Job, *, control: bool, quiet: bool) -> None:
+def _run_to_end(
+    runtime: mp.InProcess | mp.RayRuntime, job: mp.Job, *, control: bool, limit_s: float, quiet: bool, as_json: bool
+) -> None:
     """Run ``job`` until it finishes or a planned stop ends it, and print which."""
     try:
-        result = runtime.run(job, control=control, stop_on_sigterm=True)
+        result = runtime.run(job, control=control, stop_on_sigterm=True, stop_timeout_s=limit_s)
     except mp.JobEnded as error:
-        print_stopped(error, quiet=quiet)
+        print_stopped(error, quiet=quiet, as_json=as_json)
     else:
-        print_result(result, quiet=quiet)
+        print_result(result, quiet=quiet, as_json=as_json)
         if not quiet:
             _warn_of_lost_rows(job)
 
@@ -324,20 +317,32 @@ def _warn_of_lost_rows(job: mp.Job) -> None:
         )
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "malstrom explain jobs.shop:job",
+        "malstrom explain path/to/shop.py --mermaid",
+        "malstrom explain jobs.shop --json",
+    )
+)
 def explain(
     job: JobArgument,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flow chart.")] = False,
-    traceback: TracebackOption = False,
+    as_json: options.JsonOption = False,
+    traceback: options.TracebackOption = False,
 ) -> None:
     """Print the steps of a job without running it."""
     with reporting_errors(traceback, has_option=True):
+        if mermaid and as_json:
+            raise WrongCommand("--mermaid and --json are two forms of the same: leave one out")
         loaded = load_job(job)
-        print_out(loaded.to_mermaid() if mermaid else loaded.explain())
+        if as_json:
+            print_json(plain_plan(loaded.plan()))
+        else:
+            print_out(loaded.to_mermaid() if mermaid else loaded.explain())
 
 
-@app.command()
-def doctor() -> None:
+@app.command(epilog=examples("malstrom doctor", "malstrom doctor --json"))
+def doctor(as_json: options.JsonOption = False) -> None:
     """Check what works on this machine.
 
     Print each problem with its remedy. The exit code is 0 if jobs can run.
@@ -346,12 +351,16 @@ def doctor() -> None:
 
     findings = examine()
     with reporting_errors(traceback=False):
-        print_out("\n  ".join((f"malstrom {mp.__version__}", *map(str, findings))))
+        if as_json:
+            print_json({"version": mp.__version__, "findings": [asdict(finding) for finding in findings]})
+        else:
+            print_out("\n  ".join((f"malstrom {mp.__version__}", *map(str, findings))))
     if any(finding.is_fatal for finding in findings):
         raise typer.Exit(FAILED)
 
 
 cli_jobs.add_commands(app)
+cli_watching.add_commands(app)
 app.add_typer(cli_snapshots.app, name="snapshots")
 app.add_typer(cli_captures.app, name="capture")
 

@@ -12,20 +12,25 @@ from typing import Annotated, Any
 import typer
 
 from malstrom_py import capture
-from malstrom_py.cli.output import FAILED, format_size, print_out, reporting_errors, table
+from malstrom_py.cli.options import JsonOption, examples
+from malstrom_py.cli.output import FAILED, format_size, print_json, print_out, reporting_errors, table
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 
-app = typer.Typer(help="Check and show what capture_into recorded.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Check and show what capture_into recorded.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog=examples("malstrom capture check recordings orders", "malstrom capture cat recordings"),
+)
 
 UriArgument = Annotated[str, typer.Argument(metavar="URI", help="The folder that was given to capture_into.")]
 NameArgument = Annotated[
     str | None, typer.Argument(metavar="NAME", help="The captured step; required if the folder has several.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.command()
+@app.command(epilog=examples("malstrom capture check recordings", "malstrom capture check recordings orders --json"))
 def check(uri: UriArgument, name: NameArgument = None, as_json: JsonOption = False) -> None:
     """Check every byte of a recording, and that its event time keeps the rules and ends.
 
@@ -34,7 +39,7 @@ def check(uri: UriArgument, name: NameArgument = None, as_json: JsonOption = Fal
     with reporting_errors(traceback=False):
         faults = capture.check(uri, name)
         if as_json:
-            print_out(json.dumps([asdict(fault) for fault in faults]))
+            print_json([asdict(fault) for fault in faults])
         else:
             for fault in faults:
                 print_out(f"{fault.segment}: {fault.kind}: {fault.text}")
@@ -44,13 +49,13 @@ def check(uri: UriArgument, name: NameArgument = None, as_json: JsonOption = Fal
             raise typer.Exit(FAILED)
 
 
-@app.command()
+@app.command(epilog=examples("malstrom capture stats recordings", "malstrom capture stats recordings orders --json"))
 def stats(uri: UriArgument, name: NameArgument = None, as_json: JsonOption = False) -> None:
     """Show the streams of a recording: rows, size, and how far event time is."""
     with reporting_errors(traceback=False):
         found = capture.stats(uri, name)
         if as_json:
-            print_out(json.dumps([asdict(stream) for stream in found]))
+            print_json([asdict(stream) for stream in found])
             return
         rows = [
             (
@@ -70,8 +75,12 @@ def _epoch(epoch: int) -> str:
     return {MAX_EPOCH: "ended", MIN_EPOCH: "none yet"}.get(epoch, f"after {epoch}")
 
 
-@app.command()
-def cat(uri: UriArgument, name: NameArgument = None) -> None:
+@app.command(epilog=examples("malstrom capture cat recordings", "malstrom capture cat recordings orders"))
+def cat(
+    uri: UriArgument,
+    name: NameArgument = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, which this command does in any case.")] = False,
+) -> None:
     """Print the contents of a recording, stream by stream, as lines of JSON.
 
     A value that JSON does not have is printed as its repr.

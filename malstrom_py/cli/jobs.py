@@ -5,7 +5,7 @@ terminal. The job does the work; the command prints the result."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated, Final
 
@@ -13,32 +13,34 @@ import msgspec
 import typer
 
 import malstrom_py as mp
-from malstrom_py.cli.output import WrongCommand, print_out, reporting_errors, stopped_text
+from malstrom_py.cli.options import AddressOption, AnyNameArgument, JsonOption, NameArgument, TimeoutOption, examples
+from malstrom_py.cli.output import WrongCommand, print_json, print_out, reporting_errors, stopped_text
 from malstrom_py.clock import SystemClock
 from malstrom_py.workers.control.client import running_jobs
 from malstrom_py.workers.ray.discovery import running_nearby
 from malstrom_py.workers.reports.job_status import WORKERS_MAX
 
-NameArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="The name of the job, as in mp.Job(name).", show_default=False)
-]
-TimeoutOption = Annotated[float, typer.Option("--timeout", min=0, help="How long to wait, in seconds.")]
-AddressOption = Annotated[
-    str | None,
-    typer.Option(
-        "--address", help="Address of the Ray cluster that the job runs on; by default this machine is searched."
-    ),
-]
 _AGAIN_S: Final = 0.1
 """The interval at which a stop is retried while a savepoint is in progress, in seconds."""
 
+_WATCH_S: Final = 2.0
+
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return once the rescale has started.")]
+
+
+_EXAMPLES: Final = {
+    "rescale": ("malstrom rescale shop 4", "malstrom rescale shop 2 --no-wait", "malstrom rescale shop 4 --json"),
+    "status": ("malstrom status", "malstrom status shop --watch", "malstrom status shop --json"),
+    "events": ("malstrom events shop", "malstrom events shop --follow --json"),
+    "reload": ("malstrom reload shop totals", "malstrom reload shop totals --probation 10 --json"),
+    "stop": ("malstrom stop shop", "malstrom stop shop --drain --timeout 600", "malstrom stop shop --json"),
+}
 
 
 def add_commands(app: typer.Typer) -> None:
     """Add the commands of this module to ``app``."""
     for command in (rescale, status, events, reload, stop):
-        app.command()(command)
+        app.command(epilog=examples(*_EXAMPLES[command.__name__]))(command)
 
 
 def rescale(
@@ -46,6 +48,7 @@ def rescale(
     workers: Annotated[int, typer.Argument(metavar="N", min=1, max=WORKERS_MAX, help="New number of workers.")],
     timeout_s: TimeoutOption = 120.0,
     no_wait: NoWaitOption = False,
+    as_json: JsonOption = False,
     address: AddressOption = None,
 ) -> None:
     """Rescale a running job to N workers without stopping it.
@@ -55,25 +58,47 @@ def rescale(
     """
     with reporting_errors(traceback=False):
         report = _attached(job, address).rescale(workers, wait=not no_wait, timeout_s=timeout_s)
-        print_out(f"job {job} has begun to rescale to {workers}" if report is None else _report_text(job, report))
+        if as_json:
+            print_json(
+                {"job": job, "state": "rescaling", "workers": workers}
+                if report is None
+                else {"job": job, "state": "running", "workers": len(report.members), **asdict(report)}
+            )
+        else:
+            print_out(f"job {job} has begun to rescale to {workers}" if report is None else _report_text(job, report))
 
 
 def status(
-    job: Annotated[
-        str | None,
-        typer.Argument(metavar="JOB", help="The name of the job; without it, list the jobs that run here."),
-    ] = None,
+    job: AnyNameArgument = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the counts of each step.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Print it every two seconds, until the job ends.")] = False,
     address: AddressOption = None,
 ) -> None:
     """Print the status of a running job."""
     with reporting_errors(traceback=False):
+        if watch and job is None:
+            raise WrongCommand("--watch is for one job: malstrom status JOB --watch; malstrom dashboard shows all")
         if job is None:
             names = sorted({*running_jobs(), *running_nearby(address)})
-            print_out(json.dumps(names) if as_json else "\n".join(names) or "no job is running here")
+            print_json(names) if as_json else print_out("\n".join(names) or "no job is running here")
             return
-        found = _attached(job, address).status()
-        print_out(json.dumps(asdict(found)) if as_json else str(found))
+        handle = _attached(job, address)
+        for found in _statuses(handle) if watch else (handle.status(),):
+            print_json(asdict(found)) if as_json else print_out(str(found))
+
+
+def _statuses(handle: mp.JobHandle) -> Iterator[mp.JobStatus]:
+    """Return the status of a job every two seconds, until it has ended."""
+    clock = SystemClock()
+    while True:
+        try:
+            found = handle.status()
+        except mp.JobEnded:
+            return
+        yield found
+        if found.state in {"finished", "failed", "stopped"}:
+            return
+        clock.sleep_s(_WATCH_S)
 
 
 def events(
@@ -98,6 +123,7 @@ def reload(
         float, typer.Option("--probation", min=0, help="How long the new code is on trial, in seconds.")
     ] = 2.0,
     timeout_s: TimeoutOption = 120.0,
+    as_json: JsonOption = False,
     address: AddressOption = None,
 ) -> None:
     """Replace the code of a step in a running job.
@@ -108,7 +134,7 @@ def reload(
     """
     with reporting_errors(traceback=False):
         report = _attached(job, address).reload(step, probation_s=probation_s, timeout_s=timeout_s)
-        print_out(f"job {job}: {report}")
+        print_json({"job": job, **asdict(report)}) if as_json else print_out(f"job {job}: {report}")
 
 
 def stop(
@@ -125,6 +151,7 @@ def stop(
     ] = None,
     timeout_s: TimeoutOption = 120.0,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return without waiting for the end.")] = False,
+    as_json: JsonOption = False,
     address: AddressOption = None,
 ) -> None:
     """Stop a running job.
@@ -144,9 +171,11 @@ def stop(
         except mp.JobEnded as error:
             if drain is not None or error.how != "finished":
                 raise
-            print_out(f"job {job} has finished by itself")
-            return
-        print_out(f"job {job} is being stopped" if no_wait else _ended(job, last, drained, has_snapshots))
+            text, state, last = f"job {job} has finished by itself", "finished", None
+        else:
+            text = f"job {job} is being stopped" if no_wait else _ended(job, last, drained, has_snapshots)
+            state = "stopping" if no_wait else "finished" if drained else "stopped"
+        print_json({"job": job, "state": state, "snapshot": last}) if as_json else print_out(text)
 
 
 def _stopped(handle: mp.JobHandle, *, drain: bool, wait: bool, timeout_s: float) -> str | None:

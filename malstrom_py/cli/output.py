@@ -6,6 +6,7 @@ has it and the option would show more. The exit code is how the command ended.""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -13,18 +14,21 @@ import traceback as tracebacks
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import typer
 
 import malstrom_py as mp
 from malstrom_py.errors import shown
 from malstrom_py.errors.text import describe_error, errno_text, users_frame
+from malstrom_py.workers.reports.result import as_plain
 
 FAILED: Final = 1
 WRONG_COMMAND: Final = 2
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
+
+_SUMS: Final = ("read", "written", "filtered", "late", "ahead", "skipped", "dead_letters")
 
 TRACEBACK_HINT: Final = "run again with --traceback to see the full error"
 
@@ -85,7 +89,7 @@ def stopped_text(job: str, snapshot: str) -> str:
     return f"job {job} has stopped; it can resume from snapshot {snapshot}"
 
 
-def print_stopped(error: mp.JobEnded, *, quiet: bool) -> None:
+def print_stopped(error: mp.JobEnded, *, quiet: bool, as_json: bool = False) -> None:
     """Print on standard error that a job was stopped as planned, its snapshot, and its counts unless ``quiet``.
 
     Raise ``error`` if the job ended in another way.
@@ -95,9 +99,12 @@ def print_stopped(error: mp.JobEnded, *, quiet: bool) -> None:
     typer.echo(stopped_text(error.job, error.snapshot), err=True)
     if not quiet and error.result is not None:
         typer.echo(str(error.result), err=True)
+    if as_json:
+        counts = error.result or mp.RunResult(error.job, {}, 0.0)
+        print_json(plain_result(counts, "stopped", error.snapshot))
 
 
-def print_result(result: mp.RunResult, *, quiet: bool) -> None:
+def print_result(result: mp.RunResult, *, quiet: bool, as_json: bool = False) -> None:
     """Print the counts of a run on standard error; also if ``quiet``, print that the job had finished before.
 
     The counts are then those of the run that finished the job.
@@ -108,6 +115,31 @@ def print_result(result: mp.RunResult, *, quiet: bool) -> None:
         typer.echo(f"{finished}: nothing was run; --resume none starts over", err=True)
     if not quiet:
         typer.echo(f"{result}{last}", err=True)
+    if as_json:
+        print_json(plain_result(result, "finished", result.last_snapshot))
+
+
+def print_json(value: object) -> None:
+    """Print a result as one line of JSON on standard output."""
+    print_out(json.dumps(value))
+
+
+def plain_result(result: mp.RunResult, state: str, snapshot: str | None) -> dict[str, Any]:
+    """Return the counts of a run for JSON. ``snapshot``: the last one."""
+    sums = {name: getattr(result, name) for name in _SUMS}
+    plain = as_plain(result)
+    for name, counts in result.steps.items():
+        plain["steps"][name]["rows_out"] = counts.rows_out
+    return {
+        "job": result.job,
+        "state": state,
+        **sums,
+        "duration_s": result.duration_s,
+        "snapshots": result.snapshots,
+        "last_snapshot": snapshot,
+        "resumed_finished": result.resumed_finished,
+        "steps": plain["steps"],
+    }
 
 
 def print_out(text: str) -> None:

@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 a snapshot is damaged or cannot be read, 2 the command was
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -14,7 +13,17 @@ from typing import Annotated, TypedDict
 
 import typer
 
-from malstrom_py.cli.output import FAILED, WrongCommand, format_age, format_size, print_out, reporting_errors, table
+from malstrom_py.cli.options import JsonOption, examples
+from malstrom_py.cli.output import (
+    FAILED,
+    WrongCommand,
+    format_age,
+    format_size,
+    print_json,
+    print_out,
+    reporting_errors,
+    table,
+)
 from malstrom_py.clock import SystemClock
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.errors import PlanError, SnapshotError, shown
@@ -40,7 +49,12 @@ def _above_zero(seconds: float | None) -> float | None:
     return seconds
 
 
-app = typer.Typer(help="List, show, verify and prune snapshots.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="List, show, verify and prune snapshots.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog=examples("malstrom snapshots list snapshots", "malstrom snapshots verify s3://bucket/snapshots shop"),
+)
 
 UriArgument = Annotated[
     str, typer.Argument(metavar="URI", help="The store, as in mp.Snapshots(uri): a folder, s3://…, gs://…, az://…")
@@ -52,7 +66,6 @@ OptionOption = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="An option of the object store, such as region=…."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 SnapshotsOption = Annotated[
     str | None,
@@ -82,7 +95,13 @@ AllowDroppedStateOption = Annotated[
 ]
 
 
-@app.command("list")
+@app.command(
+    "list",
+    epilog=examples(
+        "malstrom snapshots list snapshots",
+        "malstrom snapshots list s3://bucket/snapshots shop --option region=eu-central-1 --json",
+    ),
+)
 def list_snapshots(
     uri: UriArgument, job: JobArgument = None, option: OptionOption = None, as_json: JsonOption = False
 ) -> None:
@@ -95,7 +114,7 @@ def list_snapshots(
         manifests = [manifest for checkpointer in found for manifest in summary.manifests_of(checkpointer)]
         faults = [entry.fault for checkpointer in found for entry in summary.unreadable_entries(checkpointer)]
         if as_json:
-            print_out(json.dumps([summary.as_plain(manifest) for manifest in manifests]))
+            print_json([summary.as_plain(manifest) for manifest in manifests])
         elif manifests:
             print_out(table(("job", "snapshot", "age", "workers", "state", "notes"), list(map(_row, manifests))))
         else:
@@ -103,7 +122,12 @@ def list_snapshots(
         _print_faults(faults)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "malstrom snapshots show snapshots shop",
+        "malstrom snapshots show snapshots shop --snapshot 20261122T042242123456Z-1a2b3c4d --json",
+    )
+)
 def show(
     uri: UriArgument,
     job: JobArgument = None,
@@ -120,15 +144,16 @@ def show(
     with reporting_errors(traceback=False):
         checkpointer = _the_checkpointer(uri, option, job)
         manifest = _the_manifest(checkpointer, snapshot)
-        print_out(json.dumps(_details(manifest)) if as_json else "\n\n".join(_paragraphs(manifest)))
+        print_json(_details(manifest)) if as_json else print_out("\n\n".join(_paragraphs(manifest)))
 
 
-@app.command()
+@app.command(epilog=examples("malstrom snapshots verify snapshots", "malstrom snapshots verify snapshots shop --json"))
 def verify(
     uri: UriArgument,
     job: JobArgument = None,
     snapshot: Annotated[str | None, typer.Option("--snapshot", metavar="ID", help="Verify only this snapshot.")] = None,
     option: OptionOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Read snapshots completely and compare every digest.
 
@@ -136,6 +161,7 @@ def verify(
     """
     with reporting_errors(traceback=False):
         faults: list[str] = []
+        verified: list[dict[str, object]] = []
         chosen = None if snapshot is None else _an_id(snapshot)
         found_jobs = _some_checkpointers(uri, option, job)
         if chosen is not None and job is None:
@@ -154,16 +180,23 @@ def verify(
             for one in checkpointer.list_checkpoints() if chosen is None else [chosen]:
                 found = faults_in(checkpointer, one)
                 faults += found
-                print_out(f"{'damaged' if found else 'whole':<7}  {checkpointer.job}  {one}")
+                verified.append({"job": checkpointer.job, "snapshot": one, "faults": found})
+                if not as_json:
+                    print_out(f"{'damaged' if found else 'whole':<7}  {checkpointer.job}  {one}")
+        if as_json:
+            print_json({"snapshots": verified, "faults": faults})
         _print_faults(faults)
 
 
-@app.command()
+@app.command(
+    epilog=examples("malstrom snapshots prune snapshots --keep 5", "malstrom snapshots prune snapshots shop --json")
+)
 def prune(
     uri: UriArgument,
     job: JobArgument = None,
     keep: Annotated[int, typer.Option("--keep", min=1, help="How many of the newest snapshots to keep.")] = 3,
     option: OptionOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove old snapshots.
 
@@ -172,13 +205,25 @@ def prune(
     Savepoints stay, and so do files that a remaining snapshot needs. The job may run at the same time.
     """
     with reporting_errors(traceback=False):
+        pruned: list[dict[str, object]] = []
         for checkpointer in _some_checkpointers(uri, option, job):
             removed = checkpointer.prune(keep, GRACE_S, SystemClock().now_s())
-            there = len(checkpointer.list_checkpoints())
-            print_out(
-                f"job {checkpointer.job}: {len(removed.snapshots)} snapshots and {len(removed.files)} files removed, "
-                f"{there} snapshots stay"
+            there = checkpointer.list_checkpoints()
+            pruned.append(
+                {
+                    "job": checkpointer.job,
+                    "removed": list(removed.snapshots),
+                    "removed_files": len(removed.files),
+                    "snapshots": list(there),
+                }
             )
+            if not as_json:
+                print_out(
+                    f"job {checkpointer.job}: {len(removed.snapshots)} snapshots and {len(removed.files)} files "
+                    f"removed, {len(there)} snapshots stay"
+                )
+        if as_json:
+            print_json(pruned)
 
 
 class Kept(TypedDict, total=False):

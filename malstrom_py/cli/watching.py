@@ -9,14 +9,14 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 
 import malstrom_py as mp
-from malstrom_py.cli.jobs import AddressOption, NameArgument
-from malstrom_py.cli.output import WrongCommand, format_size, print_out, reporting_errors, table
+from malstrom_py.cli.options import AddressOption, JsonOption, NameArgument, examples
+from malstrom_py.cli.output import WrongCommand, format_size, print_json, print_out, reporting_errors, table
 from malstrom_py.clock import SystemClock
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.workers.control.client import running_jobs
@@ -30,10 +30,18 @@ from malstrom_py.workers.runtime.job_handle import find_job
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+MetricsPortOption = Annotated[
+    int | None,
+    typer.Option("--metrics-port", min=0, max=65535, help="Serve metrics to Prometheus at this port of this machine."),
+]
+DashboardOption = Annotated[bool, typer.Option("--dashboard", help="Show the job in a browser; prints the address.")]
+HistoryOption = Annotated[
+    Path | None,
+    typer.Option("--history", help="Folder to keep the pages of jobs in, for malstrom dashboard --history."),
+]
 HostOption = Annotated[
     str, typer.Option("--host", help="Address to listen at. Only this machine can connect by default.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 ANSWER_S: Final = 5.0
 """How long a job may take to answer; then its last known figures are shown."""
@@ -47,7 +55,24 @@ _BAR: Final = 10
 def add_commands(app: typer.Typer) -> None:
     """Add the commands of this module to ``app``."""
     for command in (top, metrics, dashboard):
-        app.command()(command)
+        app.command(epilog=examples(*_EXAMPLES[command.__name__]))(command)
+
+
+_EXAMPLES: Final = {
+    "top": ("malstrom top shop", "malstrom top shop --interval 5", "malstrom top shop --once --json"),
+    "metrics": ("malstrom metrics shop", "malstrom metrics shop --json", "malstrom metrics shop --port 9464"),
+    "dashboard": ("malstrom dashboard", "malstrom dashboard shop --port 8080", "malstrom dashboard --history runs"),
+}
+
+
+def watched_options(metrics_port: int | None, dashboard: bool, history: Path | None) -> dict[str, Any]:
+    """Return the options of ``run`` that let others watch the job, as arguments of a runtime."""
+    given: dict[str, Any] = {}
+    if metrics_port is not None:
+        given["metrics"] = mp.Metrics(port=metrics_port)
+    if dashboard or history is not None:
+        given["dashboard"] = mp.Dashboard(history=history)
+    return given
 
 
 def top(
@@ -60,12 +85,6 @@ def top(
     """Watch a running job in the terminal: steps, workers, lag, back-pressure, snapshots, events.
 
     Where standard output is not a terminal the figures are printed once.
-
-    \b
-    Examples:
-      malstrom top flights
-      malstrom top flights --interval 5
-      malstrom top flights --json --once
     """
     with reporting_errors(traceback=False):
         watched = _found(job, address)
@@ -92,12 +111,6 @@ def metrics(
     """Print the metrics of a running job, or serve them to Prometheus.
 
     Without --json they are printed in the format of Prometheus.
-
-    \b
-    Examples:
-      malstrom metrics flights
-      malstrom metrics flights --json
-      malstrom metrics flights --port 9464
     """
     with reporting_errors(traceback=False):
         watched = _found(job, address)
@@ -130,6 +143,7 @@ def dashboard(
         Path | None,
         typer.Option("--history", help="Folder to keep the pages of jobs in, and to show those of ended jobs from."),
     ] = None,
+    as_json: JsonOption = False,
     address: AddressOption = None,
 ) -> None:
     """Show running jobs in a browser, until Ctrl-C.
@@ -137,12 +151,6 @@ def dashboard(
     The page shows the graph of a job with its rates and back-pressure, its workers, snapshots and rescales, and can
     rescale and stop it. Who has the token in its address can do the same. With --history the pages of ended jobs stay
     readable.
-
-    \b
-    Examples:
-      malstrom dashboard
-      malstrom dashboard flights --port 8080
-      malstrom dashboard --history runs/
     """
     with reporting_errors(traceback=False):
         watched = None if job is None else _found(job, address)
@@ -150,7 +158,8 @@ def dashboard(
         try:
             if watched is not None:
                 server.add(watched)
-            print_out(f"dashboard: {server.address(job or '')}")
+            place = server.address(job or "")
+            print_json({"address": place}) if as_json else print_out(f"dashboard: {place}")
             sys.stdout.flush()
             _show_jobs(server, None if job is None else [job], address)
         except KeyboardInterrupt:

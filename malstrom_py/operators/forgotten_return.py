@@ -18,6 +18,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from malstrom_py.errors.text import describe_function
+from malstrom_py.logs import log
 from malstrom_py.operators.base import StepContext
 
 _LOG: Final = logging.getLogger("malstrom_py")
@@ -158,10 +159,15 @@ class ReturnWatch:
         warned, step = self._context.warned, self._context.step
         if step not in warned:
             warned.add(step)
-            _LOG.warning(
+            log(
+                _LOG,
+                logging.WARNING,
                 "job %s: step %r (%s): %s returned None for %s %s. If that is not intended, return the result",
                 *(self._context.job, step, self._kind, describe_function(self._function), records),
                 self._lost,
+                job=self._context.job,
+                worker=self._context.worker,
+                step=step,
             )
 
 

@@ -395,6 +395,8 @@ def test_options_that_would_be_ignored_or_make_no_sense_are_refused(
 
 
 def test_help_says_of_the_interval_what_is_checked(folder: Path) -> None:
-    (line,) = [line for line in malstrom(folder, "run", "--help").stdout.splitlines() if "--interval" in line]
+    (line,) = [
+        line for line in malstrom(folder, "run", "--help").stdout.splitlines() if line.startswith("  --interval")
+    ]
     assert "above 0" in line
     assert ">=0" not in line

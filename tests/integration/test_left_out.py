@@ -1,4 +1,4 @@
-"""Machines without Java, Chromium or Prometheus: `make test` leaves tests out and reports it; `.ci/run` refuses to start."""
+"""Machines without Java, Chromium or Prometheus: `make test` leaves tests out and reports it; `.ci/run` refuses."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from malstrom_py.errors import (
     SnapshotError,
 )
 from malstrom_py.events import Ended, Error
+from malstrom_py.logs import log
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.coordinator.reloading import ReloadDue, Reloads, Trial
@@ -138,7 +139,7 @@ drain keeps nothing, so a timeout loses nothing."""
 SAVE_S: Final = 300.0
 """How long workers may take to stop with a last snapshot. After a timeout the job can resume from the one before."""
 
-_LOG: Final = logging.getLogger("malstrom_py")
+_LOG: Final = logging.getLogger("malstrom_py.coordinator")
 _RECOVERING: Final = "recovering"
 
 
@@ -576,7 +577,7 @@ class CommandQueue:
         last = self._snapshots.last if self._snapshots and (has_last or self._phase == _RECOVERING) else None
         if self._snapshots is not None and last is None:
             message += ". No last snapshot was made: records that are in no snapshot are processed again after a start"
-            _LOG.warning("%s", message)
+            log(_LOG, logging.WARNING, "%s", message, job=self.job)
         return JobEnded(message, job=self.job, how="stopped", snapshot=last or "")
 
     def _describe_result(self) -> str:

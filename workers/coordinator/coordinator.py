@@ -143,7 +143,7 @@ class Coordinator(Generic[G]):
             pacing=self._pacing,
         )
         self._machine = JobMachine(self._moves)
-        self._rescales = RescaleRequests(self._moves)
+        self._rescales = RescaleRequests(self._moves, self._plan.job)
 
     # The beginning.
 
@@ -152,7 +152,7 @@ class Coordinator(Generic[G]):
         if self._keeping is None:
             self.commit.recover()
         else:
-            self._begun = begin(self._plan, self._keeping, self.commit, self._clock)
+            self._begun = begin(self._plan, self._keeping, self.commit, self._clock, len(self.members))
             resumption = self._begun.resumption
             self._journal.has_begun(None if resumption is None else resumption.manifest.id)
             if self._begun.finished is not None:

@@ -6,8 +6,10 @@ of a failed run, `Stop` at the end of the run. An input is closed once it has en
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.errors import JobEnded, MalstromError
@@ -26,6 +28,7 @@ from malstrom_py.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from malstrom_py.logs import log
 from malstrom_py.operators.logic import KeyedLogic
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator.reloading import ReloadDue
@@ -33,6 +36,8 @@ from malstrom_py.workers.reports.error_transfer import failed_worker
 from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.job_status import RescaleReport, SnapshotStatus
 from malstrom_py.workers.transport.messages import Notify, PartsEnded, WorkerEvent
+
+_LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 
 def listens(plan: Plan) -> bool:
@@ -45,6 +50,7 @@ class JobEvents:
     """The events of one run of ``plan``, in ``log``. ``notify`` sends an order to all workers."""
 
     def __init__(self, plan: Plan, log: EventLog, notify: Callable[[Notify], None]) -> None:
+        self._job = plan.job
         self._log = log
         self._notify = notify if listens(plan) else None
         self._fed = [step.name for step in plan.steps if step.kind == "key_by"]
@@ -98,6 +104,15 @@ class JobEvents:
         """Publish that a rescale begins. A request during a rescale changes its target."""
         if self._rescales_to != target:
             self._rescales_to = target
+            log(
+                _LOG,
+                logging.INFO,
+                "job %s begins to rescale from %d to %d workers",
+                *(self._job, workers, target),
+                job=self._job,
+                workers_from=workers,
+                workers=target,
+            )
             self.publish(RescaleBegun(workers, target))
 
     def rescaled(self, report: RescaleReport, error: MalstromError | None) -> None:

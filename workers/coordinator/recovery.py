@@ -16,6 +16,7 @@ from malstrom_py.builder.plan import Plan, ancestors
 from malstrom_py.clock import Clock
 from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.errors import PlanError, SnapshotError, SourceError, lasting
+from malstrom_py.logs import log
 from malstrom_py.operators.read_source import RestoredPart, reads_new
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
@@ -34,7 +35,7 @@ from malstrom_py.workers.reports.job_status import SnapshotStatus
 LATEST: Final = "latest"
 NONE: Final = "none"
 
-_LOG: Final = logging.getLogger("malstrom_py")
+_LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,12 @@ class RestorePoint:
         """
         unread = {step for step, parts in listed.items() if any(not self._has_read(step, part) for part in parts)}
         if self.manifest.result is not None and not unread:
-            _LOG.warning(
-                "job %s: no new input since snapshot %s, in which it has finished", *(plan.job, self.manifest.id)
+            log(
+                _LOG,
+                logging.WARNING,
+                "job %s: no new input since snapshot %s, in which it has finished",
+                *(plan.job, self.manifest.id),
+                job=plan.job,
             )
         frontiers = {
             exchange: time
@@ -192,10 +197,14 @@ def warn_of_reading_again(plan: Plan, keeping: SnapshotUse | None) -> None:
     for step in plan.steps:
         source = step.factory.keywords.get("source") if isinstance(step.factory, partial) else None
         if keeping is None and reads_new(source):
-            _LOG.warning(
+            log(
+                _LOG,
+                logging.WARNING,
                 "job %s: source %r should read only new input since the last run (new_files=, since=), but the job has "
                 "no snapshots: each run reads everything. Give the runtime snapshots=mp.Snapshots(uri)",
                 *(plan.job, step.name),
+                job=plan.job,
+                step=step.name,
             )
 
 
@@ -217,8 +226,8 @@ def begun_again(
     )
 
 
-def begin(plan: Plan, keeping: SnapshotUse, commits: SinkCommits, clock: Clock) -> RunStart:
-    """Claim the job, choose the snapshot to resume from, and prepare the sinks.
+def begin(plan: Plan, keeping: SnapshotUse, commits: SinkCommits, clock: Clock, workers: int) -> RunStart:
+    """Claim the job, choose the snapshot to resume from, and prepare the sinks. ``workers``: how many restore it.
 
     Raises:
         SnapshotError: no snapshot can be used, or the job has changed and the snapshot does not fit.
@@ -237,10 +246,13 @@ def begin(plan: Plan, keeping: SnapshotUse, commits: SinkCommits, clock: Clock) 
             return _ended(checkpointer, commits, found, keeping)
         _check_standing(checkpointer, found, keeping, plan.job)
     for warning in warnings:
-        _LOG.warning(
+        log(
+            _LOG,
+            logging.WARNING,
             "job %s resumes from a snapshot that is not the newest; output that sinks have committed since then stays "
             "visible and is written again: %s",
             *(plan.job, warning),
+            job=plan.job,
         )
     commits.incarnation = claim.incarnation
     if keeping.resume == NONE:
@@ -248,7 +260,17 @@ def begin(plan: Plan, keeping: SnapshotUse, commits: SinkCommits, clock: Clock) 
     _make_ready(checkpointer, commits, found)
     commits.next(checkpointer.next_id(clock.now_s()))
     if found is not None:
-        _LOG.info("job %s resumes from snapshot %s", plan.job, found.manifest.id)
+        log(
+            _LOG,
+            logging.INFO,
+            "job %s resumes from snapshot %s, made on %d workers, on %d workers",
+            *(plan.job, found.manifest.id, found.manifest.workers, workers),
+            job=plan.job,
+            incarnation=claim.incarnation,
+            snapshot=found.manifest.id,
+            workers_from=found.manifest.workers,
+            workers=workers,
+        )
     return RunStart(checkpointer, claim.incarnation, claim.sequence + 1, found)
 
 
@@ -263,10 +285,14 @@ def _check_standing(checkpointer: Checkpointer, found: RestorePoint | None, keep
             f"Restore it from a copy, or start the job over"
         )
         raise lasting(SnapshotError(message))
-    _LOG.warning(
+    log(
+        _LOG,
+        logging.WARNING,
         "job %s resumes from snapshot %s, because %s can no longer be used: output that sinks have committed since "
         "then stays visible and is written again",
         *(job, found.manifest.id, last_known),
+        job=job,
+        snapshot=found.manifest.id,
     )
 
 
@@ -286,7 +312,14 @@ def _ended(checkpointer: Checkpointer, commits: SinkCommits, found: RestorePoint
     commits.incarnation = manifest.incarnation
     _make_ready(checkpointer, commits, found)
     if before:
-        _LOG.info('job %s has already finished, in snapshot %s; resume="none" starts over', manifest.job, manifest.id)
+        log(
+            _LOG,
+            logging.INFO,
+            'job %s has already finished, in snapshot %s; resume="none" starts over',
+            *(manifest.job, manifest.id),
+            job=manifest.job,
+            snapshot=manifest.id,
+        )
     return RunStart(checkpointer, manifest.incarnation, manifest.sequence, finished=manifest, finished_before=before)
 
 
@@ -336,10 +369,13 @@ def _warn_of_what_stays(checkpointer: Checkpointer, commits: SinkCommits, job: s
     """Warn that a job that starts over reads all input again, and its sinks append to the committed output."""
     made, adding = checkpointer.list_checkpoints(), commits.adding()
     if made and adding:
-        _LOG.warning(
+        log(
+            _LOG,
+            logging.WARNING,
             'job %s starts over (resume="none"), though it has snapshots, up to %s: the committed output of sinks (%s) '
             "stays visible, and is written again. Move that output away first, or give the sinks another place",
             *(job, made[-1], ", ".join(map(repr, adding))),
+            job=job,
         )
 
 
@@ -350,10 +386,14 @@ def _make_ready(checkpointer: Checkpointer, commits: SinkCommits, found: Restore
     snapshot = found.manifest.id
     newer = [other for other in checkpointer.list_checkpoints() if other > snapshot]
     if newer and commits.any:
-        _LOG.warning(
+        log(
+            _LOG,
+            logging.WARNING,
             "job %s resumes from snapshot %s, which is not the newest: output that sinks have committed since then, up "
             "to %s, stays visible and is written again",
             *(found.manifest.job, snapshot, newer[-1]),
+            job=found.manifest.job,
+            snapshot=snapshot,
         )
     commits.recover([durable for durable in checkpointer.list_checkpoints() if durable <= snapshot])
     if not checkpointer.sinks_committed(snapshot):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from malstrom_py.errors import MalstromError
+from malstrom_py.logs import log
 from malstrom_py.rescale.moves.placement import rebalanced
 from malstrom_py.rescale.moves.protocol import Table
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase
 from malstrom_py.workers.reports.job_status import Moving, RescaleReport
+
+_LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 Done = Callable[[RescaleReport | MalstromError], None]
 """A callback that gets the result of a request: its report, or why it was called off."""
@@ -26,6 +31,7 @@ class _Request:
 class _Before:
     """The state of the job before a rescale."""
 
+    workers: int
     version: int
     table: Table
     parts: dict[tuple[str, str], int]
@@ -34,14 +40,16 @@ class _Before:
 
     @classmethod
     def of(cls, machine: CoordinatorMachine) -> _Before:
-        return cls(machine.version, machine.table, dict(machine.parts), machine.keys_moved, machine.bytes_moved)
+        workers, parts = len(machine.members), dict(machine.parts)
+        return cls(workers, machine.version, machine.table, parts, machine.keys_moved, machine.bytes_moved)
 
 
 class RescaleRequests:
-    """The requests to the coordinator ``machine``. The last one wins; superseded requests end with it."""
+    """The requests to the coordinator ``machine`` of ``job``. The last one wins; superseded requests end with it."""
 
-    def __init__(self, machine: CoordinatorMachine) -> None:
+    def __init__(self, machine: CoordinatorMachine, job: str) -> None:
         self._machine = machine
+        self._job = job
         self._running: list[_Request] = []
         self._waiting: list[_Request] = []
         self._before = _Before.of(machine)
@@ -90,13 +98,35 @@ class RescaleRequests:
         """
         report = self.report(now_s)
         ended, self._running, self._waiting = self._running, self._waiting, []
-        self._before = _Before.of(self._machine)
+        workers, self._before = self._before.workers, _Before.of(self._machine)
+        if error is None and ended:
+            self._log_ended(workers, report)
         for request in ended:
             if error is not None:
                 request.done(error)
                 continue
             overtaken = None if request is ended[-1] else len(ended[-1].members)
             request.done(replace(report, duration_s=now_s - request.asked_s, superseded_by=overtaken))
+
+    def _log_ended(self, workers: int, report: RescaleReport) -> None:
+        """Log a rescale from this number of workers, with the time since its first request."""
+        log(
+            _LOG,
+            logging.INFO,
+            "job %s has been rescaled from %d to %d workers: %d slots and %d parts moved, with %d keys and %d bytes of "
+            "state, in %d moves and %.3f s",
+            *(self._job, workers, len(report.members), report.slots, report.parts, report.keys, report.bytes),
+            *(report.moves, report.duration_s),
+            job=self._job,
+            workers_from=workers,
+            workers=len(report.members),
+            slots=report.slots,
+            parts=report.parts,
+            keys=report.keys,
+            bytes=report.bytes,
+            moves=report.moves,
+            duration_s=round(report.duration_s, 3),
+        )
 
 
 def _changed(before: Table, after: Table) -> int:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError, InternalError, MalstromError
+from malstrom_py.logs import log
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.ids import next_snapshot_id
@@ -36,7 +37,7 @@ from malstrom_py.workers.reports.job_status import SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult, as_plain, from_plain
 from malstrom_py.workers.transport.messages import Saved
 
-_LOG: Final = logging.getLogger("malstrom_py")
+_LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 SAVE_DEADLINE_S: Final = 600.0
 """How long a snapshot may take from the end of its barrier to its manifest."""
@@ -267,7 +268,13 @@ class SnapshotCoordinator:
     def _tidied(self, is_last: bool, result: object) -> None:
         """Handle the result of the clean-up. A failed one is repeated after the next snapshot or at the next start."""
         if isinstance(result, BaseException):
-            _LOG.warning("job %s: the clean-up after a snapshot failed: %s", self._job, result)
+            log(
+                _LOG,
+                logging.WARNING,
+                "job %s: the clean-up after a snapshot failed: %s",
+                *(self._job, result),
+                job=self._job,
+            )
         if is_last:
             self._job_machine.stop_to("done")
 
@@ -276,9 +283,17 @@ class SnapshotCoordinator:
         took_s = self._clock.monotonic_s() - self._began_at_s
         written = sum(artefact.size for artefact in self._last.artefacts if artefact.snapshot == self._last.id)
         self._took = (written, took_s, self._paused_s)
-        _LOG.info(
+        log(
+            _LOG,
+            logging.INFO,
             "job %s: snapshot %s is complete: workers paused for at most %.4f s, %d bytes written, %.3f s in all",
             *(self._job, self._last.id, self._paused_s, written, took_s),
+            job=self._job,
+            incarnation=self._last.incarnation,
+            snapshot=self._last.id,
+            bytes=written,
+            pause_s=round(self._paused_s, 4),
+            duration_s=round(took_s, 3),
         )
 
     def _answer(self, request: SnapshotRequest, snapshot: SnapshotId) -> None:
@@ -312,7 +327,15 @@ class SnapshotCoordinator:
         """Handle a compacted chain. A failed compaction is repeated after the next snapshot, with a longer chain."""
         self._compacting.discard(chain)
         if isinstance(result, BaseException):
-            _LOG.warning("job %s: a chain of step %s was not compacted: %s", self._job, chain[-1].operator, result)
+            step = chain[-1].operator
+            log(
+                _LOG,
+                logging.WARNING,
+                "job %s: a chain of step %s was not compacted: %s",
+                *(self._job, step, result),
+                job=self._job,
+                step=step,
+            )
         else:
             self._handle(machine.Compacted(chain, result))
 

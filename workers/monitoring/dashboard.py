@@ -15,8 +15,6 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
@@ -244,6 +242,8 @@ class _Pages:
 
     def __init__(self, server: DashboardServer) -> None:
         check_installed()
+        from importlib.resources import files
+
         self._server = server
         self._static = Path(str(files("malstrom_py.workers.monitoring"))) / "static"
 
@@ -284,6 +284,8 @@ class _Pages:
         return FileResponse(self._static / "index.html", headers=_HEADERS)
 
     async def _jobs(self, request: Request) -> Response:
+        from importlib.metadata import version
+
         listed = await asyncio.to_thread(self._server.listed)
         return _answer({"jobs": listed, "version": version("malstrom-py")})
 

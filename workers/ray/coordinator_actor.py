@@ -185,7 +185,7 @@ class CoordinatorActor:
 
     def __init__(self, setup: JobSetup) -> None:
         self._name = f"malstrom(job={setup.job} coordinator)"
-        log_as(setup.job, "coordinator")
+        log_as(setup)
         self._setup = setup
         self._controls = CommandQueue(setup.job, kept=setup.keeping is not None, accepted=self._accepted)
         self._tasks = DriverTasks(outlives=setup.outlives)

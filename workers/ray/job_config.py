@@ -7,30 +7,32 @@ from __future__ import annotations
 
 import logging
 import pickle
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
+from malstrom_py import logs
 from malstrom_py.builder.plan import Plan
 from malstrom_py.errors import PlanError
+from malstrom_py.logs import LogSettings
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.runtime.supervisor import NEVER, Restart
 from malstrom_py.workers.transport.base import JobSecret, Transport
 
-_FORMAT: Final = "%(asctime)s %(levelname)s job={job} {who}: %(message)s"
 
+def log_as(setup: JobSetup, worker: int | None = None) -> None:
+    """Log under ``malstrom_py`` in this process as ``worker``, or as the coordinator, of the job of ``setup``.
 
-def log_as(job: str, who: str) -> None:
-    """Log under ``malstrom_py`` in this process as ``who`` of ``job``. Ray sends the log to the driver and to files."""
-    logger = logging.getLogger("malstrom_py")
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(_FORMAT.format(job=job, who=who)))
-    logger.handlers[:] = [handler]
-    logger.propagate = False
-    if logger.level == logging.NOTSET:
-        logger.setLevel(logging.INFO)
+    Ray sends the log to the driver and to files. Without settings of the program, lines are text.
+    """
+    logger = logging.getLogger(logs.ROOT)
+    given, level = setup.logs or logs.LogSettings(), logger.level
+    incarnation = None if worker is None else setup.incarnation
+    logger.handlers.clear()
+    logs.attach(given, job=setup.job, worker=worker, incarnation=incarnation)
+    if setup.logs is None and level != logging.NOTSET:  # set by a hook of the user
+        logger.setLevel(level)
 
 
 def pack_plan(plan: Plan) -> bytes:
@@ -138,7 +140,8 @@ class JobSetup:
 
     ``keeping``: how the job keeps snapshots, None without; ``restart``: the restart policy. ``incarnation``: the number
     of this start, for a job without snapshots. ``outlives``: the job outlives its driver. ``watched``: workers keep
-    black boxes. ``files``: the modules of the user's functions -> their files, for a reload.
+    black boxes. ``files``: the modules of the user's functions -> their files, for a reload. ``logs``: the settings of
+    the program that starts the job, None if it has none.
     """
 
     job: str
@@ -156,3 +159,4 @@ class JobSetup:
     outlives: bool = False
     watched: bool = False
     files: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    logs: LogSettings | None = None

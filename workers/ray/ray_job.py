@@ -20,7 +20,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import ControlError, DeadlineError, JobEnded, PeerError, PlanError, SinkError
+from malstrom_py.errors import ControlError, DeadlineError, JobEnded, MalstromError, PeerError, PlanError, SinkError
 from malstrom_py.events import Ended
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.operators.write_sink import WriteSink
@@ -129,6 +129,7 @@ class OwnRayJob(RayJob):
         self._has_log = threading.Event()
         self._metrics: JobMetrics | None = None
         self._observing: Observing | None = None
+        self._ended_because = ""
         self._control = ControlSocket(plan.job, self._answer) if control else None
         try:
             asked = actor.ending.remote()
@@ -196,6 +197,12 @@ class OwnRayJob(RayJob):
             with contextlib.suppress(RayError):
                 self._asked(StopCommand(drain=False, wait=False, timeout_s=_EXIT_S))
 
+    def end_now(self, why: str) -> None:
+        """End the job because of ``why``: kill its coordinator, with which Ray ends the workers."""
+        self._ended_because = why
+        with contextlib.suppress(RayError, ValueError):
+            ray.kill(self._actor, no_restart=True)
+
     def leave(self, until_s: float) -> None:
         """Wait until the job has ended, or until ``until_s``; then release the name and print a notice."""
         try:
@@ -228,7 +235,7 @@ class OwnRayJob(RayJob):
             return
         except RayError as error:
             known = RunResult(self.name, {}, 0.0)
-            ending = JobOutcome(self.name, "failed", known, _gone(self.name, error))
+            ending = JobOutcome.of(known, self._failure(error))
             with contextlib.suppress(Exception):
                 ray.kill(self._actor, no_restart=True)  # Ray keeps a dead actor's name while handles exist
         except BaseException as error:
@@ -236,6 +243,13 @@ class OwnRayJob(RayJob):
         with contextlib.suppress(Exception):  # the cluster may be gone
             self._free_name()
         self._end(ending, events)
+
+    def _failure(self, error: RayError) -> MalstromError:
+        """Return why the coordinator is gone."""
+        if not self._ended_because:
+            return _gone(self.name, error)
+        last = "; it can resume from its last complete snapshot" if self._kept else ", and nothing was committed"
+        return JobEnded(f"job {self.name!r} was stopped: {self._ended_because}{last}", job=self.name, how="stopped")
 
     def _run_tasks(self) -> None:
         """Execute the coordinator's tasks until the job has ended."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal, get_args
 
+from malstrom_py import logs
 from malstrom_py.builder.job import Job
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
@@ -35,7 +36,7 @@ from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.hot_reload import modules_of
 from malstrom_py.workers.runtime.in_process import check_job, refuse_in_coroutine
-from malstrom_py.workers.runtime.interrupts import PlannedStop
+from malstrom_py.workers.runtime.interrupts import STOP_S, PlannedStop
 from malstrom_py.workers.runtime.job_handle import JobHandle, RunningJob, search_cluster
 from malstrom_py.workers.runtime.progress import Progress, progress_for
 from malstrom_py.workers.runtime.source_pinning import SourcePins
@@ -211,13 +212,23 @@ class RayRuntime:
         self._keeping = None if keeping is None else replace(keeping, snapshots=_everywhere(keeping.snapshots))
         self._restart = restart_of(restart, kept=self._keeping is not None)
 
-    def run(self, job: Job, *, control: bool = True, stop_on_sigterm: bool = False) -> RunResult:
-        """Run ``job`` to its end. Ctrl-C stops it without drain: with ``snapshots=`` after a last one. ``control`` and
-        ``stop_on_sigterm``: as in `InProcess.run`; one that comes before the job has been started stops it then.
+    def run(
+        self, job: Job, *, control: bool = True, stop_on_sigterm: bool = False, stop_timeout_s: float = STOP_S
+    ) -> RunResult:
+        """Run ``job`` to its end. Ctrl-C stops it without drain: with ``snapshots=`` after a last one. ``control``,
+        ``stop_on_sigterm`` and ``stop_timeout_s``: as in `InProcess.run`; a SIGTERM that comes before the job has been
+        started stops it then.
         """
         refuse_in_coroutine("RayRuntime.run")
         started: Future[JobHandle] = Future()
-        stopping = PlannedStop(lambda: started.result().stop(wait=False)) if stop_on_sigterm else None
+
+        def abandon(why: str) -> None:
+            if started.done():
+                end_now(started.result(), why)
+
+        stopping = None
+        if stop_on_sigterm:
+            stopping = PlannedStop(lambda: started.result().stop(wait=False), abandon=abandon, limit_s=stop_timeout_s)
         with stopping or nullcontext():
             try:
                 handle = self._start(job, "RayRuntime.run", control=control, stopping=stopping)
@@ -317,6 +328,7 @@ class RayRuntime:
             restart=self._restart,
             outlives=self._detached,
             files=modules_of(plan),
+            logs=logs.configured(),
         )
         actor = start_coordinator(setup, detached=self._detached)
         try:
@@ -332,6 +344,14 @@ class RayRuntime:
         except BaseException:  # such as a name that another job of this machine holds
             imported_ray().kill(actor, no_restart=True)
             raise
+
+
+def end_now(handle: JobHandle, why: str) -> None:
+    """End a job of this program immediately."""
+    from malstrom_py.workers.ray.ray_job import OwnRayJob
+
+    if isinstance(handle._job, OwnRayJob):
+        handle._job.end_now(why)
 
 
 def _seen_to_its_end(handle: JobHandle, progress: Progress | None) -> RunResult:

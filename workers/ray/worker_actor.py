@@ -221,7 +221,7 @@ class WorkerActor:
         ``coordinator``: the address of the coordinator's end of the streams.
         """
         self._name = f"malstrom(job={setup.job} worker={worker})"
-        log_as(setup.job, f"worker={worker}")
+        log_as(setup, worker)
         try:
             self._transport = setup.wiring.end(worker, incarnation=setup.incarnation)
             token = setup.wiring.secret.token

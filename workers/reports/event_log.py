@@ -29,6 +29,7 @@ from malstrom_py.events import (
     Stop,
     WorkerLeft,
 )
+from malstrom_py.logs import log
 
 KEPT_MAX: Final = 10_000
 """How many events a log keeps."""
@@ -273,9 +274,12 @@ class EventCalls:
         """Wait for the calls, after the job has ended, for a bounded time."""
         self._thread.join(ON_EVENT_S)
         if self._thread.is_alive():
-            _LOG.warning(
+            log(
+                _LOG,
+                logging.WARNING,
                 "job %s has ended, and on_event (%s) has not taken all events within %g s",
                 *(self._job, describe_function(self._on_event), ON_EVENT_S),
+                job=self._job,
             )
 
     def _call(self) -> None:
@@ -283,13 +287,17 @@ class EventCalls:
             for event in read_events(self._ask, follow=True):
                 try:
                     self._on_event(event)
-                except Exception:
-                    _LOG.exception(
+                except Exception as error:
+                    log(
+                        _LOG,
+                        logging.ERROR,
                         "job %s: on_event (%s) raised at %s; the job continues",
                         *(self._job, describe_function(self._on_event), type(event).__name__),
+                        error=error,
+                        job=self._job,
                     )
         except MalstromError as error:
-            _LOG.warning("job %s: no more events can be read: %s", self._job, error)
+            log(_LOG, logging.WARNING, "job %s: no more events can be read: %s", self._job, error, job=self._job)
 
 
 def local_ask(log: EventLog) -> Ask:

@@ -15,7 +15,7 @@ from malstrom_py.errors import InternalError, JobEnded, MalstromError, Operation
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.workers.reports.error_transfer import outermost
-from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.reports.result import RunResult, as_html
 
 WORKERS_MAX: Final = 128
 
@@ -166,9 +166,9 @@ class SnapshotStatus:
         return f"{made}, the last one is {self.last} of {at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JobStatus:
-    """The status of a job, from `JobHandle.status`.
+    """The status of a job, from `JobHandle.status`. A notebook shows it with a table of the steps.
 
     ``state``: "running", "rescaling", "recovering" (it restarts from its last snapshot) or
     "stopping"; once it has ended "finished" (its sinks have committed), "failed" or "stopped" (without drain: nothing
@@ -196,10 +196,21 @@ class JobStatus:
     restarts: int = 0
     snapshots: SnapshotStatus | None = None
 
-    def __str__(self) -> str:
+    @property
+    def _headline(self) -> str:
         workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
         moving = "" if self.moving is None else f": {self.moving}"
-        lines = [f"job {self.job}: {self.state}, {workers} ({self.phase}{moving})", str(self.counts)]
+        return f"job {self.job}: {self.state}, {workers} ({self.phase}{moving})"
+
+    def __repr__(self) -> str:
+        return f"<JobStatus of {self._headline}>"
+
+    def _repr_html_(self) -> str:
+        """The text, and a table of the steps, for a notebook."""
+        return as_html(str(self), self.counts.steps)
+
+    def __str__(self) -> str:
+        lines = [self._headline, str(self.counts)]
         if self.snapshots is not None:
             lines.append(str(self.snapshots))
         if self.restarts:

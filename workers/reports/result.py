@@ -164,10 +164,21 @@ class RunResult:
 
     def _repr_html_(self) -> str:
         """The sums, and a table of the steps, for a notebook."""
-        head = "".join(f"<th>{heading}</th>" for heading in ("step", *_COLUMNS.values()))
-        rows = "".join(f"<tr><th>{escape(name)}</th>{_cells(counts)}</tr>" for name, counts in self.steps.items())
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-        return f"<div>{escape(str(self))}{table}</div>"
+        return as_html(str(self), self.steps)
+
+
+def as_html(text: str, steps: Mapping[str, StepCounts]) -> str:
+    """Return ``text``, line by line, above a table of ``steps``.
+
+    >>> as_html("job <docs>", {})
+    '<div>job &lt;docs&gt;</div>'
+    """
+    lines = "<br>".join(map(escape, text.splitlines()))
+    if not steps:
+        return f"<div>{lines}</div>"
+    head = "".join(f"<th>{heading}</th>" for heading in ("step", *_COLUMNS.values()))
+    rows = "".join(f"<tr><th>{escape(name)}</th>{_cells(counts)}</tr>" for name, counts in steps.items())
+    return f"<div>{lines}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
 
 
 def _cells(counts: StepCounts) -> str:

@@ -18,6 +18,7 @@ import cloudpickle
 
 from malstrom_py.builder.plan import Plan, Step
 from malstrom_py.errors.text import LIBRARIES, describe_function
+from malstrom_py.logs import log
 
 _LOG: Final = logging.getLogger("malstrom_py")
 
@@ -38,10 +39,14 @@ def warn_of_captured(plan: Plan) -> None:
     for step in plan.steps:
         found = captured(step)
         if found is not None:
-            _LOG.warning(
+            log(
+                _LOG,
+                logging.WARNING,
                 "job %s: step %r (%s) cannot be taken to other processes: %s. It runs in this one; on Ray it is an "
                 "error. Make it inside the function, or once per worker with mp.per_worker(factory)",
                 *(plan.job, step.name, step.kind, found),
+                job=plan.job,
+                step=step.name,
             )
 
 

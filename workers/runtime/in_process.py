@@ -13,6 +13,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from types import FrameType
 from typing import Any, Final, Literal, TypeVar
 
@@ -37,7 +38,7 @@ from malstrom_py.workers.reports.event_log import OnEvent
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.hot_reload import HotReload
-from malstrom_py.workers.runtime.interrupts import PlannedStop
+from malstrom_py.workers.runtime.interrupts import STOP_S, PlannedStop
 from malstrom_py.workers.runtime.job_handle import JobHandle
 from malstrom_py.workers.runtime.job_run import JobRun
 from malstrom_py.workers.runtime.job_thread import LocalJob, run_to_end
@@ -106,12 +107,16 @@ class InProcess:
         self._keeping = keeping_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
         self._restart = restart_of(restart, kept=self._keeping is not None)
 
-    def run(self, job: Job, *, control: bool = False, stop_on_sigterm: bool = False) -> RunResult:
+    def run(
+        self, job: Job, *, control: bool = False, stop_on_sigterm: bool = False, stop_timeout_s: float = STOP_S
+    ) -> RunResult:
         """Run ``job`` to its end, then commit its sinks.
 
         On an error or Ctrl-C the sinks discard uncommitted rows and the error is raised; a Ctrl-C (`KeyboardInterrupt`)
         has the counts so far as a note. ``control``: as in `start`.
         ``stop_on_sigterm``: SIGTERM stops the job as `JobHandle.stop` does; that is for the main thread of a program.
+        If that takes longer than ``stop_timeout_s``, the job is ended without drain and without a snapshot, or, where a
+        function blocks it, with the program. So does a second SIGTERM after more than a second.
 
         Raises:
             PlanError: the job is wrong, or this is called in a coroutine, whose event loop it would block: see `start`.
@@ -122,8 +127,12 @@ class InProcess:
             plan = check_job(job, "InProcess.run").plan()
             controls = CommandQueue(plan.job, kept=self._keeping is not None)
             run = self._controlled(plan, controls, progress_for(plan, self._progress))
+            stopping = None
+            if stop_on_sigterm:
+                stop = partial(controls.stop, drain=None)
+                stopping = PlannedStop(stop, abandon=controls.abandon, limit_s=stop_timeout_s)
             socket = ControlSocket(controls.job, answering(controls)) if control else None
-            with PlannedStop(lambda: controls.stop(drain=None)) if stop_on_sigterm else nullcontext():
+            with stopping or nullcontext():
                 observing = self._observers.begin(QueuedJob(controls)) if self._observers.any else None
                 return run_to_end(run, controls, socket, observing)
         except (MalstromError, KeyboardInterrupt) as error:

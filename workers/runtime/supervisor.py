@@ -17,6 +17,7 @@ from typing import Final, Generic, Literal, Protocol, TypeVar
 from malstrom_py.clock import Clock
 from malstrom_py.errors import FencedError, JobEnded, MalstromError, PlanError, ReloadError
 from malstrom_py.events import Error, Reload, Restarting
+from malstrom_py.logs import log
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.job_events import is_stop, public_text
 from malstrom_py.workers.coordinator.reloading import ReloadDue, Trial
@@ -207,7 +208,8 @@ class Supervisor(Generic[R]):
             step=trial.command.step,
         )
         failure.__cause__ = error
-        _LOG.warning("job %s: %s", self._controls.job, failure)
+        step = trial.command.step
+        log(_LOG, logging.WARNING, "job %s: %s", *(self._controls.job, failure), job=self._controls.job, step=step)
         self._controls.events.emit(Error(str(failure)))
         self._next_run(None)
         self._controls.tried(failure)
@@ -236,6 +238,7 @@ class Supervisor(Generic[R]):
         if pause_s is None:
             return False
         self._again = True
+        self._log_restart(logging.INFO, "job %s has finished and restarts in %g s: %s", pause_s, "to read what is new")
         self._controls.events.emit(Restarting("", pause_s))
         self._controls.recover(result, self.now.workers)
         try:
@@ -264,10 +267,17 @@ class Supervisor(Generic[R]):
         except JobEnded as ended:
             ended.add_note(f"the job failed while it was being stopped: {why}")
             raise ended from error
-        _LOG.warning("job %s failed and restarts from its last snapshot in %g s: %s", self._controls.job, pause_s, why)
+        self._log_restart(
+            logging.WARNING, "job %s failed and restarts from its last snapshot in %g s: %s", pause_s, why
+        )
         self._controls.events.emit(Restarting(public_text(error), pause_s))
         self._controls.recover(run.result(), run.workers)
         wait_out(pause_s, self._controls, self._clock)
+
+    def _log_restart(self, level: int, message: str, pause_s: float, why: object) -> None:
+        job, number = self._controls.job, self.restarts + 1
+        ending = f"{message} (restart %d)"
+        log(_LOG, level, ending, *(job, pause_s, why, number), job=job, why=str(why), pause_s=pause_s, restart=number)
 
 
 def wait_out(pause_s: float, controls: CommandQueue, clock: Clock) -> None:

@@ -71,7 +71,7 @@ def test_the_command_prints_the_events_so_far_or_follows_them(tmp_path: Path) ->
     ended = threading.Timer(1.0, handle.stop)
     ended.start()
     followed = malstrom(tmp_path, "events", "docs-events-command", "--json", "--follow")
-    stopping.join(60)
+    ended.join(60)
     lines = [json.loads(line) for line in followed.stdout.splitlines()]
     assert (lines[0], lines[-1]) == ({"type": "WorkerJoined", "worker": 0}, {"type": "Ended", "how": "finished"})
     assert {"type": "Stop", "cause": "manual", "worker": 1} in lines

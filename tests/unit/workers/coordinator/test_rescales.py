@@ -30,7 +30,7 @@ class Requests:
             parts=parts,
             pacing=Pacing.fixed(2),
         )
-        self.rescales = RescaleRequests(self.machine)
+        self.rescales = RescaleRequests(self.machine, "rescaled")
         self.reports: list[tuple[str, RescaleReport]] = []
         self.errors: list[tuple[str, MalstromError]] = []
         self.joins = True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from malstrom_py.errors import InternalError, JobEnded, MalstromError, OperatorError
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, Moving, SnapshotStatus
-from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.reports.result import RunResult, StepCounts
 
 COUNTS = RunResult("a", {}, 1.0)
 STOPPED = JobEnded("job 'a' was stopped", job="a", how="stopped")
@@ -80,3 +82,17 @@ def test_a_status_says_how_it_stands_with_snapshots_and_restarts() -> None:
     status = JobStatus("a", "running", 1, "steady", COUNTS, None, restarts=2, snapshots=SnapshotStatus(None, None, 1))
     assert str(status).splitlines()[2:] == ["1 snapshot, none to resume from yet", "2 restarts from a snapshot"]
     assert "snapshot" not in str(JobStatus("a", "running", 1, "steady", COUNTS, None))
+
+
+def test_a_status_is_short_for_a_prompt_and_a_table_for_a_notebook() -> None:
+    counts = RunResult("flights", {"<in>": StepCounts("source", 3_000, {"out": 3_000})}, 2.0)
+    status = JobStatus("flights", "running", 2, "steady", counts, "it failed: <b>", restarts=1)
+    assert repr(status) == "<JobStatus of job flights: running, 2 workers (steady)>"
+    shown = cast(Any, status)._repr_html_()
+    assert "job flights: running, 2 workers (steady)<br>job flights: 3,000 read" in shown
+    assert "<tr><th>&lt;in&gt;</th><td>source</td><td>3,000</td>" in shown
+    assert "error: it failed: &lt;b&gt;" in shown
+    assert (
+        "<table>"
+        not in cast(Any, JobStatus("new", "running", 0, "opening", RunResult("new", {}, 0.0), None))._repr_html_()
+    )

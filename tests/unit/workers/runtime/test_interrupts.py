@@ -293,3 +293,62 @@ def test_a_sigterm_in_the_middle_of_a_run_stops_it_as_a_handle_does(kept: bool, 
     assert (raised.value.how, raised.value.snapshot) == ("stopped", last)
     assert out.items == list(range(len(out.items)))
     assert len(out.items) > 1_000
+
+
+class Ended(Exception):
+    """What `end_process` raises here instead of ending the process of the tests."""
+
+
+@pytest.fixture
+def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which only the test changes. The end of the process is raised."""
+    now = [10.0]
+    monkeypatch.setattr(SystemClock, "monotonic_s", lambda self: now[0])
+
+    def end_process(code: int, line: str) -> None:
+        raise Ended(code, line)
+
+    monkeypatch.setattr(interrupts_module, "end_process", end_process)
+    return now
+
+
+def test_a_second_sigterm_ends_the_process_unless_it_is_the_same_one(ours: None, now_s: list[float]) -> None:
+    came = threading.Event()
+    with PlannedStop(came.set):
+        terminate()
+        now_s[0] += 1.0
+        terminate()
+        assert came.wait(60)
+        now_s[0] += 0.5
+        with pytest.raises(Ended) as raised:
+            terminate()
+    assert raised.value.args[0] == 143
+    assert raised.value.args[1].startswith("terminated: a second SIGTERM")
+
+
+def test_a_stop_past_its_limit_is_abandoned_and_then_the_process_ends(
+    ours: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupts_module, "LAST_S", 0.0)
+    ended, abandoned, codes = threading.Event(), list[str](), list[int]()
+
+    def end_process(code: int, line: str) -> None:
+        codes.append(code)
+        ended.set()
+
+    monkeypatch.setattr(interrupts_module, "end_process", end_process)
+    blocked = threading.Event()
+    with PlannedStop(blocked.wait, abandon=abandoned.append, limit_s=0.0):
+        terminate()
+        assert ended.wait(60)
+    blocked.set()
+    assert codes == [1]
+    assert abandoned == ["the stop that SIGTERM began has not ended within 0 s"]
+
+
+@pytest.mark.parametrize("limit_s", [-1, True, "2", float("nan")])
+def test_a_limit_that_is_none_is_refused(limit_s: float) -> None:
+    job = mp.Job("limited")
+    job.source("in", sources.Memory([1])).sink("out", sinks.Memory())
+    with pytest.raises(mp.PlanError, match="stop_timeout_s must be a number of seconds"):
+        mp.InProcess().run(job, stop_on_sigterm=True, stop_timeout_s=limit_s)
