@@ -1,0 +1,107 @@
+"""Jobs that run until a test stops them, and requests to the servers that show them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.clock import SystemClock
+
+PATIENCE_S = 60.0
+TOKEN = "a-token"
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(is_so: Callable[[], object], what: str) -> None:
+    """Wait until ``is_so()``."""
+    clock = SystemClock()
+    until_s = clock.monotonic_s() + PATIENCE_S
+    while not is_so():
+        assert clock.monotonic_s() < until_s, f"not within {PATIENCE_S:g} s: {what}"
+        clock.sleep_s(0.05)
+
+
+def a_job(name: str, *, rows_per_s: float = 20_000.0) -> mp.Job:
+    """Return a job that does not end by itself, of about so many rows per second and part, with one heavy key."""
+
+    def numbers(part: str, start: Any) -> Iterator[int]:
+        clock = SystemClock()
+        for number in count(start or 0):
+            if number % 200 == 0:
+                clock.sleep_s(200 / rows_per_s)
+            yield number
+
+    job = mp.Job(name)
+    timed = job.source("numbers", sources.Generator(numbers, parts=4)).assign_timestamps("at", int, unit="ms")
+    on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(1000))
+    odd = on_time.filter("odd", lambda n: n % 2)
+    keyed = odd.key_by("key", lambda n: 7 if n % 3 else n % 500)
+    keyed.count("seen").sink("out", sinks.Callable(lambda rows: None, batch=True))
+    return job
+
+
+class Server:
+    """The dashboard at ``port``, as a client sees it."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def get(self, path: str, token: str | None = TOKEN) -> Any:
+        """Return the JSON at ``path``."""
+        return self._answer(urllib.request.Request(self._at(path), headers=self._headers(token)))
+
+    def post(self, path: str, body: object, token: str | None = TOKEN) -> Any:
+        """Post ``body``, and return the JSON of the answer."""
+        data = json.dumps(body).encode()
+        return self._answer(urllib.request.Request(self._at(path), data, self._headers(token), method="POST"))
+
+    def status(self, path: str, **how: Any) -> int:
+        """Return the status of the answer to a request that is refused."""
+        try:
+            self.post(path, how.pop("body"), **how) if "body" in how else self.get(path, **how)
+        except urllib.error.HTTPError as error:
+            return error.code
+        return 200
+
+    def view(self, job: str) -> Any:
+        """Return what the page of ``job`` shows."""
+        return self.get(f"/api/jobs/{job}")["view"]
+
+    def _at(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    @staticmethod
+    def _headers(token: str | None) -> dict[str, str]:
+        return {} if token is None else {"X-Malstrom-Token": token}
+
+    @staticmethod
+    def _answer(request: urllib.request.Request) -> Any:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            return json.load(answer)
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server(free_port())
+
+
+@pytest.fixture
+def shown(server: Server, tmp_path: Path) -> mp.Dashboard:
+    """The options of the dashboard that ``server`` talks to."""
+    return mp.Dashboard(port=server.port, token=TOKEN, history=tmp_path / "history")

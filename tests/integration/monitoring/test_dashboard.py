@@ -1,0 +1,223 @@
+"""The server of the dashboard: who may see what, what it shows, and what stays when a job has ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.workers.monitoring.dashboard import DashboardServer
+from malstrom_py.workers.monitoring.history import Recording, pages_in
+from tests.integration.monitoring.conftest import PATIENCE_S, TOKEN, Server, a_job, free_port, until
+
+
+def test_the_page_shows_the_figures_of_the_job(server: Server, shown: mp.Dashboard, tmp_path: Path) -> None:
+    runtime = mp.InProcess(2, dashboard=shown, snapshots=mp.Snapshots(tmp_path / "kept", interval_s=0.5))
+    handle = runtime.start(a_job("docs-dashboard"))
+    until(lambda: server.view("docs-dashboard")["totals"]["written"], "it writes")
+    until(lambda: server.view("docs-dashboard")["snapshots"]["made"], "it makes a snapshot")
+    view = server.view("docs-dashboard")
+    assert (view["job"], view["can_command"], len(view["workers"])) == ("docs-dashboard", True, 2)
+    assert [step["step"] for step in view["steps"]] == ["numbers", "at", "epochs", "odd", "key", "seen", "out"]
+    exchange = next(edge for edge in view["edges"] if edge["exchange"])
+    assert (exchange["source"], exchange["target"]) == ("key", "seen")
+    assert exchange["waiting"] is not None
+    assert view["watermark"] is not None
+    until(lambda: server.view("docs-dashboard")["heavy_keys"], "keys are sampled")
+    assert server.view("docs-dashboard")["heavy_keys"][0]["key"] == "7"
+    handle.stop(timeout_s=PATIENCE_S)
+
+
+def test_commands_of_the_page_reach_the_job(server: Server, shown: mp.Dashboard, tmp_path: Path) -> None:
+    handle = mp.InProcess(2, dashboard=shown, snapshots=mp.Snapshots(tmp_path / "kept", interval_s=None)).start(
+        a_job("docs-commands")
+    )
+    answer = server.post("/api/jobs/docs-commands/rescale", {"workers": 3})
+    assert answer == {"ok": True, "text": "the job begins to rescale to 3 workers"}
+    until(lambda: len(server.view("docs-commands")["workers"]) == 3, "it has three workers")
+    assert server.post("/api/jobs/docs-commands/snapshot", {})["text"].endswith("is complete")
+    kinds = [event["kind"] for event in server.get("/api/jobs/docs-commands")["events"]]
+    until(lambda: "RescaleEnded" in kinds or server.get("/api/jobs/docs-commands"), "there are events")
+    assert server.status("/api/jobs/docs-commands/rescale", body={"workers": 0}) == 409
+    assert server.status("/api/jobs/docs-commands/rescale", body={"workers": "many"}) == 409
+    assert server.status("/api/jobs/docs-commands/stop", body={"drain": "maybe"}) == 409
+    assert server.status("/api/jobs/docs-commands/explode", body={}) == 404
+    assert server.status("/api/jobs/other/stop", body={}) == 404
+    assert server.status("/api/jobs/docs-commands/stop", body=[1]) == 400
+    assert handle.status().workers == 3
+    assert server.post("/api/jobs/docs-commands/stop", {"drain": True})["ok"]
+    assert handle.wait(timeout_s=PATIENCE_S).written > 0
+
+
+def test_without_the_token_nothing_is_shown_or_done(server: Server, shown: mp.Dashboard) -> None:
+    handle = mp.InProcess(dashboard=shown).start(a_job("docs-token"))
+    for path in ("/api/jobs", "/api/jobs/docs-token", "/api/jobs/docs-token/stream"):
+        assert server.status(path, token=None) == 401
+        assert server.status(path, token="another") == 401
+        assert server.status(f"{path}?token=another", token=None) == 401
+        assert server.status(f"{path}?token=a-töken".replace("ö", "%C3%B6"), token=None) == 401
+    assert server.get(f"/api/jobs?token={TOKEN}", token=None)["jobs"][0]["job"] == "docs-token"
+    # A page of another site can make a browser post to an address, but not with a header of its own.
+    assert server.status(f"/api/jobs/docs-token/stop?token={TOKEN}", body={}, token=None) == 401
+    assert handle.status().state == "running"
+    handle.stop(timeout_s=PATIENCE_S)
+
+
+def test_answers_forbid_scripts_and_frames_of_others(server: Server, shown: mp.Dashboard) -> None:
+    handle = mp.InProcess(dashboard=shown).start(a_job("docs-headers"))
+    for path in ("/", "/jobs/docs-headers"):
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=PATIENCE_S) as answer:
+            assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
+            assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+            assert answer.headers["Referrer-Policy"] == "no-referrer"
+            page = answer.read().decode()
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "https://" not in page
+    for path in ("/static/../dashboard.py", "/static/%2e%2e/dashboard.py"):
+        assert server.status(path) == 404
+    handle.stop(timeout_s=PATIENCE_S)
+
+
+def _messages(server: Server, path: str) -> list[tuple[str, Any]]:
+    """Read a stream to its end."""
+    found: list[tuple[str, Any]] = []
+    with closing(HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)) as connection:
+        connection.request("GET", path, headers={"X-Malstrom-Token": TOKEN})
+        for message in connection.getresponse().read().decode().split("\n\n"):
+            kind, _, data = message.partition("\n")
+            if kind.startswith("event: "):
+                found.append((kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return found
+
+
+def test_an_open_page_gets_the_last_figures_of_a_job_and_its_end(server: Server, shown: mp.Dashboard) -> None:
+    job, out = mp.Job("docs-last"), sinks.Memory()
+    job.source("in", sources.Memory(range(200))).map("wait", _slowly).sink("out", out)
+    handle = mp.InProcess(dashboard=shown).start(job)
+    messages = _messages(server, "/api/jobs/docs-last/stream")
+    assert len(handle.wait(timeout_s=PATIENCE_S).steps) == 3
+    views = [data for kind, data in messages if kind == "view"]
+    assert views[0]["state"] == "running"
+    assert (views[-1]["state"], views[-1]["can_command"]) == ("finished", False)
+    assert views[-1]["totals"]["written"] == len(out.items) == 200
+    seen = [event for kind, data in messages if kind == "events" for event in data]
+    assert [event["number"] for event in seen] == list(range(1, len(seen) + 1)), "each event once, in order"
+    assert (seen[0]["kind"], seen[-1]["kind"]) == ("WorkerJoined", "Ended")
+    assert messages[-1][0] == "gone"
+
+
+def _slowly(number: int) -> int:
+    from malstrom_py.clock import SystemClock
+
+    SystemClock().sleep_s(0.01)
+    return number
+
+
+def test_a_failed_job_says_why_with_step_and_line_but_no_value(server: Server, shown: mp.Dashboard) -> None:
+    job = mp.Job("docs-fails")
+    job.source("in", sources.Memory(["secret"])).map("parse", int).sink("out", sinks.Memory())
+    with pytest.raises(mp.OperatorError):
+        mp.InProcess(dashboard=shown).run(job)
+    assert shown.folder is not None
+    (page,) = pages_in(shown.folder)
+    assert page.view["state"] == "failed"
+    assert "step 'parse'" in page.view["error"]
+    assert "secret" not in json.dumps([page.view, page.events])
+
+
+def test_pages_of_ended_jobs_stay_readable(server: Server, shown: mp.Dashboard, tmp_path: Path) -> None:
+    for name in ("docs-first", "docs-second"):
+        job = mp.Job(name)
+        job.source("in", sources.Memory(range(10))).sink("out", sinks.Memory())
+        mp.InProcess(dashboard=shown).run(job)
+    history = DashboardServer(mp.Dashboard(port=server.port, token=TOKEN, history=shown.history))
+    try:
+        listed = server.get("/api/jobs")["jobs"]
+        assert [line["is_history"] for line in listed] == [True, True]
+        assert {line["job"].rsplit("-", 2)[0] for line in listed} == {"docs-first", "docs-second"}
+        page = server.get(f"/api/jobs/{listed[0]['job']}")
+        assert (page["view"]["state"], page["view"]["totals"]["written"]) == ("finished", 10)
+        assert page["events"][-1]["kind"] == "Ended"
+        assert server.status(f"/api/jobs/{listed[0]['job']}/stop", body={}) == 404
+        assert server.status("/api/jobs/..%2F..%2Fetc%2Fpasswd") == 404
+    finally:
+        history.close()
+
+
+def test_damaged_files_of_a_history_are_passed_over(tmp_path: Path) -> None:
+    recording = Recording(tmp_path, "docs")
+    recording.events([{"number": 1}])
+    recording.view({"state": "running"}, last=True)
+    with next(tmp_path.glob("*.events.jsonl")).open("a") as file:
+        file.write('{"number": 2, "te')
+    (tmp_path / "docs-20260101T000000-abcd.view.json").write_text("{")
+    (tmp_path / "notes.view.json").write_text("{}")
+    (page,) = pages_in(tmp_path)
+    assert page.view["state"] == "gone", "its process ended without a last word"
+    assert page.events == [{"number": 1}]
+
+
+def test_two_jobs_of_a_program_share_a_server(server: Server, shown: mp.Dashboard) -> None:
+    runtime = mp.InProcess(dashboard=shown)
+    first, second = runtime.start(a_job("docs-one")), runtime.start(a_job("docs-two"))
+    running = [line["job"] for line in server.get("/api/jobs")["jobs"] if not line["is_history"]]
+    assert running == ["docs-one", "docs-two"]
+    first.stop(timeout_s=PATIENCE_S)
+    assert server.view("docs-two")["state"] == "running"
+    second.stop(timeout_s=PATIENCE_S)
+
+
+def test_an_address_that_is_taken_is_refused_before_the_job_begins(server: Server, shown: mp.Dashboard) -> None:
+    handle = mp.InProcess(dashboard=shown).start(a_job("docs-taken"))
+    with pytest.raises(mp.PlanError, match=rf"cannot listen at 127\.0\.0\.1:{server.port}"):
+        mp.InProcess(dashboard=mp.Dashboard(port=server.port)).start(a_job("docs-refused"))
+    with pytest.raises(mp.PlanError, match="metrics cannot be served at"):
+        mp.InProcess(metrics=mp.Metrics(port=server.port)).start(a_job("docs-refused"))
+    handle.stop(timeout_s=PATIENCE_S)
+    free = mp.InProcess().start(a_job("docs-refused"))
+    free.stop(timeout_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "package"),
+    [
+        ("uvicorn", {"dashboard": True}, "starlette"),
+        ("prometheus_client", {"metrics": mp.Metrics(port=0)}, "prometheus-client"),
+    ],
+)
+def test_a_missing_package_is_named_before_the_job_begins(
+    module: str, options: dict[str, Any], package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(mp.PlanError, match=f"pip install .*{package}"):
+        mp.InProcess(**options)
+
+
+def test_the_token_is_in_no_text_of_the_options(shown: mp.Dashboard) -> None:
+    assert TOKEN not in repr(shown)
+    with pytest.raises(mp.PlanError, match="token must be a text of ASCII characters"):
+        mp.Dashboard(token="tökèn")
+    with pytest.raises(mp.PlanError, match="history must be a folder"):
+        mp.Dashboard(history=3)  # type: ignore[arg-type]
+
+
+def test_metrics_of_two_jobs_come_from_one_address() -> None:
+    port = free_port()
+    runtime = mp.InProcess(metrics=mp.Metrics(port=port))
+    first, second = runtime.start(a_job("docs-one")), runtime.start(a_job("docs-two"))
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
+        text = answer.read().decode()
+    for job in ("docs-one", "docs-two"):
+        assert f'malstrom_job_workers{{malstrom_job="{job}"}} 1.0' in text
+    first.stop(timeout_s=PATIENCE_S)
+    second.stop(timeout_s=PATIENCE_S)
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S)

@@ -1,0 +1,164 @@
+"""Metrics of a run: sums over workers, and rates that do not depend on who asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.builder.plan import Plan
+from malstrom_py.metrics import HeavyKey, JobMetrics, PartMetrics
+from malstrom_py.testing import VirtualClock
+from malstrom_py.workers.coordinator.metering import Metering
+from malstrom_py.workers.reports.event_log import MoveTotals
+from malstrom_py.workers.reports.figures import WorkerFigures
+from malstrom_py.workers.reports.job_status import JobStatus, Moving, SnapshotStatus
+from malstrom_py.workers.reports.result import RunResult, StepCounts, merged_counts
+
+
+def a_plan() -> Plan:
+    job = mp.Job("docs")
+    timed = job.source("in", sources.Memory([1])).assign_timestamps("at", lambda n: n, unit="s")
+    on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(0))
+    on_time.key_by("key", lambda n: n).count("n").sink("out", sinks.Memory())
+    return job.plan()
+
+
+class Run:
+    """A run whose figures a test sets."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.plan = a_plan()
+        self.metering = Metering(self.plan, self.clock)
+        self.rows = {0: 0, 1: 0}
+        self.busy_s = {0: 0.0, 1: 0.0}
+        self.epoch: int | None = None
+        self.status = JobStatus("docs", "running", 2, "steady", RunResult("docs", {}, 0.0), None)
+        self.totals = MoveTotals()
+
+    def counts(self) -> dict[int, dict[str, StepCounts]]:
+        return {
+            worker: {
+                step.name: StepCounts(
+                    step.kind,
+                    rows,
+                    {port.name: rows for port in step.ports},
+                    keys=3 if step.kind == "count" else None,
+                    epoch=self.epoch,
+                    busy_s=self.busy_s[worker],
+                    sent_bytes=10 * rows if step.kind == "key_by" else 0,
+                    waiting_s=self.busy_s[worker] / 2 if step.kind == "key_by" else 0.0,
+                )
+                for step in self.plan.steps
+            }
+            for worker, rows in self.rows.items()
+        }
+
+    def figures(self) -> dict[int, WorkerFigures]:
+        part = PartMetrics("in", "0", 0, watermark=self.epoch)
+        return {
+            worker: WorkerFigures(
+                host="here",
+                cpu_s=self.busy_s[worker],
+                busy_s=self.busy_s[worker],
+                backlog={"key": 4},
+                state_bytes={"n": 100},
+                parts=[part] if worker == 0 else [],
+                heavy_keys=[HeavyKey("key", "7", 0.1 * (worker + 1), worker)],
+            )
+            for worker in self.rows
+        }
+
+    def sample(self) -> None:
+        by_worker = self.counts()
+        self.metering.sample(merged_counts(list(by_worker.values())), by_worker, self.figures())
+
+    def metrics(self, **changes: Any) -> JobMetrics:
+        by_worker = self.counts()
+        result = RunResult("docs", merged_counts(list(by_worker.values())), self.clock.monotonic_s())
+        given: dict[str, Any] = {"members": (0, 1), "table": (0, 0, 1), "status": self.status, "totals": self.totals}
+        return self.metering.metrics(result, by_worker, self.figures(), **(given | changes))
+
+
+def test_counts_and_figures_of_workers_are_summed() -> None:
+    run = Run()
+    run.rows = {0: 30, 1: 10}
+    metrics = run.metrics()
+    assert (metrics.read, metrics.written) == (40, 40)
+    assert metrics.steps["n"].keys == 6
+    assert metrics.steps["n"].state_bytes == 200
+    assert metrics.exchanges["key"].backlog == 8
+    assert metrics.exchanges["key"].bytes == 400
+    assert [(worker.worker, worker.slots, worker.keys) for worker in metrics.workers] == [(0, 2, 3), (1, 1, 3)]
+    assert [(key.worker, key.share) for key in metrics.heavy_keys] == [(1, 0.2), (0, 0.1)]
+
+
+def test_rates_are_over_the_last_seconds_whoever_asks() -> None:
+    run = Run()
+    for second in range(1, 21):
+        run.clock.advance(1.0)
+        per_s = 100 if second <= 10 else 10
+        run.rows[0] += per_s
+        run.busy_s[0] += 0.5
+        run.sample()
+        run.metrics()
+    run.clock.advance(1.0)
+    run.rows[0] += 10
+    run.busy_s[0] += 0.5
+    metrics = run.metrics()
+    assert metrics.steps["in"].in_per_s == pytest.approx(10.0)
+    assert metrics.steps["in"].busy == pytest.approx(0.5)
+    assert metrics.exchanges["key"].waiting == pytest.approx(0.125), "a share of the time of two workers"
+    assert metrics.workers[0].cpu == pytest.approx(0.5)
+    assert metrics.workers[1].busy == 0.0
+    assert metrics == run.metrics()
+
+
+def test_the_first_second_has_rates_since_the_start() -> None:
+    run = Run()
+    run.clock.advance(0.25)
+    run.rows[0] = 50
+    assert run.metrics().steps["in"].in_per_s == pytest.approx(200.0)
+
+
+def test_a_job_without_work_has_no_rate_of_long_ago() -> None:
+    run = Run()
+    run.clock.advance(1.0)
+    run.rows[0] = 1_000_000
+    run.sample()
+    run.clock.advance(3600.0)
+    assert run.metrics().steps["in"].in_per_s == 0.0
+
+
+def test_event_time_is_seconds_since_1970_and_its_lag_is_from_now() -> None:
+    run = Run()
+    run.epoch = int(run.clock.now_s()) - 5
+    run.clock.advance(10.0)
+    metrics = run.metrics()
+    assert metrics.steps["epochs"].watermark == run.epoch
+    assert metrics.steps["epochs"].lag_s == pytest.approx(15.0, abs=1.0)
+    assert metrics.steps["in"].watermark is None, "the source is not timed"
+    assert metrics.parts[0].lag_s == pytest.approx(15.0, abs=1.0)
+    run.epoch = mp.MAX_EPOCH
+    assert run.metrics().steps["epochs"].watermark is None, "the end is no time"
+
+
+def test_snapshots_and_moves_are_there_where_the_job_has_them() -> None:
+    run = Run()
+    assert (run.metrics().snapshots, run.metrics().moving) == (None, None)
+    run.status = JobStatus(
+        *("docs", "rescaling", 2, "moving", RunResult("docs", {}, 0.0), None),
+        moving=Moving(2, slots=16, of_slots=512, keys=3, bytes=4),
+        restarts=1,
+        snapshots=SnapshotStatus("id", 5.0, 3, bytes=100, duration_s=0.5, pause_s=0.1),
+    )
+    run.totals = MoveTotals(rescales=2, slots=512, keys=7, bytes=8, duration_s=1.5)
+    metrics = run.metrics()
+    assert metrics.snapshots is not None
+    assert (metrics.snapshots.made, metrics.snapshots.bytes, metrics.snapshots.pause_s) == (3, 100, 0.1)
+    assert metrics.moving is not None
+    assert (metrics.moving.slots, metrics.moving.of_slots) == (16, 512)
+    assert (metrics.restarts, metrics.rescales, metrics.moved_keys, metrics.rescale_s) == (1, 2, 7, 1.5)
