@@ -11,7 +11,7 @@ import { makeHeavy, makeParts, makeProblems, makeWorkers } from "./tables.js";
 import { rescalesAndRestarts, Timeline } from "./timeline.js";
 
 /** States in which nothing changes any more. */
-const ended = new Set(["finished", "failed", "stopped"]);
+const ended = new Set(["finished", "failed", "stopped", "gone"]);
 const lostAfter_s = 5;
 const keptEvents = 2000;
 
@@ -60,7 +60,7 @@ function showJob(job) {
     onEvents(added, isFirst) {
       if (isFirst) {
         events = [];
-        timeline.clear();
+        if (!timeline.continues(added)) timeline.clear();
       }
       events = [...events, ...added].slice(-keptEvents);
       timeline.add(added);
@@ -72,8 +72,10 @@ function showJob(job) {
       renderAges();
     },
     onRefused(status) {
-      if (status === 401) showUnauthorized();
+      // With figures on the page, another process has taken the address: the figures stay.
+      if (!view && status === 401) showUnauthorized();
       else if (!view) showPage("missing");
+      return status === 401;
     },
   });
   setInterval(renderAges, 1000);
@@ -86,8 +88,8 @@ function showJob(job) {
     workers(view);
     parts(view);
     heavy(view);
-    if (!ended.has(view.state)) rates.add(view.at, view.totals);
-    else rates.end(view);
+    if (ended.has(view.state)) rates.end(view);
+    else rates.add(view.at, view.totals);
     renderEvents();
     renderAges();
     details.update(view);
@@ -95,13 +97,14 @@ function showJob(job) {
 
   function renderEvents() {
     problems(view, events);
-    timeline.place(view.at - view.duration_s, view.at);
+    if (view.at) timeline.place(view.at - view.duration_s, view.at);
   }
 
   /** What changes with time alone: the age of the figures. */
   function renderAges() {
-    const figuresAge = view && view.age_s + (performance.now() - seenAt) / 1000;
-    const lost = view ? !ended.has(view.state) && figuresAge > (isLost ? 2 : lostAfter_s) : isLost;
+    const isGone = view?.state === "gone";
+    const figuresAge = isGone ? Date.now() / 1000 - view.at : view && view.age_s + (performance.now() - seenAt) / 1000;
+    const lost = view ? isGone || (!ended.has(view.state) && figuresAge > (isLost ? 2 : lostAfter_s)) : isLost;
     document.body.classList.toggle("is-lost", lost);
     setShown("lost", lost);
     if (!lost) return;

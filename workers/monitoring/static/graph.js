@@ -49,7 +49,8 @@ export class Graph {
     for (const edge of drawn) layout.setEdge(edge.source, edge.target, { ...labelSize[direction], labelpos: "c" }, edge.port);
     dagre.layout(layout);
 
-    this.size = { width: layout.graph().width || nodeSize.width, height: layout.graph().height || nodeSize.height };
+    const { width, height } = view.steps.length ? layout.graph() : nodeSize; // no steps are known yet
+    this.size = { width, height };
     this.svg = makeSvg("svg", { viewBox: `0 0 ${this.size.width} ${this.size.height}`, role: "group", "aria-label": "Graph of the steps" });
     this.nodes = new Map();
     this.edges = new Map();
@@ -61,7 +62,7 @@ export class Graph {
     }
     for (const step of view.steps) this.nodes.set(step.step, this.makeNode(step, layout.node(step.step), nodes));
     this.svg.append(lines, labels, nodes);
-    this.box.replaceChildren(this.svg);
+    this.box.replaceChildren(view.steps.length ? this.svg : make("p", { class: "empty", text: "The steps appear once the job has started." }));
     this.width = null;
     this.scale();
     this.box.scrollTop = layout.node(view.steps[0]?.step)?.y * this.shownScale - this.box.clientHeight / 2 || 0;
@@ -133,7 +134,7 @@ export class Graph {
     return (step) => {
       setAttribute(node, "data-rows-in", step.rows_in);
       setAttribute(node, "data-rows-out", step.rows_out);
-      setText(rows, rate(step.kind === "source" ? step.out_per_s : step.in_per_s));
+      setText(rows, rate(step.kind === "source" ? step.in_per_s || step.out_per_s : step.in_per_s));
       setAttribute(busyBar, "width", ((width - 64) * Math.min(1, Math.max(0, step.busy || 0))).toFixed(1));
       busyBar.classList.toggle("hot", step.busy >= 0.8);
       setText(busyText, percent(step.busy));

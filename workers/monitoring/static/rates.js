@@ -58,7 +58,7 @@ export class Rates {
 
   add(at, totals) {
     const [times, read, written] = this.data;
-    if (times.length && at <= times.at(-1)) return;
+    if (!at || at <= times.at(-1)) return; // 0: nothing is known yet
     times.push(at);
     read.push(totals.read_per_s);
     written.push(totals.written_per_s);
