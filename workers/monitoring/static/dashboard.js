@@ -12,6 +12,8 @@ import { rescalesAndRestarts, Timeline } from "./timeline.js";
 
 /** States in which nothing changes any more. */
 const ended = new Set(["finished", "failed", "stopped", "gone"]);
+/** Those in which it is known that nothing flows. */
+const atRest = new Set(["finished", "failed", "stopped"]);
 const lostAfter_s = 5;
 const keptEvents = 2000;
 
@@ -50,7 +52,7 @@ function showJob(job) {
 
   follow(job, {
     onView(newView) {
-      view = newView;
+      view = atRest.has(newView.state) ? stilled(newView) : newView;
       seenAt = performance.now();
       isLost = false;
       if (document.body.dataset.page !== "job") showPage("job");
@@ -116,6 +118,14 @@ function showJob(job) {
     graph.select(step);
     details.open(step, view);
   }
+}
+
+/** The view of a job that has ended, without the rates of its last second. */
+function stilled(view) {
+  const rates = new Set(["read_per_s", "written_per_s", "in_per_s", "out_per_s", "per_s", "bytes_per_s", "busy", "waiting", "backlog", "cpu"]);
+  const still = (item) => Object.fromEntries(Object.entries(item).map(([name, value]) => [name, rates.has(name) && value ? 0 : value]));
+  const [steps, edges, workers] = [view.steps, view.edges, view.workers].map((items) => items.map(still));
+  return { ...view, totals: still(view.totals), steps, edges, workers };
 }
 
 function renderHeader(view) {

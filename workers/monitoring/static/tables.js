@@ -61,7 +61,7 @@ export function makeParts() {
     const lag = make("span"), idle = make("span", { class: "badge small-badge", text: "idle" });
     cells[2].append(idle, lag);
     return (part) => {
-      name(part.part || part.source, [part.part && part.source, `worker ${part.worker}`, part.position].filter(Boolean).join(" · "));
+      name(/^\d+$/.test(part.part) ? `part ${part.part}` : part.part || part.source, [part.part && part.source, `worker ${part.worker}`, part.position].filter(Boolean).join(" · "));
       setText(cells[1], eventTime(part.watermark));
       setText(lag, duration(part.lag_s));
       setShown(idle, Boolean(part.idle));
