@@ -33,7 +33,11 @@ export function setUpCommands(job, latestView, onUnauthorized) {
     });
     dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
     dialog.querySelector("[data-closes]").addEventListener("click", () => dialog.close());
-    dialog.querySelector("form").addEventListener("submit", ({ target: form }) => send(form, button));
+    dialog.querySelector("form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      dialog.close();
+      send(event.target, button);
+    });
   }
 
   async function send(form, button) {
@@ -43,7 +47,7 @@ export function setUpCommands(job, latestView, onUnauthorized) {
       toast(answer.text || "Done.");
     } catch (error) {
       if (error.status === 401) onUnauthorized();
-      else toast(`${error.message[0].toUpperCase()}${error.message.slice(1)}`, "bad");
+      else toast(error.message, "bad");
     }
     button.disabled = false;
   }

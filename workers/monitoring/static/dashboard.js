@@ -10,7 +10,10 @@ import { follow, homeAddress, jobOfAddress } from "./server.js";
 import { makeHeavy, makeParts, makeProblems, makeWorkers } from "./tables.js";
 import { rescalesAndRestarts, Timeline } from "./timeline.js";
 
-const ended = new Set(["finished", "failed", "stopped"]);
+/** States in which nothing changes any more. */
+const ended = new Set(["finished", "failed", "stopped", "gone"]);
+/** Those in which it is known that nothing flows. */
+const atRest = new Set(["finished", "failed", "stopped"]);
 const lostAfter_s = 5;
 const keptEvents = 2000;
 
@@ -49,7 +52,7 @@ function showJob(job) {
 
   follow(job, {
     onView(newView) {
-      view = newView;
+      view = atRest.has(newView.state) ? stilled(newView) : newView;
       seenAt = performance.now();
       isLost = false;
       if (document.body.dataset.page !== "job") showPage("job");
@@ -59,7 +62,7 @@ function showJob(job) {
     onEvents(added, isFirst) {
       if (isFirst) {
         events = [];
-        timeline.clear();
+        if (!timeline.continues(added)) timeline.clear();
       }
       events = [...events, ...added].slice(-keptEvents);
       timeline.add(added);
@@ -71,8 +74,10 @@ function showJob(job) {
       renderAges();
     },
     onRefused(status) {
-      if (status === 401) showUnauthorized();
+      // With figures on the page, another process has taken the address: the figures stay.
+      if (!view && status === 401) showUnauthorized();
       else if (!view) showPage("missing");
+      return status === 401;
     },
   });
   setInterval(renderAges, 1000);
@@ -85,7 +90,8 @@ function showJob(job) {
     workers(view);
     parts(view);
     heavy(view);
-    if (!ended.has(view.state)) rates.add(view.at, view.totals);
+    if (ended.has(view.state)) rates.end(view);
+    else rates.add(view.at, view.totals);
     renderEvents();
     renderAges();
     details.update(view);
@@ -93,13 +99,14 @@ function showJob(job) {
 
   function renderEvents() {
     problems(view, events);
-    timeline.place(view.at - view.duration_s, view.at);
+    if (view.at) timeline.place(view.at - view.duration_s, view.at);
   }
 
   /** What changes with time alone: the age of the figures. */
   function renderAges() {
-    const figuresAge = view && view.age_s + (performance.now() - seenAt) / 1000;
-    const lost = view ? !ended.has(view.state) && (isLost || figuresAge > lostAfter_s) : isLost;
+    const isGone = view?.state === "gone";
+    const figuresAge = isGone ? Date.now() / 1000 - view.at : view && view.age_s + (performance.now() - seenAt) / 1000;
+    const lost = view ? isGone || (!ended.has(view.state) && figuresAge > (isLost ? 2 : lostAfter_s)) : isLost;
     document.body.classList.toggle("is-lost", lost);
     setShown("lost", lost);
     if (!lost) return;
@@ -113,10 +120,19 @@ function showJob(job) {
   }
 }
 
+/** The view of a job that has ended, without the rates of its last second. */
+function stilled(view) {
+  const rates = new Set(["read_per_s", "written_per_s", "in_per_s", "out_per_s", "per_s", "bytes_per_s", "busy", "waiting", "backlog", "cpu"]);
+  const still = (item) => Object.fromEntries(Object.entries(item).map(([name, value]) => [name, rates.has(name) && value ? 0 : value]));
+  const [steps, edges, workers] = [view.steps, view.edges, view.workers].map((items) => items.map(still));
+  return { ...view, totals: still(view.totals), steps, edges, workers };
+}
+
 function renderHeader(view) {
   const badge = field("state");
   setText(badge, view.state);
   setAttribute(badge, "data-state", view.state);
+  setAttribute(badge, "title", view.phase || view.state);
   setText("duration", duration(view.duration_s));
   setShown("actions", view.can_command === true && !ended.has(view.state));
   document.title = `${view.job}: ${view.state} – malstrom`;
@@ -146,14 +162,15 @@ function renderTiles(view) {
   const working = view.workers.length || view.workers_wanted;
   setText("workers", exact(working));
   setAttribute(field("workers"), "data-value", working);
-  const moved = moving && `${exact(moving.slots)} of ${exact(moving.of_slots)} slots moved, ${bytes(moving.bytes)}`;
+  const moved = moving && `${exact(moving.slots)} / ${exact(moving.of_slots)} slots moved`;
   const target = working !== view.workers_wanted && !ended.has(view.state) ? `to become ${exact(view.workers_wanted)}` : null;
   setText("workers-note", moved || target || rescalesAndRestarts(view));
   setShown("moving", Boolean(moving));
+  field("workers-note").title = moving ? `${plural(moving.keys, "key")}, ${bytes(moving.bytes)}` : "";
   if (moving) setWidth(field("moving").firstElementChild, moving.slots / moving.of_slots);
 
   setText("event-lag", duration(view.event_lag_s));
-  setText("watermark", view.watermark === null ? "no event time" : eventTime(view.watermark));
+  setText("watermark", (view.watermark ?? null) === null ? "no event time" : eventTime(view.watermark));
 
   setText("snapshot-age", snapshots?.at ? `${age(Math.max(0, view.at - snapshots.at))} ago` : "–");
   setText("snapshot-note", snapshots?.made ? `${exact(snapshots.made)} made, ${bytes(snapshots.bytes)}` : snapshots ? "none so far" : "no snapshots");
@@ -169,14 +186,14 @@ function renderTiles(view) {
 function makeDetails(onClose) {
   const rows = [
     ["Kind", (step) => step.kind], ["Defined at", (step) => step.place || "–"],
-    ["Rows in", (step) => `${exact(step.rows_in)}, ${rate(step.in_per_s)}`], ["Rows out", (step) => `${exact(step.rows_out)}, ${rate(step.out_per_s)}`],
-    ["Busy", (step) => `${percent(step.busy)} of a worker’s time`], ["Filtered out", (step) => exact(step.filtered)],
+    ["Rows in", (step) => `${exact(step.rows_in)}\n${rate(step.in_per_s)}`], ["Rows out", (step) => `${exact(step.rows_out)}\n${rate(step.out_per_s)}`],
+    ["Busy, of a worker’s time", (step) => percent(step.busy)], ["Filtered out", (step) => exact(step.filtered)],
     ["Late", (step) => exact(step.late)], ["Skipped", (step) => exact(step.skipped)], ["Dead letters", (step) => exact(step.dead_letters)],
     ["Keys", (step) => exact(step.keys)], ["State", (step) => bytes(step.state_bytes)],
-    ["Event time", (step) => (step.watermark === null ? "–" : `${eventTime(step.watermark)} UTC`)], ["Lag", (step) => duration(step.lag_s)],
+    ["Event time, UTC", (step) => eventTime(step.watermark)], ["Lag", (step) => duration(step.lag_s)],
   ].map(([label, show]) => {
     const value = make("dd");
-    field("details-list").append(make("dt", { text: label }), value);
+    field("details-list").append(make("div", {}, make("dt", { text: label }), value));
     return { value, show };
   });
   const edges = new KeyedList(field("details-edges"), makeEdgeLine);
@@ -195,6 +212,7 @@ function makeDetails(onClose) {
     setText("details-title", name);
     update(view);
     setShown(panel, true);
+    panel.scrollIntoView({ block: "nearest" });
     field("details-title").focus({ preventScroll: true });
   }
   function close() {

@@ -4,7 +4,7 @@ import { make, makeSvg, setAttribute, setText } from "./dom.js";
 import { percent, perSecond, rate, short } from "./format.js";
 
 const nodeSize = { width: 168, height: 80 };
-const labelSize = { LR: { width: 66, height: 34 }, TB: { width: 70, height: 26 } };
+const labelSize = { LR: { width: 66, height: 44 }, TB: { width: 70, height: 30 } };
 const margin = 16;
 const narrow = 700; // below this width the graph goes from top to bottom
 const scales = { least: 0.3, readable: 0.6, most: 1.6 };
@@ -49,7 +49,8 @@ export class Graph {
     for (const edge of drawn) layout.setEdge(edge.source, edge.target, { ...labelSize[direction], labelpos: "c" }, edge.port);
     dagre.layout(layout);
 
-    this.size = { width: layout.graph().width || nodeSize.width, height: layout.graph().height || nodeSize.height };
+    const { width, height } = view.steps.length ? layout.graph() : nodeSize; // no steps are known yet
+    this.size = { width, height };
     this.svg = makeSvg("svg", { viewBox: `0 0 ${this.size.width} ${this.size.height}`, role: "group", "aria-label": "Graph of the steps" });
     this.nodes = new Map();
     this.edges = new Map();
@@ -61,7 +62,7 @@ export class Graph {
     }
     for (const step of view.steps) this.nodes.set(step.step, this.makeNode(step, layout.node(step.step), nodes));
     this.svg.append(lines, labels, nodes);
-    this.box.replaceChildren(this.svg);
+    this.box.replaceChildren(view.steps.length ? this.svg : make("p", { class: "empty", text: "The steps appear once the job has started." }));
     this.width = null;
     this.scale();
     this.box.scrollTop = layout.node(view.steps[0]?.step)?.y * this.shownScale - this.box.clientHeight / 2 || 0;
@@ -119,7 +120,7 @@ export class Graph {
     makeSvg("rect", { class: "box", width, height, rx: 9 }),
     makeSvg("path", { class: "stripe", d: `M9 .5A8.5 8.5 0 0 0 .5 9V${height - 9}A8.5 8.5 0 0 0 9 ${height - 0.5}H5V.5Z` }),
     makeSvg("text", { class: "name", x: 14, y: 26, text: shortened(step.step, width - 26, "600 15px") }),
-    makeSvg("text", { class: "kind", x: 14, y: 49, text: shortened(step.kind, 58, "12.5px") }),
+    makeSvg("text", { class: "kind", x: 14, y: 49, text: shortened(step.kind, 58, "12px") }),
     rows, makeSvg("rect", { class: "busy-track", x: 14, y: 63, width: width - 64, height: 6, rx: 3 }), busyBar, busyText, badges);
     node.addEventListener("click", () => this.onSelect(step.step));
     node.addEventListener("keydown", (event) => {
@@ -133,7 +134,7 @@ export class Graph {
     return (step) => {
       setAttribute(node, "data-rows-in", step.rows_in);
       setAttribute(node, "data-rows-out", step.rows_out);
-      setText(rows, rate(step.kind === "source" ? step.out_per_s : step.in_per_s));
+      setText(rows, rate(step.kind === "source" ? step.in_per_s || step.out_per_s : step.in_per_s));
       setAttribute(busyBar, "width", ((width - 64) * Math.min(1, Math.max(0, step.busy || 0))).toFixed(1));
       busyBar.classList.toggle("hot", step.busy >= 0.8);
       setText(busyText, percent(step.busy));
@@ -170,9 +171,8 @@ function makeEdge(edge, placed, [source, target], direction, lines, labels) {
   const line = makeSvg("path", { class: "edge-line", d: `M${points[0].x} ${points[0].y}${curve.join("")}` });
   const arrow = makeSvg("path", { class: "edge-tip", d: tip });
   line.classList.toggle("exchange", edge.exchange);
-  const upper = makeSvg("text", { class: "edge-rate", "text-anchor": "middle", y: -6 });
-  const lower = makeSvg("text", { class: "edge-note", "text-anchor": "middle", y: horizontal ? 15 : 8 });
-  const label = makeSvg("g", { class: "edge-label", transform: `translate(${placed.x ?? points[1].x} ${placed.y ?? points[1].y})` }, upper, lower);
+  const texts = ["edge-rate", "edge-note", "edge-note"].map((kind) => makeSvg("text", { class: kind, "text-anchor": "middle" }));
+  const label = makeSvg("g", { class: "edge-label", transform: `translate(${placed.x ?? points[1].x} ${placed.y ?? points[1].y})` }, ...texts);
   lines.append(line, arrow);
   labels.append(label);
 
@@ -182,10 +182,13 @@ function makeEdge(edge, placed, [source, target], direction, lines, labels) {
       element.classList.toggle("pressed", level === "pressed");
       element.classList.toggle("blocked", level === "blocked");
     }
-    const note = edge.backlog > 0 ? `${short(edge.backlog, 1000)} queued` : level ? `${percent(edge.waiting)} held up` : "";
-    setText(upper, perSecond(edge.per_s));
-    setText(lower, note);
-    if (!horizontal) setAttribute(upper, "y", note ? -5 : 3);
+    // The rate is above a horizontal line and the notes are beneath; on a vertical line all are in its middle.
+    const notes = [level && `${percent(edge.waiting)} held up`, edge.backlog > 0 && `${short(edge.backlog, 1000)} queued`].filter(Boolean);
+    const shown = [perSecond(edge.per_s), notes[0] || "", notes[1] || ""];
+    shown.forEach((text, index) => {
+      setText(texts[index], text);
+      setAttribute(texts[index], "y", horizontal ? [-6, 15, 28][index] : 4 - 6 * notes.length + 12 * index);
+    });
   };
 }
 

@@ -1,7 +1,7 @@
 // The start page: the jobs that run here, and those that have ended.
 
 import { field, KeyedList, make, setAttribute, setShown, setText } from "./dom.js";
-import { clock, duration, plural, rate } from "./format.js";
+import { clock, duration, exact, rate } from "./format.js";
 import { ask, jobAddress } from "./server.js";
 
 const pause_ms = 2000;
@@ -49,7 +49,7 @@ function makeCard() {
       setText(name, job.job);
       setText(badge, job.state);
       setAttribute(badge, "data-state", job.state);
-      const texts = [rate(job.read_per_s), plural(job.workers, "worker"), duration(job.duration_s), clock(job.started_at)];
+      const texts = [rate(job.read_per_s), exact(job.workers), duration(job.duration_s), clock(job.started_at)];
       texts.forEach((text, index) => setText(figures[index].value, text));
       setText(error, job.error ? job.error.split("\n")[0] : "");
       setShown(error, Boolean(job.error));

@@ -1,6 +1,6 @@
 // The curve of rows read and written per second over the last ten minutes that this page has seen.
 
-import { field, setShown, setText } from "./dom.js";
+import { setShown, setText } from "./dom.js";
 import { rate, short } from "./format.js";
 
 const window_s = 600;
@@ -10,7 +10,7 @@ export class Rates {
     this.box = box;
     this.data = [[], [], []]; // times, read, written
     this.rescales = []; // {from, to} in unix seconds
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.build());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.plot && this.build());
     new ResizeObserver(() => this.plot?.setSize(this.size())).observe(box);
   }
 
@@ -28,7 +28,7 @@ export class Rates {
     this.plot = new uPlot({
       ...this.size(),
       legend: { show: false },
-      padding: [10, 12, 0, 0],
+      padding: [10, 28, 0, 0],
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
       scales: { x: { range: (plot, least, most) => [Math.min(least, most - 60), most] }, y: { range: (plot, least, most) => [0, Math.max(most * 1.12, 1)] } },
       axes: [{ ...axis, size: 26, space: 70, values: (plot, times) => times.map((at) => new Date(at * 1000).toLocaleTimeString("en-GB")) },
@@ -58,14 +58,22 @@ export class Rates {
 
   add(at, totals) {
     const [times, read, written] = this.data;
-    if (times.length && at <= times.at(-1)) return;
+    if (!at || at <= times.at(-1)) return; // 0: nothing is known yet
     times.push(at);
     read.push(totals.read_per_s);
     written.push(totals.written_per_s);
     while (times[0] < at - window_s) for (const column of this.data) column.shift();
     if (!this.plot) this.build();
     else if (!document.hidden) this.plot.setData(this.data);
-    setShown(field("rates-hint"), times.length < 30);
+    setShown("rates-hint", times.length < 30);
     this.showFigures();
+  }
+
+  /** The job has ended: nothing more is drawn. */
+  end({ totals, duration_s }) {
+    const average = (rows) => rate(rows / Math.max(duration_s, 0.001));
+    setText("rates-hint", `The job has ended. On average it read ${average(totals.read)} and wrote ${average(totals.written)}.`);
+    setShown("rates-hint", true);
+    setShown(this.box, this.data[0].length > 1);
   }
 }

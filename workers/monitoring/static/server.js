@@ -1,5 +1,6 @@
 // The token, and everything that is asked of the server.
 
+const goneFor_ms = 10000;
 const storageKey = "malstrom-token";
 const token = readToken();
 
@@ -37,7 +38,10 @@ function fail(text, status) {
   throw Object.assign(new Error(text), { status });
 }
 
-/** Follows a job: `onView`, `onEvents(events, isFirst)`, `onLost`, and `onRefused(status)` for 401 and 404. */
+/**
+ * Follows a job: `onView`, `onEvents(events, isFirst)`, `onLost`, and `onRefused(status)` for 401 and 404.
+ * It goes on after the job is gone, for it may be started again; `onRefused` returns whether to give up.
+ */
 export function follow(job, { onView, onEvents, onLost, onRefused }) {
   const path = `/${encodeURIComponent(job)}`;
   let pause = 1000;
@@ -50,13 +54,16 @@ export function follow(job, { onView, onEvents, onLost, onRefused }) {
       onEvents(JSON.parse(message.data), first);
       first = false;
     });
-    stream.addEventListener("gone", onLost);
+    stream.addEventListener("gone", () => {
+      onLost();
+      stream.close();
+      setTimeout(connect, goneFor_ms);
+    });
     stream.addEventListener("error", async () => {
       onLost();
       if (stream.readyState !== EventSource.CLOSED) return; // the browser connects again
       const status = await ask(path).then(() => 200, (error) => error.status);
-      if (status === 401 || status === 404) onRefused(status);
-      if (status === 401) return;
+      if ((status === 401 || status === 404) && onRefused(status)) return;
       setTimeout(connect, pause);
       pause = Math.min(2 * pause, 10000);
     });

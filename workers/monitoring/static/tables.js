@@ -45,10 +45,14 @@ export function makeWorkers() {
       setText(cells[6], perSecond(worker.in_per_s));
     };
   });
-  return (view) => list.update(view.workers, (worker) => worker.worker);
+  return (view) => {
+    list.update(view.workers, (worker) => worker.worker);
+    setShown("workers-empty", view.workers.length === 0);
+  };
 }
 
 const shownParts = 100;
+const keptOrder_ms = 5000; // rows that change places every second cannot be read
 
 export function makeParts() {
   const columns = [["Part"], ["Event time, UTC", "number"], ["Lag", "number"], ["To be read", "number"], ["Rows read", "number"]];
@@ -57,7 +61,7 @@ export function makeParts() {
     const lag = make("span"), idle = make("span", { class: "badge small-badge", text: "idle" });
     cells[2].append(idle, lag);
     return (part) => {
-      name(part.part || part.source, [part.part && part.source, `worker ${part.worker}`, part.position].filter(Boolean).join(" · "));
+      name(/^\d+$/.test(part.part) ? `part ${part.part}` : part.part || part.source, [part.part && part.source, `worker ${part.worker}`, part.position].filter(Boolean).join(" · "));
       setText(cells[1], eventTime(part.watermark));
       setText(lag, duration(part.lag_s));
       setShown(idle, Boolean(part.idle));
@@ -66,14 +70,25 @@ export function makeParts() {
       setText(cells[4], short(part.rows, 1e6));
     };
   });
-  const least = -Infinity;
-  const byLag = (one, other) => (other.lag_s ?? least) - (one.lag_s ?? least) || (other.lag_rows ?? least) - (one.lag_rows ?? least) || 0;
+  const keyOf = (part) => `${part.source}\u0000${part.part}\u0000${part.worker}`;
+  const byLag = (one, other) => compare(other.lag_s, one.lag_s) || compare(other.lag_rows, one.lag_rows);
+  let ranks = new Map(), rankedAt = -Infinity;
   return (view) => {
-    const sorted = [...view.parts].sort(byLag);
-    list.update(sorted.slice(0, shownParts), (part) => `${part.source}\u0000${part.part}\u0000${part.worker}`);
+    if (performance.now() - rankedAt > keptOrder_ms) {
+      rankedAt = performance.now();
+      ranks = new Map([...view.parts].sort(byLag).map((part, index) => [keyOf(part), index]));
+    }
+    const sorted = [...view.parts].sort((one, other) => compare(ranks.get(keyOf(one)), ranks.get(keyOf(other))));
+    list.update(sorted.slice(0, shownParts), keyOf);
     const more = sorted.length > shownParts ? `${shownParts} of ${exact(sorted.length)} parts, ` : "";
-    setText("parts-note", sorted.length ? `${more}largest lag first` : "no parts are read");
+    setText("parts-note", sorted.length ? `${more}largest lag first` : "");
+    setShown("parts-empty", sorted.length === 0);
   };
+}
+
+/** For sorting: what is unknown is the least. */
+function compare(one, other) {
+  return (one ?? -1) - (other ?? -1);
 }
 
 function unread(part) {

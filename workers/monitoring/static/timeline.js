@@ -1,7 +1,7 @@
 // What happened to the job: lanes of marks over time, and the same as a list, newest first.
 
 import { field, make, setShown, setText } from "./dom.js";
-import { bytes, clock, duration, exact, plural } from "./format.js";
+import { clock, exact, plural } from "./format.js";
 
 const most = 300; // marks and lines that are kept
 
@@ -33,18 +33,7 @@ function describe(event) {
   return { lane: event.kind === "Ended" && !failed ? null : lane, tone: failed ? "bad" : finished ? "good" : tone, title };
 }
 
-/** What was moved, written or awaited, in figures. */
-function figures(event) {
-  const parts = [];
-  if (event.slots) parts.push(plural(event.slots, "slot"));
-  if (event.parts) parts.push(plural(event.parts, "part"));
-  if (event.keys) parts.push(plural(event.keys, "key"));
-  if (event.bytes) parts.push(bytes(event.bytes));
-  if (event.kind === "RescaleEnded" && parts.length) parts[0] = `moved ${parts[0]}`;
-  if (event.duration_s) parts.push(`in ${duration(event.duration_s)}`);
-  if (event.pause_s) parts.push(`pause ${duration(event.pause_s)}`);
-  return parts.join(", ");
-}
+const sentence = (event) => event.text || event.error || describe(event).title;
 
 export class Timeline {
   constructor() {
@@ -75,43 +64,47 @@ export class Timeline {
     this.marks = [];
     this.rescales = []; // {from, to}, for the curve
     this.newest = null;
-    this.last = -1;
+    this.last = null; // the last event that is shown
+  }
+
+  /** Whether `events` are those that are shown, and perhaps more. */
+  continues(events) {
+    return events.some(({ number, at }) => number === this.last?.number && at === this.last?.at);
   }
 
   add(events) {
     for (const event of events) {
-      if (event.number <= this.last) continue;
-      this.last = event.number;
+      if (event.number <= this.last?.number) continue;
+      this.last = event;
       this.addLine(event);
       this.addMark(event);
     }
     while (this.list.children.length > most) this.list.lastElementChild.remove();
     while (this.marks.length > most) this.marks.shift().element.remove();
-    setShown("timeline-empty", this.last < 0);
+    setShown("timeline-empty", !this.last);
   }
 
   /** One line; snapshots that follow each other share one. */
   addLine(event) {
-    const { tone, title } = describe(event);
+    const { tone } = describe(event);
     const repeats = event.kind === "SnapshotCompleted" && this.newest?.kind === event.kind;
     const line = repeats ? this.newest : this.makeLine(event.kind, tone);
     line.count += 1;
     setText(line.time, clock(event.at));
     setText(line.repeats, line.count > 1 ? `${line.count} × ` : "");
-    setText(line.text, event.text || [title, event.error].filter(Boolean).join(": "));
-    setText(line.figures, figures(event));
+    setText(line.text, sentence(event));
     this.newest = line;
   }
 
   makeLine(kind, tone) {
-    const line = { kind, count: 0, time: make("time"), repeats: make("b"), text: make("span"), figures: make("span", { class: "muted" }) };
-    const words = make("div", {}, line.repeats, line.text, " ", line.figures);
+    const line = { kind, count: 0, time: make("time"), repeats: make("b"), text: make("span") };
+    const words = make("div", {}, line.repeats, line.text);
     this.list.prepend(make("li", { class: `tone-${tone}` }, line.time, make("i", { "aria-hidden": "true" }), words));
     return line;
   }
 
   addMark(event) {
-    const { lane, tone, title } = describe(event);
+    const { lane, tone } = describe(event);
     if (!lane) return;
     const running = this.rescales.at(-1);
     if (event.kind === "RescaleEnded" && running && !running.to) {
@@ -119,7 +112,7 @@ export class Timeline {
       const mark = this.marks.findLast(({ event }) => event.kind === "RescaleBegun");
       if (mark) {
         mark.to = event.at;
-        mark.text = () => `${clock(event.at)} ${event.text || title}. ${figures(event)}`;
+        mark.text = () => `${clock(event.at)} ${sentence(event)}`;
         mark.element.classList.toggle("tone-bad", tone === "bad");
       }
       return;
@@ -130,7 +123,7 @@ export class Timeline {
     }
     const element = make("i", { class: `mark tone-${tone}` });
     this.tracks.get(lane).append(element);
-    this.marks.push({ element, event, to: null, text: () => `${clock(event.at)} ${event.text || title}${figures(event) ? `. ${figures(event)}` : ""}` });
+    this.marks.push({ element, event, to: null, text: () => `${clock(event.at)} ${sentence(event)}` });
   }
 
   /** Places the marks between the start of the job and `now`. */
@@ -147,7 +140,7 @@ export class Timeline {
   }
 }
 
-/** How many rescales etc. for a screen reader and for the tile of the workers. */
+/** How many rescales and restarts there were. */
 export function rescalesAndRestarts(view) {
   const parts = [];
   if (view.rescales) parts.push(plural(view.rescales, "rescale"));
