@@ -377,6 +377,8 @@ def test_a_full_standard_output_is_told_in_one_line(folder: Path, arguments: lis
     [
         (("--address", "auto"), "error: --address is for jobs on Ray: add --runtime ray"),
         (("--num-cpus", "2"), "error: --num-cpus is for jobs on Ray: add --runtime ray"),
+        (("--runtime", "ray", "--detached", "--stop-timeout", "5"), "error: --stop-timeout is for a job that this"),
+        (("--log-format", "xml"), "'--log-format'"),
         (
             ("--snapshots", "kept", "--interval", "0"),
             "for '--interval': it must be a number of seconds above 0, got 0",

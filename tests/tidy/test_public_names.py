@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import malstrom_py
-from malstrom_py import agg, errors, sinks, sources, spark, testing
+from malstrom_py import agg, errors, logs, sinks, sources, spark, testing
 from malstrom_py.sinks import base as sinks_base
 from malstrom_py.sources import base as sources_base
 from tests.tree import ROOT
@@ -24,7 +24,7 @@ def public_of(module: ModuleType) -> dict[str, object]:
 CONTRACTS = [kind for base in (sources_base, sinks_base) for kind in vars(base).values() if inspect.isclass(kind)]
 """The contracts of sources and sinks; a method without a docstring inherits that of its contract."""
 
-MODULES = (malstrom_py, agg, sources, sinks, spark, testing, testing.contracts)
+MODULES = (malstrom_py, agg, logs, sources, sinks, spark, testing, testing.contracts)
 
 PUBLIC = {name: thing for module in MODULES for name, thing in public_of(module).items()}
 
