@@ -1,4 +1,4 @@
-"""What a worker measures of itself: its use of time, its parts, the size of its state, its heaviest keys and slots.
+"""The figures of a worker: its use of time, its parts, the size of its state, its heaviest keys and slots.
 
 Rule: nothing is done per record. Time is taken per step of the worker, keys are sampled from some batches, and what
 costs more (positions of parts, sizes of states) is measured again only when it takes a hundredth of the time.

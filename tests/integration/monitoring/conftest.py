@@ -6,16 +6,16 @@ import json
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import sinks, sources
+from malstrom_py import sinks
 from malstrom_py.clock import SystemClock
+from malstrom_py.sources import Part
 
 PATIENCE_S = 60.0
 TOKEN = "a-token"
@@ -37,18 +37,53 @@ def until(is_so: Callable[[], object], what: str) -> None:
         clock.sleep_s(0.05)
 
 
-def a_job(name: str, *, rows_per_s: float = 20_000.0) -> mp.Job:
-    """Return a job that does not end by itself, of about so many rows per second and part, with one heavy key."""
+ROWS_PER_S = 5_000
+"""How fast each part of `a_job` grows."""
 
-    def numbers(part: str, start: Any) -> Iterator[int]:
-        clock = SystemClock()
-        for number in count(start or 0):
-            if number % 200 == 0:
-                clock.sleep_s(200 / rows_per_s)
-            yield number
 
+class Growing:
+    """A part that grows by `ROWS_PER_S`, and knows how far it has been read."""
+
+    def __init__(self, position: int) -> None:
+        self._clock = SystemClock()
+        self._position = position
+        self._began_s = self._clock.monotonic_s() - position / ROWS_PER_S
+
+    def poll(self, rows_max: int) -> list[int]:
+        rows = range(self._position, self._position + min(rows_max, self.lag_rows()))
+        self._position += len(rows)
+        return list(rows)
+
+    def is_finished(self) -> bool:
+        return False
+
+    def snapshot(self) -> int:
+        return self._position
+
+    def lag_rows(self) -> int:
+        return int((self._clock.monotonic_s() - self._began_s) * ROWS_PER_S) - self._position
+
+    def lag_bytes(self) -> int:
+        return 8 * self.lag_rows()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Numbers:
+    """A source of four such parts."""
+
+    def list_parts(self) -> list[Part]:
+        return [Part(name) for name in "abcd"]
+
+    def build_part(self, part: Part, state: Any) -> Growing:
+        return Growing(state or 0)
+
+
+def a_job(name: str) -> mp.Job:
+    """Return a job that does not end by itself, with one heavy key."""
     job = mp.Job(name)
-    timed = job.source("numbers", sources.Generator(numbers, parts=4)).assign_timestamps("at", int, unit="ms")
+    timed = job.source("numbers", Numbers()).assign_timestamps("at", int, unit="ms")
     on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(1000))
     odd = on_time.filter("odd", lambda n: n % 2)
     keyed = odd.key_by("key", lambda n: 7 if n % 3 else n % 500)

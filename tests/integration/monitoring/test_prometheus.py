@@ -59,8 +59,10 @@ class Prometheus:
         self._port = free_port()
         self._log = (folder / "log").open("w")
         self._server = subprocess.Popen(
-            ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
-            + [f"--web.listen-address=127.0.0.1:{self._port}"],
+            [
+                *("prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"),
+                f"--web.listen-address=127.0.0.1:{self._port}",
+            ],
             stdout=self._log,
             stderr=subprocess.STDOUT,
         )
