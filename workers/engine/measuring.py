@@ -36,6 +36,7 @@ SAMPLED_ROWS: Final = 32
 
 _SAMPLE_NS: Final = 20_000_000
 _SAMPLED_KEYS: Final = 64
+_KNOWN_ROWS: Final = 256
 _HALVED_ROWS: Final = 1 << 16
 _PARTS_MAX: Final = 256
 _HEAVY_KEYS_MAX: Final = 16
@@ -81,6 +82,11 @@ class KeySketch:
             self._counts = {key: count // 2 for key, count in counts.items() if count > 1}
             self._slots = Counter({slot: count // 2 for slot, count in self._slots.items() if count > 1})
             self._rows //= 2
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are rows enough for shares."""
+        return self._rows >= _KNOWN_ROWS
 
     def heaviest(self, most: int) -> list[tuple[Any, float]]:
         """Return the ``most`` heaviest keys, each with its share of the rows, the heaviest first."""
@@ -169,7 +175,7 @@ class Measuring:
             self._state_bytes = dict(self._state_sizes())
             took_ns = perf_counter_ns() - began_ns
             self._again_ns = began_ns + max(_EVERY_NS, _COST * took_ns)
-        heavy = self._samplers.items()
+        heavy = [(name, sampler) for name, sampler in self._samplers.items() if sampler.sketch.is_known]
         return WorkerFigures(
             host=_HOST,
             pid=os.getpid(),

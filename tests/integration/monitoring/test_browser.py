@@ -1,0 +1,159 @@
+"""The dashboard in a real browser: what it shows is what the job does, and what is clicked is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from tests.integration.monitoring.conftest import PATIENCE_S, TOKEN, a_job, free_port, until
+from tests.left_out import chromium
+from tests.tree import ROOT
+
+pytestmark = pytest.mark.needs_chromium
+
+PICTURES = ROOT / "bench-out"
+SWITCHES = (
+    *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update"),
+)
+PHONE = {"width": 390, "height": 844}
+DESK = {"width": 1280, "height": 800}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium(), args=list(SWITCHES))
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page that logs nothing wrong, and asks nothing of other machines."""
+    context = browser.new_context(viewport=DESK)  # type: ignore[arg-type]  # a mapping of these two
+    opened = context.new_page()
+    opened.set_default_timeout(PATIENCE_S * 1000)
+    expect.set_options(timeout=PATIENCE_S * 1000)
+    wrong: list[str] = []
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    opened.on("request", lambda request: wrong.append(request.url) if _is_elsewhere(request.url) else None)
+    yield opened
+    context.close()
+    assert [text for text in wrong if "401" not in text and "409" not in text] == []
+
+
+def _is_elsewhere(address: str) -> bool:
+    return not address.startswith(("http://127.0.0.1:", "data:", "about:"))
+
+
+def picture(page: Page, name: str) -> None:
+    """Write what the page shows, for people to look at."""
+    PICTURES.mkdir(exist_ok=True)
+    page.screenshot(path=PICTURES / f"dashboard-{name}.png", full_page=True)
+
+
+def rescale(page: Page, workers: int) -> None:
+    page.get_by_test_id("rescale").click()
+    page.get_by_test_id("rescale-input").fill(str(workers))
+    page.get_by_test_id("rescale-confirm").click()
+
+
+def test_a_job_is_rescaled_by_clicks_while_it_runs_and_the_counts_are_its_own(page: Page, tmp_path: Path) -> None:
+    shown = mp.Dashboard(port=free_port(), token=TOKEN)
+    runtime = mp.InProcess(2, dashboard=shown, snapshots=mp.Snapshots(tmp_path, interval_s=1.0))
+    handle = runtime.start(a_job("docs-browser"))
+    page.goto(f"http://127.0.0.1:{shown.port}/?token={TOKEN}")
+    expect(page.get_by_test_id("job-name")).to_have_text("docs-browser")
+    expect(page.get_by_test_id("state")).to_have_text("running")
+    for workers in (4, 3):
+        rescale(page, workers)
+        expect(page.get_by_test_id(f"worker-{workers - 1}")).to_be_visible()
+        expect(page.get_by_test_id(f"worker-{workers}")).to_have_count(0)
+        until(lambda workers=workers: handle.status().workers == workers, "the job has as many workers")  # type: ignore[misc]
+    expect(page.get_by_test_id("timeline")).to_contain_text("The job has 3 workers", ignore_case=True)
+    page.get_by_test_id("snapshot").click()
+    page.get_by_test_id("snapshot-confirm").click()
+    expect(page.get_by_test_id("timeline")).to_contain_text("is complete")
+    picture(page, "running")
+    page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    wider = "() => document.documentElement.scrollWidth > window.innerWidth"
+    assert not page.evaluate(wider), "a phone shows the page without a second bar"
+    picture(page, "phone")
+    page.set_viewport_size(DESK)  # type: ignore[arg-type]
+    page.emulate_media(color_scheme="dark")
+    picture(page, "dark")
+    page.get_by_test_id("stop").click()
+    page.get_by_test_id("stop-confirm").click()
+    with suppress(mp.JobEnded):  # stopped with a last snapshot
+        handle.wait(timeout_s=PATIENCE_S)
+    expect(page.get_by_test_id("state")).to_have_text("stopped")
+    final = handle.metrics()
+    expect(page.get_by_test_id("total-read")).to_have_attribute("data-value", str(final.read))
+    expect(page.get_by_test_id("total-written")).to_have_attribute("data-value", str(final.written))
+    for name, step in final.steps.items():
+        node = page.get_by_test_id(f"step-{name}")
+        expect(node).to_have_attribute("data-rows-in", str(step.rows_in))
+        expect(node).to_have_attribute("data-rows-out", str(step.rows_out))
+    picture(page, "stopped")
+
+
+def test_a_job_that_fails_says_why(page: Page) -> None:
+    shown = mp.Dashboard(port=free_port(), token=TOKEN)
+    released = sources.Generator(lambda part, start: iter(_until_opened(page)))
+    job = mp.Job("docs-browser-fails")
+    job.source("in", released).map("parse", int).sink("out", sinks.Memory())
+    page.goto("about:blank")
+    handle = mp.InProcess(dashboard=shown).start(job)
+    page.goto(f"http://127.0.0.1:{shown.port}/jobs/docs-browser-fails?token={TOKEN}")
+    expect(page.get_by_test_id("state")).to_have_text("running")
+    OPENED.append(True)
+    with pytest.raises(mp.OperatorError):
+        handle.wait(timeout_s=PATIENCE_S)
+    expect(page.get_by_test_id("state")).to_have_text("failed")
+    expect(page.get_by_test_id("error")).to_contain_text("step 'parse'", ignore_case=True)
+    expect(page.locator("body")).not_to_contain_text("secret")
+    picture(page, "failed")
+
+
+OPENED: list[bool] = []
+
+
+def _until_opened(page: Page) -> Iterator[str]:
+    until(lambda: OPENED, "the page shows the job")
+    yield "secret"
+
+
+def test_a_wrong_token_shows_what_to_do_and_no_job(page: Page) -> None:
+    shown = mp.Dashboard(port=free_port(), token=TOKEN)
+    handle = mp.InProcess(dashboard=shown).start(a_job("docs-browser-token"))
+    page.goto(f"http://127.0.0.1:{shown.port}/jobs/docs-browser-token?token=wrong")
+    expect(page.get_by_test_id("unauthorized")).to_be_visible()
+    expect(page.get_by_test_id("unauthorized")).to_contain_text("address", ignore_case=True)
+    expect(page.locator("body")).not_to_contain_text("numbers")
+    handle.stop(timeout_s=PATIENCE_S)
+
+
+def test_the_page_is_used_with_the_keyboard_alone(page: Page) -> None:
+    shown = mp.Dashboard(port=free_port(), token=TOKEN)
+    handle = mp.InProcess(dashboard=shown).start(a_job("docs-browser-keys"))
+    page.goto(f"http://127.0.0.1:{shown.port}/jobs/docs-browser-keys?token={TOKEN}")
+    expect(page.get_by_test_id("state")).to_have_text("running")
+    page.get_by_test_id("rescale").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("rescale-input")).to_be_focused()
+    page.get_by_test_id("rescale-input").fill("2")
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("worker-1")).to_be_visible()
+    page.get_by_test_id("step-odd").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("body")).to_contain_text("conftest.py")
+    page.keyboard.press("Escape")
+    handle.stop(timeout_s=PATIENCE_S)

@@ -1,0 +1,50 @@
+"""The metrics of a job on Ray: of all workers, also after it has ended; its page, and its metrics for Prometheus."""
+
+from __future__ import annotations
+
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import malstrom_py as mp
+from tests.integration.monitoring.conftest import PATIENCE_S, TOKEN, Server, a_job, free_port, until
+
+
+def test_metrics_come_from_the_processes_of_all_workers_and_outlive_them(tidy: None, tmp_path: Path) -> None:
+    port, page = free_port(), Server(free_port())
+    runtime = mp.RayRuntime(
+        2,
+        num_cpus=0.2,
+        snapshots=mp.Snapshots(tmp_path / "kept", interval_s=0.5),
+        metrics=mp.Metrics(port=port),
+        dashboard=mp.Dashboard(port=page.port, token=TOKEN),
+    )
+    handle = runtime.start(a_job("docs-ray-metrics"))
+    until(lambda: len(handle.metrics().heavy_keys) > 16, "keys are sampled on both workers")
+    metrics = handle.metrics()
+    assert len({worker.pid for worker in metrics.workers}) == 2
+    assert all(worker.rss_bytes > 1_000_000 and worker.cpu_s > 0 for worker in metrics.workers)
+    assert sum(worker.slots for worker in metrics.workers) == 1024
+    assert {part.worker for part in metrics.parts} == {0, 1}
+    assert all(part.lag_rows is not None for part in metrics.parts)
+    assert metrics.exchanges["key"].bytes > 0, "half of the rows go to the other process"
+    assert metrics.heavy_keys[0].key == "7"
+    answer = page.post("/api/jobs/docs-ray-metrics/rescale", {"workers": 3})
+    assert answer["text"] == "the job begins to rescale to 3 workers"
+    until(lambda: len(page.view("docs-ray-metrics")["workers"]) == 3, "the page shows three workers")
+    until(lambda: handle.metrics().rescales == 1, "the rescale has ended")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as found:
+        assert 'malstrom_job_workers{malstrom_job="docs-ray-metrics"} 3.0' in found.read().decode()
+    attached = mp.JobHandle.attach("docs-ray-metrics").metrics()
+    assert attached.written > 0
+    handle.stop(drain=True, timeout_s=PATIENCE_S)
+    final, result = handle.metrics(), handle.wait(timeout_s=PATIENCE_S)
+    assert (final.state, final.rescales) == ("finished", 1)
+    assert (final.read, final.written) == (result.read, result.written)
+
+
+def test_a_detached_job_refuses_what_needs_its_program(tidy: None) -> None:
+    for option in ({"dashboard": True}, {"metrics": mp.Metrics(port=0)}, {"on_event": print}):
+        with pytest.raises(mp.PlanError, match="a detached job continues without this program"):
+            mp.RayRuntime(detached=True, **option)  # type: ignore[arg-type]
