@@ -361,7 +361,7 @@ def _seen_to_its_end(handle: JobHandle, progress: Progress | None) -> RunResult:
         except OperationInProgress:
             counts = handle.status().counts
             if counts.steps:
-                progress.show(counts)
+                progress.show(counts, handle.metrics())
         else:
             progress.show(result)
             return result

@@ -164,13 +164,13 @@ class JobRun(Generic[G]):
             crew.step(until_s=until_s if self.trial is None else self.trial.until_s)
             self._interrupts.check()
             if progress is not None and progress.due(clock.monotonic_s()):
-                progress.show(self.result())
+                progress.show(self.result(), self._measure(controls.known()))
             if (until is not None and until(crew)) or (until_s is not None and clock.monotonic_s() >= until_s):
                 return
         if self.trial is not None:
             self._pass()
         if progress is not None:
-            progress.show(self.result())
+            progress.show(self.result(), self._measure(controls.known()))
 
     def _try(self, trial: Trial) -> None:
         if trial.until_s is not None and self._clock.monotonic_s() >= trial.until_s:

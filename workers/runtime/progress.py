@@ -1,4 +1,5 @@
-"""Live progress of a run on a terminal: rows per second, keys, epochs, late and skipped records per step.
+"""Live progress of a run on a terminal: rows per second, keys, epochs, late and skipped records per step; workers,
+watermark, lag and the last snapshot of the job.
 
 Rule: a batch costs one comparison of a clock that is read anyway. Everything else happens at most four times a second,
 and never draws more steps than the terminal has lines.
@@ -8,16 +9,18 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.data.time import Unit, from_time
+from malstrom_py.metrics import JobMetrics
 from malstrom_py.workers.reports.result import RunResult, StepCounts
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.live import Live
     from rich.table import Table
 
@@ -25,8 +28,8 @@ _EVERY_S: Final = 0.25
 _RATE_DRAWINGS: Final = 8
 """Rates are over the last so many drawings: two seconds, so that they can be read."""
 
-_FRAME_LINES: Final = 5
-"""Lines of a table that are not steps: title, head, rule, what was left out, and the cursor's."""
+_FRAME_LINES: Final = 6
+"""Lines of a drawing that are not steps: title, head, rule, what was left out, the whole job, and the cursor's."""
 
 _OPTIONAL: Final = ("keys", "epoch (UTC)", "late", "skipped", "dead letters")
 
@@ -51,6 +54,7 @@ class Progress:
         self._console = console
         self._live: Live | None = None
         self._next_s = 0.0
+        self._remark = ""
         self._shown: deque[RunResult] = deque(maxlen=_RATE_DRAWINGS)
 
     def __enter__(self) -> Self:
@@ -68,7 +72,7 @@ class Progress:
         live, self._live = self._live, None
         if live is not None:
             if self._shown:
-                live.update(self.table(self._shown[-1]))
+                live.update(self._drawn(self._shown[-1]))
             live.__exit__(kind, error, trace)
 
     def due(self, now_s: float) -> bool:
@@ -78,11 +82,20 @@ class Progress:
         self._next_s = now_s + _EVERY_S
         return True
 
-    def show(self, result: RunResult) -> None:
-        """Draw ``result``, with the rates since a moment ago."""
+    def show(self, result: RunResult, metrics: JobMetrics | None = None) -> None:
+        """Draw ``result``, with the rates since a moment ago, and the ``metrics`` of the job in a line below."""
+        if metrics is not None:
+            self._remark = remark(metrics)
         if self._live is not None:
-            self._live.update(self.table(result, since=self._shown[0] if self._shown else None), refresh=True)
+            self._live.update(self._drawn(result, since=self._shown[0] if self._shown else None), refresh=True)
         self._shown.append(result)
+
+    def _drawn(self, result: RunResult, *, since: RunResult | None = None) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        table = self.table(result, since=since)
+        return Group(table, Text(self._remark, overflow="ellipsis", no_wrap=True)) if self._remark else table
 
     def table(self, result: RunResult, *, since: RunResult | None = None) -> Table:
         """Return the table for ``result``, without empty columns. Rates are since ``since``, or since the start."""
@@ -120,6 +133,34 @@ class Progress:
             "skipped": f"{step.skipped:,}" if step.skipped else "",
             "dead letters": f"{step.dead_letters:,}" if step.dead_letters else "",
         }
+
+
+def remark(metrics: JobMetrics) -> str:
+    """Describe the job as a whole: its workers, watermark, lag, late rows, and last snapshot, as far as it has them.
+
+    >>> remark(JobMetrics("flights", "running", "steady", restarts=1))
+    '0 workers'
+    """
+    late = sum(step.late for step in metrics.steps.values())
+    made, moving = metrics.snapshots, metrics.moving
+    age_s = None if made is None or made.at is None else max(0.0, metrics.at - made.at)
+    known = {
+        f"{len(metrics.workers)} worker{'' if len(metrics.workers) == 1 else 's'}": True,
+        "" if moving is None else f"{moving.slots:,} of {moving.of_slots:,} slots moved": moving is not None,
+        f"watermark {_moment(metrics.watermark)}": metrics.watermark is not None,
+        f"{metrics.lag_rows or 0:,} rows to read": bool(metrics.lag_rows),
+        f"{late:,} late": late > 0,
+        f"snapshot {age_s or 0:.0f} s ago": age_s is not None,
+    }
+    return " · ".join(text for text, is_known in known.items() if is_known)
+
+
+def _moment(seconds: float | None) -> str:
+    """Return seconds since 1970 as a time in UTC; the number itself, if no calendar has it."""
+    try:
+        return f"{datetime.fromtimestamp(seconds or 0.0, UTC):%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:g}"
 
 
 def epoch_text(epoch: int | None, unit: Unit | None) -> str:

@@ -47,4 +47,4 @@ def test_metrics_come_from_the_processes_of_all_workers_and_outlive_them(tidy: N
 def test_a_detached_job_refuses_what_needs_its_program(tidy: None) -> None:
     for option in ({"dashboard": True}, {"metrics": mp.Metrics(port=0)}, {"on_event": print}):
         with pytest.raises(mp.PlanError, match="a detached job continues without this program"):
-            mp.RayRuntime(detached=True, **option)  # type: ignore[arg-type]
+            mp.RayRuntime(detached=True, **option)

@@ -12,8 +12,9 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.builder.plan import Plan
 from malstrom_py.data.messages import MAX_EPOCH
+from malstrom_py.metrics import JobMetrics, MoveMetrics, PartMetrics, SnapshotMetrics, StepMetrics, WorkerMetrics
 from malstrom_py.workers.reports.result import RunResult, StepCounts
-from malstrom_py.workers.runtime.progress import Progress, epoch_text, progress_for
+from malstrom_py.workers.runtime.progress import Progress, epoch_text, progress_for, remark
 
 
 def not_the_first(time: int) -> int:
@@ -67,6 +68,29 @@ def plan_of(names: list[str]) -> Plan:
     return job.plan()
 
 
+def test_the_line_below_has_workers_watermark_lag_late_rows_and_the_last_snapshot() -> None:
+    console, plan = terminal(), plan_of(["in", "out"])
+    metrics = JobMetrics(
+        *("flights", "rescaling", "moving"),
+        at=1_357_034_410.0,
+        steps={"in": StepMetrics("source", late=1200, watermark=1_357_034_400.0)},
+        workers=[WorkerMetrics(0), WorkerMetrics(1)],
+        parts=[PartMetrics("in", "0", 0, lag_rows=5000)],
+        snapshots=SnapshotMetrics(made=1, last="id", at=1_357_034_406.0),
+        moving=MoveMetrics(1, 16, 512, 3, 4),
+    )
+    with Progress(plan, console) as progress:
+        progress.show(result(1.0, **{"in": counts(5), "out": counts(5)}), metrics)
+    assert (
+        "2 workers · 16 of 512 slots moved · watermark 2013-01-01 10:00:00 · 5,000 rows to read · 1,200 late · snapshot"
+    ) in drawn(console)
+
+
+def test_a_watermark_that_no_calendar_has_is_a_number() -> None:
+    metrics = JobMetrics("a", "running", "steady", steps={"in": StepMetrics("source", watermark=1e18)})
+    assert remark(metrics) == "0 workers · watermark 1e+18"
+
+
 def test_a_run_is_shown_per_step_with_keys_epoch_late_and_skipped() -> None:
     job, console = make_job(), terminal()
     answer = mp.run(job, progress=False)
@@ -118,7 +142,7 @@ def test_more_steps_than_the_terminal_has_lines_are_counted_not_drawn() -> None:
     console = terminal(height=12)
     with Progress(plan_of(names), console) as progress:
         progress.show(RunResult("flights", {name: counts(1) for name in names}, 1.0))
-    assert "and 493 more steps" in drawn(console)
+    assert "and 494 more steps" in drawn(console)
     assert "step7" not in drawn(console)
 
 
