@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from time import time
+from contextlib import suppress
+from time import monotonic, time
 from typing import Any, Final
 
 import msgspec
@@ -73,35 +74,42 @@ class Watch:
         """Stop watching, with the last figures of the job."""
         self._stop.set()
         self._thread.join()
-        self._renew()
+        if not self.is_over:
+            self._renew(0.0)
         self._over()
 
     def _work(self) -> None:
-        while not self._stop.wait(0.0 if not self.version else EVERY_S):
-            self._renew()
-            if self.is_over:
-                return
+        while not (self._stop.is_set() or self.is_over):
+            self._renew(EVERY_S)
 
-    def _renew(self) -> None:
-        if self.is_over:
-            return
+    def _renew(self, wait_s: float) -> None:
+        """Renew the view, then take events for ``wait_s``. A job that ends waits for who reads its events."""
+        until_s = monotonic() + wait_s
         try:
-            metrics = metrics_of(self.job, EVERY_S)
-            while True:
-                page = page_of(self.job, self._after, self._log, 0.0)
-                self._take(page.events, page.times, page.missed)
-                self._after, self._log = page.after, page.log
-                if not page.events or page.ended:
-                    break
-            self.view = view_of(metrics)
-            if page.ended:
-                self._over()
+            self.view = view_of(metrics_of(self.job, EVERY_S))
+            self._changed()
+            while self._take_page(max(0.0, until_s - monotonic())):
+                """More events follow, or there is time to wait for some."""
         except JobEnded:
             self._over()
         except MalstromError as error:  # the job may answer later
             _LOG.debug("job %s did not answer the dashboard: %s", self.job.name, error)
             self.view = {**self.view, "age_s": time() - self.view["at"] if self.view["at"] else 0.0}
-        self._changed()
+            self._changed()
+            self._stop.wait(wait_s)
+
+    def _take_page(self, wait_s: float) -> bool:
+        """Take the next events, which are waited for at most ``wait_s``. Return whether to ask for more."""
+        page = page_of(self.job, self._after, self._log, wait_s)
+        self._after, self._log = page.after, page.log
+        if page.events or page.missed:
+            self._take(page.events, page.times, page.missed)
+            self._changed()
+        if page.ended:
+            with suppress(JobEnded):  # of another process
+                self.view = view_of(metrics_of(self.job, EVERY_S))
+            self._over()
+        return not page.ended and (bool(page.events) or (wait_s > 0.0 and not self._stop.is_set()))
 
     def _take(self, events: list[AnyEvent], times: list[float], missed: int) -> None:
         if missed:

@@ -12,7 +12,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from types import FrameType
 from typing import Any, Final, Literal, TypeVar
@@ -131,9 +131,13 @@ class InProcess:
             if stop_on_sigterm:
                 stop = partial(controls.stop, drain=None)
                 stopping = PlannedStop(stop, abandon=controls.abandon, limit_s=stop_timeout_s)
-            socket = ControlSocket(controls.job, answering(controls)) if control else None
-            with stopping or nullcontext():
-                observing = self._observers.begin(QueuedJob(controls)) if self._observers.any else None
+            with ExitStack() as on_failure, stopping or nullcontext():
+                socket = ControlSocket(controls.job, answering(controls)) if control else None
+                if socket is not None:
+                    on_failure.callback(socket.close)
+                    on_failure.callback(socket.release)
+                observing = self._observers.begin(QueuedJob(controls))
+                on_failure.pop_all()  # from now on the run closes both
                 return run_to_end(run, controls, socket, observing)
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__

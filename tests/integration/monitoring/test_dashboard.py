@@ -181,8 +181,10 @@ def test_an_address_that_is_taken_is_refused_before_the_job_begins(server: Serve
         mp.InProcess(dashboard=mp.Dashboard(port=server.port)).start(a_job("docs-refused"))
     with pytest.raises(mp.PlanError, match="metrics cannot be served at"):
         mp.InProcess(metrics=mp.Metrics(port=server.port)).start(a_job("docs-refused"))
+    with pytest.raises(mp.PlanError, match="cannot listen at"):
+        mp.InProcess(dashboard=mp.Dashboard(port=server.port)).run(a_job("docs-refused"), control=True)
     handle.stop(timeout_s=PATIENCE_S)
-    free = mp.InProcess().start(a_job("docs-refused"))
+    free = mp.InProcess().start(a_job("docs-refused"))  # the name is free
     free.stop(timeout_s=PATIENCE_S)
 
 
