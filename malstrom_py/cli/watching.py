@@ -37,7 +37,9 @@ MetricsPortOption = Annotated[
 MetricsHostOption = Annotated[
     str | None,
     typer.Option(
-        "--metrics-host", help="Address to serve metrics at.", show_default="127.0.0.1: this machine can connect"
+        "--metrics-host",
+        help="Address for --metrics-port. Only this machine can connect by default.",
+        show_default="127.0.0.1",
     ),
 ]
 DashboardOption = Annotated[bool, typer.Option("--dashboard", help="Show the job in a browser; prints the address.")]
