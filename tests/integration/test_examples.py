@@ -56,8 +56,8 @@ def json_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 PROGRAMS = {"dashboard_pictures.py", "picture.py", "spark_to_ray.py", "svg.py"}
-"""Programs and their drawing rather than jobs; test_demo_spark.py runs the one with Spark, monitoring/test_pictures.py the one with
-Chromium."""
+"""Programs and their drawing rather than jobs; test_demo_spark.py runs the one with Spark, monitoring/test_pictures.py
+the one with Chromium."""
 
 
 def test_every_example_is_tested_and_short() -> None:
