@@ -428,14 +428,14 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "malstrom_source_lag_rows",
         "gauge",
-        "Rows of a part that could be read and were not yet",
+        "Rows of a part that could be read now",
         _PART,
         _of_parts(lambda p: p.lag_rows),
     ),
     Metric(
         "malstrom_source_lag_bytes",
         "gauge",
-        "Bytes of a part that could be read and were not yet",
+        "Bytes of a part that could be read now",
         _PART,
         _of_parts(lambda p: p.lag_bytes),
     ),
