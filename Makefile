@@ -17,12 +17,13 @@ unexport PYTHONDONTWRITEBYTECODE
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo picture demo-ray demo-spark java test quick seeds lint types mypy pyright format docs docs-check coverage bench fuzz long soak chaos mutants matrix exhaustive clean distclean
+.PHONY: help demo picture pictures demo-ray demo-spark java test quick seeds lint types mypy pyright format docs docs-check coverage bench fuzz long soak chaos mutants matrix exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo        running statistics of 336,776 flights, on 2, then 4, then 2 workers, checked against Polars"
 	@echo "make picture     draw docs/images/rescale.svg: a real job goes from 2 workers to 4 and back while rows arrive"
+	@echo "make pictures    photograph the dashboard of a running job, into docs/images/; needs Chromium"
 	@echo "make demo-ray    the same job on Ray, on this machine"
 	@echo "make demo-spark  Spark joins the flights, a job on Ray reads them and is rescaled, and writes a Spark table"
 	@echo "make test        lint, types, seeds and every test, in $(PROCESSES) processes (PROCESSES=...); ends with the summary of pytest"
@@ -51,6 +52,9 @@ demo: $(VENV)/.demo
 
 picture: $(VENV)/.demo
 	@$(PY) -m examples.picture
+
+pictures: $(VENV)/.dev
+	@$(PY) -m examples.dashboard_pictures
 
 demo-ray: $(VENV)/.demo-ray
 	@$(PY) -m $(DEMO).on_ray

@@ -248,6 +248,7 @@ def run(
     allow_dropped_state: cli_snapshots.AllowDroppedStateOption = False,
     reload: cli_reload.ReloadOption = False,
     metrics_port: cli_watching.MetricsPortOption = None,
+    metrics_host: cli_watching.MetricsHostOption = None,
     dashboard: cli_watching.DashboardOption = False,
     history: cli_watching.HistoryOption = None,
     stop_timeout_s: options.StopTimeoutOption = None,
@@ -271,7 +272,7 @@ def run(
         snapshots = reloads.snapshots(snapshots)
         batching = mp.Batching() if batch_rows is None else mp.Batching(rows_max=batch_rows)
         kept = cli_snapshots.kept(snapshots, interval_s, resume, allow_dropped_state=allow_dropped_state)
-        watched = cli_watching.watched_options(metrics_port, dashboard, history)
+        watched = cli_watching.watched_options(metrics_port, metrics_host, dashboard=dashboard, history=history)
         for_ray = ray_options(
             address=address, num_cpus=num_cpus, runtime_env=runtime_env, resources=resources, detached=detached
         )

@@ -18,7 +18,7 @@ import malstrom_py as mp
 from malstrom_py.cli.options import AddressOption, JsonOption, NameArgument, examples
 from malstrom_py.cli.output import WrongCommand, format_size, print_json, print_out, reporting_errors, table
 from malstrom_py.clock import SystemClock
-from malstrom_py.metrics import JobMetrics
+from malstrom_py.metrics import LOOPBACK, JobMetrics
 from malstrom_py.workers.control.client import running_jobs
 from malstrom_py.workers.monitoring.dashboard import DashboardServer
 from malstrom_py.workers.monitoring.prometheus import MetricsEndpoint, exposition
@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 MetricsPortOption = Annotated[
     int | None,
     typer.Option("--metrics-port", min=0, max=65535, help="Serve metrics to Prometheus at this port of this machine."),
+]
+MetricsHostOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-host",
+        help="Address for --metrics-port. Only this machine can connect by default.",
+        show_default="127.0.0.1",
+    ),
 ]
 DashboardOption = Annotated[bool, typer.Option("--dashboard", help="Show the job in a browser; prints the address.")]
 HistoryOption = Annotated[
@@ -65,11 +73,15 @@ _EXAMPLES: Final = {
 }
 
 
-def watched_options(metrics_port: int | None, dashboard: bool, history: Path | None) -> dict[str, Any]:
+def watched_options(
+    metrics_port: int | None, metrics_host: str | None, *, dashboard: bool, history: Path | None
+) -> dict[str, Any]:
     """Return the options of ``run`` that let others watch the job, as arguments of a runtime."""
     given: dict[str, Any] = {}
     if metrics_port is not None:
-        given["metrics"] = mp.Metrics(port=metrics_port)
+        given["metrics"] = mp.Metrics(port=metrics_port, host=LOOPBACK if metrics_host is None else metrics_host)
+    elif metrics_host is not None:
+        raise WrongCommand("--metrics-host is where --metrics-port listens: give --metrics-port too")
     if dashboard or history is not None:
         given["dashboard"] = mp.Dashboard(history=history)
     return given

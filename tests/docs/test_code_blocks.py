@@ -17,7 +17,7 @@ from tests.pages import DESIGN, PAGES, SPARK, Block, blocks_of, shown
 
 RUN = [page for page in PAGES if DESIGN not in page.parents and page != SPARK]
 
-LANGUAGES = {"python", "sh", "console", "text", "toml", "json", "yaml", "mermaid", "csv"}
+LANGUAGES = {"python", "sh", "console", "text", "toml", "json", "yaml", "mermaid", "csv", "ini", "dockerfile"}
 """What may follow an opening fence, and nothing else: no `py`, no `python no-run`."""
 
 

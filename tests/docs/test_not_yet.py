@@ -113,7 +113,7 @@ def names_of(section: str) -> list[str]:
 
 def test_the_page_has_sections() -> None:
     assert len(SECTIONS) >= 5
-    assert {"Capture and replay", "Metrics and dashboard"} <= set(SECTIONS)
+    assert {"Capture and replay", "Rescaling by load"} <= set(SECTIONS)
 
 
 @pytest.mark.parametrize("section", SECTIONS)

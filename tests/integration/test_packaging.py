@@ -125,6 +125,13 @@ def test_the_wheel_has_one_top_level_name_and_every_module(archives: tuple[Path,
     assert {name.split("/")[0] for name in names} == {"malstrom_py", f"malstrom_py-{__version__}.dist-info"}
     assert sorted(module_of(name) for name in names if name.endswith(".py")) == sorted(modules())
     assert "malstrom_py/py.typed" in names
+    static = ROOT / "workers" / "monitoring" / "static"
+    page = {f"malstrom_py/workers/monitoring/{file.relative_to(static.parent)}" for file in static.rglob("*.*")}
+    assert "malstrom_py/workers/monitoring/static/vendor/LICENSES.txt" in page
+    assert page <= names, "the dashboard with its libraries and their licences"
+    assert [
+        name for name in names if name.endswith(".dist-info/licenses/workers/monitoring/static/vendor/LICENSES.txt")
+    ]
 
 
 def test_the_sdist_holds_each_room_once_and_no_link(archives: tuple[Path, Path]) -> None:
@@ -133,6 +140,7 @@ def test_the_sdist_holds_each_room_once_and_no_link(archives: tuple[Path, Path])
     paths = {member.name.partition("/")[2] for member in members}
     assert not [member.name for member in members if member.issym() or member.islnk()]
     assert {"workers/__init__.py", "rescale/__init__.py", "LICENSE", "README.md", "CHANGELOG.md"} <= paths
+    assert {"workers/monitoring/static/index.html", "workers/monitoring/static/vendor/LICENSES.txt"} <= paths
     assert not [path for path in paths if path.startswith(("malstrom_py/workers", "malstrom_py/rescale"))]
 
 

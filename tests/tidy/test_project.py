@@ -13,7 +13,7 @@ from tests.tree import ROOT, modules, pyproject
 
 PROJECT = pyproject()["project"]
 
-EXTRAS = {"objects", "ray", "spark", "demo", "testing", "dev"}
+EXTRAS = {"metrics", "dashboard", "objects", "ray", "spark", "demo", "testing", "dev"}
 
 FOREIGN = {
     "a path of one machine": re.compile(r"(?<![\w.~<-])/(?:work|root)(?:/|\b)(?!ers)"),

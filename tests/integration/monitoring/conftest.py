@@ -22,7 +22,7 @@ TOKEN = "a-token"
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens at."""
+    """Return a free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -65,7 +65,7 @@ def test_without_the_token_nothing_is_shown_or_done(server: Server, shown: mp.Da
         assert server.status(f"{path}?token=another", token=None) == 401
         assert server.status(f"{path}?token=a-töken".replace("ö", "%C3%B6"), token=None) == 401
     assert server.get(f"/api/jobs?token={TOKEN}", token=None)["jobs"][0]["job"] == "docs-token"
-    # A page of another site can make a browser post to an address, but not with a header of its own.
+    # A page of another site can make a browser post to an address, but not with a header that it chooses.
     assert server.status(f"/api/jobs/docs-token/stop?token={TOKEN}", body={}, token=None) == 401
     assert handle.status().state == "running"
     handle.stop(timeout_s=PATIENCE_S)

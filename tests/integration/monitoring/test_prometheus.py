@@ -8,6 +8,7 @@ import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,8 @@ class Prometheus:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/api/v1/query?{query}", timeout=5) as answer:
                 return list(json.load(answer)["data"]["result"])
         except urllib.error.HTTPError as error:
+            if error.code == HTTPStatus.SERVICE_UNAVAILABLE:  # it listens, and has not started completely
+                return []
             raise AssertionError(f"{expression}: {error.read().decode()}") from error
         except OSError:
             return []

@@ -143,7 +143,7 @@ def test_event_time_is_seconds_since_1970_and_its_lag_is_from_now() -> None:
     assert metrics.steps["in"].watermark is None, "the source is not timed"
     assert metrics.parts[0].lag_s == pytest.approx(15.0, abs=1.0)
     run.epoch = mp.MAX_EPOCH
-    assert run.metrics().steps["epochs"].watermark is None, "the end is no time"
+    assert run.metrics().steps["epochs"].watermark is None, "the end is not a time"
 
 
 def test_snapshots_and_moves_are_there_where_the_job_has_them() -> None:

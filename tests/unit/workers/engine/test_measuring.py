@@ -1,4 +1,4 @@
-"""What a worker measures of itself: heavy keys within the bounds of the algorithm, and the time of each step once."""
+"""The figures of a worker: heavy keys within the bounds of the algorithm, and the time of each step once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_heaviest_keys_are_of_recent_rows() -> None:
 
 
 class Spending(Operator):
-    """Spends ``ns`` with each batch, and sends it on; ``drains``: at once to the end of the graph."""
+    """Spends ``ns`` with each batch, and sends it on; ``drains``: directly to the end of the graph."""
 
     def __init__(self, ns: int, *, drains: bool = False) -> None:
         super().__init__(StepContext(job="docs", step=f"spending-{ns}"))
