@@ -13,9 +13,10 @@ import typer
 
 from malstrom_py import capture
 from malstrom_py.cli.options import JsonOption, examples
-from malstrom_py.cli.output import FAILED, format_size, print_json, print_out, reporting_errors, table
+from malstrom_py.cli.output import FAILED, print_json, print_out, reporting_errors, table
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.workers.reports.figures import format_size
 
 app = typer.Typer(
     help="Check and show what capture_into recorded.",

@@ -231,18 +231,6 @@ def _shown(file: str) -> str:
 Row = Sequence[object]
 
 
-def format_size(size: int) -> str:
-    """Format a number of bytes.
-
-    >>> format_size(999), format_size(1_500_000), format_size(2_500_000_000)
-    ('999 B', '1.5 MB', '2.5 GB')
-    """
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:,.1f} {unit}"
-    return f"{size} B"
-
-
 def format_age(age_s: float) -> str:
     """Format the time since an event.
 

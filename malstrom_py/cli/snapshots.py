@@ -18,7 +18,6 @@ from malstrom_py.cli.output import (
     FAILED,
     WrongCommand,
     format_age,
-    format_size,
     print_json,
     print_out,
     reporting_errors,
@@ -38,6 +37,7 @@ from malstrom_py.snapshot.selection import missing_in, newest_noted
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.store import Store, place_of
 from malstrom_py.snapshot.verification import verify as faults_in
+from malstrom_py.workers.reports.figures import format_size
 
 GRACE_S = 3600.0
 """The minimum age of removed files that belong to no snapshot: a running job may be about to list younger ones."""

@@ -16,7 +16,7 @@ import typer
 
 import malstrom_py as mp
 from malstrom_py.cli.options import AddressOption, JsonOption, NameArgument, examples
-from malstrom_py.cli.output import WrongCommand, format_size, print_json, print_out, reporting_errors, table
+from malstrom_py.cli.output import WrongCommand, print_json, print_out, reporting_errors, table
 from malstrom_py.clock import SystemClock
 from malstrom_py.metrics import LOOPBACK, JobMetrics
 from malstrom_py.workers.control.client import running_jobs
@@ -25,6 +25,7 @@ from malstrom_py.workers.monitoring.prometheus import MetricsEndpoint, expositio
 from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of, page_of
 from malstrom_py.workers.monitoring.watching import described
 from malstrom_py.workers.ray.discovery import running_nearby
+from malstrom_py.workers.reports.figures import format_size
 from malstrom_py.workers.runtime.job_handle import find_job
 
 if TYPE_CHECKING:

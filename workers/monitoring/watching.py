@@ -34,6 +34,7 @@ from malstrom_py.events import (
 from malstrom_py.metrics import EdgeMetrics, JobMetrics
 from malstrom_py.workers.monitoring.history import Recording
 from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of, page_of
+from malstrom_py.workers.reports.figures import format_size
 
 EVERY_S: Final = 1.0
 """The interval of views."""
@@ -220,11 +221,13 @@ def described(event: AnyEvent, at: float, number: int) -> dict[str, Any]:
 def _rescaled(event: RescaleEnded) -> str:
     if event.error:
         return f"the rescale was called off, with {event.workers} workers: {event.error}"
-    return (
-        f"the job has {event.workers} worker{'' if event.workers == 1 else 's'}: {event.slots:,} slots and "
-        f"{event.parts:,} parts moved, with {event.keys:,} keys and {event.bytes / 1e6:,.1f} MB of state, in "
-        f"{event.duration_s:.2f} s"
-    )
+    moved = f"{_many(event.slots, 'slot')} and {_many(event.parts, 'part')} moved, with {_many(event.keys, 'key')}"
+    state = f"{format_size(event.bytes)} of state, in {event.duration_s:.2f} s"
+    return f"the job has {_many(event.workers, 'worker')}: {moved} and {state}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 _SENTENCES: Final[dict[type, Callable[[Any], str]]] = {
@@ -237,7 +240,7 @@ _SENTENCES: Final[dict[type, Callable[[Any], str]]] = {
     RescaleBegun: lambda event: f"the job begins to go from {event.workers} to {event.target} workers",
     RescaleEnded: _rescaled,
     SnapshotCompleted: lambda event: (
-        f"snapshot {event.id} is complete: {event.bytes / 1e6:,.1f} MB in {event.duration_s:.2f} s, workers paused for "
+        f"snapshot {event.id} is complete: {format_size(event.bytes)} in {event.duration_s:.2f} s, workers paused for "
         f"at most {event.pause_s:.3f} s"
     ),
     WorkerJoined: lambda event: f"worker {event.worker} has joined",

@@ -27,3 +27,15 @@ class WorkerFigures:
     parts: Sequence[PartMetrics] = ()
     heavy_keys: Sequence[HeavyKey] = ()
     heavy_slots: Sequence[HeavySlot] = ()
+
+
+def format_size(size: int) -> str:
+    """Return a number of bytes with its unit.
+
+    >>> format_size(999), format_size(1_500_000), format_size(2_500_000_000)
+    ('999 B', '1.5 MB', '2.5 GB')
+    """
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size} B"
