@@ -36,6 +36,7 @@ SAMPLED_ROWS: Final = 32
 
 _SAMPLE_NS: Final = 20_000_000
 _SAMPLED_KEYS: Final = 64
+_SAMPLED_BYTES: Final = 1 << 20
 _KNOWN_ROWS: Final = 256
 _HALVED_ROWS: Final = 1 << 16
 _PARTS_MAX: Final = 64
@@ -226,7 +227,7 @@ class Measuring:
     def _state_sizes(self) -> Iterator[tuple[str, int]]:
         for step, operator in self._graph.operators.items():
             if isinstance(operator, StatefulOperator) and (keys := operator.keys):
-                sampled, size = operator.state.sampled_bytes(_SAMPLED_KEYS)
+                sampled, size = operator.state.sampled_bytes(_SAMPLED_KEYS, _SAMPLED_BYTES)
                 if sampled:
                     yield step, size * keys // sampled
 
