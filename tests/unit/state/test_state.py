@@ -452,9 +452,9 @@ def test_states_that_cannot_be_measured_fail_no_job() -> None:
 
 def test_few_large_states_are_measured() -> None:
     """A worker stands still while they are encoded."""
-    state = keyed_state({key: b"x" * 1_000_000 for key in range(64)})
+    state = keyed_state(dict.fromkeys(range(64), b"x" * 1000000))
     sampled, size = state.sampled_bytes(64, 1_000_000)
     assert (sampled, size // sampled // 1000) == (1, 1000)
-    small = keyed_state({key: b"x" * 100 for key in range(200)})
+    small = keyed_state(dict.fromkeys(range(200), b"x" * 100))
     sampled, size = small.sampled_bytes(64, 1_000_000)
     assert (sampled, size // sampled // 10) == (64, 10)
