@@ -18,7 +18,7 @@ import malstrom_py as mp
 from malstrom_py.cli.options import AddressOption, JsonOption, NameArgument, examples
 from malstrom_py.cli.output import WrongCommand, format_size, print_json, print_out, reporting_errors, table
 from malstrom_py.clock import SystemClock
-from malstrom_py.metrics import JobMetrics
+from malstrom_py.metrics import JobMetrics, url_of
 from malstrom_py.workers.control.client import running_jobs
 from malstrom_py.workers.monitoring.dashboard import DashboardServer
 from malstrom_py.workers.monitoring.prometheus import MetricsEndpoint, exposition
@@ -116,7 +116,7 @@ def metrics(
         watched = _found(job, address)
         if port is not None:
             endpoint = MetricsEndpoint.join(watched, mp.Metrics(port=port, host=host, opentelemetry=False))
-            typer.echo(f"metrics of job {job}: http://{host}:{endpoint.port}/metrics", err=True)
+            typer.echo(f"metrics of job {job}: {url_of(host, endpoint.port)}/metrics", err=True)
             try:
                 for _ in _each(watched, 1.0):
                     """The endpoint asks for itself."""

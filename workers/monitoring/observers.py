@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from malstrom_py.errors import PlanError
-from malstrom_py.metrics import Metrics
+from malstrom_py.metrics import Metrics, url_of
 from malstrom_py.worker_context import close_all
 from malstrom_py.workers.monitoring import opentelemetry
 from malstrom_py.workers.monitoring.dashboard import Dashboard, DashboardServer, check_installed
@@ -63,7 +63,7 @@ class Observers:
         if self.metrics is not None:
             endpoint = MetricsEndpoint.join(job, self.metrics)
             observing.at_end.append(lambda: endpoint.leave(job))
-            _say(f"metrics of job {job.name}: http://{self.metrics.host}:{endpoint.port}/metrics")
+            _say(f"metrics of job {job.name}: {url_of(self.metrics.host, endpoint.port)}/metrics")
             if self.metrics.opentelemetry and opentelemetry.is_installed():
                 telemetry = opentelemetry.OpenTelemetry(job)
                 observing.at_end.append(telemetry.end)

@@ -64,9 +64,10 @@ class MetricsEndpoint:
             if self._jobs:
                 return
             _OPEN.pop(self._address, None)
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+            # With the lock, so that the next job that wants the address finds it free.
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
 
     def collect(self) -> Iterator[Any]:
         """Return the metrics of all jobs now: called by the client library for each scrape."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import urllib.request
-from contextlib import closing
+from contextlib import closing, nullcontext
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,12 @@ def test_commands_of_the_page_reach_the_job(server: Server, shown: mp.Dashboard,
     assert server.status("/api/jobs/docs-commands/stop", body={"drain": "maybe"}) == 409
     assert server.status("/api/jobs/docs-commands/explode", body={}) == 404
     assert server.status("/api/jobs/other/stop", body={}) == 404
+    assert server.status("/api/jobs/docs-commands/stop", body={"drain": []}) == 409
     assert server.status("/api/jobs/docs-commands/stop", body=[1]) == 400
+    nested: list[Any] = []
+    for _ in range(800):
+        nested = [nested]
+    assert server.status("/api/jobs/docs-commands/stop", body={"drain": nested}) in {400, 409}
     assert handle.status().workers == 3
     assert server.post("/api/jobs/docs-commands/stop", {"drain": True})["ok"]
     assert handle.wait(timeout_s=PATIENCE_S).written > 0
@@ -223,3 +228,50 @@ def test_metrics_of_two_jobs_come_from_one_address() -> None:
     second.stop(timeout_s=PATIENCE_S)
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S)
+
+
+def test_a_history_that_cannot_be_kept_leaves_no_server_behind(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for history in (tmp_path / "file" / "history", None):
+        options = mp.Dashboard(port=server.port, history=history)
+        runtime = mp.InProcess(dashboard=options)
+        with pytest.raises(mp.PlanError, match="cannot be kept") if history else nullcontext():
+            runtime.run(_short_job("docs-kept"))
+
+
+@pytest.mark.parametrize("kind", ["metrics", "dashboard"])
+def test_a_job_can_begin_while_the_last_one_leaves_the_address(kind: str) -> None:
+    port = free_port()
+    options: dict[str, Any] = (
+        {"metrics": mp.Metrics(port=port, opentelemetry=False)}
+        if kind == "metrics"
+        else {"dashboard": mp.Dashboard(port=port)}
+    )
+    handles = []
+    for number in range(4):
+        handles.append(mp.InProcess(**options).start(_short_job(f"docs-leaves-{number}"), control=False))
+        until(lambda: handles[-1].metrics().written, "it has written")
+    for handle in handles:
+        assert handle.wait(timeout_s=PATIENCE_S).written == 1
+
+
+def _short_job(name: str) -> mp.Job:
+    job = mp.Job(name)
+    job.source("in", sources.Memory([1])).sink("out", sinks.Memory())
+    return job
+
+
+def test_the_address_of_a_page_has_any_token() -> None:
+    server = DashboardServer(mp.Dashboard(port=0, token="a&b#c+d%20?"))
+    try:
+        with urllib.request.urlopen(server.address().replace("/?", "/api/jobs?"), timeout=PATIENCE_S) as answer:
+            assert answer.status == 200
+    finally:
+        server.close()
+    with pytest.raises(mp.PlanError, match="without spaces"):
+        mp.Dashboard(token="a\nb")
+
+
+def test_a_host_that_is_no_name_is_refused() -> None:
+    with pytest.raises(mp.PlanError, match="host must be a name"):
+        mp.Metrics(host="a..b")
