@@ -255,6 +255,17 @@ def test_a_job_can_begin_while_the_last_one_leaves_the_address(kind: str) -> Non
         assert handle.wait(timeout_s=PATIENCE_S).written == 1
 
 
+def test_what_fails_at_the_end_of_watching_fails_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(server: DashboardServer, job: object) -> None:
+        server.close()
+        raise RuntimeError("no end")
+
+    monkeypatch.setattr(DashboardServer, "leave", fail)
+    for _ in range(2):
+        runtime = mp.InProcess(dashboard=mp.Dashboard(port=free_port()))
+        assert runtime.run(_short_job("docs-end")).written == 1
+
+
 def _short_job(name: str) -> mp.Job:
     job = mp.Job(name)
     job.source("in", sources.Memory([1])).sink("out", sinks.Memory())
