@@ -32,14 +32,11 @@ from malstrom_py.events import (
     WorkerLeft,
 )
 from malstrom_py.metrics import EdgeMetrics, JobMetrics
-from malstrom_py.workers.monitoring.history import Recording
+from malstrom_py.workers.monitoring.history import EVENTS_MAX, Recording
 from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of, page_of
 
 EVERY_S: Final = 1.0
 """The interval of views."""
-
-EVENTS_MAX: Final = 2_000
-"""The number of events that a page shows."""
 
 _PARTS_MAX: Final = 100
 _HEAVY_MAX: Final = 10

@@ -162,12 +162,23 @@ def test_damaged_files_of_a_history_are_passed_over(tmp_path: Path) -> None:
     recording.events([{"number": 1}])
     recording.view({"state": "running"}, last=True)
     with next(tmp_path.glob("*.events.jsonl")).open("a") as file:
-        file.write('{"number": 2, "te')
+        file.write('"no event"\n{"kind": "Stop"}\n{"number": 2, "te')
     (tmp_path / "docs-20260101T000000-abcd.view.json").write_text("{")
+    for number, text in enumerate(('{"state": {}}', '{"workers": 5}', '{"at": "now"}', "[]", "[" * 100_000)):
+        (tmp_path / f"docs-20260101T000000-{number:04x}.view.json").write_text(text)
     (tmp_path / "notes.view.json").write_text("{}")
     (page,) = pages_in(tmp_path)
     assert page.view["state"] == "gone", "its process ended without a last word"
     assert page.events == [{"number": 1}]
+
+
+def test_a_page_of_a_history_shows_the_last_events(tmp_path: Path) -> None:
+    recording = Recording(tmp_path, "docs")
+    recording.events([{"number": number, "text": "x" * 3000} for number in range(3000)])
+    recording.view({"state": "finished"}, last=True)
+    (page,) = pages_in(tmp_path)
+    assert page.events[-1]["number"] == 2999
+    assert sum(len(event["text"]) for event in page.events) < 1 << 22
 
 
 def test_two_jobs_of_a_program_share_a_server(server: Server, shown: mp.Dashboard) -> None:
