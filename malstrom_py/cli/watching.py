@@ -211,6 +211,7 @@ def _draw(job: WatchedJob, interval_s: float) -> None:
 
     events: deque[str] = deque(maxlen=_EVENTS)
     after, log = 0, ""
+    found: JobMetrics | None = None
     with Live(auto_refresh=False, screen=True) as live:
         try:
             for found in _each(job, interval_s):
@@ -220,7 +221,8 @@ def _draw(job: WatchedJob, interval_s: float) -> None:
                 live.update(screen(found, list(events)), refresh=True)
         except mp.JobEnded:
             """The last drawing stays until the screen is left."""
-    print_out(plain_text(found))
+    if found is not None:
+        print_out(plain_text(found))
 
 
 def plain_text(found: JobMetrics) -> str:
