@@ -17,7 +17,7 @@ from malstrom_py.cli import watching
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.monitoring import prometheus
-from malstrom_py.workers.reports.commands import MetricsCommand
+from malstrom_py.workers.reports.commands import Command
 from tests.integration.commands import environment, malstrom
 from tests.integration.monitoring.conftest import PATIENCE_S, TOKEN, Server, a_job, free_port, until
 
@@ -156,7 +156,7 @@ class Blocked:
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
 
-    def ask(self, command: MetricsCommand) -> JobMetrics:
+    def ask(self, command: Command) -> JobMetrics:
         self.clock.advance(command.timeout_s or 0.0)
         return JobMetrics(JOB, "running", "steady")
 
