@@ -124,8 +124,8 @@ class _Handler(logging.Handler):
         try:
             sys.stderr.write(f"{self.format(record)}\n")
             sys.stderr.flush()
-        except (AttributeError, OSError, ValueError):
-            """Standard error is closed or full; the job matters more."""
+        except Exception:
+            """Standard error is closed or full, or a user's function logs what has no text; the job matters more."""
 
 
 class _Formatter(logging.Formatter):

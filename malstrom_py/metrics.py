@@ -63,8 +63,24 @@ def check_address(host: object, port: object, what: str) -> None:
     """Raise `PlanError` unless a server can listen at ``host`` and ``port``, options of ``what``."""
     if type(port) is not int or not 0 <= port < 1 << 16:
         raise PlanError(f"{what}: port must be a whole number from 0 to 65535, got {port!r}")
-    if not isinstance(host, str) or not host:
+    if not isinstance(host, str) or not host or not _is_encodable(host):
         raise PlanError(f"{what}: host must be a name or an address of this machine, got {host!r}")
+
+
+def _is_encodable(host: str) -> bool:
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False
+
+
+def url_of(host: str, port: int) -> str:
+    """Return the address of a server.
+
+    >>> url_of("localhost", 9464), url_of("::1", 9464)
+    ('http://localhost:9464', 'http://[::1]:9464')
+    """
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class StepMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):

@@ -18,7 +18,7 @@ import malstrom_py as mp
 from malstrom_py.cli.options import AddressOption, JsonOption, NameArgument, examples
 from malstrom_py.cli.output import WrongCommand, print_json, print_out, reporting_errors, table
 from malstrom_py.clock import SystemClock
-from malstrom_py.metrics import LOOPBACK, JobMetrics
+from malstrom_py.metrics import LOOPBACK, JobMetrics, url_of
 from malstrom_py.workers.control.client import running_jobs
 from malstrom_py.workers.monitoring.dashboard import DashboardServer
 from malstrom_py.workers.monitoring.prometheus import MetricsEndpoint, exposition
@@ -129,7 +129,7 @@ def metrics(
         watched = _found(job, address)
         if port is not None:
             endpoint = MetricsEndpoint.join(watched, mp.Metrics(port=port, host=host, opentelemetry=False))
-            typer.echo(f"metrics of job {job}: http://{host}:{endpoint.port}/metrics", err=True)
+            typer.echo(f"metrics of job {job}: {url_of(host, endpoint.port)}/metrics", err=True)
             try:
                 for _ in _each(watched, 1.0):
                     """The endpoint asks for itself."""
@@ -224,6 +224,7 @@ def _draw(job: WatchedJob, interval_s: float) -> None:
 
     events: deque[str] = deque(maxlen=_EVENTS)
     after, log = 0, ""
+    found: JobMetrics | None = None
     with Live(auto_refresh=False, screen=True) as live:
         try:
             for found in _each(job, interval_s):
@@ -233,7 +234,8 @@ def _draw(job: WatchedJob, interval_s: float) -> None:
                 live.update(screen(found, list(events)), refresh=True)
         except mp.JobEnded:
             """The last drawing stays until the screen is left."""
-    print_out(plain_text(found))
+    if found is not None:
+        print_out(plain_text(found))
 
 
 def plain_text(found: JobMetrics) -> str:

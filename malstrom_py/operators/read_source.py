@@ -228,6 +228,11 @@ class ReadSource(Operator):
         self._gained.clear()
         self._open_more()
 
+    @property
+    def open_names(self) -> list[str]:
+        """The parts that are read here now, by their names in messages."""
+        return [reader.name for reader in self._readers]
+
     def open_parts(self) -> Iterator[tuple[str, ReadPart]]:
         """Return the parts that are read here now, by their names in messages, for metrics."""
         return ((reader.name, reader.read(moves=self.moves_parts)) for reader in list(self._readers))

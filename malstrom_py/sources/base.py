@@ -67,7 +67,7 @@ def lag_of(part: object, name: Literal["lag_rows", "lag_bytes"]) -> int | None:
         found = getattr(part, name)()
     except Exception:  # figures for people: no job fails because of them
         return None
-    return found if type(found) is int else None
+    return found if type(found) is int and 0 <= found < 1 << 63 else None
 
 
 @runtime_checkable

@@ -409,14 +409,28 @@ class KeyedState:
                     self.values[key] = value
                 self._take_times([key], [value], {key: times})
 
-    def sampled_bytes(self, keys_max: int) -> tuple[int, int]:
-        """Encode the states of ``keys_max`` keys at most; return for how many, and how many bytes they took."""
+    def sampled_bytes(self, keys_max: int, bytes_max: int) -> tuple[int, int]:
+        """Encode the states of some keys; return of how many, and how many bytes they took.
+
+        ``keys_max``: at most so many; none is added after ``bytes_max``. States that cannot be measured count as none.
+        """
         keys = list(islice(self.values, keys_max))
         rows = [[key, value, []] for key, value in zip(keys, self._values_of(keys), strict=True)]
+        sampled, size = 0, 0
+        while sampled < len(rows) and size < bytes_max:
+            some = rows[sampled : 2 * sampled + 1]
+            try:
+                size += self._size_of(some)
+            except Exception:  # by the user's own types: no job fails because of figures for people
+                return 0, 0
+            sampled += len(some)
+        return sampled, size
+
+    def _size_of(self, rows: list[list[Any]]) -> int:
         try:
-            return len(keys), len(self._codec.encode_rows_at_rest(rows, step=self.step))
+            return len(self._codec.encode_rows_at_rest(rows, step=self.step))
         except CodecError:  # without snapshots states need no stored form
-            return len(keys), sum(getsizeof(value) for _, value, _ in rows)
+            return sum(getsizeof(value) for _, value, _ in rows)
 
     @property
     def by_slot(self) -> bool:

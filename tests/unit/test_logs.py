@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -191,3 +191,17 @@ def test_actors_log_as_the_program_does(capsys: pytest.CaptureFixture[str]) -> N
     worker, coordinator = lines(capsys)
     assert (worker["job"], worker["worker"], worker["incarnation"]) == ("visits", 3, 4)
     assert {"job"} == set(coordinator) & {"job", "worker", "incarnation"}
+
+
+class Wordless:
+    """What a user's function may log below ``malstrom_py``."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_a_line_that_cannot_be_written_fails_no_job() -> None:
+    for format in get_args(logs.Format):
+        logs.configure(format)
+        logging.getLogger("malstrom_py.user").info("%d", "no number")
+        logging.getLogger("malstrom_py.user").info("%s", Wordless())

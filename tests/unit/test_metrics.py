@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import msgspec
 import pytest
 
 import malstrom_py as mp
@@ -141,3 +143,43 @@ def test_a_failed_job_says_why_in_its_metrics() -> None:
     assert metrics.state == "failed"
     assert metrics.error is not None
     assert "step 'invert'" in metrics.error
+
+
+class Oddly:
+    """A part with a name that no encoding of text has, and a lag that is no number of rows."""
+
+    def __init__(self, lag: int) -> None:
+        self.lag = lag
+
+    def list_parts(self) -> list[sources.Part]:
+        return [sources.Part("\udcff.csv")]
+
+    def build_part(self, part: sources.Part, state: Any) -> Oddly:
+        return self
+
+    def poll(self, rows_max: int) -> None:
+        return None
+
+    def is_finished(self) -> bool:
+        return False
+
+    def snapshot(self) -> int:
+        return 0
+
+    def lag_rows(self) -> int:
+        return self.lag
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("lag", [-1, 1 << 80])
+def test_metrics_of_any_source_can_be_sent(lag: int) -> None:
+    job = mp.Job("docs-odd")
+    job.source("in", Oddly(lag)).sink("out", sinks.Memory())
+    handle = mp.InProcess().start(job, control=False)
+    while not (metrics := handle.metrics()).parts:
+        """The job begins."""
+    handle.stop(drain=False)
+    assert (metrics.parts[0].part, metrics.lag_rows) == ("\\udcff.csv", None)
+    assert msgspec.msgpack.encode(metrics)

@@ -413,10 +413,13 @@ class CommandQueue:
             raise self._stopped(has_last=False)
 
     def announce(self, ending: JobOutcome) -> None:
-        """Publish the last event of the job, before `end`."""
+        """Publish the last event of the job, before `end`, which waits for who reads it and may ask for metrics."""
         error = ending.public_error()
         with self._lock:
             self._answering = False
+            metrics, self._metrics = self._metrics, None
+        if metrics is not None:
+            metrics.set_result(self.known_metrics())
         self.events.emit(Ended(ending.how, "" if error is None else str(error)))
 
     def end(self, ending: JobOutcome) -> None:

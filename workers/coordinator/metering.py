@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -110,7 +110,7 @@ class Metering:
             duration_s=result.duration_s,
             steps={name: self._step(name, step, before, over_s, at, present) for name, step in result.steps.items()},
             edges=list(self._edge_rates(result.steps, before, over_s)),
-            parts=[_with_lag(part, at) for one in present.values() for part in one.parts],
+            parts=list(_parts(present, at)),
             exchanges=dict(self._exchanges(result.steps, before, over_s, present)),
             workers=list(_workers(now, before, over_s, counts, members, table)),
             heavy_keys=_heaviest([key for one in present.values() for key in one.heavy_keys]),
@@ -216,13 +216,18 @@ def _workers(
             rss_bytes=here.rss_bytes,
             busy_s=here.busy_s,
             waiting_s=here.waiting_s,
-            busy=min(1.0, (here.busy_s - was.busy_s) / over_s),
-            waiting=min(1.0, (here.waiting_s - was.waiting_s) / over_s),
+            busy=_share(here.busy_s - was.busy_s, over_s),
+            waiting=_share(here.waiting_s - was.waiting_s, over_s),
             rows_in=rows,
             in_per_s=max(0, rows - rows_before) / over_s,
             keys=sum(step.keys or 0 for step in counts.get(worker, {}).values()),
             slots=slots[worker],
         )
+
+
+def _share(spent_s: float, over_s: float) -> float:
+    """Return a share of the time, from 0 to 1, also of a worker whose number another one had before."""
+    return min(1.0, max(0.0, spent_s / over_s))
 
 
 def _place_in(detail: str) -> str:
@@ -237,8 +242,10 @@ def _snapshots(status: JobStatus) -> SnapshotMetrics | None:
     return SnapshotMetrics(made.made, made.last, made.at_s, made.bytes, made.duration_s, made.pause_s)
 
 
-def _with_lag(part: PartMetrics, at: float) -> PartMetrics:
-    return part if part.watermark is None else replace(part, lag_s=at - part.watermark)
+def _parts(present: Mapping[int, WorkerFigures], at: float) -> Iterable[PartMetrics]:
+    """Return each part once: the figures of a worker may still have one that has moved to another."""
+    parts = {(part.source, part.part): part for one in present.values() for part in one.parts}
+    return (part if part.watermark is None else replace(part, lag_s=at - part.watermark) for part in parts.values())
 
 
 def _heaviest(found: list[H]) -> list[H]:

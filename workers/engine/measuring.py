@@ -36,6 +36,7 @@ SAMPLED_ROWS: Final = 32
 
 _SAMPLE_NS: Final = 20_000_000
 _SAMPLED_KEYS: Final = 64
+_SAMPLED_BYTES: Final = 1 << 20
 _KNOWN_ROWS: Final = 256
 _HALVED_ROWS: Final = 1 << 16
 _PARTS_MAX: Final = 64
@@ -164,14 +165,14 @@ class Measuring:
             feed.samplers = {name: self._samplers[name] for name in region.entries}
         self.time = TimeUse(list(graph.exchanges.values()))
         self._again_ns = 0
-        self._parts: Sequence[PartMetrics] = ()
+        self._parts: Mapping[str, PartMetrics] = {}
         self._state_bytes: Mapping[str, int] = {}
 
     def figures(self) -> WorkerFigures:
         """Return the figures now."""
         began_ns = perf_counter_ns()
         if began_ns >= self._again_ns:
-            self._parts = tuple(islice(self._read_parts(), _PARTS_MAX))
+            self._parts = dict(islice(self._read_parts(), _PARTS_MAX))
             self._state_bytes = dict(self._state_sizes())
             took_ns = perf_counter_ns() - began_ns
             self._again_ns = began_ns + max(_EVERY_NS, _COST * took_ns)
@@ -185,7 +186,7 @@ class Measuring:
             waiting_s=self.time.waiting_ns / 1e9,
             backlog={name: exchange.backlog for name, exchange in self._graph.exchanges.items()},
             state_bytes=self._state_bytes,
-            parts=self._parts,
+            parts=[self._parts[name] for name in self._open_parts() if name in self._parts],
             heavy_keys=[
                 HeavyKey(name, shown(key), share, self._number)
                 for name, sampler in heavy
@@ -198,7 +199,16 @@ class Measuring:
             ],
         )
 
-    def _read_parts(self) -> Iterator[PartMetrics]:
+    def _open_parts(self) -> Iterator[str]:
+        """Return the parts that are read here now: one that has ended or moved away has no figures any more."""
+        return (
+            name
+            for source in self._graph.operators.values()
+            if isinstance(source, ReadSource)
+            for name in source.open_names
+        )
+
+    def _read_parts(self) -> Iterator[tuple[str, PartMetrics]]:
         operators = self._graph.operators.values()
         epochs = {
             part: (epoch, idle, PER_SECOND[operator.unit])
@@ -211,22 +221,25 @@ class Measuring:
                 for name, read in source.open_parts():
                     epoch, idle, per_second = epochs.get(name, (MIN_EPOCH, False, 1))
                     known = MIN_EPOCH < epoch < MAX_EPOCH
-                    yield PartMetrics(
-                        source.context.step,
-                        read.part,
-                        self._number,
-                        read.rows,
-                        read.position,
-                        read.lag_rows,
-                        read.lag_bytes,
-                        watermark=epoch / per_second if known else None,
-                        idle=idle,
+                    yield (
+                        name,
+                        PartMetrics(
+                            source.context.step,
+                            read.part.encode(errors="backslashreplace").decode(),  # the name of a file may be any bytes
+                            self._number,
+                            read.rows,
+                            read.position,
+                            read.lag_rows,
+                            read.lag_bytes,
+                            watermark=epoch / per_second if known else None,
+                            idle=idle,
+                        ),
                     )
 
     def _state_sizes(self) -> Iterator[tuple[str, int]]:
         for step, operator in self._graph.operators.items():
             if isinstance(operator, StatefulOperator) and (keys := operator.keys):
-                sampled, size = operator.state.sampled_bytes(_SAMPLED_KEYS)
+                sampled, size = operator.state.sampled_bytes(_SAMPLED_KEYS, _SAMPLED_BYTES)
                 if sampled:
                     yield step, size * keys // sampled
 

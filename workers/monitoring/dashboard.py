@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from malstrom_py.errors import DeadlineError, MalstromError, PlanError, pip_install
-from malstrom_py.metrics import LOOPBACK, check_address
+from malstrom_py.metrics import LOOPBACK, check_address, url_of
 from malstrom_py.workers.monitoring.history import Page, Recording, pages_in
 from malstrom_py.workers.monitoring.watched_job import WatchedJob
 from malstrom_py.workers.monitoring.watching import Watch
@@ -71,8 +72,8 @@ class Dashboard:
 
     def __post_init__(self) -> None:
         check_address(self.host, 0 if self.port is None else self.port, "mp.Dashboard")
-        if not isinstance(self.token, str) or (self.token and not self.token.isascii()):
-            raise PlanError("mp.Dashboard: token must be a text of ASCII characters")
+        if not isinstance(self.token, str) or not all("!" <= character <= "~" for character in self.token):
+            raise PlanError("mp.Dashboard: token must be a text of ASCII characters that can be seen, without spaces")
         if self.history is not None and not isinstance(self.history, str | Path):
             raise PlanError(f"mp.Dashboard: history must be a folder, got {type(self.history).__name__}")
 
@@ -121,18 +122,26 @@ class DashboardServer:
             server = _OPEN.get(options)
             if server is None:
                 server = _OPEN[options] = cls(options)
+            try:
+                server.add(job)
+            except BaseException:
+                if not server._jobs:
+                    server._leave_address()
+                raise
             server._jobs += 1
-        server.add(job)
-        return server
+            return server
 
     def leave(self, job: WatchedJob) -> None:
         """Show the last figures of ``job``, which has ended. The server closes with the last job."""
         self._watches[job.name].finish()
         with _LOCK:
             self._jobs -= 1
-            if self._jobs:
-                return
-            _OPEN.pop(self.options, None)
+            if not self._jobs:
+                self._leave_address()
+
+    def _leave_address(self) -> None:
+        """Close the server, with the lock, so that the next job that wants the address finds it free."""
+        _OPEN.pop(self.options, None)
         self.close()
 
     def add(self, job: WatchedJob) -> None:
@@ -147,9 +156,8 @@ class DashboardServer:
 
     def address(self, job: str = "") -> str:
         """Return the address of the page of ``job``, or of all jobs, with the token."""
-        host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
         page = f"/jobs/{job}" if job else "/"
-        return f"http://{host}:{self.port}{page}?token={self.token}"
+        return f"{url_of(self.options.host, self.port)}{page}?token={quote(self.token, safe='')}"
 
     def close(self) -> None:
         """Close the pages, once they have got the last view, and stop the server."""
@@ -189,6 +197,7 @@ def _listener(options: Dashboard) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((options.host, port))
+            listener.listen()  # before that another process can bind the same port
         except OSError as error:
             listener.close()
             if port == wanted[-1]:
@@ -338,7 +347,7 @@ async def _body(request: Request) -> dict[str, Any] | None:
             return None
     try:
         found = json.loads(data or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
@@ -386,7 +395,7 @@ def _snapshot(job: WatchedJob, body: Mapping[str, Any]) -> str:
 
 def _stop(job: WatchedJob, body: Mapping[str, Any]) -> str:
     drain = body.get("drain")
-    if drain not in {True, False, None}:
+    if drain is not None and not isinstance(drain, bool):
         raise PlanError(f"drain must be true, false or null, got {drain!r}")
     job.ask(StopCommand(drain, wait=False, timeout_s=COMMAND_S))
     return "the job is being stopped"

@@ -8,11 +8,16 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from os import SEEK_END
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
+
+import msgspec
 
 from malstrom_py.errors import PlanError
 from malstrom_py.validation import NAME_MAX
@@ -21,7 +26,21 @@ _EVERY_S: Final = 5.0
 _EVENTS: Final = ".events.jsonl"
 _VIEW: Final = ".view.json"
 _NAME: Final = re.compile(rf"([A-Za-z0-9_-]{{1,{NAME_MAX}}})-[0-9]{{8}}T[0-9]{{6}}-[0-9a-f]{{4}}")
-_BYTES_MAX: Final = 1 << 26
+_VIEW_BYTES_MAX: Final = 1 << 24
+_EVENT_BYTES_MAX: Final = 1 << 22
+
+EVENTS_MAX: Final = 2_000
+"""The number of events that a page shows: the last ones."""
+
+
+class _View(msgspec.Struct):
+    """What the list of pages reads of a view. Another one is damaged."""
+
+    state: str | None = None
+    workers: list[Any] = []
+    error: str | None = None
+    at: float = 0.0
+    duration_s: float = 0.0
 
 
 class Recording:
@@ -73,14 +92,20 @@ class Page:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The events; a line that was written in part is left out."""
-        found: list[dict[str, Any]] = []
+        """The last events; a line that was written in part is left out."""
+        found: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
         try:
-            with self._events.open() as file:
-                found.extend(map(json.loads, file.read(_BYTES_MAX).splitlines()))
-        except (OSError, ValueError):
-            """What was read so far is shown."""
-        return found
+            with self._events.open("rb") as file:
+                file.seek(max(0, file.seek(0, SEEK_END) - _EVENT_BYTES_MAX))
+                lines = file.read(_EVENT_BYTES_MAX).splitlines()
+        except OSError:
+            return []
+        for line in lines:
+            with suppress(ValueError, RecursionError):
+                event = json.loads(line)
+                if isinstance(event, dict) and isinstance(event.get("number"), int):
+                    found.append(event)
+        return list(found)
 
 
 def pages_in(folder: Path) -> Iterator[Page]:
@@ -94,8 +119,8 @@ def pages_in(folder: Path) -> Iterator[Page]:
         if _NAME.fullmatch(name):
             try:
                 with path.open() as file:
-                    view = json.loads(file.read(_BYTES_MAX))
-            except (OSError, ValueError):
+                    view = json.loads(file.read(_VIEW_BYTES_MAX))
+                msgspec.convert(view, _View)
+            except (OSError, ValueError, RecursionError):
                 continue
-            if isinstance(view, dict):
-                yield Page(folder, name, view)
+            yield Page(folder, name, view)

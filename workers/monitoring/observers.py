@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from malstrom_py.errors import PlanError
-from malstrom_py.metrics import Metrics
+from malstrom_py.logs import log
+from malstrom_py.metrics import Metrics, url_of
 from malstrom_py.worker_context import close_all
 from malstrom_py.workers.monitoring import opentelemetry
 from malstrom_py.workers.monitoring.dashboard import Dashboard, DashboardServer, check_installed
 from malstrom_py.workers.monitoring.prometheus import MetricsEndpoint, imported_client
 from malstrom_py.workers.monitoring.watched_job import WatchedJob, page_of
 from malstrom_py.workers.reports.event_log import EventCalls, OnEvent, check_on_event
+
+_LOG: Final = logging.getLogger("malstrom_py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class Observers:
 
     def begin(self, job: WatchedJob) -> Observing:
         """Begin to watch ``job``. Nothing is open after an error."""
-        observing = Observing()
+        observing = Observing(job.name)
         try:
             self._begin(job, observing)
         except BaseException:
@@ -63,7 +68,7 @@ class Observers:
         if self.metrics is not None:
             endpoint = MetricsEndpoint.join(job, self.metrics)
             observing.at_end.append(lambda: endpoint.leave(job))
-            _say(f"metrics of job {job.name}: http://{self.metrics.host}:{endpoint.port}/metrics")
+            _say(f"metrics of job {job.name}: {url_of(self.metrics.host, endpoint.port)}/metrics")
             if self.metrics.opentelemetry and opentelemetry.is_installed():
                 telemetry = opentelemetry.OpenTelemetry(job)
                 observing.at_end.append(telemetry.end)
@@ -79,12 +84,19 @@ class Observers:
 class Observing:
     """What watches one job, until `end`."""
 
-    def __init__(self) -> None:
+    def __init__(self, job: str) -> None:
+        self._job = job
         self.at_end: list[Callable[[], None]] = []
 
     def end(self) -> None:
-        """Let the observers see the last event, which can be read by now, and close them."""
-        close_all(reversed(self.at_end))
+        """Let the observers see the last event, which can be read by now, and close them.
+
+        What they raise is logged: the outcome of the job matters more.
+        """
+        try:
+            close_all(reversed(self.at_end))
+        except Exception as error:
+            log(_LOG, logging.ERROR, "what watches job %s has failed at its end", self._job, error=error, job=self._job)
         self.at_end.clear()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any, Final
 
 from malstrom_py.errors import MalstromError, PlanError, pip_install
@@ -14,7 +15,7 @@ from malstrom_py.metrics import METRICS, JobMetrics, Metrics
 from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of
 
 SCRAPE_S: Final = 5.0
-"""How long a job may take to answer a scrape; then its last known metrics are served."""
+"""How long all jobs may take to answer a scrape; then their last known metrics are served."""
 
 _LOCK: Final = threading.Lock()
 _OPEN: Final[dict[tuple[str, int], MetricsEndpoint]] = {}
@@ -64,16 +65,18 @@ class MetricsEndpoint:
             if self._jobs:
                 return
             _OPEN.pop(self._address, None)
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+            # With the lock, so that the next job that wants the address finds it free.
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
 
     def collect(self) -> Iterator[Any]:
         """Return the metrics of all jobs now: called by the client library for each scrape."""
         known: list[JobMetrics] = []
+        until_s = monotonic() + SCRAPE_S
         for job in list(self._jobs):
             try:
-                known.append(metrics_of(job, SCRAPE_S))
+                known.append(metrics_of(job, max(0.0, until_s - monotonic())))
             except MalstromError:
                 """The job has ended, or does not answer."""
         return families(known)

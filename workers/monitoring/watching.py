@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from malstrom_py.errors import JobEnded, MalstromError
+from malstrom_py.errors import JobEnded
 from malstrom_py.events import (
     AnyEvent,
     BackPressureBegun,
@@ -32,15 +32,12 @@ from malstrom_py.events import (
     WorkerLeft,
 )
 from malstrom_py.metrics import EdgeMetrics, JobMetrics
-from malstrom_py.workers.monitoring.history import Recording
+from malstrom_py.workers.monitoring.history import EVENTS_MAX, Recording
 from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of, page_of
 from malstrom_py.workers.reports.figures import format_size
 
 EVERY_S: Final = 1.0
 """The interval of views."""
-
-EVENTS_MAX: Final = 2_000
-"""The number of events that a page shows."""
 
 _PARTS_MAX: Final = 100
 _HEAVY_MAX: Final = 10
@@ -87,13 +84,14 @@ class Watch:
         """Renew the view, then take events for ``wait_s``. A job that ends waits for who reads its events."""
         until_s = monotonic() + wait_s
         try:
-            self.view = view_of(metrics_of(self.job, EVERY_S))
-            self._changed()
+            with suppress(JobEnded):  # its last event says how
+                self.view = view_of(metrics_of(self.job, EVERY_S))
+                self._changed()
             while self._take_page(max(0.0, until_s - monotonic())):
                 """More events follow, or there is time to wait for some."""
         except JobEnded:
             self._over()
-        except MalstromError as error:  # the job may answer later
+        except Exception as error:  # the job may answer later; a page that is not renewed stays as it is
             _LOG.debug("job %s did not answer the dashboard: %s", self.job.name, error)
             self.view = {**self.view, "age_s": time() - self.view["at"] if self.view["at"] else 0.0}
             self._changed()

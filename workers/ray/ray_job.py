@@ -181,7 +181,11 @@ class OwnRayJob(RayJob):
                 self._has_log.wait(ANSWER_S)
         if isinstance(command, EventsCommand) and self._log is not None:
             return self._log.page(command.after, command.log)
-        if isinstance(command, MetricsCommand) and self._metrics is not None:
+        if isinstance(command, MetricsCommand) and self._log is not None:
+            if self._metrics is None:
+                raise JobEnded(
+                    f"job {self.name!r} has ended, and its last metrics with it", job=self.name, how="failed"
+                )
             return self._metrics
         if not self._ended.done():
             self._awaited(ANSWER_S, "run")
@@ -295,8 +299,7 @@ class OwnRayJob(RayJob):
         self._log = log
         self._has_log.set()
         if self._observing is not None:
-            with contextlib.suppress(Exception):  # the outcome of the job matters more
-                self._observing.end()
+            self._observing.end()
         if self._control is not None:
             self._control.await_followers()
             self._control.release()

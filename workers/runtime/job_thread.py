@@ -64,7 +64,7 @@ def run_to_end(
         try:
             if observing is not None:
                 observing.end()
-        finally:
+        finally:  # also after a Ctrl-C
             controls.end(ending)
         if control is not None:
             control.close()
@@ -97,7 +97,11 @@ class LocalJob:
             self._thread.start()
         except BaseException as error:  # such as too many threads, or an address that is taken
             self._free_name()
-            controls.end(JobOutcome.of(run.result(), error))
+            ending = JobOutcome.of(run.result(), error)
+            controls.announce(ending)
+            if self._observing is not None:
+                self._observing.end()
+            controls.end(ending)
             self._mark_seen()
             raise
 

@@ -13,6 +13,11 @@ from pathlib import Path
 import pytest
 
 import malstrom_py as mp
+from malstrom_py.cli import watching
+from malstrom_py.metrics import JobMetrics
+from malstrom_py.testing import VirtualClock
+from malstrom_py.workers.monitoring import prometheus
+from malstrom_py.workers.reports.commands import Command
 from tests.integration.commands import environment, malstrom
 from tests.integration.monitoring.conftest import PATIENCE_S, TOKEN, Server, a_job, free_port, until
 
@@ -127,3 +132,43 @@ def _command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             yield started
         finally:
             started.kill()
+
+
+class Gone:
+    """A job that has ended."""
+
+    name = JOB
+
+    def ask(self, command: object) -> None:
+        raise mp.JobEnded("it has ended", job=JOB)
+
+
+def test_top_of_a_job_that_has_ended_meanwhile_draws_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    watching._draw(Gone(), 1.0)
+    assert JOB not in capsys.readouterr().out
+
+
+class Blocked:
+    """A job whose thread does not answer."""
+
+    name = JOB
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+
+    def ask(self, command: Command) -> JobMetrics:
+        self.clock.advance(command.timeout_s or 0.0)
+        return JobMetrics(JOB, "running", "steady")
+
+
+def test_blocked_jobs_do_not_add_up_in_a_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock()
+    monkeypatch.setattr(prometheus, "monotonic", clock.monotonic_s)
+    jobs = [Blocked(clock) for _ in range(3)]
+    options = mp.Metrics(port=free_port())
+    endpoint, *_ = [prometheus.MetricsEndpoint.join(job, options) for job in jobs]
+    began_s = clock.monotonic_s()
+    list(endpoint.collect())
+    for job in jobs:
+        endpoint.leave(job)
+    assert clock.monotonic_s() - began_s == pytest.approx(prometheus.SCRAPE_S)

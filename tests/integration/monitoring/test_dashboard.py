@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import urllib.request
-from contextlib import closing
+from contextlib import closing, nullcontext
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,12 @@ def test_commands_of_the_page_reach_the_job(server: Server, shown: mp.Dashboard,
     assert server.status("/api/jobs/docs-commands/stop", body={"drain": "maybe"}) == 409
     assert server.status("/api/jobs/docs-commands/explode", body={}) == 404
     assert server.status("/api/jobs/other/stop", body={}) == 404
+    assert server.status("/api/jobs/docs-commands/stop", body={"drain": []}) == 409
     assert server.status("/api/jobs/docs-commands/stop", body=[1]) == 400
+    nested: list[Any] = []
+    for _ in range(800):
+        nested = [nested]
+    assert server.status("/api/jobs/docs-commands/stop", body={"drain": nested}) in {400, 409}
     assert handle.status().workers == 3
     assert server.post("/api/jobs/docs-commands/stop", {"drain": True})["ok"]
     assert handle.wait(timeout_s=PATIENCE_S).written > 0
@@ -157,12 +162,23 @@ def test_damaged_files_of_a_history_are_passed_over(tmp_path: Path) -> None:
     recording.events([{"number": 1}])
     recording.view({"state": "running"}, last=True)
     with next(tmp_path.glob("*.events.jsonl")).open("a") as file:
-        file.write('{"number": 2, "te')
+        file.write('"no event"\n{"kind": "Stop"}\n{"number": 2, "te')
     (tmp_path / "docs-20260101T000000-abcd.view.json").write_text("{")
+    for number, text in enumerate(('{"state": {}}', '{"workers": 5}', '{"at": "now"}', "[]", "[" * 100_000)):
+        (tmp_path / f"docs-20260101T000000-{number:04x}.view.json").write_text(text)
     (tmp_path / "notes.view.json").write_text("{}")
     (page,) = pages_in(tmp_path)
     assert page.view["state"] == "gone", "its process ended without a last word"
     assert page.events == [{"number": 1}]
+
+
+def test_a_page_of_a_history_shows_the_last_events(tmp_path: Path) -> None:
+    recording = Recording(tmp_path, "docs")
+    recording.events([{"number": number, "text": "x" * 3000} for number in range(3000)])
+    recording.view({"state": "finished"}, last=True)
+    (page,) = pages_in(tmp_path)
+    assert page.events[-1]["number"] == 2999
+    assert sum(len(event["text"]) for event in page.events) < 1 << 22
 
 
 def test_two_jobs_of_a_program_share_a_server(server: Server, shown: mp.Dashboard) -> None:
@@ -223,3 +239,61 @@ def test_metrics_of_two_jobs_come_from_one_address() -> None:
     second.stop(timeout_s=PATIENCE_S)
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S)
+
+
+def test_a_history_that_cannot_be_kept_leaves_no_server_behind(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for history in (tmp_path / "file" / "history", None):
+        options = mp.Dashboard(port=server.port, history=history)
+        runtime = mp.InProcess(dashboard=options)
+        with pytest.raises(mp.PlanError, match="cannot be kept") if history else nullcontext():
+            runtime.run(_short_job("docs-kept"))
+
+
+@pytest.mark.parametrize("kind", ["metrics", "dashboard"])
+def test_a_job_can_begin_while_the_last_one_leaves_the_address(kind: str) -> None:
+    port = free_port()
+    options: dict[str, Any] = (
+        {"metrics": mp.Metrics(port=port, opentelemetry=False)}
+        if kind == "metrics"
+        else {"dashboard": mp.Dashboard(port=port)}
+    )
+    handles = []
+    for number in range(4):
+        handles.append(mp.InProcess(**options).start(_short_job(f"docs-leaves-{number}"), control=False))
+        until(lambda: handles[-1].metrics().written, "it has written")
+    for handle in handles:
+        assert handle.wait(timeout_s=PATIENCE_S).written == 1
+
+
+def test_what_fails_at_the_end_of_watching_fails_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(server: DashboardServer, job: object) -> None:
+        server.close()
+        raise RuntimeError("no end")
+
+    monkeypatch.setattr(DashboardServer, "leave", fail)
+    for _ in range(2):
+        runtime = mp.InProcess(dashboard=mp.Dashboard(port=free_port()))
+        assert runtime.run(_short_job("docs-end")).written == 1
+
+
+def _short_job(name: str) -> mp.Job:
+    job = mp.Job(name)
+    job.source("in", sources.Memory([1])).sink("out", sinks.Memory())
+    return job
+
+
+def test_the_address_of_a_page_has_any_token() -> None:
+    server = DashboardServer(mp.Dashboard(port=0, token="a&b#c+d%20?"))
+    try:
+        with urllib.request.urlopen(server.address().replace("/?", "/api/jobs?"), timeout=PATIENCE_S) as answer:
+            assert answer.status == 200
+    finally:
+        server.close()
+    with pytest.raises(mp.PlanError, match="without spaces"):
+        mp.Dashboard(token="a\nb")
+
+
+def test_a_host_that_is_no_name_is_refused() -> None:
+    with pytest.raises(mp.PlanError, match="host must be a name"):
+        mp.Metrics(host="a..b")

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import malstrom_py as mp
+from malstrom_py.clock import SystemClock
+from malstrom_py.workers.ray.ray_job import ANSWER_S, OwnRayJob
 from tests.integration.monitoring.conftest import PATIENCE_S, TOKEN, Server, a_job, free_port, until
 
 
@@ -42,6 +44,24 @@ def test_metrics_come_from_the_processes_of_all_workers_and_outlive_them(tidy: N
     final, result = handle.metrics(), handle.wait(timeout_s=PATIENCE_S)
     assert (final.state, final.rescales) == ("finished", 1)
     assert (final.read, final.written) == (result.read, result.written)
+
+
+def test_who_watches_a_job_does_not_delay_the_news_that_its_coordinator_is_gone(tidy: None) -> None:
+    page = Server(free_port())
+    runtime = mp.RayRuntime(
+        num_cpus=0.2, metrics=mp.Metrics(port=0), dashboard=mp.Dashboard(port=page.port, token=TOKEN)
+    )
+    handle = runtime.start(a_job("docs-ray-gone"))
+    until(lambda: page.view("docs-ray-gone")["totals"]["written"], "it writes")
+    assert isinstance(handle._job, OwnRayJob)
+    handle._job.end_now("a test ends it")
+    clock = SystemClock()
+    began_s = clock.monotonic_s()
+    with pytest.raises(mp.JobEnded, match="a test ends it"):
+        handle.wait(timeout_s=PATIENCE_S)
+    assert clock.monotonic_s() - began_s < ANSWER_S / 2
+    with pytest.raises(mp.JobEnded, match=r"its last metrics with it|a test ends it"):
+        handle.metrics()
 
 
 def test_a_detached_job_refuses_what_needs_its_program(tidy: None) -> None:

@@ -434,3 +434,27 @@ def test_state_that_can_no_longer_be_stored_later_is_reported_by_the_snapshot(tm
     with pytest.raises(CodecError, match=r"step 'keep' for key 0: a value of type .*Plain cannot be stored"):
         run(lambda s: s.stateful_map("keep", grow), tmp_path)
     assert run(lambda s: s.stateful_map("keep", grow), tmp_path / "other", range(50)) == list(range(50))
+
+
+class Unmeasurable:
+    """A user's type that fails however it is measured."""
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("no form")
+
+    def __sizeof__(self) -> int:
+        raise ValueError("no size")
+
+
+def test_states_that_cannot_be_measured_fail_no_job() -> None:
+    assert keyed_state({"a": Unmeasurable()}).sampled_bytes(64, 1000) == (0, 0)
+
+
+def test_few_large_states_are_measured() -> None:
+    """A worker stands still while they are encoded."""
+    state = keyed_state(dict.fromkeys(range(64), b"x" * 1000000))
+    sampled, size = state.sampled_bytes(64, 1_000_000)
+    assert (sampled, size // sampled // 1000) == (1, 1000)
+    small = keyed_state(dict.fromkeys(range(200), b"x" * 100))
+    sampled, size = small.sampled_bytes(64, 1_000_000)
+    assert (sampled, size // sampled // 10) == (64, 10)

@@ -20,7 +20,7 @@ from malstrom_py.errors import (
 from malstrom_py.workers.coordinator import command_queue as controls_module
 from malstrom_py.workers.coordinator.command_queue import CommandQueue, SnapshotDone, WakefulClock
 from malstrom_py.workers.coordinator.rescale_requests import Done
-from malstrom_py.workers.reports.commands import RescaleCommand, StatusCommand
+from malstrom_py.workers.reports.commands import MetricsCommand, RescaleCommand, StatusCommand
 from malstrom_py.workers.reports.job_status import JobOutcome, Moving, RescaleReport, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
 
@@ -279,6 +279,16 @@ def test_a_job_that_has_ended_answers_everyone_at_once(controls: CommandQueue) -
     with pytest.raises(JobEnded, match="cannot be rescaled to 2: it has finished") as raised:
         rescale(controls, 2)
     assert raised.value.how == "finished"
+
+
+def test_who_watches_gets_the_last_metrics_before_the_job_has_ended(controls: CommandQueue) -> None:
+    """The end of the job waits for who watches it."""
+    controls.loop()
+    asked = controls.submit(MetricsCommand(5.0))
+    assert not asked.done()
+    controls.announce(finished())
+    assert asked.done()
+    assert controls.submit(MetricsCommand(5.0)).done()
 
 
 def test_nobody_who_waits_can_cancel_what_others_wait_for(controls: CommandQueue) -> None:

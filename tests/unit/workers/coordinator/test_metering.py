@@ -162,3 +162,23 @@ def test_snapshots_and_moves_are_there_where_the_job_has_them() -> None:
     assert metrics.moving is not None
     assert (metrics.moving.slots, metrics.moving.of_slots) == (16, 512)
     assert (metrics.restarts, metrics.rescales, metrics.moved_keys, metrics.rescale_s) == (1, 2, 7, 1.5)
+
+
+def test_a_part_that_has_moved_is_there_once() -> None:
+    run = Run()
+    figures = {worker: WorkerFigures(parts=[PartMetrics("in", "0", worker, lag_rows=5)]) for worker in (0, 1)}
+    metrics = run.metering.metrics(
+        *(RunResult("docs", {}, 1.0), {}, figures), members=(0, 1), table=(0, 1), status=run.status, totals=run.totals
+    )
+    assert len(metrics.parts) == 1
+    assert metrics.lag_rows == 5
+
+
+def test_a_worker_with_the_number_of_one_that_left_is_not_less_than_idle() -> None:
+    run = Run()
+    run.busy_s[1] = 30.0
+    run.sample()
+    run.clock.advance(1.0)
+    run.busy_s[1] = 0.1
+    worker = run.metrics().workers[1]
+    assert (worker.busy, worker.waiting) == (0.0, 0.0)
