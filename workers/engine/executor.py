@@ -209,8 +209,9 @@ class Executor:
         self._ready: list[int] = []
         self.visits = 0
         """The number of visits: a visit delivers all queued messages of a node."""
-        self._deliver = self._deliver_measured if measured else self._deliver_message
+        self._measured = measured
         self._inner_ns = 0
+        """The time in steps that the present one has run by draining its outlet: that time is theirs."""
         self._nodes = [_Node(rank, spec, self._ready, self.run) for rank, spec in enumerate(specs)]
         for rank, spec in enumerate(specs):
             for index, (source, port) in enumerate(spec.inputs):
@@ -242,20 +243,34 @@ class Executor:
 
     def run(self) -> None:
         """Process all queued messages, and all messages that follow from them."""
-        ready, nodes = self._ready, self._nodes
-        while ready:
-            node = nodes[heappop(ready)]
-            queue, node.queue = node.queue, []
-            self.visits += 1
-            left = iter(queue)
-            try:
-                for index, message in left:
-                    self._deliver(node, index, message)
-            except BaseException:
-                # A batch that raised is dropped, an epoch is delivered again. Later messages stay queued.
-                again, node.again = node.again, []
-                node.put_back([*again, *left])
-                raise
+        if not self._measured:
+            while self._ready:
+                self._visit()
+            return
+        before_ns, self._inner_ns = self._inner_ns, 0
+        began_ns = until_ns = perf_counter_ns()
+        while self._ready:
+            node = self._visit()
+            now_ns = perf_counter_ns()
+            node.counters.time_ns += now_ns - until_ns - self._inner_ns
+            until_ns, self._inner_ns = now_ns, 0
+        self._inner_ns = before_ns + until_ns - began_ns
+
+    def _visit(self) -> _Node:
+        """Deliver all queued messages of the node of lowest rank that has some, and return it."""
+        node = self._nodes[heappop(self._ready)]
+        queue, node.queue = node.queue, []
+        self.visits += 1
+        left = iter(queue)
+        try:
+            for index, message in left:
+                self._deliver(node, index, message)
+        except BaseException:
+            # A batch that raised is dropped, an epoch is delivered again. Later messages stay queued.
+            again, node.again = node.again, []
+            node.put_back([*again, *left])
+            raise
+        return node
 
     def operator(self, node: int) -> Operator | None:
         """Return the operator of a node; None if messages pass through."""
@@ -323,16 +338,7 @@ class Executor:
             if not left and wake.wait(_WATCH_S):
                 wake.clear()
 
-    def _deliver_measured(self, node: _Node, index: int, message: Batch | Control) -> None:
-        # A step that drains its outlet runs later steps, whose time is theirs.
-        before_ns, self._inner_ns = self._inner_ns, 0
-        started_ns = perf_counter_ns()
-        self._deliver_message(node, index, message)
-        took_ns = perf_counter_ns() - started_ns
-        node.counters.time_ns += took_ns - self._inner_ns
-        self._inner_ns = before_ns + took_ns
-
-    def _deliver_message(self, node: _Node, index: int, message: Batch | Control) -> None:
+    def _deliver(self, node: _Node, index: int, message: Batch | Control) -> None:
         operator = node.operator
         if isinstance(message, Batch):
             self._deliver_batch(node, operator, index, message)

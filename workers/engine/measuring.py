@@ -12,6 +12,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from heapq import heapify, heapreplace
 from itertools import islice
 from time import perf_counter_ns
 from typing import Any, Final
@@ -35,6 +36,9 @@ SAMPLED_ROWS: Final = 32
 """The rows that are sampled of a batch."""
 
 _SAMPLE_NS: Final = 20_000_000
+_SAMPLE_COST: Final = 500
+"""Sampling takes at most a five-hundredth of the time."""
+
 _SAMPLED_KEYS: Final = 64
 _SAMPLED_BYTES: Final = 1 << 20
 _KNOWN_ROWS: Final = 256
@@ -70,14 +74,16 @@ class KeySketch:
         """Count ``keys`` and their ``slots``."""
         counts = self._counts
         self._slots.update(slots)
+        new: list[tuple[Any, int]] = []
         for key, times in Counter(keys).items():
             if key in counts:
                 counts[key] += times
             elif len(counts) < SKETCH_KEYS:
                 counts[key] = times
             else:
-                lightest = min(counts, key=counts.__getitem__)
-                counts[key] = counts.pop(lightest) + times
+                new.append((key, times))
+        if new:
+            self._replace_lightest(new)
         self._rows += len(keys)
         if self._rows >= _HALVED_ROWS:
             self._counts = {key: count // 2 for key, count in counts.items() if count > 1}
@@ -88,6 +94,18 @@ class KeySketch:
     def is_known(self) -> bool:
         """Whether there are rows enough for shares."""
         return self._rows >= _KNOWN_ROWS
+
+    def _replace_lightest(self, new: Sequence[tuple[Any, int]]) -> None:
+        """Put each of the ``new`` keys in the place of the lightest one then, of several the one that came first."""
+        counts = self._counts
+        # No two have the same number: keys, which may have no order, are not compared.
+        lightest = [(count, number, key) for number, (key, count) in enumerate(counts.items())]
+        heapify(lightest)
+        for number, (key, times) in enumerate(new, len(lightest)):
+            count, _, replaced = lightest[0]
+            del counts[replaced]
+            counts[key] = count + times
+            heapreplace(lightest, (count + times, number, key))
 
     def heaviest(self, most: int) -> list[tuple[Any, float]]:
         """Return the ``most`` heaviest keys, each with its share of the rows, the heaviest first."""
@@ -113,20 +131,21 @@ class KeySampler:
         now_ns = perf_counter_ns()
         if now_ns < self._next_ns:
             return
-        self._next_ns = now_ns + _SAMPLE_NS
         # The code of the user's keys and partitioner may raise, which their step then reports.
         with suppress(Exception):
             self._sample(batch)
+        self._next_ns = now_ns + max(_SAMPLE_NS, _SAMPLE_COST * (perf_counter_ns() - now_ns))
 
     def _sample(self, batch: Batch) -> None:
         stride = max(1, len(batch) // SAMPLED_ROWS)
         self._offset = (self._offset + 1) % stride
-        rows = list(range(self._offset, len(batch), stride))[:SAMPLED_ROWS]
-        if batch.key_column is not None:
-            keys = batch.key_column.take(rows).to_pylist()
-        else:
+        rows = range(self._offset, len(batch), stride)[:SAMPLED_ROWS]
+        column = batch.key_column
+        if column is None:
             held = batch.keys or []
             keys = [held[row] for row in rows]
+        else:
+            keys = [column[row].as_py() for row in rows]
         self.sketch.add(keys, self._exchange.slots_of(keys))
 
 
@@ -148,10 +167,13 @@ class TimeUse:
             for exchange in self._backlogged:
                 exchange.waiting_ns += now_ns - since_ns
             self.waiting_ns += (began_ns if busy else now_ns) - since_ns
+            self._backlogged.clear()
         if busy:
             self.busy_ns += now_ns - began_ns
         self._until_ns = now_ns
-        self._backlogged = [exchange for exchange in self._exchanges if exchange.backlogged]
+        for exchange in self._exchanges:  # a comprehension would cost more, and almost always be empty
+            if exchange.backlogged:
+                self._backlogged.append(exchange)
 
 
 class Measuring:

@@ -13,7 +13,9 @@ import json
 import secrets
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import zlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
@@ -43,6 +45,9 @@ _LOOK_S: Final = 0.2
 _ALIVE_S: Final = 15.0
 _START_S: Final = 10.0
 _LAST_S: Final = 1.0
+_GZIP: Final = 31
+"""How zlib names the format of gzip, with the largest window."""
+
 _BODY_MAX: Final = 4096
 _TOKEN: Final = "x-malstrom-token"
 _HEADERS: Final = {
@@ -310,7 +315,10 @@ class _Pages:
         found = await self._found(request)
         if found is None:
             return _refused(404, f"there is no job {request.path_params['name']!r} here")
-        return StreamingResponse(_messages(self._server, found), media_type="text/event-stream", headers=_HEADERS)
+        messages, headers = _messages(self._server, found), dict(_HEADERS)
+        if "gzip" in request.headers.get("accept-encoding", ""):  # what compresses other answers leaves streams out
+            messages, headers["Content-Encoding"] = _compressed(messages), "gzip"
+        return StreamingResponse(messages, media_type="text/event-stream", headers=headers)
 
     async def _command(self, request: Request) -> Response:
         found, execute = await self._found(request), _COMMANDS.get(request.path_params["command"])
@@ -352,7 +360,16 @@ async def _body(request: Request) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-async def _messages(server: DashboardServer, page: Watch | Page) -> AsyncIterator[str]:
+async def _compressed(messages: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Return ``messages`` with gzip, each complete when it is sent."""
+    packer = zlib.compressobj(wbits=_GZIP)
+    async with aclosing(messages):
+        async for message in messages:
+            yield packer.compress(message) + packer.flush(zlib.Z_SYNC_FLUSH)
+    yield packer.flush()
+
+
+async def _messages(server: DashboardServer, page: Watch | Page) -> AsyncGenerator[bytes, None]:
     """Return the messages of a stream: the events and the view, whenever they change."""
     shown, number, spoke_s, is_last = -1, 0, monotonic(), False
     server.streams += 1
@@ -368,7 +385,7 @@ async def _messages(server: DashboardServer, page: Watch | Page) -> AsyncIterato
                 yield _message("view", page.view)
                 shown, spoke_s = now, monotonic()
             elif monotonic() - spoke_s > _ALIVE_S:
-                yield ": alive\n\n"
+                yield b": alive\n\n"
                 spoke_s = monotonic()
             if server.closing and not isinstance(page, Watch):
                 break
@@ -378,8 +395,8 @@ async def _messages(server: DashboardServer, page: Watch | Page) -> AsyncIterato
         server.streams -= 1
 
 
-def _message(kind: str, data: object) -> str:
-    return f"event: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+def _message(kind: str, data: object) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
 def _rescale(job: WatchedJob, body: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 import urllib.request
@@ -31,8 +32,11 @@ def test_the_page_shows_the_figures_of_the_job(server: Server, shown: mp.Dashboa
     assert (exchange["source"], exchange["target"]) == ("key", "seen")
     assert exchange["waiting"] is not None
     assert view["watermark"] is not None
-    heavy = lambda: [key["key"] for key in server.view("docs-dashboard")["heavy_keys"]]  # noqa: E731
-    until(lambda: heavy()[:1] == ["7"], "its heaviest key is found")
+
+    def heavy_keys() -> list[str]:
+        return [heavy["key"] for heavy in server.view("docs-dashboard")["heavy_keys"]]
+
+    until(lambda: heavy_keys()[:1] == ["7"], "its heaviest key is found")
     handle.stop(timeout_s=PATIENCE_S)
 
 
@@ -91,23 +95,29 @@ def test_answers_forbid_scripts_and_frames_of_others(server: Server, shown: mp.D
     handle.stop(timeout_s=PATIENCE_S)
 
 
-def _messages(server: Server, path: str) -> list[tuple[str, Any]]:
+def _messages(server: Server, path: str, encoding: str = "identity") -> list[tuple[str, Any]]:
     """Read a stream to its end."""
     found: list[tuple[str, Any]] = []
     with closing(HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)) as connection:
-        connection.request("GET", path, headers={"X-Malstrom-Token": TOKEN})
-        for message in connection.getresponse().read().decode().split("\n\n"):
+        connection.request("GET", path, headers={"X-Malstrom-Token": TOKEN, "Accept-Encoding": encoding})
+        answer = connection.getresponse()
+        sent = answer.read()
+        assert answer.getheader("Content-Encoding", "identity") == encoding
+        for message in (gzip.decompress(sent) if encoding == "gzip" else sent).decode().split("\n\n"):
             kind, _, data = message.partition("\n")
             if kind.startswith("event: "):
                 found.append((kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
     return found
 
 
-def test_an_open_page_gets_the_last_figures_of_a_job_and_its_end(server: Server, shown: mp.Dashboard) -> None:
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_an_open_page_gets_the_last_figures_of_a_job_and_its_end(
+    server: Server, shown: mp.Dashboard, encoding: str
+) -> None:
     job, out = mp.Job("docs-last"), sinks.Memory()
     job.source("in", sources.Memory(range(200))).map("wait", _slowly).sink("out", out)
     handle = mp.InProcess(dashboard=shown).start(job)
-    messages = _messages(server, "/api/jobs/docs-last/stream")
+    messages = _messages(server, "/api/jobs/docs-last/stream", encoding)
     assert len(handle.wait(timeout_s=PATIENCE_S).steps) == 3
     views = [data for kind, data in messages if kind == "view"]
     assert views[0]["state"] == "running"

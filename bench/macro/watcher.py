@@ -1,0 +1,133 @@
+"""An open page of the dashboard and a scrape per second of the metrics, as a browser and Prometheus read them.
+
+As a program it watches from a separate process: ``python -m bench.macro.watcher PORT METRICS_PORT TOKEN JOB`` watches
+the job once for each line "watch" that it reads, and prints as JSON what it got when the job has ended. It imports the
+standard library only, counts bytes and reads no JSON, so it takes next to no processor time.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import zlib
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException
+from time import monotonic, sleep
+from typing import Any, Final
+
+UPDATE: Final = b"event: view"
+OPEN_S: Final = 30.0
+_AGAIN_S: Final = 0.02
+_READ: Final = 1 << 16
+
+
+class OpenPage(threading.Thread):
+    """A page of ``job`` that follows the stream of the dashboard at ``port`` until it ends or `close` is called.
+
+    ``updates``: how many views it has got; ``bytes`` and ``plain_bytes``: what came after the first one, as sent and
+    without compression. ``gzip``: whether it offers to take gzip, as browsers do.
+    """
+
+    def __init__(self, port: int, token: str, job: str, *, gzip: bool = True) -> None:
+        super().__init__(name=f"page-{job}", daemon=True)
+        self.updates = 0
+        self.bytes = 0
+        self.plain_bytes = 0
+        self.encoding = ""
+        self.first = threading.Event()
+        self._closing = False
+        self._port = port
+        self._path = f"/api/jobs/{job}/stream?token={token}"
+        self._headers = {"Accept": "text/event-stream", **({"Accept-Encoding": "gzip"} if gzip else {})}
+
+    @property
+    def bytes_per_update(self) -> float:
+        """Return the bytes of a view as sent, on average."""
+        return self.bytes / max(1, self.updates - 1)
+
+    @property
+    def plain_per_update(self) -> float:
+        """Return the same without compression."""
+        return self.plain_bytes / max(1, self.updates - 1)
+
+    def close(self) -> None:
+        """Stop after the next message."""
+        self._closing = True
+        self.join()
+
+    def run(self) -> None:
+        """Follow the stream, once the server is there."""
+        with closing(HTTPConnection("127.0.0.1", self._port, timeout=OPEN_S)) as connection:
+            answer = answered(connection, self._path, self._headers)
+            self.encoding = answer.getheader("Content-Encoding", "")
+            unpack = zlib.decompressobj(31).decompress if self.encoding == "gzip" else bytes
+            rest = b""
+            while not self._closing and (sent := answer.read1(_READ)):
+                plain = unpack(sent)
+                if self.updates:
+                    self.bytes += len(sent)
+                    self.plain_bytes += len(plain)
+                self.updates += (rest + plain).count(UPDATE)
+                rest = (rest + plain)[1 - len(UPDATE) :]
+                if self.updates:
+                    self.first.set()
+
+
+class Scraper(threading.Thread):
+    """Reads the metrics at ``port`` once a second until the server ends. ``scrapes``: how often; ``bytes``: in all."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(name="scraper", daemon=True)
+        self.scrapes = 0
+        self.bytes = 0
+        self._port = port
+
+    def run(self) -> None:
+        """Scrape, once the server is there."""
+        try:
+            while True:
+                with closing(HTTPConnection("127.0.0.1", self._port, timeout=OPEN_S)) as connection:
+                    if self.scrapes:
+                        connection.request("GET", "/metrics")
+                        answer = connection.getresponse()
+                    else:
+                        answer = answered(connection, "/metrics", {})
+                    self.bytes += len(answer.read())
+                    self.scrapes += 1
+                sleep(1.0)
+        except (OSError, HTTPException):
+            """The server has ended."""
+
+
+def answered(connection: HTTPConnection, path: str, headers: dict[str, str]) -> Any:
+    """Return the answer to a request, repeated until the server is there and knows the job."""
+    until_s = monotonic() + OPEN_S
+    while True:
+        try:
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            if answer.status == 200:
+                return answer
+            answer.read()
+        except (OSError, HTTPException):
+            connection.close()
+        if monotonic() > until_s:
+            raise TimeoutError(f"no answer from port {connection.port} within {OPEN_S:g} s")
+        sleep(_AGAIN_S)
+
+
+def main() -> None:
+    """Watch once for each line of the standard input."""
+    port, metrics_port, token, job = sys.argv[1:]
+    for _ in sys.stdin:
+        page, scraper = OpenPage(int(port), token, job), Scraper(int(metrics_port))
+        page.start()
+        scraper.start()
+        page.join()
+        scraper.join()
+        print(json.dumps({"updates": page.updates, "scrapes": scraper.scrapes}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
