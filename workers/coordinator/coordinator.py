@@ -295,7 +295,7 @@ class Coordinator(Generic[G]):
                 case events.Ended():
                     self._remove_all_but(effect.members)
                     now_s = self._clock.monotonic_s()
-                    self.events.rescaled(self._rescales.report(now_s), effect.error)
+                    self.events.rescaled(self._rescales.report(now_s), effect.error, self._rescales.next_size)
                     self._rescales.ended(now_s, effect.error)
                 case _ if self.snapshotting is not None:
                     self.snapshotting.execute(effect)

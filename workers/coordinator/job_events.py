@@ -115,12 +115,14 @@ class JobEvents:
             )
             self.publish(RescaleBegun(workers, target))
 
-    def rescaled(self, report: RescaleReport, error: MalstromError | None) -> None:
-        """Publish that the rescale has ended."""
+    def rescaled(self, report: RescaleReport, error: MalstromError | None, next_size: int | None) -> None:
+        """Publish that the rescale has ended, and that another one to ``next_size`` workers begins, if one waits."""
         if self._rescales_to is not None:
             self._rescales_to = None
             moved = (report.slots, report.parts, report.keys, report.bytes, report.duration_s)
             self.publish(RescaleEnded(len(report.members), "" if error is None else str(error), *moved))
+            if next_size is not None:
+                self.rescaling(len(report.members), next_size)
 
     def snapshots(self, status: SnapshotStatus) -> None:
         """Publish a completed snapshot, if there is a new one."""

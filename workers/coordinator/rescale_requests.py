@@ -63,6 +63,11 @@ class RescaleRequests:
         (self._waiting if waits else self._running).append(request)
 
     @property
+    def next_size(self) -> int | None:
+        """The number of workers that the requests which wait for the end of this rescale ask for; None for none."""
+        return len(self._waiting[-1].members) if self._waiting else None
+
+    @property
     def moving(self) -> Moving | None:
         """The progress of the current rescale; None if nothing moves."""
         before, machine = self._before, self._machine

@@ -50,6 +50,26 @@ def test_events_follow_a_job_while_it_runs_also_from_another_process(tmp_path: P
     stopping.join(60)
 
 
+def test_a_request_that_waits_for_a_rescale_is_a_rescale_with_a_beginning_and_an_end(tmp_path: Path) -> None:
+    handle = mp.InProcess(2).start(a_job("docs-events-waiting"))
+    seen = handle.events()
+    handle.rescale(4, wait=False)
+    while handle.status().moving is None:
+        """The first slots have not moved."""
+    handle.rescale(3)
+    found = [event for event in _until(seen, events.RescaleEnded)]
+    last = found[-1]
+    while isinstance(last, events.RescaleEnded) and last.workers != 3:
+        found += _until(seen, events.RescaleEnded)
+        last = found[-1]
+    kinds = [event for event in found if isinstance(event, events.RescaleBegun | events.RescaleEnded)]
+    assert kinds[0] == events.RescaleBegun(2, 4)
+    for before, after in zip(kinds, kinds[1:], strict=False):
+        ended = isinstance(before, events.RescaleEnded), isinstance(after, events.RescaleEnded)
+        assert ended != (True, True), "each end has its beginning"
+    handle.stop()
+
+
 def _stopped(handle: mp.JobHandle) -> str:
     with pytest.raises(mp.JobEnded) as stopped:
         handle.wait(timeout_s=60)
