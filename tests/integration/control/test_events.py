@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -57,14 +57,14 @@ def test_a_request_that_waits_for_a_rescale_is_a_rescale_with_a_beginning_and_an
     while handle.status().moving is None:
         """The first slots have not moved."""
     handle.rescale(3)
-    found = [event for event in _until(seen, events.RescaleEnded)]
+    found = list(_until(seen, events.RescaleEnded))
     last = found[-1]
     while isinstance(last, events.RescaleEnded) and last.workers != 3:
         found += _until(seen, events.RescaleEnded)
         last = found[-1]
     kinds = [event for event in found if isinstance(event, events.RescaleBegun | events.RescaleEnded)]
     assert kinds[0] == events.RescaleBegun(2, 4)
-    for before, after in zip(kinds, kinds[1:], strict=False):
+    for before, after in pairwise(kinds):
         ended = isinstance(before, events.RescaleEnded), isinstance(after, events.RescaleEnded)
         assert ended != (True, True), "each end has its beginning"
     handle.stop()
