@@ -44,7 +44,7 @@ _HEAVY_KEYS_MAX: Final = 16
 _HEAVY_SLOTS_MAX: Final = 8
 _EVERY_NS: Final = 1_000_000_000
 _COST: Final = 100
-"""The expensive figures take at most a hundredth of the time."""
+"""Samples of keys, and the expensive figures, take at most a hundredth of the time."""
 
 _PAGE_BYTES: Final = resource.getpagesize()
 
@@ -113,10 +113,10 @@ class KeySampler:
         now_ns = perf_counter_ns()
         if now_ns < self._next_ns:
             return
-        self._next_ns = now_ns + _SAMPLE_NS
-        # The code of the user's keys and partitioner may raise, which their step then reports.
+        # The code of the user's keys and partitioner may raise, which their step then reports, or take long.
         with suppress(Exception):
             self._sample(batch)
+        self._next_ns = now_ns + max(_SAMPLE_NS, _COST * (perf_counter_ns() - now_ns))
 
     def _sample(self, batch: Batch) -> None:
         stride = max(1, len(batch) // SAMPLED_ROWS)
