@@ -146,7 +146,7 @@ def test_a_failed_job_says_why_in_its_metrics() -> None:
 
 
 class Oddly:
-    """A part with a name that no encoding of text has, and a lag that is not a number of rows."""
+    """A part with a name that no encoding of text has, and an impossible lag."""
 
     def __init__(self, lag: int) -> None:
         self.lag = lag

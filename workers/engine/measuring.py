@@ -48,7 +48,7 @@ _HEAVY_KEYS_MAX: Final = 16
 _HEAVY_SLOTS_MAX: Final = 8
 _EVERY_NS: Final = 1_000_000_000
 _COST: Final = 100
-"""The expensive figures take at most a hundredth of the time."""
+"""Samples of keys, and the expensive figures, take at most a hundredth of the time."""
 
 _PAGE_BYTES: Final = resource.getpagesize()
 
@@ -131,7 +131,7 @@ class KeySampler:
         now_ns = perf_counter_ns()
         if now_ns < self._next_ns:
             return
-        # The code of the user's keys and partitioner may raise, which their step then reports.
+        # The code of the user's keys and partitioner may raise, which their step then reports, or take long.
         with suppress(Exception):
             self._sample(batch)
         self._next_ns = now_ns + max(_SAMPLE_NS, _SAMPLE_COST * (perf_counter_ns() - now_ns))

@@ -9,7 +9,7 @@ import importlib.util
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from time import time_ns
+from time import monotonic_ns, time_ns
 from typing import Any, Final
 
 from malstrom_py.errors import MalstromError
@@ -40,7 +40,9 @@ _registered: Final[list[Any]] = []
 
 def is_installed() -> bool:
     """Return whether the API of OpenTelemetry is installed."""
-    return importlib.util.find_spec("opentelemetry") is not None
+    find = importlib.util.find_spec
+    # Other packages of OpenTelemetry share the name, but have no API.
+    return find("opentelemetry") is not None and find("opentelemetry.metrics") is not None
 
 
 class OpenTelemetry:
@@ -136,14 +138,14 @@ def _observed(metric: Metric, options: object) -> list[Any]:
 
 
 def _answers() -> list[JobMetrics]:
-    now_ns = time_ns()
     with _LOCK:
         jobs = list(_JOBS)
     for job in jobs:
         known = _KNOWN.get(job.name)
-        if known is None or now_ns - known[0] > _KEPT_NS:
+        if known is None or monotonic_ns() - known[0] > _KEPT_NS:
             try:
-                _KNOWN[job.name] = now_ns, metrics_of(job, ANSWER_S)
+                found = metrics_of(job, ANSWER_S)
+                _KNOWN[job.name] = monotonic_ns(), found  # of a blocked job, after a while
             except MalstromError:
                 _KNOWN.pop(job.name, None)
     return [_KNOWN[job.name][1] for job in jobs if job.name in _KNOWN]

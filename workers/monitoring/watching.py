@@ -91,7 +91,7 @@ class Watch:
                 """More events follow, or there is time to wait for some."""
         except JobEnded:
             self._over()
-        except Exception as error:  # the job may answer later; a page that is not renewed keeps its figures
+        except Exception as error:  # the job may answer later
             _LOG.debug("job %s did not answer the dashboard: %s", self.job.name, error)
             self.view = {**self.view, "age_s": time() - self.view["at"] if self.view["at"] else 0.0}
             self._changed()

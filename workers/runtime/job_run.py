@@ -49,6 +49,7 @@ class JobRun(Generic[G]):
         self._commit = self._crew.commit
         self._metering = Metering(plan, clock)
         self._pins = SourcePins(plan, clock)
+        self._undone: RunResult | None = None
         self.has_begun = False
         """Whether it has got as far as to take over the job."""
         self.trial: Trial | None = None
@@ -114,7 +115,9 @@ class JobRun(Generic[G]):
         return kept
 
     def result(self) -> RunResult:
-        """Return the counts so far."""
+        """Return the counts so far. Closed workers have none: those of an undone run are from before it closed them."""
+        if self._undone is not None:
+            return self._undone
         status = self._crew.snapshots
         made = 0 if status is None else status.made
         duration_s = self._clock.monotonic_s() - self._started_s
@@ -189,6 +192,7 @@ class JobRun(Generic[G]):
     def _undo(self, error: BaseException) -> None:
         """Close the workers and discard uncommitted output; add failures of that as notes to ``error``."""
         self._last_metrics()
+        self._undone = self.result()
         for failure in self._commit.abort():
             error.add_note(str(failure))
         try:

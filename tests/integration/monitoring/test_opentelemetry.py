@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import malstrom_py as mp
 from malstrom_py import events
-from malstrom_py.metrics import METRICS
+from malstrom_py.metrics import METRICS, JobMetrics
+from malstrom_py.workers.monitoring import opentelemetry
 from malstrom_py.workers.monitoring.opentelemetry import Spans
+from malstrom_py.workers.reports.commands import Command
 from tests.integration.monitoring.conftest import PATIENCE_S, a_job, until
 
 READER = InMemoryMetricReader()
@@ -70,3 +73,34 @@ def test_spans_of_recoveries_and_of_what_is_called_off_end_with_their_cause() ->
     spans.see(events.Ended("failed", "it broke"))
     seen = [(span.name, span.status.description) for span in SPANS.get_finished_spans()]
     assert seen == [("malstrom.rescale", "no room"), ("malstrom.recovery", None), ("malstrom.rescale", "it broke")]
+
+
+class Blocked:
+    """A job that answers at the end of the time for it."""
+
+    name = "docs-blocked"
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.now_ns = 0
+
+    def ask(self, command: Command) -> JobMetrics:
+        self.asked += 1
+        self.now_ns += int((command.timeout_s or 0.0) * 1e9)
+        return JobMetrics(self.name, "running", "steady")
+
+
+def test_a_blocked_job_is_asked_once_for_each_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Blocked()
+    monkeypatch.setattr(opentelemetry, "monotonic_ns", lambda: job.now_ns)
+    watched = opentelemetry.OpenTelemetry(job)
+    try:
+        assert len(exported()["malstrom_job_restarts"]) == 1
+        assert job.asked == 1
+    finally:
+        watched.end()
+
+
+def test_other_packages_of_opentelemetry_are_not_its_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "opentelemetry" else None)
+    assert not opentelemetry.is_installed()

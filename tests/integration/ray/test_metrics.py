@@ -46,6 +46,17 @@ def test_metrics_come_from_the_processes_of_all_workers_and_outlive_them(tidy: N
     assert (final.read, final.written) == (result.read, result.written)
 
 
+def test_the_counts_of_a_job_that_is_stopped_are_those_of_its_metrics(tidy: None) -> None:
+    handle = mp.RayRuntime(2, num_cpus=0.2).start(a_job("docs-ray-stopped"))
+    until(lambda: handle.metrics().written, "it writes")
+    handle.stop(drain=False, timeout_s=PATIENCE_S)
+    with pytest.raises(mp.JobEnded) as caught:
+        handle.wait(timeout_s=PATIENCE_S)
+    final = handle.metrics()
+    assert (caught.value.result.read, caught.value.result.written) == (final.read, final.written)
+    assert final.written > 0
+
+
 def test_who_watches_a_job_does_not_delay_the_news_that_its_coordinator_is_gone(tidy: None) -> None:
     page = Server(free_port())
     runtime = mp.RayRuntime(

@@ -451,7 +451,7 @@ def test_states_that_cannot_be_measured_fail_no_job() -> None:
 
 
 def test_few_large_states_are_measured() -> None:
-    """A worker does nothing else while they are encoded."""
+    """A worker processes nothing while they are encoded."""
     state = keyed_state(dict.fromkeys(range(64), b"x" * 1000000))
     sampled, size = state.sampled_bytes(64, 1_000_000)
     assert (sampled, size // sampled // 1000) == (1, 1000)

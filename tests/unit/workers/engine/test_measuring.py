@@ -14,7 +14,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Epoch
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
-from malstrom_py.workers.engine.measuring import SKETCH_KEYS, KeySketch, TimeUse
+from malstrom_py.workers.engine.measuring import SKETCH_KEYS, KeySampler, KeySketch, TimeUse
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=2000))
@@ -101,3 +101,26 @@ def test_time_is_busy_waiting_or_neither() -> None:
     assert use.waiting_ns >= 3_000_000
     assert exchange.waiting_ns >= 3_000_000
     exchange.backlogged = False
+
+
+class SlowlyRouted:
+    """An exchange with a slow partitioner of the user."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def slots_of(self, keys: list[int]) -> list[int]:
+        self.calls += 1
+        until_ns = perf_counter_ns() + 2_000_000
+        while perf_counter_ns() < until_ns:
+            """The time passes."""
+        return [0] * len(keys)
+
+
+def test_sampling_with_a_slow_partitioner_takes_a_hundredth_of_the_time() -> None:
+    exchange: Any = SlowlyRouted()
+    sampler = KeySampler(exchange)
+    until_ns = perf_counter_ns() + 100_000_000
+    while perf_counter_ns() < until_ns:
+        sampler.saw(Batch([1], keys=[1]))
+    assert exchange.calls == 1
