@@ -108,9 +108,13 @@ def log(
 ) -> None:
     """Log an event. ``message`` is for people, with its figures; ``fields`` are for programs.
 
-    A field is a number, a text, None, or a list of these, and never the value of a record. ``error``: what was raised.
+    A field is a number, a text, None, or a list of these, and never the value of a record. ``error``: what was raised;
+    its type and place follow the message, also where the program formats lines in another way.
     """
-    logger.log(level, message, *args, exc_info=error, extra={_EXTRA: fields}, stacklevel=2)
+    if error is not None:
+        fields["error"] = described_error(error)
+        message, args = f"{message}: %s", (*args, fields["error"])
+    logger.log(level, message, *args, extra={_EXTRA: fields}, stacklevel=2)
 
 
 class _Handler(logging.Handler):
@@ -149,10 +153,7 @@ class _Formatter(logging.Formatter):
 
     def error_of(self, record: logging.LogRecord) -> str | None:
         error = record.exc_info[1] if record.exc_info else None
-        if error is None:
-            return None
-        frame = users_frame(error)
-        return _safe(error) + (f" at {frame.filename}:{frame.lineno}" if frame is not None else "")
+        return None if error is None else described_error(error)
 
 
 class _Json(_Formatter):
@@ -182,6 +183,12 @@ class _Text(_Formatter):
         error = self.error_of(record)
         ending = "" if error is None else f": {error}"
         return f"{self.formatTime(record)} {record.levelname}{where}{who}: {self.message_of(record)}{ending}"
+
+
+def described_error(error: BaseException) -> str:
+    """Return the type of ``error``, or its text if it is of this package, and the place in the user's code."""
+    frame = users_frame(error)
+    return _safe(error) + (f" at {frame.filename}:{frame.lineno}" if frame is not None else "")
 
 
 def _safe(error: BaseException) -> str:

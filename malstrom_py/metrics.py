@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from socket import gethostname
 from typing import Final, Literal
 
 import msgspec
@@ -75,11 +76,12 @@ def _is_encodable(host: str) -> bool:
 
 
 def url_of(host: str, port: int) -> str:
-    """Return the address of a server.
+    """Return the address of a server; one that listens at all addresses of this machine is reached by its name.
 
     >>> url_of("localhost", 9464), url_of("::1", 9464)
     ('http://localhost:9464', 'http://[::1]:9464')
     """
+    host = gethostname() if host in {"0.0.0.0", "::"} else host
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -184,7 +186,7 @@ class WorkerMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_d
 
 
 class HeavyKey(msgspec.Struct, frozen=True):
-    """A key that makes ``share`` of the rows which arrive at ``worker`` by exchange ``step``, from a sample of them.
+    """A key of ``worker`` that makes ``share`` of all rows which arrive by exchange ``step``, from a sample of them.
 
     ``key``: its text, shortened.
     """
@@ -196,7 +198,7 @@ class HeavyKey(msgspec.Struct, frozen=True):
 
 
 class HeavySlot(msgspec.Struct, frozen=True):
-    """A slot whose keys make ``share`` of the rows which arrive at ``worker`` by exchange ``step``, from a sample."""
+    """A slot of ``worker`` whose keys make ``share`` of all rows which arrive by exchange ``step``, from a sample."""
 
     step: str
     slot: int
@@ -389,6 +391,9 @@ def _heavy_keys(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
 
 STATES: Final = ("running", "rescaling", "recovering", "stopping", "finished", "failed", "stopped")
 """The states of a job."""
+
+ENDED: Final = frozenset({"finished", "failed", "stopped"})
+"""Those of a job that has ended."""
 
 _STEP: Final = ("step",)
 _PART: Final = ("source", "part")

@@ -51,6 +51,7 @@ from malstrom_py.cli.output import (
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import pip_install
 from malstrom_py.errors.text import describe_error
+from malstrom_py.metrics import ENDED
 from malstrom_py.workers.ray.runtime import is_amount
 
 _LOOK_S: Final = 0.1
@@ -105,7 +106,7 @@ def start_detached(
     except KeyboardInterrupt as error:
         error.add_note(f"job {job.name!r} continues to run; `malstrom stop {job.name}{_at(address)}` ends it")
         raise
-    if status.state in {"finished", "failed", "stopped"}:
+    if status.state in ENDED:
         try:
             print_result(handle.wait(), quiet=quiet, as_json=as_json)
         except mp.JobEnded as error:

@@ -16,6 +16,7 @@ import malstrom_py as mp
 from malstrom_py.cli.options import AddressOption, AnyNameArgument, JsonOption, NameArgument, TimeoutOption, examples
 from malstrom_py.cli.output import WrongCommand, print_json, print_out, reporting_errors, stopped_text
 from malstrom_py.clock import SystemClock
+from malstrom_py.metrics import ENDED
 from malstrom_py.workers.control.client import running_jobs
 from malstrom_py.workers.ray.discovery import running_nearby
 from malstrom_py.workers.reports.job_status import WORKERS_MAX
@@ -96,7 +97,7 @@ def _statuses(handle: mp.JobHandle) -> Iterator[mp.JobStatus]:
         except mp.JobEnded:
             return
         yield found
-        if found.state in {"finished", "failed", "stopped"}:
+        if found.state in ENDED:
             return
         clock.sleep_s(_WATCH_S)
 

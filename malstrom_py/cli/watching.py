@@ -5,6 +5,7 @@ Rule: they ask the job about once a second, as the dashboard does, and end when 
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -18,9 +19,9 @@ import malstrom_py as mp
 from malstrom_py.cli.options import AddressOption, JsonOption, NameArgument, examples
 from malstrom_py.cli.output import WrongCommand, print_json, print_out, reporting_errors, table
 from malstrom_py.clock import SystemClock
-from malstrom_py.metrics import LOOPBACK, JobMetrics, url_of
+from malstrom_py.metrics import ENDED, LOOPBACK, JobMetrics, url_of
 from malstrom_py.workers.control.client import running_jobs
-from malstrom_py.workers.monitoring.dashboard import DashboardServer
+from malstrom_py.workers.monitoring.dashboard import DashboardServer, remark_on
 from malstrom_py.workers.monitoring.prometheus import MetricsEndpoint, exposition
 from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of, page_of
 from malstrom_py.workers.monitoring.watching import described
@@ -159,7 +160,7 @@ def dashboard(
     as_json: JsonOption = False,
     address: AddressOption = None,
 ) -> None:
-    """Show running jobs in a browser, until Ctrl-C.
+    """Show running jobs in a browser, until Ctrl-C or SIGTERM.
 
     The page shows the graph of a job with its rates and back-pressure, its workers, snapshots and rescales, and can
     rescale and stop it. Who has the token in its address can do the same. With --history the pages of ended jobs stay
@@ -172,8 +173,9 @@ def dashboard(
             if watched is not None:
                 server.add(watched)
             place = server.address(job or "")
-            print_json({"address": place}) if as_json else print_out(f"dashboard: {place}")
+            print_json({"address": place}) if as_json else print_out(f"dashboard: {place}{remark_on(host)}")
             sys.stdout.flush()
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
             _show_jobs(server, None if job is None else [job], address)
         except KeyboardInterrupt:
             """That is how the command ends."""
@@ -214,7 +216,7 @@ def _each(job: WatchedJob, interval_s: float) -> Iterator[JobMetrics]:
         except mp.JobEnded:
             return
         yield found
-        if found.state in {"finished", "failed", "stopped"}:
+        if found.state in ENDED:
             return
         clock.sleep_s(interval_s)
 

@@ -174,7 +174,7 @@ class CommandQueue:
         self._status: Future[JobStatus] | None = None
         self._metrics: Future[JobMetrics] | None = None
         self._last_metrics = JobMetrics(job, "running", "opening")
-        self._metrics_at_s = 0.0
+        self._metrics_at_s = self._clock.monotonic_s()
         self._drain: bool | None = None
         self._drain_sent = False
         self._suspending_s = 0.0
@@ -286,7 +286,7 @@ class CommandQueue:
         """Return the last known metrics, with the state of the job now."""
         with self._lock:
             status, metrics = self._known(), self._last_metrics
-            age_s = 0.0 if self.ended.done() or not metrics.at else self._clock.monotonic_s() - self._metrics_at_s
+            age_s = 0.0 if self.ended.done() else self._clock.monotonic_s() - self._metrics_at_s
         return structs.replace(
             metrics, state=status.state, phase=status.phase, error=status.error, restarts=status.restarts, age_s=age_s
         )

@@ -106,7 +106,7 @@ class JobEvents:
             self._rescales_to = target
             log(
                 _LOG,
-                logging.INFO,
+                logging.DEBUG,
                 "job %s begins to rescale from %d to %d workers",
                 *(self._job, workers, target),
                 job=self._job,

@@ -113,8 +113,8 @@ class Metering:
             parts=list(_parts(present, at)),
             exchanges=dict(self._exchanges(result.steps, before, over_s, present)),
             workers=list(_workers(now, before, over_s, counts, members, table)),
-            heavy_keys=_heaviest([key for one in present.values() for key in one.heavy_keys]),
-            heavy_slots=_heaviest([slot for one in present.values() for slot in one.heavy_slots]),
+            heavy_keys=_heaviest([key for one in present.values() for key in one.heavy_keys], now, before),
+            heavy_slots=_heaviest([slot for one in present.values() for slot in one.heavy_slots], now, before),
             snapshots=_snapshots(status),
             moving=None
             if status.moving is None
@@ -248,5 +248,16 @@ def _parts(present: Mapping[int, WorkerFigures], at: float) -> Iterable[PartMetr
     return (part if part.watermark is None else replace(part, lag_s=at - part.watermark) for part in parts.values())
 
 
-def _heaviest(found: list[H]) -> list[H]:
-    return sorted(found, key=lambda heavy: -heavy.share)[:_HEAVY_MAX]
+def _heaviest(found: list[H], now: _Sample, before: _Sample) -> list[H]:
+    """Return the heaviest of ``found``, whose shares are of the rows of a worker, with shares of the rows of all."""
+    of_all = [replace(heavy, share=heavy.share * _part_of_all(heavy, now, before)) for heavy in found]
+    return sorted(of_all, key=lambda heavy: -heavy.share)[:_HEAVY_MAX]
+
+
+def _part_of_all(heavy: HeavyKey | HeavySlot, now: _Sample, before: _Sample) -> float:
+    """Return which part of the rows of an exchange has arrived at a worker: lately, or if none has, so far."""
+    rows = {worker: figures.arrived.get(heavy.step, 0) for worker, (figures, _) in now.workers.items()}
+    earlier = {worker: figures.arrived.get(heavy.step, 0) for worker, (figures, _) in before.workers.items()}
+    lately = {worker: max(0, count - earlier.get(worker, 0)) for worker, count in rows.items()}
+    counted = lately if any(lately.values()) else rows
+    return counted.get(heavy.worker, 0) / max(1, sum(counted.values()))

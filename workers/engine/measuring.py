@@ -122,12 +122,15 @@ class KeySampler:
 
     def __init__(self, exchange: Exchange) -> None:
         self.sketch = KeySketch()
+        self.rows = 0
+        """How many rows have arrived."""
         self._exchange = exchange
         self._next_ns = 0
         self._offset = 0
 
     def saw(self, batch: Batch) -> None:
         """Note a batch that has arrived. Some of them are sampled."""
+        self.rows += len(batch)
         now_ns = perf_counter_ns()
         if now_ns < self._next_ns:
             return
@@ -206,6 +209,7 @@ class Measuring:
             rss_bytes=_rss_bytes(),
             busy_s=self.time.busy_ns / 1e9,
             waiting_s=self.time.waiting_ns / 1e9,
+            arrived={name: sampler.rows for name, sampler in self._samplers.items()},
             backlog={name: exchange.backlog for name, exchange in self._graph.exchanges.items()},
             state_bytes=self._state_bytes,
             parts=[self._parts[name] for name in self._open_parts() if name in self._parts],

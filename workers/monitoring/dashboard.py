@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from malstrom_py.errors import DeadlineError, MalstromError, PlanError, pip_install
 from malstrom_py.metrics import LOOPBACK, check_address, url_of
-from malstrom_py.workers.monitoring.history import Page, Recording, pages_in
+from malstrom_py.workers.monitoring.history import Page, Recording, page_in, pages_in
 from malstrom_py.workers.monitoring.watched_job import WatchedJob
 from malstrom_py.workers.monitoring.watching import Watch
 from malstrom_py.workers.reports.commands import RescaleCommand, SnapshotCommand, StopCommand
@@ -179,8 +179,7 @@ class DashboardServer:
     def page(self, name: str) -> Watch | Page | None:
         """Return the page ``name``: of a job, or of the history."""
         folder = self.options.folder
-        kept = () if folder is None else (page for page in pages_in(folder) if page.name == name)
-        return self._watches.get(name) or next(iter(kept), None)
+        return self._watches.get(name) or (None if folder is None else page_in(folder, name))
 
     def listed(self) -> list[dict[str, Any]]:
         """Return a line for each page: running jobs first."""
@@ -227,6 +226,17 @@ def _line(name: str, view: Mapping[str, Any], started_at: float | None, *, histo
         "is_history": history,
         "started_at": started_at or max(0.0, view.get("at", 0.0) - view.get("duration_s", 0.0)),
     }
+
+
+def remark_on(host: str) -> str:
+    """Return what to know about a page at ``host``, for who gets its address; empty if only this machine opens it.
+
+    >>> remark_on("127.0.0.1"), remark_on("0.0.0.0")
+    ('', ' (other machines can open it, and the token is sent unencrypted: put it after a proxy with TLS)')
+    """
+    if host in {LOOPBACK, "localhost", "::1"}:
+        return ""
+    return " (other machines can open it, and the token is sent unencrypted: put it after a proxy with TLS)"
 
 
 def check_installed() -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import shutil
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from os import SEEK_END
 from pathlib import Path
 from time import monotonic
@@ -20,14 +22,19 @@ from typing import Any, Final
 import msgspec
 
 from malstrom_py.errors import PlanError
+from malstrom_py.metrics import ENDED
 from malstrom_py.validation import NAME_MAX
 
 _EVERY_S: Final = 5.0
 _EVENTS: Final = ".events.jsonl"
 _VIEW: Final = ".view.json"
 _NAME: Final = re.compile(rf"([A-Za-z0-9_-]{{1,{NAME_MAX}}})-[0-9]{{8}}T[0-9]{{6}}-[0-9a-f]{{4}}")
+_VIEWS_MAX: Final = 256
 _VIEW_BYTES_MAX: Final = 1 << 24
 _EVENT_BYTES_MAX: Final = 1 << 22
+
+FILE_BYTES_MAX: Final = 1 << 24
+"""The size of the events of a job, of which the earlier half is then dropped."""
 
 EVENTS_MAX: Final = 2_000
 """The number of events that a page shows: the last ones."""
@@ -69,6 +76,19 @@ class Recording:
         """Append ``events``."""
         with self._events.open("a") as file:
             file.writelines(json.dumps(event) + "\n" for event in events)
+            is_full = file.tell() > FILE_BYTES_MAX
+        if is_full:
+            self._drop_half()
+
+    def _drop_half(self) -> None:
+        """Keep the later half of the events."""
+        temporary = self._events.with_suffix(".tmp")
+        temporary.touch(mode=0o600)
+        with self._events.open("rb") as file, temporary.open("wb") as later:
+            file.seek(FILE_BYTES_MAX // 2)
+            file.readline()  # the rest of an event
+            shutil.copyfileobj(file, later)
+        temporary.replace(self._events)
 
     def view(self, view: Mapping[str, Any], *, last: bool) -> None:
         """Replace the view, every few seconds, and at the ``last`` one."""
@@ -86,8 +106,8 @@ class Page:
 
     def __init__(self, folder: Path, name: str, view: dict[str, Any]) -> None:
         self.name = name
-        ended = view.get("state") in {"finished", "failed", "stopped"}
-        self.view = {**view, "can_command": False, "state": view.get("state") if ended else "gone"}
+        state = view.get("state")
+        self.view = {**view, "can_command": False, "state": state if state in ENDED else "gone"}
         self._events = folder / (name + _EVENTS)
 
     @property
@@ -115,12 +135,27 @@ def pages_in(folder: Path) -> Iterator[Page]:
     except OSError:
         return
     for path in files:
-        name = path.name.removesuffix(_VIEW)
-        if _NAME.fullmatch(name):
-            try:
-                with path.open() as file:
-                    view = json.loads(file.read(_VIEW_BYTES_MAX))
-                msgspec.convert(view, _View)
-            except (OSError, ValueError, RecursionError):
-                continue
-            yield Page(folder, name, view)
+        page = page_in(folder, path.name.removesuffix(_VIEW))
+        if page is not None:
+            yield page
+
+
+def page_in(folder: Path, name: str) -> Page | None:
+    """Return the kept page ``name`` in ``folder``; None if there is none, or it is damaged."""
+    if not _NAME.fullmatch(name):
+        return None
+    path = folder / (name + _VIEW)
+    try:
+        view = _view_at(path, path.stat().st_mtime_ns)
+    except (OSError, ValueError, RecursionError):
+        return None
+    return Page(folder, name, view)
+
+
+@lru_cache(_VIEWS_MAX)
+def _view_at(path: Path, changed_ns: int) -> dict[str, Any]:
+    """Return the view at ``path`` as of ``changed_ns``. It is read once: the list of pages is asked for often."""
+    with path.open() as file:
+        view: dict[str, Any] = json.loads(file.read(_VIEW_BYTES_MAX))
+    msgspec.convert(view, _View)
+    return view

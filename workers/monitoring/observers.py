@@ -14,7 +14,7 @@ from malstrom_py.logs import log
 from malstrom_py.metrics import Metrics, url_of
 from malstrom_py.worker_context import close_all
 from malstrom_py.workers.monitoring import opentelemetry
-from malstrom_py.workers.monitoring.dashboard import Dashboard, DashboardServer, check_installed
+from malstrom_py.workers.monitoring.dashboard import Dashboard, DashboardServer, check_installed, remark_on
 from malstrom_py.workers.monitoring.prometheus import MetricsEndpoint, imported_client
 from malstrom_py.workers.monitoring.watched_job import WatchedJob, page_of
 from malstrom_py.workers.reports.event_log import EventCalls, OnEvent, check_on_event
@@ -67,7 +67,7 @@ class Observers:
         ask = partial(page_of, job)
         if self.metrics is not None:
             endpoint = MetricsEndpoint.join(job, self.metrics)
-            observing.at_end.append(lambda: endpoint.leave(job))
+            observing.at_end.append(lambda: endpoint.leave(job, observing.failure))
             _say(f"metrics of job {job.name}: {url_of(self.metrics.host, endpoint.port)}/metrics")
             if self.metrics.opentelemetry and opentelemetry.is_installed():
                 telemetry = opentelemetry.OpenTelemetry(job)
@@ -76,7 +76,7 @@ class Observers:
         if self.dashboard is not None:
             server = DashboardServer.join(job, self.dashboard)
             observing.at_end.append(lambda: server.leave(job))
-            _say(f"dashboard of job {job.name}: {server.address(job.name)}")
+            _say(f"dashboard of job {job.name}: {server.address(job.name)}{remark_on(self.dashboard.host)}")
         if self.on_event is not None:
             observing.at_end.append(EventCalls(self.on_event, ask, job.name).join)
 
@@ -87,12 +87,16 @@ class Observing:
     def __init__(self, job: str) -> None:
         self._job = job
         self.at_end: list[Callable[[], None]] = []
+        self.failure: str | None = None
+        """Why the job has failed; None if it has not."""
 
-    def end(self) -> None:
+    def end(self, failure: str | None = None) -> None:
         """Let the observers see the last event, which can be read by now, and close them.
 
-        What they raise is logged: the outcome of the job matters more.
+        ``failure``: why the job has failed; None if it has not. What they raise is logged: the outcome of the job
+        matters more.
         """
+        self.failure = failure
         try:
             close_all(reversed(self.at_end))
         except Exception as error:

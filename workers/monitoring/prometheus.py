@@ -10,12 +10,17 @@ from collections.abc import Iterator
 from time import monotonic
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from malstrom_py.errors import MalstromError, PlanError, pip_install
 from malstrom_py.metrics import METRICS, JobMetrics, Metrics
 from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of
 
 SCRAPE_S: Final = 5.0
 """How long all jobs may take to answer a scrape; then their last known metrics are served."""
+
+FAILED_MAX: Final = 100
+"""The number of failed jobs whose last metrics are kept."""
 
 _LOCK: Final = threading.Lock()
 _OPEN: Final[dict[tuple[str, int], MetricsEndpoint]] = {}
@@ -33,6 +38,7 @@ class MetricsEndpoint:
         registry.register(self)
         self._address = options.host, options.port
         self._jobs: list[WatchedJob] = []
+        self._failed: dict[str, JobMetrics] = {}
         try:
             self._server, self._thread = prometheus.start_http_server(options.port, options.host, registry)
         except OSError as error:
@@ -56,12 +62,19 @@ class MetricsEndpoint:
                 if options.port:
                     _OPEN[address] = endpoint
             endpoint._jobs.append(job)
+            endpoint._failed.pop(job.name, None)
             return endpoint
 
-    def leave(self, job: WatchedJob) -> None:
-        """Stop serving the metrics of ``job``; the last one closes the address."""
+    def leave(self, job: WatchedJob, failure: str | None = None) -> None:
+        """Stop serving the metrics of ``job``; the last one closes the address.
+
+        ``failure``: why it has failed: its last metrics are served as long as there are other jobs, or until a job of
+        that name begins.
+        """
         with _LOCK:
             self._jobs.remove(job)
+            if failure is not None and self._jobs and len(self._failed) < FAILED_MAX:
+                self._failed[job.name] = replace(metrics_of(job, 0.0), state="failed", error=failure)
             if self._jobs:
                 return
             _OPEN.pop(self._address, None)
@@ -79,7 +92,7 @@ class MetricsEndpoint:
                 known.append(metrics_of(job, max(0.0, until_s - monotonic())))
             except MalstromError:
                 """The job has ended, or does not answer."""
-        return families(known)
+        return families([*known, *self._failed.values()])
 
 
 def families(jobs: list[JobMetrics]) -> Iterator[Any]:

@@ -31,7 +31,7 @@ from malstrom_py.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from malstrom_py.metrics import EdgeMetrics, JobMetrics
+from malstrom_py.metrics import ENDED, EdgeMetrics, JobMetrics
 from malstrom_py.workers.monitoring.history import EVENTS_MAX, Recording
 from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of, page_of
 from malstrom_py.workers.reports.figures import format_size
@@ -41,7 +41,6 @@ EVERY_S: Final = 1.0
 
 _PARTS_MAX: Final = 100
 _HEAVY_MAX: Final = 10
-_ENDED: Final = frozenset({"finished", "failed", "stopped"})
 
 _LOG: Final = logging.getLogger("malstrom_py")
 
@@ -125,7 +124,7 @@ class Watch:
 
     def _over(self) -> None:
         if not self.is_over:
-            end = self._end or ({} if self.view["state"] in _ENDED else {"state": "gone"})
+            end = self._end or ({} if self.view["state"] in ENDED else {"state": "gone"})
             self.view = {**self.view, **end, "can_command": False}
             self.is_over = True
             self._changed(last=True)
@@ -157,7 +156,7 @@ def view_of(metrics: JobMetrics) -> dict[str, Any]:
     lags = [part.lag_s for part in metrics.parts if part.lag_s is not None]
     return {
         **plain,
-        "can_command": metrics.state not in _ENDED,
+        "can_command": metrics.state not in ENDED,
         "duration_s": metrics.duration_s,
         "workers_wanted": len(metrics.workers),
         "restarts": metrics.restarts,

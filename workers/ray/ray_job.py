@@ -299,7 +299,7 @@ class OwnRayJob(RayJob):
         self._log = log
         self._has_log.set()
         if self._observing is not None:
-            self._observing.end()
+            self._observing.end(str(ending.public_error()) if ending.how == "failed" else None)
         if self._control is not None:
             self._control.await_followers()
             self._control.release()

@@ -165,7 +165,7 @@ class RayWorkers:
             self._counts.pop(handle.worker, None)
             self._figures.pop(handle.worker, None)
             self._standings.pop(handle.worker, None)
-        _LOG.info("workers %s left", list(workers))
+        _LOG.debug("workers %s left", list(workers))
 
     def close(self, *, failed: bool) -> None:
         startup, self._startup = self._startup, None
@@ -261,7 +261,7 @@ class RayWorkers:
             return
         self._startup = None
         self._handles.update(startup.handles)
-        _LOG.info("workers %s joined", list(startup.start.workers))
+        _LOG.debug("workers %s joined", list(startup.start.workers))
         for worker in startup.start.workers:
             if startup.start.joins:
                 self.send(worker, Start())

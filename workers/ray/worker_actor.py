@@ -178,7 +178,7 @@ class WorkerServer:
             self._loop.run()
             if self._box is not None:
                 self._box.close()
-            _LOG.info("closed")
+            _LOG.debug("closed")
         except BaseException as error:
             try:
                 self._host.close()
@@ -189,7 +189,7 @@ class WorkerServer:
             self._transport.close(linger_s=LINGER_S)
 
     def _watch(self, worker: Worker) -> None:
-        _LOG.info("started")
+        _LOG.debug("started")
         if self._box is not None:
             watch(worker.operators, self._box)
 

@@ -12,8 +12,9 @@ from malstrom_py.metrics import HeavyKey, HeavySlot, PartMetrics
 class WorkerFigures:
     """The figures of a worker. ``busy_s``: the time it has worked, ``waiting_s``: idled with a backlog.
 
-    ``backlog``: rows that wait for credit, by exchange; ``state_bytes``: about how large the state of each keyed step
-    is. The others are as in `malstrom_py.metrics`, the process as in `WorkerMetrics`.
+    ``arrived``: rows that have arrived by each exchange, and ``backlog``: rows there that wait for credit;
+    ``state_bytes``: about how large the state of each keyed step is. The others are as in `malstrom_py.metrics`, the
+    process as in `WorkerMetrics`.
     """
 
     host: str = ""
@@ -22,6 +23,7 @@ class WorkerFigures:
     rss_bytes: int = 0
     busy_s: float = 0.0
     waiting_s: float = 0.0
+    arrived: Mapping[str, int] = field(default_factory=dict, hash=False)
     backlog: Mapping[str, int] = field(default_factory=dict, hash=False)
     state_bytes: Mapping[str, int] = field(default_factory=dict, hash=False)
     parts: Sequence[PartMetrics] = ()

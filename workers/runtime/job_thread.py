@@ -63,7 +63,7 @@ def run_to_end(
             control.release()
         try:
             if observing is not None:
-                observing.end()
+                observing.end(_failure_of(ending))
         finally:  # also after a Ctrl-C
             controls.end(ending)
         if control is not None:
@@ -206,6 +206,10 @@ def _leave_all() -> None:
         job.abandon()
     for job in jobs:
         job.leave(until_s)
+
+
+def _failure_of(ending: JobOutcome) -> str | None:
+    return str(ending.public_error()) if ending.how == "failed" else None
 
 
 def _counts(run: Executable, controls: CommandQueue) -> RunResult:

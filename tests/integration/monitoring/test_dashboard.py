@@ -15,6 +15,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.workers.monitoring import history
 from malstrom_py.workers.monitoring.dashboard import DashboardServer
 from malstrom_py.workers.monitoring.history import Recording, pages_in
 from tests.integration.monitoring.conftest import PATIENCE_S, TOKEN, Server, a_job, free_port, until
@@ -237,6 +238,32 @@ def test_the_token_is_in_no_text_of_the_options(shown: mp.Dashboard) -> None:
         mp.Dashboard(history=3)  # type: ignore[arg-type]
 
 
+def test_a_failed_job_is_in_the_metrics_as_long_as_another_one_is() -> None:
+    port = free_port()
+    runtime = mp.InProcess(metrics=mp.Metrics(port=port))
+    other = runtime.start(a_job("docs-one"))
+    job = mp.Job("docs-fails")
+    job.source("in", sources.Memory(["x"])).map("parse", int).sink("out", sinks.Memory())
+    with pytest.raises(mp.OperatorError):
+        runtime.run(job)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
+        assert 'malstrom_job_state{malstrom_job="docs-fails",state="failed"} 1.0' in answer.read().decode()
+    other.stop(timeout_s=PATIENCE_S)
+
+
+def test_a_long_history_keeps_its_later_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "FILE_BYTES_MAX", 1000)
+    recording = Recording(tmp_path, "docs")
+    recording.view({"state": "finished"}, last=True)
+    for number in range(1, 101):
+        recording.events([{"number": number}])
+        assert next(tmp_path.glob("*.events.jsonl")).stat().st_size <= 1000 + 20
+    (page,) = pages_in(tmp_path)
+    numbers = [event["number"] for event in page.events]
+    assert numbers == list(range(numbers[0], 101))
+    assert len(numbers) > 20
+
+
 def test_metrics_of_two_jobs_come_from_one_address() -> None:
     port = free_port()
     runtime = mp.InProcess(metrics=mp.Metrics(port=port))
@@ -253,8 +280,8 @@ def test_metrics_of_two_jobs_come_from_one_address() -> None:
 
 def test_a_history_that_cannot_be_kept_leaves_no_server_behind(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for history in (tmp_path / "file" / "history", None):
-        options = mp.Dashboard(port=server.port, history=history)
+    for folder in (tmp_path / "file" / "history", None):
+        options = mp.Dashboard(port=server.port, history=folder)
         runtime = mp.InProcess(dashboard=options)
         with pytest.raises(mp.PlanError, match="cannot be kept") if history else nullcontext():
             runtime.run(_short_job("docs-kept"))

@@ -64,6 +64,7 @@ class Run:
                 host="here",
                 cpu_s=self.busy_s[worker],
                 busy_s=self.busy_s[worker],
+                arrived={"key": self.rows[worker]},
                 backlog={"key": 4},
                 state_bytes={"n": 100},
                 parts=[part] if worker == 0 else [],
@@ -93,7 +94,21 @@ def test_counts_and_figures_of_workers_are_summed() -> None:
     assert metrics.exchanges["key"].backlog == 8
     assert metrics.exchanges["key"].bytes == 400
     assert [(worker.worker, worker.slots, worker.keys) for worker in metrics.workers] == [(0, 2, 3), (1, 1, 3)]
-    assert [(key.worker, key.share) for key in metrics.heavy_keys] == [(1, 0.2), (0, 0.1)]
+    assert [(key.worker, key.share) for key in metrics.heavy_keys] == [
+        (0, pytest.approx(0.075)),
+        (1, pytest.approx(0.05)),
+    ]
+
+
+def test_shares_of_heavy_keys_are_of_the_rows_of_all_workers_lately() -> None:
+    run = Run()
+    run.clock.advance(1.0)
+    run.rows = {0: 1_000_000, 1: 0}
+    run.sample()
+    run.clock.advance(1.0)
+    run.rows = {0: 1_000_100, 1: 300}
+    shares = {key.worker: key.share for key in run.metrics().heavy_keys}
+    assert shares == {0: pytest.approx(0.1 * 0.25), 1: pytest.approx(0.2 * 0.75)}
 
 
 def test_rates_are_over_the_last_seconds_whoever_asks() -> None:
