@@ -283,7 +283,7 @@ def test_a_history_that_cannot_be_kept_leaves_no_server_behind(server: Server, t
     for folder in (tmp_path / "file" / "history", None):
         options = mp.Dashboard(port=server.port, history=folder)
         runtime = mp.InProcess(dashboard=options)
-        with pytest.raises(mp.PlanError, match="cannot be kept") if history else nullcontext():
+        with pytest.raises(mp.PlanError, match="cannot be kept") if folder else nullcontext():
             runtime.run(_short_job("docs-kept"))
 
 
