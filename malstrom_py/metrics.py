@@ -498,7 +498,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "malstrom_exchange_heaviest_key_ratio",
         "gauge",
-        "Largest share that one key has in the rows which arrive at a worker",
+        "Share of the heaviest key in the rows of an exchange",
         _EXCHANGE,
         _heavy_keys,
     ),
