@@ -330,7 +330,8 @@ def _remarks(found: JobMetrics) -> Iterator[str]:
         yield f"source {part.source}, part {part.part}: {left} to read"
     if found.heavy_keys:
         heaviest = found.heavy_keys[0]
-        yield f"heaviest key of {heaviest.step}: {heaviest.key}, {heaviest.share:.0%} of the rows, on worker {heaviest.worker}"
+        where = f"{heaviest.share:.0%} of the rows, on worker {heaviest.worker}"
+        yield f"heaviest key of {heaviest.step}: {heaviest.key}, {where}"
     made = found.snapshots
     if made is not None and made.last is not None and made.at is not None:
         yield f"snapshot {made.last}, {max(0.0, found.at - made.at):,.0f} s ago, {format_size(made.bytes)}"
