@@ -36,11 +36,22 @@ LONG: Final = {
     "integration/ray/test_brought.py": (
         "test_the_command_refuses_a_detached_job",
         "test_a_resource_that_an_autoscaling_cluster_never_gets",
+        "test_folders_and_modules_that_only_the_program_has",
     ),
-    "integration/ray/test_deaths.py": ("test_s6_a_worker_is_killed_in_the_middle_of_a_rescale[4",),
+    "integration/ray/test_deaths.py": (
+        "test_a_joiner_that_is_killed_while_it_opens",
+        "test_s6_a_worker_is_killed_in_the_middle_of_a_rescale[4",
+    ),
+    "integration/ray/test_events.py": ("test_a_coordinator_that_is_replaced_begins_a_new_log",),
     "integration/ray/test_going_on.py": ("test_",),
-    "integration/ray/test_nexmark.py": ("test_p1_every_other_query",),
+    "integration/ray/test_logs.py": ("test_a_stop_past_its_limit_ends_the_job",),
+    "integration/ray/test_metrics.py": ("test_who_watches_a_job_does_not_delay_the_news",),
+    "integration/ray/test_nexmark.py": (
+        "test_p1_every_other_query",
+        "test_p1_a_query_finds_the_same_through_rescales[q6",
+    ),
     "integration/ray/test_nodes.py": (
+        "test_workers_start_on_a_new_node_and_leave_a_node",
         "test_placement_spreads_or_packs",
         "test_a_lost_node_ends_a_job_without_snapshots",
     ),
@@ -57,6 +68,7 @@ LONG: Final = {
     "integration/ray/test_recovery.py": (
         "test_s4_a_restarted_coordinator",
         "test_s5_a_job_resumes_from_a_savepoint",
+        "test_s5_a_stopped_job_resumes_at_another_size",
         "test_s5_a_users_checkpointer",
         "test_s6_a_survivor_that_does_not_stop_in_time",
         "test_s6_a_worker_that_fails_gets_a_new_process",
@@ -108,6 +120,7 @@ LONG: Final = {
         "test_four_hundred_megabytes_go_into_files_in_less_memory[json-part",
     ),
     "integration/test_interrupt.py": ("test_ctrl_c_ends_a_run_with_calls_under_way[blocks]",),
+    "integration/monitoring/test_pictures.py": ("test_",),
     "integration/test_nexmark.py": ("*[10 more",),
     "integration/test_packaging.py": (
         "test_the_accelerator_is_built_where_there_is_a_compiler[folder",

@@ -62,7 +62,18 @@ def log_lines(text: str) -> list[dict[str, Any]]:
 
 def test_actors_log_as_the_program_does(tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(JOBS)
-    options = ("--log-format", "json", "--snapshots", "kept", "--interval", "1000", "--json", "--quiet")
+    options = (
+        "--log-format",
+        "json",
+        "--log-level",
+        "debug",
+        "--snapshots",
+        "kept",
+        "--interval",
+        "1000",
+        "--json",
+        "--quiet",
+    )
     with malstrom(tmp_path, "run", "jobs.py:logged", *RUN, *options, RAY_LOG_TO_DRIVER="1") as process:
         until(lambda: reads("logged"))
         mp.JobHandle.attach("logged").rescale(2)

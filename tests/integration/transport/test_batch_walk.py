@@ -27,6 +27,8 @@ from tests.tree import ROOT
 
 HOPS_MAX, MODULES_MAX, TURNS_MAX = 24, 15, 10_000
 MARK = "needle"
+MEASURING = "malstrom_py.workers.engine.measuring"
+SINK = ("malstrom_py.sinks.memory", "_MemoryWriter.write")
 
 
 def counting() -> Plan:
@@ -67,6 +69,9 @@ class Walk:
             return
         module, me = frame.f_globals["__name__"], frame.f_locals.get("self")
         if not module.startswith("malstrom_py") or isinstance(me, Batch):
+            return
+        # What measures looks at some batches, and hands none on; the walk ends in the sink.
+        if module == MEASURING or self.hops[-1:] == [SINK]:
             return
         names = [name for name in inspect.getargs(code).args if name != "self"]
         found = carries(result) if event == "return" else any(carries(frame.f_locals.get(name)) for name in names)
@@ -115,7 +120,7 @@ def walk() -> Walk:
 def test_a_batch_passes_few_objects_and_modules_and_the_architecture_names_them() -> None:
     seen = walk()
     assert seen.hops[0] == ("malstrom_py.sources.memory", "_MemoryPart.poll")
-    assert seen.hops[-1] == ("malstrom_py.sinks.memory", "_MemoryWriter.write")
+    assert seen.hops[-1] == SINK
     assert len(seen.hops) <= HOPS_MAX, seen.hops
     between = seen.modules - {"malstrom_py.sources.memory", "malstrom_py.sinks.memory"}
     assert len(between) <= MODULES_MAX, sorted(between)
