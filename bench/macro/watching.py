@@ -2,8 +2,8 @@
 
 W1 over rows and over columns, in one process, with its metrics scraped once a second and an open page of the dashboard,
 beside the same without, in turn. The page and the scrapes are of another process. Time is from the first row that the
-sink gets to the last: of the processor, for all threads of the job's process, and on the wall. Then a page of 40 steps and 64
-workers, whose job is made up: bytes of an update, processor time of the server, and first paint in a browser.
+sink gets to the last: of the processor, for all threads of the job's process, and on the wall. Then a page of 40 steps
+and 64 workers, whose job is made up: bytes of an update, processor time of the server, and first paint in a browser.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def compare(form: Form, watching: Watcher, *, reps: int, seconds: float) -> None
     speed, clocked = spread(cpu), spread(wall)
     print(
         f"W1 over {form.name}, {spread(ns).show(1)} ns per row, runs of {spread(lengths).show(1)} s: watched, "
-        f"{speed.show(3)} of the speed without ({verdict(speed.median, BUDGET, at_least=True)}), by the clock on the wall "
+        f"{speed.show(3)} of the speed without ({verdict(speed.median, BUDGET, at_least=True)}), on the wall "
         f"{clocked.show(3)} ({verdict(clocked.median, BUDGET, at_least=True)}); {_per_s(seen['updates'])} updates and "
         f"{_per_s(seen['scrapes'])} scrapes a second",
         flush=True,
