@@ -37,7 +37,7 @@ help:
 	@echo "make coverage    every test, with the coverage of every module"
 	@echo "make bench       micro benchmarks, as ratios against plain loops; BENCH=bench.macro.columns: columns beside Polars"
 	@echo "                 BENCH=bench.macro.throughput: workers on Ray; BENCH=bench.macro.rescale: rescales beside stop-and-restart"
-	@echo "                 BENCH=bench.macro.pace: snapshots and rescales that pass a slow sink"
+	@echo "                 BENCH=bench.macro.pace: snapshots and rescales that pass a slow sink; BENCH=bench.macro.watching: metrics and dashboard"
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
 	@echo "make long        the tests that make test leaves out: further cases of its slowest tests, and the demos on Ray and Spark"
 	@echo "make soak        $(SEEDS) random runs of the rescale model, and of whole jobs in the simulator (SEEDS=...)"
