@@ -1,15 +1,11 @@
-"""The reader of one part of a source: how many rows to poll, when to poll next, and what a poll has returned."""
+"""The reader of one part of a source: how many rows to poll, when to poll next, and how far it has come."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import repeat
-from sys import getsizeof
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.errors import SourceError, shown
-from malstrom_py.errors.text import describe_function
+from malstrom_py.errors import shown
 from malstrom_py.operators.batch_sizing import BatchSize
 from malstrom_py.sources.base import WAIT_MAX_S, Part, SourcePart, lag_of
 
@@ -98,39 +94,6 @@ class PartReader:
         part = self.source_part
         lags = lag_of(part, "lag_rows"), lag_of(part, "lag_bytes")
         return ReadPart(self.part, self.count, self.position(moves=moves), *lags)
-
-
-def size_of(value: Any) -> int:
-    """Return about how many bytes a value takes: its own, and those of its items one level down.
-
-    >>> size_of("x" * 1000) > 1000, size_of({"column": "x" * 1000}) > 1000
-    (True, True)
-    """
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return getsizeof(value, 64) + sum(map(getsizeof, items, repeat(64)))
-
-
-def batch_of(polled: Any, part: str, poll: object) -> Batch:
-    """Return the result of ``poll`` as a batch: columns stay columns."""
-    if isinstance(polled, Batch):
-        return polled.of_part(part, named=True)
-    if hasattr(polled, "schema"):  # an Arrow RecordBatch, recognized without importing Arrow
-        return ColumnBatch(polled, part=part, named=True)
-    if isinstance(polled, list):
-        return Batch(polled, part=part)
-    if isinstance(polled, str | bytes | Mapping) or not isinstance(polled, Iterable):
-        raise SourceError(
-            f"{describe_function(poll)} returned {type(polled).__name__}: return a list of records, or None if there "
-            f"are none at the moment"
-        )
-    return Batch(list(polled), part=part)
-
-
-def row_bytes(batch: Batch) -> int:
-    """Return about how many bytes a row of ``batch`` takes."""
-    if isinstance(batch, ColumnBatch):
-        return max(1, batch.size // len(batch))
-    return size_of(batch.values[-1])
 
 
 def describe_position(position: Any) -> str:

@@ -9,7 +9,9 @@ gets the snapshot's positions when it lists its parts.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from sys import getsizeof
 from typing import Any, Final, NamedTuple, NoReturn
 
 from malstrom_py.clock import Clock
@@ -31,7 +33,7 @@ from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, So
 from malstrom_py.errors.text import describe_function, missing_methods, text_with_place
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy
-from malstrom_py.operators.part_reader import PartReader, ReadPart, batch_of, row_bytes
+from malstrom_py.operators.part_reader import PartReader, ReadPart
 from malstrom_py.sources.base import (
     GrowingSource,
     NarrowingSource,
@@ -88,6 +90,39 @@ def check_parts(parts: Sequence[object], source: Source[Any], step: str) -> None
     for part, times in Counter(parts).items():
         if times > 1:
             raise SourceError(f"source {step!r} lists part {part!r} twice: each part needs its own name")
+
+
+def size_of(value: Any) -> int:
+    """Return about how many bytes a value takes: its own, and those of its items one level down.
+
+    >>> size_of("x" * 1000) > 1000, size_of({"column": "x" * 1000}) > 1000
+    (True, True)
+    """
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return getsizeof(value, 64) + sum(map(getsizeof, items, repeat(64)))
+
+
+def batch_of(polled: Any, part: str, poll: object) -> Batch:
+    """Return the result of ``poll`` as a batch: columns stay columns."""
+    if isinstance(polled, Batch):
+        return polled.of_part(part, named=True)
+    if hasattr(polled, "schema"):  # an Arrow RecordBatch, recognized without importing Arrow
+        return ColumnBatch(polled, part=part, named=True)
+    if isinstance(polled, list):
+        return Batch(polled, part=part)
+    if isinstance(polled, str | bytes | Mapping) or not isinstance(polled, Iterable):
+        raise SourceError(
+            f"{describe_function(poll)} returned {type(polled).__name__}: return a list of records, or None if there "
+            f"are none at the moment"
+        )
+    return Batch(list(polled), part=part)
+
+
+def row_bytes(batch: Batch) -> int:
+    """Return about how many bytes a row of ``batch`` takes."""
+    if isinstance(batch, ColumnBatch):
+        return max(1, batch.size // len(batch))
+    return size_of(batch.values[-1])
 
 
 _COLUMN_BYTES: Final = 16

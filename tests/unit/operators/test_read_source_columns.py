@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from malstrom_py.data.batch import ColumnBatch
-from malstrom_py.operators.part_reader import batch_of
-from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.operators.read_source import ReadSource, batch_of
 from malstrom_py.sources import Part
 from malstrom_py.testing import VirtualClock
 from tests.unit.operators.stepping import Stepped
