@@ -181,6 +181,8 @@ class CommandQueue:
         self._abandoned = ""
         self._answering = False
         self._restarts = 0
+        self.is_watched = True
+        """Whether anyone may ask for the metrics of a run that has ended."""
         self.reloads: Reloads | None = None
         """Imports modules again; None for a run that cannot."""
         self._reloading: tuple[Pending, Any, float] | None = None

@@ -126,6 +126,7 @@ class InProcess:
             refuse_in_coroutine("InProcess.run")
             plan = check_job(job, "InProcess.run").plan()
             controls = CommandQueue(plan.job, kept=self._keeping is not None)
+            controls.is_watched = control or self._observers.any
             run = self._controlled(plan, controls, progress_for(plan, self._progress))
             stopping = None
             if stop_on_sigterm:

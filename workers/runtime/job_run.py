@@ -138,6 +138,8 @@ class JobRun(Generic[G]):
 
     def _last_metrics(self) -> None:
         """Publish the metrics before the workers are closed."""
+        if not self._controls.is_watched:
+            return
         with suppress(Exception):  # no job fails because of figures for people
             self._controls.publish_metrics(self._measure(self._controls.known()))
 
