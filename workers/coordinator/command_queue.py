@@ -448,13 +448,11 @@ class CommandQueue:
     def _metrics_asked(self) -> Future[JobMetrics]:
         """Request the metrics of the job. All requests before the next answer share it."""
         with self._lock:
-            if not (self.ended.done() or not self._answering):
-                if self._metrics is None:
-                    self._metrics = _future()
-                asked: Future[JobMetrics] | None = self._metrics
-                self.pending = True
-            else:
+            if self.ended.done() or not self._answering:
                 asked = None
+            else:
+                asked = self._metrics = self._metrics or _future()
+                self.pending = True
         if asked is None:
             return _done(self.known_metrics())
         self.wake.set()
