@@ -39,6 +39,7 @@ from malstrom_py.workers.reports.figures import format_size
 EVERY_S: Final = 1.0
 """The interval of views."""
 
+_PAUSE_S: Final = 0.1
 _PARTS_MAX: Final = 100
 _HEAVY_MAX: Final = 10
 
@@ -87,7 +88,8 @@ class Watch:
                 self.view = view_of(metrics_of(self.job, EVERY_S))
                 self._changed()
             while self._take_page(max(0.0, until_s - monotonic())):
-                """More events follow, or there is time to wait for some."""
+                # A job that has waited for events has used up the time.
+                self._stop.wait(min(_PAUSE_S, max(0.0, until_s - monotonic())))
         except JobEnded:
             self._over()
         except Exception as error:  # the job may answer later
