@@ -108,6 +108,7 @@ class SlowlyRouted:
 
     def __init__(self) -> None:
         self.calls = 0
+        self.remote = {1: "another worker"}
 
     def slots_of(self, keys: list[int]) -> list[int]:
         self.calls += 1
