@@ -17,7 +17,6 @@ _DEADLINE_S: Final = 900
 
 SESSION: Final = (
     "test_source.py::test_a_dataframe_a_table_a_query_and_files_give_the_same_rows",
-    "test_source.py::test_what_cannot_be_read_is_told_by_the_step",
     "test_source.py::test_the_session_is_left_as_it_was",
     "test_sink_error_mode.py::test_a_table_that_somebody_made_meanwhile_is_told_and_left_as_it_is",
 )
