@@ -318,62 +318,47 @@ class Metric:
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
-def _of_job(value: Callable[[JobMetrics], float | None]) -> Values:
-    def values(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
-        if (found := value(metrics)) is not None:
-            yield {}, found
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What some metrics are figures of. ``found`` returns each with its labels: the steps of a job, its workers, …"""
 
-    return values
+    labels: tuple[str, ...]
+    found: Callable[[JobMetrics], Iterable[tuple[Labels, object]]]
 
+    def counter(self, name: str, help: str, field: str) -> Metric:
+        """Return the counter that is ``field`` of each."""
+        return Metric(name, "counter", help, self.labels, self._values(field))
 
-def _of_steps(value: Callable[[StepMetrics], float | None]) -> Values:
-    def values(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
-        for name, step in metrics.steps.items():
-            if (found := value(step)) is not None:
-                yield {"step": name}, found
+    def gauge(self, name: str, help: str, field: str) -> Metric:
+        """Return the gauge that is ``field`` of each, where that is known."""
+        return Metric(name, "gauge", help, self.labels, self._values(field))
 
-    return values
+    def _values(self, field: str) -> Values:
+        def values(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
+            for labels, row in self.found(metrics):
+                if (value := getattr(row, field)) is not None:
+                    yield labels, value
 
-
-def _of_parts(value: Callable[[PartMetrics], float | None]) -> Values:
-    def values(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
-        for part in metrics.parts:
-            if (found := value(part)) is not None:
-                yield {"source": part.source, "part": part.part}, found
-
-    return values
+        return values
 
 
-def _of_exchanges(value: Callable[[ExchangeMetrics], float]) -> Values:
-    def values(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
-        for name, exchange in metrics.exchanges.items():
-            yield {"exchange": name}, value(exchange)
-
-    return values
-
-
-def _of_workers(value: Callable[[WorkerMetrics], float]) -> Values:
-    def values(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
-        for worker in metrics.workers:
-            yield {"worker": str(worker.worker)}, value(worker)
-
-    return values
-
-
-def _of_snapshots(value: Callable[[SnapshotMetrics], float | None]) -> Values:
-    return _of_job(lambda metrics: None if metrics.snapshots is None else value(metrics.snapshots))
+_JOB: Final = _Rows((), lambda job: [({}, job)])
+_STEPS: Final = _Rows(("step",), lambda job: (({"step": name}, step) for name, step in job.steps.items()))
+_SOURCES: Final = _Rows(
+    ("source",), lambda job: (({"source": name}, step) for name, step in job.steps.items() if step.kind == "source")
+)
+_PARTS: Final = _Rows(
+    ("source", "part"), lambda job: (({"source": part.source, "part": part.part}, part) for part in job.parts)
+)
+_EXCHANGES: Final = _Rows(("exchange",), lambda job: (({"exchange": name}, one) for name, one in job.exchanges.items()))
+_WORKERS: Final = _Rows(("worker",), lambda job: (({"worker": str(one.worker)}, one) for one in job.workers))
+_SNAPSHOTS: Final = _Rows((), lambda job: [] if job.snapshots is None else [({}, job.snapshots)])
 
 
 def _dropped(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
     for name, step in metrics.steps.items():
         for policy, rows in (("skip", step.skipped), ("dead-letter", step.dead_letters)):
             yield {"step": name, "policy": policy}, rows
-
-
-def _read(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
-    for name, step in metrics.steps.items():
-        if step.kind == "source":
-            yield {"source": name}, step.rows_in
 
 
 def _states(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
@@ -395,200 +380,69 @@ STATES: Final = ("running", "rescaling", "recovering", "stopping", "finished", "
 ENDED: Final = frozenset({"finished", "failed", "stopped"})
 """Those of a job that has ended."""
 
-_STEP: Final = ("step",)
-_PART: Final = ("source", "part")
-_EXCHANGE: Final = ("exchange",)
-_WORKER: Final = ("worker",)
-
 METRICS: Final[tuple[Metric, ...]] = (
     Metric("malstrom_job_state", "gauge", "1 for the state that the job is in, 0 for the others", ("state",), _states),
-    Metric("malstrom_job_uptime_seconds", "gauge", "Duration of this run", (), _of_job(lambda job: job.duration_s)),
-    Metric("malstrom_job_workers", "gauge", "Workers that are members", (), _of_job(lambda job: len(job.workers))),
-    Metric("malstrom_job_restarts", "counter", "Restarts from a snapshot", (), _of_job(lambda job: job.restarts)),
-    Metric(
-        "malstrom_job_metrics_age_seconds",
-        "gauge",
-        "Age of these figures: it grows while the job does not answer",
-        (),
-        _of_job(lambda job: job.age_s),
+    _JOB.gauge("malstrom_job_uptime_seconds", "Duration of this run", "duration_s"),
+    Metric("malstrom_job_workers", "gauge", "Workers that are members", (), lambda job: [({}, len(job.workers))]),
+    _JOB.counter("malstrom_job_restarts", "Restarts from a snapshot", "restarts"),
+    _JOB.gauge(
+        "malstrom_job_metrics_age_seconds", "Age of these figures: it grows while the job does not answer", "age_s"
     ),
-    Metric("malstrom_step_in_rows", "counter", "Rows that a step has taken", _STEP, _of_steps(lambda s: s.rows_in)),
-    Metric("malstrom_step_out_rows", "counter", "Rows that a step has sent", _STEP, _of_steps(lambda s: s.rows_out)),
-    Metric(
-        "malstrom_step_busy_seconds",
-        "counter",
-        "Time that workers have spent in a step",
-        _STEP,
-        _of_steps(lambda s: s.busy_s),
-    ),
-    Metric(
-        "malstrom_step_filtered_rows",
-        "counter",
-        "Rows that a filter has dropped",
-        _STEP,
-        _of_steps(lambda s: s.filtered),
-    ),
-    Metric("malstrom_step_late_rows", "counter", "Rows that were late", _STEP, _of_steps(lambda s: s.late)),
+    _STEPS.counter("malstrom_step_in_rows", "Rows that a step has taken", "rows_in"),
+    _STEPS.counter("malstrom_step_out_rows", "Rows that a step has sent", "rows_out"),
+    _STEPS.counter("malstrom_step_busy_seconds", "Time that workers have spent in a step", "busy_s"),
+    _STEPS.counter("malstrom_step_filtered_rows", "Rows that a filter has dropped", "filtered"),
+    _STEPS.counter("malstrom_step_late_rows", "Rows that were late", "late"),
     Metric("malstrom_step_failed_rows", "counter", "Rows that on_error= has dropped", ("step", "policy"), _dropped),
-    Metric("malstrom_step_keys", "gauge", "Keys with state in a step", _STEP, _of_steps(lambda s: s.keys)),
-    Metric(
-        "malstrom_step_state_bytes",
-        "gauge",
-        "Size of the state of a step, estimated from a sample of its keys",
-        _STEP,
-        _of_steps(lambda s: s.state_bytes),
+    _STEPS.gauge("malstrom_step_keys", "Keys with state in a step", "keys"),
+    _STEPS.gauge(
+        "malstrom_step_state_bytes", "Size of the state of a step, estimated from a sample of its keys", "state_bytes"
     ),
-    Metric(
+    _STEPS.gauge(
         "malstrom_step_watermark_timestamp_seconds",
-        "gauge",
         "Last epoch (watermark) of a step, in seconds since 1970",
-        _STEP,
-        _of_steps(lambda s: s.watermark),
+        "watermark",
     ),
-    Metric("malstrom_source_read_rows", "counter", "Rows that a source has read", ("source",), _read),
-    Metric(
-        "malstrom_source_lag_rows",
-        "gauge",
-        "Rows of a part that could be read now",
-        _PART,
-        _of_parts(lambda p: p.lag_rows),
-    ),
-    Metric(
-        "malstrom_source_lag_bytes",
-        "gauge",
-        "Bytes of a part that could be read now",
-        _PART,
-        _of_parts(lambda p: p.lag_bytes),
-    ),
-    Metric(
-        "malstrom_source_event_lag_seconds",
-        "gauge",
-        "The time now less the epoch of a part",
-        _PART,
-        _of_parts(lambda p: p.lag_s),
-    ),
-    Metric(
-        "malstrom_exchange_rows",
-        "counter",
-        "Rows that an exchange has routed",
-        _EXCHANGE,
-        _of_exchanges(lambda e: e.rows),
-    ),
-    Metric(
-        "malstrom_exchange_sent_bytes",
-        "counter",
-        "Bytes that an exchange has sent to other workers",
-        _EXCHANGE,
-        _of_exchanges(lambda e: e.bytes),
-    ),
-    Metric(
-        "malstrom_exchange_backlog_rows",
-        "gauge",
-        "Rows that wait for credit now",
-        _EXCHANGE,
-        _of_exchanges(lambda e: e.backlog),
-    ),
-    Metric(
-        "malstrom_exchange_waiting_seconds",
-        "counter",
-        "Time for which workers had a backlog here: back-pressure",
-        _EXCHANGE,
-        _of_exchanges(lambda e: e.waiting_s),
+    _SOURCES.counter("malstrom_source_read_rows", "Rows that a source has read", "rows_in"),
+    _PARTS.gauge("malstrom_source_lag_rows", "Rows of a part that could be read now", "lag_rows"),
+    _PARTS.gauge("malstrom_source_lag_bytes", "Bytes of a part that could be read now", "lag_bytes"),
+    _PARTS.gauge("malstrom_source_event_lag_seconds", "The time now less the epoch of a part", "lag_s"),
+    _EXCHANGES.counter("malstrom_exchange_rows", "Rows that an exchange has routed", "rows"),
+    _EXCHANGES.counter("malstrom_exchange_sent_bytes", "Bytes that an exchange has sent to other workers", "bytes"),
+    _EXCHANGES.gauge("malstrom_exchange_backlog_rows", "Rows that wait for credit now", "backlog"),
+    _EXCHANGES.counter(
+        "malstrom_exchange_waiting_seconds", "Time for which workers had a backlog here: back-pressure", "waiting_s"
     ),
     Metric(
         "malstrom_exchange_heaviest_key_ratio",
         "gauge",
         "Share of the heaviest key in the rows of an exchange",
-        _EXCHANGE,
+        ("exchange",),
         _heavy_keys,
     ),
-    Metric(
-        "malstrom_worker_busy_seconds",
-        "counter",
-        "Time that a worker has spent in steps",
-        _WORKER,
-        _of_workers(lambda w: w.busy_s),
+    _WORKERS.counter("malstrom_worker_busy_seconds", "Time that a worker has spent in steps", "busy_s"),
+    _WORKERS.counter("malstrom_worker_waiting_seconds", "Time for which a worker had a backlog", "waiting_s"),
+    _WORKERS.counter("malstrom_worker_cpu_seconds", "CPU time of the process of a worker", "cpu_s"),
+    _WORKERS.gauge("malstrom_worker_resident_memory_bytes", "Memory of the process of a worker", "rss_bytes"),
+    _WORKERS.gauge("malstrom_worker_keys", "Keys with state on a worker", "keys"),
+    _WORKERS.gauge("malstrom_worker_slots", "Slots that a worker owns", "slots"),
+    _SNAPSHOTS.counter("malstrom_snapshots", "Snapshots completed in this run", "made"),
+    _SNAPSHOTS.gauge(
+        "malstrom_snapshot_last_timestamp_seconds", "Time of the last snapshot, in seconds since 1970", "at"
     ),
-    Metric(
-        "malstrom_worker_waiting_seconds",
-        "counter",
-        "Time for which a worker had a backlog",
-        _WORKER,
-        _of_workers(lambda w: w.waiting_s),
-    ),
-    Metric(
-        "malstrom_worker_cpu_seconds",
-        "counter",
-        "CPU time of the process of a worker",
-        _WORKER,
-        _of_workers(lambda w: w.cpu_s),
-    ),
-    Metric(
-        "malstrom_worker_resident_memory_bytes",
-        "gauge",
-        "Memory of the process of a worker",
-        _WORKER,
-        _of_workers(lambda w: w.rss_bytes),
-    ),
-    Metric("malstrom_worker_keys", "gauge", "Keys with state on a worker", _WORKER, _of_workers(lambda w: w.keys)),
-    Metric("malstrom_worker_slots", "gauge", "Slots that a worker owns", _WORKER, _of_workers(lambda w: w.slots)),
-    Metric("malstrom_snapshots", "counter", "Snapshots completed in this run", (), _of_snapshots(lambda s: s.made)),
-    Metric(
-        "malstrom_snapshot_last_timestamp_seconds",
-        "gauge",
-        "Time of the last snapshot, in seconds since 1970",
-        (),
-        _of_snapshots(lambda s: s.at),
-    ),
-    Metric(
-        "malstrom_snapshot_last_bytes",
-        "gauge",
-        "Bytes written for the last snapshot",
-        (),
-        _of_snapshots(lambda s: s.bytes),
-    ),
-    Metric(
+    _SNAPSHOTS.gauge("malstrom_snapshot_last_bytes", "Bytes written for the last snapshot", "bytes"),
+    _SNAPSHOTS.gauge(
         "malstrom_snapshot_last_duration_seconds",
-        "gauge",
         "Duration of the last snapshot, from its barrier to its commit",
-        (),
-        _of_snapshots(lambda s: s.duration_s),
+        "duration_s",
     ),
-    Metric(
-        "malstrom_snapshot_last_pause_seconds",
-        "gauge",
-        "Longest pause of a worker for the last snapshot",
-        (),
-        _of_snapshots(lambda s: s.pause_s),
+    _SNAPSHOTS.gauge(
+        "malstrom_snapshot_last_pause_seconds", "Longest pause of a worker for the last snapshot", "pause_s"
     ),
-    Metric("malstrom_rescales", "counter", "Rescales that have ended", (), _of_job(lambda job: job.rescales)),
-    Metric(
-        "malstrom_rescale_duration_seconds",
-        "counter",
-        "Duration of all rescales",
-        (),
-        _of_job(lambda job: job.rescale_s),
-    ),
-    Metric(
-        "malstrom_rescale_moved_slots",
-        "counter",
-        "Slots that rescales have moved",
-        (),
-        _of_job(lambda job: job.moved_slots),
-    ),
-    Metric(
-        "malstrom_rescale_moved_keys",
-        "counter",
-        "Keys with state that rescales have moved",
-        (),
-        _of_job(lambda job: job.moved_keys),
-    ),
-    Metric(
-        "malstrom_rescale_moved_bytes",
-        "counter",
-        "Bytes of state that rescales have moved",
-        (),
-        _of_job(lambda job: job.moved_bytes),
-    ),
+    _JOB.counter("malstrom_rescales", "Rescales that have ended", "rescales"),
+    _JOB.counter("malstrom_rescale_duration_seconds", "Duration of all rescales", "rescale_s"),
+    _JOB.counter("malstrom_rescale_moved_slots", "Slots that rescales have moved", "moved_slots"),
+    _JOB.counter("malstrom_rescale_moved_keys", "Keys with state that rescales have moved", "moved_keys"),
+    _JOB.counter("malstrom_rescale_moved_bytes", "Bytes of state that rescales have moved", "moved_bytes"),
 )
 """All exported metrics."""

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 from malstrom_py.errors import InternalError, MalstromError
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
-from malstrom_py.workers.reports.commands import Command, EventsCommand, MetricsCommand, result_of
+from malstrom_py.workers.reports.commands import Command, EventsCommand, MetricsCommand, Result, result_of
 from malstrom_py.workers.reports.event_log import EventPage
+from malstrom_py.workers.reports.job_status import JobOutcome
 
 
 class WatchedJob(Protocol):
@@ -31,14 +32,22 @@ class QueuedJob:
 
     def ask(self, command: Command) -> Any:
         """See `WatchedJob.ask`."""
-        done = self._controls.submit(command)
-        try:
-            value = done.result(command.timeout_s)
-        except TimeoutError:
-            value = self._controls.unanswered(command, done)
-            if isinstance(value, MalstromError):
-                raise value from None
+        value = answer_of(self._controls, command, command.timeout_s)
         return result_of(command, value, kept=self._controls.kept)
+
+
+def answer_of(controls: CommandQueue, command: Command, timeout_s: float | None) -> JobOutcome | Result:
+    """Submit ``command``, and return what answers it within ``timeout_s``, or raise its error."""
+    done = controls.submit(command)
+    try:
+        answer: JobOutcome | Result = done.result(timeout_s)
+    except TimeoutError:
+        # It may be done since, also with a `TimeoutError` of the job.
+        late = done.result() if done.done() else controls.unanswered(command, done)
+        if isinstance(late, MalstromError):
+            raise late from None
+        return late
+    return answer
 
 
 def metrics_of(job: WatchedJob, timeout_s: float) -> JobMetrics:

@@ -47,7 +47,7 @@ _LOG: Final = logging.getLogger("malstrom_py")
 
 
 class Watch:
-    """Watches ``job`` in a thread. ``recording``: keeps the page of the job; ``gone`` is called when the job has ended.
+    """Watches ``job`` in a thread, until it has ended. ``recording``: keeps the page of the job.
 
     ``view``: the latest one; ``events``: all so far; ``version``: changes with either.
     """

@@ -298,17 +298,3 @@ class EventCalls:
                     )
         except MalstromError as error:
             log(_LOG, logging.WARNING, "job %s: no more events can be read: %s", self._job, error, job=self._job)
-
-
-def local_ask(log: EventLog) -> Ask:
-    """Return what asks ``log`` itself."""
-
-    def ask(after: int, known: str, wait_s: float) -> EventPage:
-        future = log.next_page(after, known)
-        try:
-            return future.result(wait_s)
-        except TimeoutError:
-            log.forget(future)
-            return log.page(after, known)
-
-    return ask

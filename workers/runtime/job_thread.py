@@ -17,7 +17,7 @@ from malstrom_py.errors import ControlError, JobRunning, MalstromError
 from malstrom_py.workers.control.server import ControlSocket, answering
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.monitoring.observers import Observers, Observing
-from malstrom_py.workers.monitoring.watched_job import QueuedJob
+from malstrom_py.workers.monitoring.watched_job import QueuedJob, answer_of
 from malstrom_py.workers.reports.commands import (
     Command,
     EventsCommand,
@@ -119,14 +119,8 @@ class LocalJob:
                     job=self.name,
                 )
             timeout_s = 0.0
-        done = self._controls.submit(command)
         try:
-            value = done.result(timeout_s)
-        except TimeoutError:
-            # It may be done since, also with a `TimeoutError` of the job.
-            value = done.result() if done.done() else self._controls.unanswered(command, done)
-            if isinstance(value, MalstromError):
-                raise value from None
+            value = answer_of(self._controls, command, timeout_s)
         except KeyboardInterrupt as error:
             error.add_note(still_running(self.name))
             raise

@@ -13,15 +13,29 @@ from malstrom_py import events
 from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_answer, encode_answer
 from malstrom_py.workers.reports.commands import EventsCommand
 from malstrom_py.workers.reports.event_log import (
+    Ask,
     EventCalls,
     EventLog,
     EventPage,
     check_on_event,
-    local_ask,
     read_events,
 )
 
 JOINED = events.WorkerJoined(0)
+
+
+def local_ask(log: EventLog) -> Ask:
+    """Return what asks ``log`` itself."""
+
+    def ask(after: int, known: str, wait_s: float) -> EventPage:
+        future = log.next_page(after, known)
+        try:
+            return future.result(wait_s)
+        except TimeoutError:
+            log.forget(future)
+            return log.page(after, known)
+
+    return ask
 
 
 def test_a_reader_gets_what_follows_what_it_has_seen() -> None:
