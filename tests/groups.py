@@ -1,8 +1,8 @@
 """Which tests run one after the other where several processes share them, as in ``make test``, and in which order.
 
 Rule: all tests that start a Ray run in one process, and so do all that start a Spark: no two Rays run at the same time,
-nor two Sparks, but for the files that need both. So do the tests of any other file. What takes longest comes first:
-no process is left alone with it.
+nor two Sparks, but for the files that need both. So do the tests of PostgreSQL, which share a server, and those of any
+other file. What takes longest comes first: no process is left alone with it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ GROUPS: Final = {
         "tests/integration/spark/",
         "tests/integration/test_demo_spark.py",
     ),
+    "postgres": ("tests/integration/connectors/test_postgres_",),
 }
 """Group -> how the names of its tests begin."""
 

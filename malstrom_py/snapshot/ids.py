@@ -65,6 +65,17 @@ def made_at_s(snapshot: str) -> float:
     return _since_1970(snapshot).total_seconds()
 
 
+def number_of(snapshot: str) -> int:
+    """Return a number of the snapshot for systems that compare numbers: it is larger for a later snapshot.
+
+    It is the time of its start in microseconds since 1970, which `next_snapshot_id` makes larger each time.
+
+    >>> number_of("19700101T000001500000Z-1a2b3c4d")
+    1500000
+    """
+    return _since_1970(snapshot) // timedelta(microseconds=1)
+
+
 @lru_cache(256)
 def _since_1970(snapshot: str) -> timedelta:
     made = datetime.strptime(snapshot.partition("-")[0], _STAMP).replace(tzinfo=UTC)

@@ -76,6 +76,11 @@ class PartitionedSource(Protocol[V_co]):
 
     A worker reads up to 256 parts in turn. A source whose parts take much memory sets a smaller number with the
     attribute ``parts_open_max``; event time does not advance before the last part has been opened.
+
+    Optional: ``lists_again_every_s``, a number of seconds. `list_parts` is then called again that often while the job
+    runs, in the process that coordinates it, and new parts are added. It may block for a while; an error is
+    logged, and the next call is the next try. Parts that are no longer listed are kept. A method
+    ``new_part_position(part)`` returns the position at which such a new part begins, None for its start.
     """
 
     def list_parts(self) -> Sequence[Part]:
@@ -137,6 +142,20 @@ class PinnedSource(Protocol):
         """Release the pin of a job that has ended, and delete what was kept for it alone.
 
         ``keep``: delete nothing, because a resumed job will pin the same rows by their record.
+        """
+        ...
+
+
+@runtime_checkable
+class AcknowledgingSource(Protocol):
+    """The additional method of a `PartitionedSource` whose system keeps rows until they are acknowledged."""
+
+    def acknowledge(self, job: str, positions: Mapping[Part, Any]) -> None:
+        """Release what is before ``positions``: a durable snapshot contains them, and all sinks have committed it.
+
+        Called in the process that coordinates the job, in a thread for it, after the commit of each snapshot and at the
+        end of the job; never twice at the same time. It may be called again with the same positions, and positions may
+        be left out between two calls. An error is logged as a warning, and the next snapshot is the next try.
         """
         ...
 

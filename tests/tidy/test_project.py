@@ -13,7 +13,9 @@ from tests.tree import ROOT, modules, pyproject
 
 PROJECT = pyproject()["project"]
 
-EXTRAS = {"metrics", "dashboard", "objects", "ray", "spark", "demo", "testing", "dev"}
+EXTRAS = {"metrics", "dashboard", "objects", "ray", "spark", "demo", "testing", "dev"} | {
+    *("postgres", "delta", "iceberg", "kafka", "redis", "nats"),
+}
 
 FOREIGN = {
     "a path of one machine": re.compile(r"(?<![\w.~<-])/(?:work|root)(?:/|\b)(?!ers)"),

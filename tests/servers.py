@@ -1,0 +1,173 @@
+"""The servers that tests of connectors talk to: started in a temporary folder on a free port, and ended.
+
+A test takes one by a fixture of its suite, and creates a new database, bucket, stream or key in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.left_out import postgres
+
+_DEADLINE_S: Final = 60
+_USER: Final = "postgres"
+
+
+def free_port() -> int:
+    """Return a port of this machine that no one listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(ready: Callable[[], bool], what: str, deadline_s: float = _DEADLINE_S) -> None:
+    """Wait until ``ready`` returns true; an error of it counts as false."""
+    ends = time.monotonic() + deadline_s
+    while time.monotonic() < ends:
+        with contextlib.suppress(Exception):
+            if ready():
+                return
+        time.sleep(0.02)
+    raise TimeoutError(f"{what} within {deadline_s} s")
+
+
+def _answers(port: int) -> Callable[[], bool]:
+    def answers() -> bool:
+        with socket.create_connection(("127.0.0.1", port), 1):
+            return True
+
+    return answers
+
+
+@dataclass
+class Server:
+    """A server that can be killed and started again, with what it has kept."""
+
+    folder: Path
+    port: int
+    command: list[str]
+    options: dict[str, Any]
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        with (self.folder / "log").open("ab") as out:
+            self.process = subprocess.Popen(self.command, stdout=out, stderr=out, **self.options)
+        wait_until(_answers(self.port), f"{self.command[0]} listens at {self.port}; its log is {self.folder / 'log'}")
+
+    def kill(self) -> None:
+        """Kill it, as a machine that fails does."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(10)
+
+    def stop(self) -> None:
+        """End it in order."""
+        assert self.process is not None
+        self.process.send_signal(2)  # PostgreSQL: a fast shutdown; Redis and NATS: an orderly one
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+@contextmanager
+def _served(server: Server) -> Iterator[Server]:
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _owner() -> dict[str, Any]:
+    """PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return {}
+    user = pwd.getpwnam(_USER)
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+@contextmanager
+def postgres_server(**settings: Any) -> Iterator[Server]:
+    """Run a PostgreSQL with logical replication; its superuser is ``postgres``, without a password."""
+    folder = Path(tempfile.mkdtemp(prefix="malstrom-pg-"))
+    owner = _owner()
+    if owner:
+        shutil.chown(folder, owner["user"], owner["group"])
+    data = folder / "data"
+    options = {**owner, "cwd": folder, "env": {**os.environ, "LC_ALL": "C.UTF-8"}}
+    made = subprocess.run(
+        [postgres("initdb"), "-D", str(data), "-U", _USER, "--auth=trust", "-E", "UTF8", "--no-sync"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_DEADLINE_S,
+        **options,
+    )
+    assert made.returncode == 0, made.stderr
+    port = free_port()
+    chosen = {
+        "listen_addresses": "127.0.0.1",
+        "port": port,
+        "unix_socket_directories": "",
+        "wal_level": "logical",
+        "max_prepared_transactions": 10,
+        "max_connections": 60,
+        "shared_buffers": "32MB",
+        **settings,
+    }
+    flags = [part for name, value in chosen.items() for part in ("-c", f"{name}={value}")]
+    server = Server(folder, port, [postgres("postgres"), "-D", str(data), *flags], options)
+    try:
+        with _served(server):
+            yield server
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def redis_server() -> Iterator[Server]:
+    """Run a Redis that writes each change to its file before it answers."""
+    with tempfile.TemporaryDirectory(prefix="malstrom-redis-") as folder:
+        port = free_port()
+        flags = ["--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", ""]
+        flags += ["--appendonly", "yes", "--appendfsync", "always"]
+        with _served(Server(Path(folder), port, ["redis-server", *flags], {})) as server:
+            yield server
+
+
+@contextmanager
+def nats_server() -> Iterator[Server]:
+    """Run a NATS with JetStream."""
+    with tempfile.TemporaryDirectory(prefix="malstrom-nats-") as folder:
+        port = free_port()
+        command = ["nats-server", "-js", "-a", "127.0.0.1", "-p", str(port), "-sd", folder]
+        with _served(Server(Path(folder), port, command, {})) as server:
+            yield server
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """Run an S3 that heeds conditions, in this process; yield its address."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
