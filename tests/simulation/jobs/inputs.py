@@ -31,7 +31,7 @@ class Growth:
 
     ``at``: part -> the number of the listing that has it first; the others are there at the start. ``before``: part ->
     the number of rows before the position at which it begins when it is new, which must not be read. ``gone``: parts
-    that are listed no more once all of what they have is acknowledged.
+    that are listed no more once any of what they have is acknowledged.
     """
 
     every_s: float
@@ -126,7 +126,7 @@ class Growing(Scripted):
         return [
             Part(name)
             for name in self.given.parts
-            if self.growth.at.get(name, 0) <= listing and not (name in self.growth.gone and self._is_acknowledged(name))
+            if self.growth.at.get(name, 0) <= listing and not self._is_gone(name)
         ]
 
     def new_part_position(self, part: Part) -> list[int]:
@@ -144,9 +144,8 @@ class Growing(Scripted):
         for part, position in positions.items():
             self.seen.released[self.given.name, part] = position[0]
 
-    def _is_acknowledged(self, part: str) -> bool:
-        entries = self.growth.before.get(part, 0) + len(self.given.parts[part])
-        return self.seen.released.get((self.given.name, part), -1) >= entries
+    def _is_gone(self, part: str) -> bool:
+        return part in self.growth.gone and (self.given.name, part) in self.seen.released
 
 
 class ScriptedPart:

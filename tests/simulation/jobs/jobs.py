@@ -303,8 +303,8 @@ GROWING: Final = 0.06
 """The share of the cases with a source whose parts appear while the job runs."""
 
 
-def draw(rng: random.Random, *, shape: str | None = None) -> Case:
-    """A case of ``shape``, or of any."""
+def draw(rng: random.Random, *, shape: str | None = None, growing: float = GROWING) -> Case:
+    """A case of ``shape``, or of any. ``growing``: how probable it is that parts appear."""
     first = [shape for shape in SHAPES if shape not in INSTEAD.values()]
     name = shape or rng.choices(first, [WEIGHTS.get(shape, 4) for shape in first])[0]
     if shape is None and name in INSTEAD and rng.random() < 0.5:
@@ -322,7 +322,7 @@ def draw(rng: random.Random, *, shape: str | None = None) -> Case:
         inputs[source] = draw_input(rng, source, kind=kind, rows_max=rows, silent=silent, ahead=ahead)
     slots = rng.choice([1, 2, 5, 16, 64, 1024])
     may_grow = [source for source, given in inputs.items() if given.kind != "memory" and given.parts]
-    if may_grow and rng.random() < GROWING:
+    if may_grow and rng.random() < growing:
         source = rng.choice(may_grow)
         inputs[source] = grown(rng, inputs[source])
     return Case(name, layout, inputs, slots)
