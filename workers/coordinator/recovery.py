@@ -94,9 +94,7 @@ class RestorePoint:
         read = (step for step in self.fit.pins if all(image.finished for image in sources.get(step, {}).values()))
         return PinnedInputs(self.fit.pins, frozenset(read))
 
-    def opened(
-        self, plan: Plan, listed: Mapping[str, Sequence[Part]], growing: Collection[str] = ()
-    ) -> RestorePoint:
+    def opened(self, plan: Plan, listed: Mapping[str, Sequence[Part]], growing: Collection[str] = ()) -> RestorePoint:
         """Return this restore point without the final epochs of exchanges whose sources have unread parts.
 
         A part is unread if it is new, or if the job was drained before its end. The ``growing`` sources of a finished

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, NoReturn
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
@@ -32,6 +32,7 @@ from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.runtime.local_workers import WATCH_S, LocalWorkers
 from malstrom_py.workers.simulator.coverage import Coverage
+from malstrom_py.workers.simulator.direct_background import DirectBackground
 from malstrom_py.workers.simulator.random_schedule import (
     RandomSchedule,
     ScheduledCrash,
@@ -77,29 +78,6 @@ LISTED_IN_VAIN: Final = 2
 
 QUIET_S: Final = 10.0
 """The same when its open parts have had no records for so long."""
-
-T = TypeVar("T")
-
-
-class DirectBackground:
-    """Runs each task immediately, and handles its result. What fails, fails there."""
-
-    pending = 0
-
-    def submit(self, work: Callable[[], T], done: Callable[[T | BaseException], None], *, urgent: bool = True) -> None:
-        """Run ``work``."""
-        try:
-            result: T | BaseException = work()
-        except Exception as error:
-            result = error
-        done(result)
-
-    def turn(self) -> bool:
-        """Nothing waits."""
-        return False
-
-    def close(self) -> None:
-        """Nothing waits."""
 
 
 class SimulatedCrash(PeerError):
