@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -158,9 +159,10 @@ class Bucket:
     def __repr__(self) -> str:
         return f"Bucket({self.root!r})"  # the options may hold secrets
 
-    def open(self) -> None:
-        """Open the store, which makes no request. `PlanError`: it cannot be opened."""
-        self._store()
+    def require_extra(self) -> None:
+        """Raise `PlanError` unless obstore is installed."""
+        if importlib.util.find_spec("obstore") is None:
+            raise PlanError(f"files at {self.root} need obstore, which is not installed: {pip_install('objects')}")
 
     def stat(self, key: str) -> ObjectStat:
         """Return size, time of change and tag of an object."""
