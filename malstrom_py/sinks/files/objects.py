@@ -16,7 +16,9 @@ import contextlib
 import json
 import re
 import secrets
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -53,15 +55,17 @@ class ObjectStaging:
         self._store = store
         self._prefix = store.staging(job, step)
         self._run = secrets.token_hex(8)
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Path | None = None
+        self._remove: Callable[[], object] = lambda: None
         self._uploaded = 0
 
     def create(self, number: int, extension: str) -> tuple[Path, IO[bytes]]:
         """Create an empty local file."""
         with sink_errors("cannot write a file in the folder for temporary files", tempfile.gettempdir()):
             if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="malstrom-out-")
-            path = Path(self._folder.name) / f"open-{number}.{extension}"
+                self._folder = Path(tempfile.mkdtemp(prefix="malstrom-out-"))
+                self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            path = self._folder / f"open-{number}.{extension}"
             return path, path.open("xb")
 
     def pre_commit(self, written: Sequence[WrittenFile], snapshot: str) -> bytes:
@@ -91,9 +95,8 @@ class ObjectStaging:
 
     def release(self) -> None:
         """Remove the local folder."""
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        self._remove()
+        self._folder = None
 
 
 class ObjectFolder:

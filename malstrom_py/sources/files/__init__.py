@@ -42,10 +42,12 @@ _SPLIT_BYTES: Final = 128 << 20
 
 
 class Files(Generic[V_co]):
-    r"""Reads the files that ``pattern`` matches, in parts, sorted by path.
+    r"""Reads the files that ``pattern`` matches, in parts, sorted by path; each record once, from exact positions.
 
     ``pattern``: a path or pattern (``*``, ``?``, ``[…]``, ``**`` for subfolders), str or Path, or several of them;
-    relative ones start at the current working directory. Wildcards skip names that begin with ``_`` or ``.``.
+    relative ones start at the current working directory. Wildcards skip names that begin with ``_`` or ``.``. Or URLs
+    of an object store, such as ``s3://bucket/in/*.csv``, with ``store_options`` as `Snapshots` takes ``options``; an
+    object that changes while it is read is a SourceError (``docs/connectors/object-stores.md``).
     ``format``: ``"csv"``, ``"json"``, ``"parquet"`` or ``"text"``; by default the format of the files' suffix
     (.csv .json .jsonl .ndjson .parquet .txt .log). csv, json and text may be compressed (.gz, .zst). ``null_values``
     (csv): fields that mean None, for instance ``["NA"]``. ``types`` (csv): the types of some columns, for instance

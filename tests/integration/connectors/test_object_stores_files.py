@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import SinkError, SourceError
 from malstrom_py.sources.base import Part
-from malstrom_py.testing.contracts import check_source
+from malstrom_py.testing.contracts import check_sink, check_source
 from tests.integration.connectors.buckets import TestBucket, new_bucket
 from tests.integration.small_s3 import small_s3
 from tests.unit.sources.files.test_objects import Waiting
@@ -70,6 +72,23 @@ def test_a_job_that_had_finished_reads_nothing(bucket: TestBucket) -> None:
 def test_the_contract_of_sources_holds(bucket: TestBucket) -> None:
     bucket.objects.put("in/a.csv", b"n\n" + b"".join(b"%d\n" % number for number in range(12)))
     check_source(Waiting(f"{bucket.url}/in/*.csv", store_options=bucket.options), cuts_max=2)
+
+
+class Folder(sinks.Files):
+    """It knows where its rows are."""
+
+    def __init__(self, bucket: TestBucket, name: str) -> None:
+        super().__init__(f"{bucket.url}/{name}", format="json", store_options=bucket.options)
+        self.bucket, self.name = bucket, name
+
+    def rows(self) -> list[Any]:
+        visible = [key for key in self.bucket.keys(f"{self.name}/") if "/_" not in key]
+        return [json.loads(line)["value"] for key in visible for line in self.bucket.objects.get(key).splitlines()]
+
+
+def test_the_contract_of_sinks_holds(bucket: TestBucket) -> None:
+    numbers = count()
+    check_sink(lambda: Folder(bucket, f"out{next(numbers)}"), Folder.rows, values=range(6))
 
 
 def test_a_large_file_is_written_and_read_in_parts(bucket: TestBucket) -> None:

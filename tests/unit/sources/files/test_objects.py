@@ -196,7 +196,7 @@ def test_an_object_that_is_missing_is_an_error() -> None:
 
 
 def test_arguments_that_make_no_sense_are_refused() -> None:
-    for patterns, options, message in [
+    cases: list[tuple[Any, dict[str, Any], str]] = [
         (["s3://bucket/*.csv", "/local/*.csv"], {}, "not both"),
         ("s3://bucket", {}, "names no object"),
         ("s3:///x.csv", {}, "names no bucket"),
@@ -204,6 +204,7 @@ def test_arguments_that_make_no_sense_are_refused() -> None:
         ("s3://bucket/*.csv", {"follow": True}, "follow=True watches local folders"),
         ("/local/*.csv", {"store_options": {}}, "store_options are for object stores"),
         ("s3://bucket/*.csv", {"store_options": {"timeout": 5}}, "maps names to texts"),
-    ]:
+    ]
+    for patterns, options, message in cases:
         with pytest.raises(PlanError, match=message):
             Files(patterns, **options)
