@@ -38,7 +38,7 @@ class PatientPart:
         ends = time.monotonic() + PATIENCE_S
         while self._rows > 0:
             try:
-                polled = self._part.poll(rows_max)
+                polled: Any = self._part.poll(rows_max)
             except Exception:
                 self._rows -= 1
                 raise
@@ -62,7 +62,8 @@ class PatientPart:
 
 def read(part: SourcePart[Any], rows: int) -> list[Any]:
     """Return the next ``rows`` rows of a part."""
-    patient, found = PatientPart(part, rows), []
+    patient = PatientPart(part, rows)
+    found: list[Any] = []
     while len(found) < rows:
         found += patient.poll(rows - len(found))
     return found
