@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
+from malstrom_py.connectors.nats import JetStream
 from malstrom_py.connectors.redis.source import RedisStream
 from malstrom_py.errors.unknown_names import SOURCES, unknown_name
 from malstrom_py.sources.base import (
@@ -23,6 +24,7 @@ __all__ = [
     "Files",
     "Generator",
     "GrowingSource",
+    "JetStream",
     "Memory",
     "Part",
     "PartitionedSource",
