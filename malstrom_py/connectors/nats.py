@@ -340,8 +340,8 @@ class Reader:
         if info.retention == "workqueue":
             raise lasting(
                 SourceError(
-                    f"the stream {self.stream!r} has the retention workqueue, which removes messages as they "
-                    f"are acknowledged: read a stream with the retention limits"
+                    f"the stream {self.stream!r} has the retention workqueue, which removes acknowledged "
+                    f"messages: read a stream with the retention limits"
                 )
             )
         if self.is_new and self.position.sequence is None:

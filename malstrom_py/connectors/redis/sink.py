@@ -56,7 +56,7 @@ def _function_of(fields: object) -> Callable[[Any], Mapping[Any, Any]]:
 
 
 def encode_row(made: Mapping[Any, Any]) -> bytes:
-    """Return fields as they are staged: names and values in turn, for ``cmsgpack`` of Redis.
+    """Return fields in their staged form: names and values in turn, for ``cmsgpack`` of Redis.
 
     >>> msgpack.unpackb(encode_row({"item": "lamp", "pieces": 2, "sold": None}), raw=True)
     [b'item', b'lamp', b'pieces', b'2', b'sold', b'null']

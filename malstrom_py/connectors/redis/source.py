@@ -59,8 +59,8 @@ class RedisStream(Generic[V_co]):
     """A source of the entries of Redis streams, exactly once into the state of the job.
 
     ``streams``: the name of a stream, or several. Each is a part, read in order by one worker, without end. Positions
-    are stored in the snapshots of the job; nothing is written to Redis, and no consumer group is used. A stream that
-    does not exist yet is read once it does.
+    are stored in the snapshots of the job; nothing is written to Redis, and no consumer group is used. A stream may
+    be missing at first.
 
     ``start``: where a job begins that does not resume: ``"first"``, the oldest entry that is there; ``"new"``, after
     the newest; or an id: ``"1526919030474-0"``, or ``"1526919030474"`` for that time, in milliseconds since 1970; one

@@ -1,4 +1,4 @@
-"""`sinks.RedisStream` appends each row once, whatever is interrupted between two of its calls."""
+"""`sinks.RedisStream` appends each row once, also if it is interrupted between any two of its calls."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_what_is_missing_is_exactly_what_was_removed_unread(steps: list[tuple[st
 
 @given(read=st.integers(1, 20), added=st.integers(0, 60), kept=st.integers(0, 60), size=st.integers(1, 100))
 def test_a_stream_that_was_made_again_is_another_one(read: int, added: int, kept: int, size: int) -> None:
-    """Its ids are larger than those before, as they are times."""
+    """Its ids are larger than those before: they are times."""
     stream = Model()
     for _ in range(added):
         stream.add()
