@@ -38,6 +38,9 @@ _REASONS: Final = {
 """The code of an answer of Redis -> what it means and what to do."""
 
 
+_CODES: Final = {"NoPermissionError": "NOPERM", "ReadOnlyError": "READONLY", "OutOfMemoryError": "OOM"}
+
+
 def check_url(url: object, what: str) -> str:
     """Return ``url`` if it is one of Redis, and its client is installed; else raise `PlanError`."""
     if not isinstance(url, str) or urlsplit(url).scheme not in _SCHEMES:
@@ -114,11 +117,7 @@ def code_of(error: Exception) -> str:
 
     The client removes some codes from the text; its class of error then has the name.
     """
-    import redis
-
     word = str(error).partition(" ")[0].rstrip(":")
     if word.isupper() and word.isalpha():
         return word
-    named = {redis.exceptions.NoPermissionError: "NOPERM", redis.exceptions.ReadOnlyError: "READONLY"}
-    named[redis.exceptions.OutOfMemoryError] = "OOM"
-    return next((code for known, code in named.items() if isinstance(error, known)), "")
+    return _CODES.get(type(error).__name__, "")

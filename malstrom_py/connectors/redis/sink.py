@@ -44,15 +44,10 @@ def fields_of(value: Any) -> Mapping[Any, Any]:
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        items: Mapping[Any, Any] = value._asdict()
+        named: Any = value
+        items: Mapping[Any, Any] = named._asdict()
         return items
     return {"value": value}
-
-
-def _function_of(fields: object) -> Callable[[Any], Mapping[Any, Any]]:
-    if not callable(fields):
-        raise PlanError(f"sinks.RedisStream: fields is a function of the value, got {type(fields).__name__}")
-    return fields
 
 
 def encode_row(made: Mapping[Any, Any]) -> bytes:
@@ -68,8 +63,8 @@ def encode_row(made: Mapping[Any, Any]) -> bytes:
     flat: list[bytes] = []
     for name, value in made.items():
         flat += (_text(name), _text(value))
-    packed: bytes = msgpack.packb(flat, use_bin_type=False)
-    return packed
+    packed: Any = msgpack.packb(flat, use_bin_type=False)
+    return bytes(packed)
 
 
 def _text(value: Any) -> bytes:
@@ -162,8 +157,10 @@ class RedisStream:
             raise PlanError("sinks.RedisStream: stream is the name of a stream, without } but for a hash tag {…}")
         if length_max is not None and (type(length_max) is not int or length_max < 1):
             raise PlanError("sinks.RedisStream: length_max is a whole number of at least 1, or None")
+        if fields is not None and not callable(fields):
+            raise PlanError(f"sinks.RedisStream: fields is a function of the value, got {type(fields).__name__}")
         self._stream = stream
-        self._fields = _function_of(fields or fields_of)
+        self._fields = fields or fields_of
         self._length_max = length_max
 
     def __repr__(self) -> str:

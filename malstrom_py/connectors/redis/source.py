@@ -179,13 +179,14 @@ class Reader:
         with self._connected().pipeline(transaction=True) as pipe:
             pipe.xinfo_stream(self.name)
             pipe.xread({self.name: show_id(self.position.id)}, count=count)
-            info, read = pipe.execute(raise_on_error=False)
+            answers: Any = pipe.execute(raise_on_error=False)
+        info, read = answers
         if isinstance(info, redis.ResponseError) and "no such key" in str(info):
             return None, []
-        for answer in (info, read):
+        for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-        stream = state_of(info)
+        stream = state_of(answers[0])
         if stream is None:
             raise lasting(
                 SourceError(
