@@ -122,6 +122,8 @@ def _both(names: str, kind: str) -> str:
 
 SOURCES: Final = {
     **_all(_both(_BROKERS, "source"), _OWN_SOURCE, f"{_ENDS}#own-sources"),
+    **_all(_both("redis redisstreams", "source"), "sources.RedisStream(url, streams)", "connectors/redis.md"),
+    **_all(_both("nats natsjetstream", "source"), "sources.JetStream(servers, stream)", "connectors/nats.md"),
     **_all(_both(_FILES, "source"), "sources.Files(pattern)", "files.md"),
     **_all(_both(_SPARK, "source"), "sources.Spark(…)", "spark.md"),
     **_all("testingsource list collection iterable fromcollection sequence", "sources.Memory(items)", _ENDS),
@@ -133,6 +135,7 @@ SOURCES: Final = {
 
 SINKS: Final = {
     **_all(_both(_BROKERS, "sink"), _OWN_SINK, f"{_ENDS}#own-sinks"),
+    **_all(_both("redis redisstreams", "sink"), "sinks.RedisStream(url, stream)", "connectors/redis.md#writing"),
     **_all(_both(_FILES, "sink"), "sinks.Files(folder)", "files.md#writing"),
     **_all(_both(_SPARK, "sink"), "sinks.Spark(…)", "spark.md"),
     **_all("print console printsink stdoutsink", "sinks.Stdout()", f"{_ENDS}#sinksstdout"),

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
+from malstrom_py.connectors.nats import JetStream
+from malstrom_py.connectors.redis.source import RedisStream
 from malstrom_py.errors.unknown_names import SOURCES, unknown_name
 from malstrom_py.sources.base import (
     GrowingSource,
@@ -22,11 +24,13 @@ __all__ = [
     "Files",
     "Generator",
     "GrowingSource",
+    "JetStream",
     "Memory",
     "Part",
     "PartitionedSource",
     "PinnedGrowingSource",
     "PinnedSource",
+    "RedisStream",
     "Replay",
     "SourcePart",
     "Spark",
