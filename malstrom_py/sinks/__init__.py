@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, NoReturn
 
 from malstrom_py.connectors.lake.delta_sink import Delta
+from malstrom_py.connectors.lake.iceberg_sink import Iceberg
 from malstrom_py.errors.unknown_names import SINKS, unknown_name
 from malstrom_py.sinks.base import (
     CommitContext,
@@ -26,6 +27,7 @@ __all__ = [
     "CommitContext",
     "Delta",
     "Files",
+    "Iceberg",
     "Memory",
     "PartitionedSink",
     "SinkPart",

@@ -7,17 +7,13 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from malstrom_py.connectors.lake.delta_table import DeltaTable, require_deltalake
-from malstrom_py.connectors.lake.files import clear_left_over, discard, move_into_place, remove_folders, unpack_files
 from malstrom_py.connectors.lake.options import checked_file_bytes, checked_new_columns
-from malstrom_py.connectors.lake.writer import LakeWriter, app_of
+from malstrom_py.connectors.lake.sink import LakeSink
 from malstrom_py.local_files import local_path
-from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files.partitions import checked_columns
-from malstrom_py.snapshot.ids import number_of
-from malstrom_py.worker_context import WorkerInfo
 
 
-class Delta:
+class Delta(LakeSink):
     """A sink that appends to the Delta table in the folder ``uri``, exactly once per snapshot.
 
     Each worker writes Parquet files into the table's hidden folder ``_staging``. At the commit of a snapshot, one
@@ -51,8 +47,6 @@ class Delta:
     [('UA', 2)]
     """
 
-    takes_columns = True
-
     def __init__(
         self,
         uri: str | os.PathLike[str],
@@ -78,25 +72,3 @@ class Delta:
     @property
     def _table(self) -> DeltaTable:
         return DeltaTable(self._root, partition_by=self._partition_by, adds_columns=self._adds_columns)
-
-    def open(self, worker: WorkerInfo) -> LakeWriter:
-        return LakeWriter(self._table, worker, file_bytes_max=self._file_bytes_max)
-
-    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        files = unpack_files(context, payloads)
-        if not files:
-            return
-        app, number, table = app_of(context.job, context.step), number_of(context.snapshot), self._table
-        known = table.committed(app)
-        if known is not None and known >= number:
-            return
-        move_into_place(self._root, files)
-        table.commit(app, number, files)
-        remove_folders(self._root, files)
-
-    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        discard(self._root, unpack_files(context, payloads))
-
-    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        self._table.shape()  # what cannot be written is refused before the job reads anything
-        clear_left_over(self._root, context, committed)

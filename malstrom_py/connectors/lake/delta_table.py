@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.connectors.lake.files import LakeFile
-from malstrom_py.connectors.lake.types import Shape, check_new_names, new_columns, table_fields
+from malstrom_py.connectors.lake.types import Seen, Shape, check_new_names, new_columns, table_fields
 from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import PlanError, SinkError, pip_install
 
@@ -32,8 +32,16 @@ DEADLINE_S: Final = 60.0
 _PAUSE_S: Final = 0.5
 _WRITER_LEGACY_MAX: Final = 6
 _WRITER_FEATURES: Final = frozenset(
-    "appendOnly changeDataFeed checkConstraints columnMapping generatedColumns identityColumns invariants "
-    "timestampNtz".split()
+    [
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "generatedColumns",
+        "identityColumns",
+        "invariants",
+        "timestampNtz",
+    ]
 )
 _COLUMN_RULES: Final = {
     "delta.invariants": "an invariant",
@@ -70,10 +78,10 @@ class DeltaTable:
         self._adds_columns = adds_columns
         self._where = f"the Delta table {root}"
 
-    def shape(self) -> Shape | None:
-        """See `LakeTable.shape`."""
+    def look(self, app: str) -> Seen | None:
+        """See `LakeTable.look`."""
         table = self._opened()
-        return None if table is None else self._shape_of(table)
+        return None if table is None else Seen(self._shape_of(table), table.transaction_version(app))
 
     def ensure(self, schema: pa.Schema) -> Shape:
         """See `LakeTable.ensure`."""
@@ -97,11 +105,6 @@ class DeltaTable:
                 # Another writer may have created the table in the meantime.
                 if table is not None or self._opened() is None:
                     raise SinkError(f"{self._where} cannot be created: {first_line(error)}") from None
-
-    def committed(self, app: str) -> int | None:
-        """See `LakeTable.committed`."""
-        table = self._opened()
-        return None if table is None else table.transaction_version(app)
 
     def describe(self, shape: Shape, metadata: pq.FileMetaData) -> str:
         """See `LakeTable.describe`."""
@@ -257,9 +260,7 @@ def stats_of(schema: pa.Schema, metadata: pq.FileMetaData) -> str:
         bounds = _bounds(kind_of(indexed[name]), [one for one in found if one.num_values])
         if bounds is not None:
             lowest[name], highest[name] = bounds
-    return json.dumps(
-        {"numRecords": metadata.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
-    )
+    return json.dumps({"numRecords": metadata.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls})
 
 
 def _bounds(kind: ColumnKind, found: Sequence[Any]) -> tuple[Any, Any] | None:

@@ -12,6 +12,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from malstrom_py.connectors.lake.files import LakeFile, pack_files
+from malstrom_py.connectors.lake.types import Seen, Shape, new_columns
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.rows_to_columns import Column, RowColumns
 from malstrom_py.errors import SinkError
@@ -30,9 +32,6 @@ from malstrom_py.sinks.files.writer import RollingFiles
 from malstrom_py.snapshot.ids import number_of
 from malstrom_py.worker_context import WorkerInfo
 
-from malstrom_py.connectors.lake.files import LakeFile, pack_files
-from malstrom_py.connectors.lake.types import Shape, new_columns
-
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -46,16 +45,15 @@ _PENDING_ROWS: Final = 1 << 16
 class LakeTable(Protocol):
     """A table, as writers and committers need it. Nothing is kept open between two calls."""
 
-    def shape(self) -> Shape | None:
-        """Return the present columns; None if there is no table. SinkError: the table cannot be written correctly."""
+    def look(self, app: str) -> Seen | None:
+        """Return the present columns, and the number of the last snapshot that ``app`` has committed.
+
+        None if there is no table. SinkError: the table cannot be written correctly.
+        """
         ...
 
     def ensure(self, schema: pa.Schema) -> Shape:
         """Create the table, or the columns that it lacks, for rows of ``schema``. SinkError: they may not be added."""
-        ...
-
-    def committed(self, app: str) -> int | None:
-        """Return the number of the last snapshot that ``app`` has committed, None if there is none."""
         ...
 
     def describe(self, shape: Shape, metadata: pq.FileMetaData) -> Any:
@@ -125,7 +123,8 @@ class LakeWriter:
         with self._errors():
             _, columns = self._converter.convert(batch)
             if self._shape is None and not self._pending:
-                self._shape = self._table.shape()
+                seen = self._table.look(app_of(self._worker.job, self._worker.step))
+                self._shape = None if seen is None else seen.shape
             if self._shape is not None:
                 self._take(columns)
                 return
@@ -252,11 +251,11 @@ class LakeWriter:
 
     def _check(self, shape: Shape, context: CommitContext) -> None:
         """Raise `SinkError` if the commit of this snapshot could not add the files."""
-        now = self._table.shape()
-        changed = "all of it: it was removed" if now is None else shape.missing_in(now)
+        now = self._table.look(app_of(context.job, context.step))
+        changed = "all of it: it was removed" if now is None else shape.missing_in(now.shape)
         if changed is not None:
             raise SinkError(f"{shape.where} was changed while the job ran ({changed}): run the job again")
-        known = self._table.committed(app_of(context.job, context.step))
+        known = None if now is None else now.number
         if known is not None and known >= number_of(context.snapshot):
             raise SinkError(
                 f"{shape.where} has rows of step {context.step!r} of a later snapshot of job {context.job!r}: another "
