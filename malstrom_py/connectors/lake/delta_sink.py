@@ -21,9 +21,9 @@ class Delta(LakeSink):
     commit that is repeated, in any process, or that comes after that of a later snapshot changes nothing.
 
     ``uri``: a path, or ``file://…``, that all workers share. ``partition_by``: columns (str, int, bool, date or None)
-    of a new table; a table that exists must have the same, if any are given. ``new_columns="add"`` adds columns that the
-    table lacks, ``"error"`` refuses rows with such columns. A file of ``file_bytes_max`` bytes or more is finished, and
-    the next one begins.
+    of a new table; a table that exists must have the same, if any are given. ``new_columns="add"`` adds columns that
+    the table lacks, ``"error"`` refuses rows with such columns. A file of ``file_bytes_max`` bytes or more is finished,
+    and the next one begins.
 
     Rows become columns as in `sinks.Files`. A table that does not exist is created from the first rows. Values are cast
     to the table's types if they fit; a type of another kind is a `SinkError` before the snapshot is durable, and so is

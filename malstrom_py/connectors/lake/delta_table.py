@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 DEADLINE_S: Final = 60.0
 _PAUSE_S: Final = 0.5
 _WRITER_LEGACY_MAX: Final = 6
-_WRITER_FEATURES: Final = frozenset(
-    [
-        "appendOnly",
-        "changeDataFeed",
-        "checkConstraints",
-        "columnMapping",
-        "generatedColumns",
-        "identityColumns",
-        "invariants",
-        "timestampNtz",
-    ]
-)
+_WRITER_FEATURES: Final = {
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "columnMapping",
+    "generatedColumns",
+    "identityColumns",
+    "invariants",
+    "timestampNtz",
+}
+"""Features that change nothing for appended files, and those whose use in a table is looked up."""
+
 _COLUMN_RULES: Final = {
     "delta.invariants": "an invariant",
     "delta.generationExpression": "a generated value",

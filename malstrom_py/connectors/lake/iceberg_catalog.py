@@ -64,8 +64,21 @@ def opened(catalog: str | Mapping[str, str], error: type[MalstromError]) -> Iter
         raise error(f"the Iceberg catalog cannot be opened: {said(cause, catalog)}") from None
     try:
         yield found
+    except MalstromError:
+        raise
+    except Exception as cause:
+        raise error(f"the Iceberg catalog, or a table in it, failed: {said(cause, catalog)}") from None
     finally:
         found.close()
+
+
+def is_to_repeat(error: BaseException) -> bool:
+    """Return whether an operation on a catalog lost a race, or may have: it is repeated after reading again."""
+    from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError
+
+    races = CommitFailedException | CommitStateUnknownException | TableAlreadyExistsError
+    # SQLite answers a second writer with this error of SQLAlchemy, "database is locked".
+    return isinstance(error, races) or type(error).__name__ == "OperationalError"
 
 
 def said(error: BaseException, catalog: str | Mapping[str, str]) -> str:

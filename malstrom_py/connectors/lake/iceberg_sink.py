@@ -23,8 +23,8 @@ class Iceberg(LakeSink):
     ``table``: its id, ``"namespace.table"``. ``catalog``: the name of a catalog in pyiceberg's configuration, or its
     properties (str -> str). The table's folder is local (a path or ``file://…``) and shared by all workers.
     ``partition_by``: columns (str, int, bool, date or None) of a new table; a table that exists must have the same, if
-    any are given. ``new_columns="add"`` adds columns that the table lacks, ``"error"`` refuses rows with such columns. A
-    file of ``file_bytes_max`` bytes or more is finished, and the next one begins.
+    any are given. ``new_columns="add"`` adds columns that the table lacks, ``"error"`` refuses rows with such columns.
+    A file of ``file_bytes_max`` bytes or more is finished, and the next one begins.
 
     Rows become columns as in `sinks.Files`. A table (and its namespace) that does not exist is created from the first
     rows. Values are cast to the table's types if they fit; a type of another kind is a `SinkError` before the snapshot

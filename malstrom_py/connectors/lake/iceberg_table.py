@@ -1,9 +1,9 @@
 """An Iceberg table in its catalog: its columns, and commits.
 
 Rules:
-- A commit adds the files and notes the number of the snapshot in the table's properties, in one transaction. It requires
-  that the table's main branch is where it was when the property was read. pyiceberg would repeat a commit that loses
-  the race without reading the property again, so its retries are off, and a commit is repeated from here.
+- A commit adds the files and notes the number of the snapshot in the table's properties, in one transaction. It
+  requires that the table's main branch is where it was when the property was read. pyiceberg would repeat a commit
+  that loses the race without reading the property again, so its retries are off, and a commit is repeated from here.
 - A snapshot without files commits nothing: a change of properties alone requires nothing of the table, so a late one
   could set the number back.
 - Files have the ids of the fields, so that they stay readable when columns are renamed.
@@ -19,7 +19,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.connectors.lake.files import LakeFile
-from malstrom_py.connectors.lake.iceberg_catalog import local_folder, opened, said, why_not_known
+from malstrom_py.connectors.lake.iceberg_catalog import is_to_repeat, local_folder, opened, said, why_not_known
 from malstrom_py.connectors.lake.types import Seen, Shape, check_new_names, new_columns, table_fields
 from malstrom_py.errors import SinkError
 
@@ -40,7 +40,7 @@ _EPOCH: Final = date(1970, 1, 1)
 
 
 class IcebergTable:
-    """The table ``name`` of ``catalog``. ``partition_by``: of a new table, and required of one that exists, if given."""
+    """The table ``name`` of ``catalog``. ``partition_by``: of a new table, and of one that exists, if given."""
 
     def __init__(
         self,
@@ -64,8 +64,6 @@ class IcebergTable:
 
     def ensure(self, schema: pa.Schema) -> Shape:
         """See `LakeTable.ensure`."""
-        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
-
         deadline = time.monotonic() + DEADLINE_S
         with opened(self._catalog, SinkError) as catalog:
             while True:
@@ -79,7 +77,9 @@ class IcebergTable:
                     if not added:
                         return shape
                     self._add_columns(table, shape, added)
-                except (CommitFailedException, TableAlreadyExistsError):
+                except Exception as error:
+                    if not is_to_repeat(error):
+                        raise
                     self._pause(deadline)
 
     def describe(self, shape: Shape, metadata: pq.FileMetaData) -> dict[str, Any]:
@@ -102,8 +102,6 @@ class IcebergTable:
 
     def commit(self, app: str, number: int, files: Sequence[LakeFile]) -> None:
         """See `LakeTable.commit`."""
-        from pyiceberg.exceptions import CommitFailedException
-
         deadline = time.monotonic() + DEADLINE_S
         with opened(self._catalog, SinkError) as catalog:
             while True:
@@ -116,7 +114,9 @@ class IcebergTable:
                 try:
                     self._append(table, app, number, files)
                     return
-                except CommitFailedException:
+                except Exception as error:
+                    if not is_to_repeat(error):
+                        raise
                     self._pause(deadline)
 
     def _append(self, table: Table, app: str, number: int, files: Sequence[LakeFile]) -> None:

@@ -42,3 +42,10 @@ def checked_filter(filter: object, asked_by: str) -> Any:
             f"got {type(filter).__name__}"
         )
     return filter
+
+
+def checked_version(version: object, what: str) -> int | None:
+    """Return the version of a table to read, None for the newest; `PlanError` if the argument is wrong."""
+    if version is not None and (type(version) is not int or version < 0):
+        raise PlanError(f"{what} must be a whole number, or None for the newest, got {version!r}")
+    return version
