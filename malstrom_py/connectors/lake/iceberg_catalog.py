@@ -21,6 +21,9 @@ DEFAULT_NAME: Final = "default"
 
 _FORMAT_MAX: Final = 2
 
+_RACES_OF_SQL: Final = {"OperationalError", "IntegrityError"}
+"""Errors of SQLAlchemy: "database is locked", SQLite's answer to a second writer, and an entry that is there already."""
+
 
 def require_pyiceberg(asked_by: str) -> None:
     """Raise `PlanError` if pyiceberg is not installed."""
@@ -77,8 +80,7 @@ def is_to_repeat(error: BaseException) -> bool:
     from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError
 
     races = CommitFailedException | CommitStateUnknownException | TableAlreadyExistsError
-    # SQLite answers a second writer with this error of SQLAlchemy, "database is locked".
-    return isinstance(error, races) or type(error).__name__ == "OperationalError"
+    return isinstance(error, races) or type(error).__name__ in _RACES_OF_SQL
 
 
 def said(error: BaseException, catalog: str | Mapping[str, str]) -> str:

@@ -20,6 +20,7 @@ from malstrom_py.connectors.lake.source import LakeSource
 from malstrom_py.errors import SourceError
 
 if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
 _EPOCH: Final = date(1970, 1, 1)
@@ -87,12 +88,13 @@ class Iceberg(LakeSource):
                 raise SourceError(f"{where} has no snapshot {number}: it has expired, or never was. Read a later one")
             where = f"snapshot {number} of {where}"
             scan = table.scan(snapshot_id=number or None)
-            schema = scan.projection()
+            # A snapshot that was asked for has the columns of its time.
+            schema = table.schema() if self._snapshot is None else scan.projection()
             ids = {field.name: field.field_id for field in schema.fields}
-            files = [self._file(table, task, where) for task in scan.plan_files()] if number else []
+            files = [self._file(table, schema, task, where) for task in scan.plan_files()] if number else []
         return TableVersion(where, number, schema_to_pyarrow(schema, include_field_ids=False), files, ids)
 
-    def _file(self, table: Table, task: Any, where: str) -> TableFile:
+    def _file(self, table: Table, schema: Schema, task: Any, where: str) -> TableFile:
         path = task.file.file_path
         path = path.removeprefix("file://") if path.startswith("file://") else path.removeprefix("file:")
         if not Path(path).is_absolute():
@@ -101,7 +103,7 @@ class Iceberg(LakeSource):
             raise SourceError(f"rows of {where} are deleted by delete files, which are not read: rewrite its files")
         if str(task.file.file_format) not in {"PARQUET", "FileFormat.PARQUET"}:
             raise SourceError(f"{where} has files of a format other than Parquet: rewrite its files")
-        spec, schema, values = table.specs()[task.file.spec_id], table.schema(), {}
+        spec, values = table.specs()[task.file.spec_id], {}
         for index, field in enumerate(spec.fields):
             name = schema.find_column_name(field.source_id)
             kind = "" if name is None else str(schema.find_type(field.source_id))

@@ -183,7 +183,7 @@ class IcebergTable:
             raise SinkError(
                 f"{self._where} is partitioned by {list(partition_by)}, and partition_by is {list(self._partition_by)}"
             )
-        schema = schema_to_pyarrow(table.schema())
+        schema = _in_plain_layouts(schema_to_pyarrow(table.schema()))
         root, spec = self._folder(table)[0], table.spec().spec_id
         return Shape(self._where, schema, partition_by, root, in_files=True, spec=spec)
 
@@ -231,6 +231,23 @@ class IcebergTable:
                 f"{self._where} was changed by others at each try for {DEADLINE_S:.0f} s: let fewer programs write"
             )
         time.sleep(random.uniform(0, _PAUSE_S))
+
+
+def _in_plain_layouts(schema: pa.Schema) -> pa.Schema:
+    """Return ``schema`` without large texts and lists, which are another type to some readers. Ids of fields stay."""
+    import pyarrow as pa
+
+    def plain(field: pa.Field) -> pa.Field:
+        kind = field.type
+        if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+            return field.with_type(pa.string() if pa.types.is_large_string(kind) else pa.binary())
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            return field.with_type(pa.list_(plain(kind.value_field)))
+        if pa.types.is_map(kind):
+            return field.with_type(pa.map_(plain(kind.key_field), plain(kind.item_field)))
+        return field.with_type(pa.struct(map(plain, kind))) if pa.types.is_struct(kind) else field
+
+    return pa.schema(map(plain, schema))
 
 
 def _noted(table: Table, app: str) -> int | None:

@@ -90,7 +90,9 @@ def needed_schema(keep: Any, names: Sequence[str], schema: pa.Schema) -> pa.Sche
         wrong = _why_not(keep, list(schema))
         if wrong is not None:
             raise SourceError(f"the filter {keep} cannot be evaluated: {wrong}")
-        used = [one.name for one in schema if _why_not(keep, [other for other in schema if other is not one])]
+        for name in schema.names:
+            if _why_not(keep, [one for one in schema if one.name != name]):
+                used.append(name)
     return pa.schema([one for one in schema if one.name in {*names, *used}])
 
 
@@ -123,8 +125,8 @@ def _inspect(found: TableVersion, file: TableFile, schema: pa.Schema, keep: Any)
         form = ds.ParquetFileFormat(read_options=reading)
         make = form.make_fragment
         physical = make(file.path, filesystem=fs.LocalFileSystem()).physical_schema
-        values = {name: text for name, text in file.values.items() if name not in physical.names}
-        fragment = make(file.path, filesystem=fs.LocalFileSystem(), partition_expression=_known(found, values, schema))
+        known = _known(found, file.values, schema)
+        fragment = make(file.path, filesystem=fs.LocalFileSystem(), partition_expression=known)
         metadata, columns = fragment.metadata, adapted(physical)
     except FileNotFoundError:
         raise SourceError(
@@ -132,7 +134,8 @@ def _inspect(found: TableVersion, file: TableFile, schema: pa.Schema, keep: Any)
         ) from None
     except (pa.ArrowException, OSError) as error:
         raise SourceError(f"{file.path}, a file of {found.where}, cannot be read ({type(error).__name__})") from None
-    _check(found, file, physical, columns, schema)
+    _check(found, file, metadata.schema.to_arrow_schema(), columns, schema)
+    values = {name: text for name, text in file.values.items() if name not in physical.names}
     return TableFilePin(file.path, size, 0, kept_groups(fragment, metadata, columns, schema, keep), values)
 
 
@@ -156,9 +159,9 @@ def _known(found: TableVersion, values: Mapping[str, str | None], schema: pa.Sch
     return expression
 
 
-def _check(found: TableVersion, file: TableFile, physical: pa.Schema, columns: pa.Schema, schema: pa.Schema) -> None:
+def _check(found: TableVersion, file: TableFile, stored: pa.Schema, columns: pa.Schema, schema: pa.Schema) -> None:
     """Raise `SourceError` unless the columns of ``file`` are those of ``schema``, by name, by id and by type."""
-    by_id = {int(one.metadata[_FIELD_ID]): one.name for one in physical if (one.metadata or {}).get(_FIELD_ID)}
+    by_id = {int(one.metadata[_FIELD_ID]): one.name for one in stored if (one.metadata or {}).get(_FIELD_ID)}
     ids = {name: number for number, name in by_id.items()}
     for one in schema:
         number = found.ids.get(one.name)
