@@ -22,7 +22,7 @@ DEFAULT_NAME: Final = "default"
 _FORMAT_MAX: Final = 2
 
 _RACES_OF_SQL: Final = {"OperationalError", "IntegrityError"}
-"""Errors of SQLAlchemy: "database is locked", SQLite's answer to a second writer, and an entry that is there already."""
+"""Errors of SQLAlchemy: SQLite's answer to a second writer ("database is locked"), and an entry that exists already."""
 
 
 def require_pyiceberg(asked_by: str) -> None:

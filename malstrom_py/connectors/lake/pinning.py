@@ -85,14 +85,14 @@ def needed_schema(keep: Any, names: Sequence[str], schema: pa.Schema) -> pa.Sche
     """Return the columns ``names`` of ``schema`` in its order, and those that ``keep`` uses."""
     import pyarrow as pa
 
-    used: list[str] = []
+    used: set[str] = set()
     if keep is not None:
         wrong = _why_not(keep, list(schema))
         if wrong is not None:
             raise SourceError(f"the filter {keep} cannot be evaluated: {wrong}")
-        for name in schema.names:
-            if _why_not(keep, [one for one in schema if one.name != name]):
-                used.append(name)
+        used = {
+            name for name in schema.names if _why_not(keep, [one for one in schema if one.name != name]) is not None
+        }
     return pa.schema([one for one in schema if one.name in {*names, *used}])
 
 
