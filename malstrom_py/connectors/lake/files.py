@@ -68,7 +68,7 @@ def unpack_files(context: CommitContext, payloads: Sequence[bytes]) -> list[Lake
         if match is None or match.groups() != (context.job, context.step):
             raise SinkError(f"a pre-commit payload of step {context.step!r} names a file of another job or step")
         if file.folder and not all("=" in name and "\0" not in name for name in file.folder.split("/")):
-            raise SinkError(f"a pre-commit payload of step {context.step!r} names a folder that is no partition")
+            raise SinkError(f"a pre-commit payload of step {context.step!r} names a folder of no partition")
     return sorted(files, key=lambda file: file.staged)
 
 

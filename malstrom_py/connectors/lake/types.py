@@ -26,7 +26,7 @@ _REMEDY: Final = "convert it in a map step"
 class Shape:
     """The columns of a table, and where and how its files are written.
 
-    ``schema``: all columns in order, as they are written into files. ``root``: the folder of the files. ``in_files``:
+    ``schema``: all columns in order, with the types in files. ``root``: the folder of the files. ``in_files``:
     whether files contain the partition columns too. ``spec``: the id of the partitioning, for tables that have one.
     """
 

@@ -1,7 +1,7 @@
 """The writer of one worker: batches into Parquet files that are staged for a table.
 
 Rows become columns, columns are cast to those of the table (`types`), and are written by partition with the buffers of
-`sinks.Files`. Whatever could make the commit fail is checked here, before a snapshot is durable: types, new columns and
+`sinks.Files`. All that could make the commit fail is checked here, before a snapshot is durable: types, new columns and
 changes of the table. So a missing table, or column, is made by the first writer that needs it.
 """
 
