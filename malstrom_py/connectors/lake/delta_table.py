@@ -110,7 +110,7 @@ class DeltaTable:
         """See `LakeTable.describe`."""
         return stats_of(shape.file_schema, metadata)
 
-    def commit(self, app: str, number: int, files: Sequence[LakeFile]) -> None:
+    def commit(self, app: str, number: int, files: Sequence[LakeFile]) -> bool:
         """See `LakeTable.commit`."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError, DeltaError
@@ -122,7 +122,7 @@ class DeltaTable:
                 raise SinkError(f"{self._where} is not there, but rows were written for it: restore it")
             known = table.transaction_version(app)
             if known is not None and known >= number:
-                return
+                return known == number
             partition_by = list(table.metadata().partition_columns)
             noted = CommitProperties(max_commit_retries=0, app_transactions=[Transaction(app, number)])
             try:
@@ -133,11 +133,16 @@ class DeltaTable:
                     partition_by,
                     commit_properties=noted,
                 )
-                return
+                return True
             except CommitFailedError:
                 _pause(deadline, self._where)
             except DeltaError as error:
                 raise SinkError(f"{self._where} does not take a commit: {first_line(error)}") from None
+
+    def contains(self, file: LakeFile) -> bool:
+        """See `LakeTable.contains`."""
+        table = self._opened()
+        return table is not None and str(self._root / file.path) in table.file_uris()
 
     def _opened(self) -> Opened | None:
         from deltalake import DeltaTable

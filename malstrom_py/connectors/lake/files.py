@@ -49,8 +49,7 @@ class LakeFile:
 
 def pack_files(files: Iterable[LakeFile]) -> bytes:
     """Return the payload that names ``files``."""
-    packed: bytes = msgpack.packb([asdict(file) for file in files])
-    return packed
+    return bytes(msgpack.packb([asdict(file) for file in files]) or b"")
 
 
 def unpack_files(context: CommitContext, payloads: Sequence[bytes]) -> list[LakeFile]:

@@ -100,7 +100,7 @@ class IcebergTable:
             found[bounds] = {field: bound for field, bound in found[bounds].items() if field not in floats}
         return found
 
-    def commit(self, app: str, number: int, files: Sequence[LakeFile]) -> None:
+    def commit(self, app: str, number: int, files: Sequence[LakeFile]) -> bool:
         """See `LakeTable.commit`."""
         deadline = time.monotonic() + DEADLINE_S
         with opened(self._catalog, SinkError) as catalog:
@@ -110,14 +110,21 @@ class IcebergTable:
                     raise SinkError(f"{self._where} is not there, but rows were written for it: restore it")
                 known = _noted(table, app)
                 if known is not None and known >= number:
-                    return
+                    return known == number
                 try:
                     self._append(table, app, number, files)
-                    return
+                    return True
                 except Exception as error:
                     if not is_to_repeat(error):
                         raise
                     self._pause(deadline)
+
+    def contains(self, file: LakeFile) -> bool:
+        """See `LakeTable.contains`."""
+        with opened(self._catalog, SinkError) as catalog:
+            table = self._find(catalog)
+            path = None if table is None else f"{self._folder(table)[1]}/{file.path}"
+            return table is not None and any(task.file.file_path == path for task in table.scan().plan_files())
 
     def _append(self, table: Table, app: str, number: int, files: Sequence[LakeFile]) -> None:
         # Of this copy alone: what the table's own properties say is of no use for the check of the number.

@@ -60,8 +60,15 @@ class LakeTable(Protocol):
         """Return the statistics of a file, in plain types."""
         ...
 
-    def commit(self, app: str, number: int, files: Sequence[LakeFile]) -> None:
-        """Add ``files`` and note ``number`` in one commit; nothing if this or a larger number is noted."""
+    def commit(self, app: str, number: int, files: Sequence[LakeFile]) -> bool:
+        """Add ``files`` and note ``number`` in one commit; nothing if this or a larger number is noted.
+
+        Return whether ``number`` is noted now; False if a larger one is.
+        """
+        ...
+
+    def contains(self, file: LakeFile) -> bool:
+        """Return whether the newest version has ``file``."""
         ...
 
 

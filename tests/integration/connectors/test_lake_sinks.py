@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
 
 from malstrom_py.connectors.lake import files, sink
 from malstrom_py.connectors.lake.delta_table import DeltaTable as DeltaLog
@@ -162,8 +163,21 @@ def test_s7_a_commit_that_comes_after_that_of_a_later_snapshot_changes_nothing(l
     there.commit(context_of(2), [second])
     # A zombie that has not heard of the commits: its rows were written again under other snapshots.
     lake.sink().commit(context_of(1), [first])
-    lake.sink().commit(context_of(1), [staged(there, [{"value": 3}], 3)])
     assert lake.values() == [1, 2]
+    # Rows that no run has added are not dropped without a word.
+    with pytest.raises(SinkError, match="another start of the job has taken over"):
+        lake.sink().commit(context_of(1), [staged(there, [{"value": 3}], 3)])
+    assert lake.values() == [1, 2]
+
+
+def test_files_of_a_writer_that_has_left_are_held_until_their_commit(lake: Lake) -> None:
+    there = lake.sink()
+    payload = staged(there, [{"value": 1}], 1)
+    release = there.hold(context_of(1), [payload])
+    lake.sink().recover(context_of(5), [])
+    there.commit(context_of(1), [payload])
+    release()
+    assert lake.values() == [1]
 
 
 def test_s7_a_late_committer_that_has_read_the_table_before_loses(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,6 +201,25 @@ def test_s7_a_late_committer_that_has_read_the_table_before_loses(lake: Lake, mo
     there.commit(context_of(2), [payload])
     assert others
     assert lake.values() == [0, 1, 2]
+
+
+def test_rows_that_a_later_snapshot_of_another_run_overtakes_are_not_lost_without_a_word(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs of one job without snapshots: the commit of one comes between reading and writing of the other."""
+    lake.write([{"value": 0}], 1)
+    payload = staged(lake.sink(), [{"value": 1}], 2)
+    inner = files.move_into_place
+
+    def overtaken(*args: Any) -> None:
+        monkeypatch.setattr(sink, "move_into_place", inner)
+        lake.write([{"value": 2}], 3)
+        inner(*args)
+
+    monkeypatch.setattr(sink, "move_into_place", overtaken)
+    with pytest.raises(SinkError, match="another start of the job has taken over"):
+        lake.sink().commit(context_of(2), [payload])
+    assert lake.values() == [0, 2]
 
 
 def test_s7_committers_of_one_snapshot_race_and_rows_show_once(lake: Lake) -> None:
@@ -261,7 +294,9 @@ STRANGE = ["a/b", "a b", "50%", "ü€", "x=y", "#1?", "'q'", "..", None, "a%2Fb
 
 
 def test_partitions_have_any_value(lake: Lake) -> None:
-    rows = [{"value": number, "part": part, "n": number % 2} for number, part in enumerate(STRANGE)]
+    rows: list[dict[str, Any]] = [
+        {"value": number, "part": part, "n": number % 2} for number, part in enumerate(STRANGE)
+    ]
     lake.write(rows, 1, partition_by=["part", "n"])
     lake.write([{**row, "value": 100 + row["value"]} for row in rows], 2)
     found = {row["value"]: (row["part"], row["n"]) for row in lake.frame().to_dicts()}
@@ -430,7 +465,7 @@ def test_delta_tables_that_need_more_of_a_writer_are_refused(tmp_path: Path) -> 
         DeltaTable(folder).alter.add_constraint({"positive": "value > 0"})
 
     def ruled(rule: str, value: str) -> Any:
-        fields = Schema([Field("value", "long", metadata={rule: value})])
+        fields = Schema([Field("value", PrimitiveType("long"), metadata={rule: value})])
         return lambda folder: DeltaTable.create(folder, fields)
 
     makers = {
@@ -463,7 +498,10 @@ def test_iceberg_tables_that_need_more_of_a_writer_are_refused(tmp_path: Path) -
 
 def test_required_columns_take_no_none(tmp_path: Path) -> None:
     lake = Lake("delta", tmp_path)
-    DeltaTable.create(lake.root, Schema([Field("value", "long", nullable=False), Field("name", "string")]))
+    DeltaTable.create(
+        lake.root,
+        Schema([Field("value", PrimitiveType("long"), nullable=False), Field("name", PrimitiveType("string"))]),
+    )
     for row in ({"value": None, "name": "a"}, {"name": "a"}):
         with pytest.raises(SinkError, match="'value' may not be None"):
             staged(lake.sink(), [row], 1)

@@ -58,7 +58,7 @@ def test_columns_are_read_in_the_order_that_is_asked_for(lake: Lake) -> None:
 def test_a_plan_that_reads_few_columns_reads_only_these(lake: Lake) -> None:
     source = lake.source(filter=pc.field("name") == "n1")
     source.pin("read")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for part in source.list_parts():
         narrow = source.build_narrow_part(part, None, {"value"})
         while not narrow.is_finished():
