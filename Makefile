@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo picture pictures demo-ray demo-spark java test quick seeds lint types mypy pyright format docs docs-check coverage bench fuzz long soak chaos mutants matrix exhaustive clean distclean
+.PHONY: help demo picture pictures demo-ray demo-spark java test test-lake quick seeds lint types mypy pyright format docs docs-check coverage bench fuzz long soak chaos mutants matrix exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo "make demo-ray    the same job on Ray, on this machine"
 	@echo "make demo-spark  Spark joins the flights, a job on Ray reads them and is rescaled, and writes a Spark table"
 	@echo "make test        lint, types, seeds and every test, in $(PROCESSES) processes (PROCESSES=...); ends with the summary of pytest"
+	@echo "make test-lake   chdb, half a gigabyte in an environment for this alone, reads the Delta and Iceberg tables of the sinks"
 	@echo "make quick       lint, types, and the unit tests and laws of what has changed since main"
 	@echo "make seeds       800 random runs of the rescale model, and of whole jobs in the simulator; each hard case must occur"
 	@echo "make lint        ruff and import-linter"
@@ -69,6 +70,14 @@ java: $(PY)
 
 test: lint types seeds
 	@$(PY) -m pytest --numprocesses $(PROCESSES) --durations 15 --durations-min 10
+
+test-lake: $(VENV)/.dev $(VENV)-lake/.chdb
+	@$(PY) -W ignore -m tests.integration.connectors.chdb_reads "$$PWD/$(VENV)-lake/bin/python"
+
+$(VENV)-lake/.chdb:
+	@$(PYTHON) -m venv $(VENV)-lake
+	@$(VENV)-lake/bin/python -m pip --quiet --disable-pip-version-check install 'chdb>=3'
+	@touch $@
 
 # The first seeds are chosen so that 800 of them meet every hard case.
 seeds: $(VENV)/.dev

@@ -29,6 +29,10 @@ GROUPS: Final = {
         "tests/integration/spark/",
         "tests/integration/test_demo_spark.py",
     ),
+    "lake": (
+        "tests/integration/connectors/test_lake_",
+        "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/connectors/lake.md]",
+    ),
     "postgres": ("tests/integration/connectors/test_postgres_",),
 }
 """Group -> how the names of its tests begin."""
@@ -42,6 +46,7 @@ LONG: Final = {
         "test_s7_a_job_that_was_stopped_goes_on_where_it_was[stop --no-drain",
     ),
     "integration/monitoring/test_pictures.py": ("test_",),
+    "integration/connectors/test_lake_sinks.py": ("test_s7_a_crash_between_any_two_calls",),
     "integration/ray/test_brought.py": (
         "test_a_detached_job_is_started_watched",
         "test_a_resource_that_an_autoscaling_cluster_never_gets",

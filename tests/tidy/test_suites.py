@@ -46,6 +46,7 @@ STARTS = {
     "ray": re.compile(
         r"\b(ray_here|own_cluster|rays)\b|\bray\.init\(|examples\.flights\.on_ray\"|bench\.(macro\.\{|micro\.transport\")"
     ),
+    "lake": re.compile(r"\bimport (TABLE, )?Lake\b"),
     "postgres": re.compile(r"\bneeds_postgres\b"),
     "spark": re.compile(r"\blocal_spark\(|\.getOrCreate\(|examples\.spark_to_ray\"|bench\.macro\.spark\""),
 }
