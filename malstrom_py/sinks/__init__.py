@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
+from malstrom_py.connectors.postgres.sink import Postgres
 from malstrom_py.errors.unknown_names import SINKS, unknown_name
 from malstrom_py.sinks.base import (
     CommitContext,
@@ -26,6 +27,7 @@ __all__ = [
     "Files",
     "Memory",
     "PartitionedSink",
+    "Postgres",
     "SinkPart",
     "SinkWriter",
     "SnapshotId",
