@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
+from malstrom_py.connectors.postgres.source import Postgres
 from malstrom_py.errors.unknown_names import SOURCES, unknown_name
 from malstrom_py.sources.base import (
     GrowingSource,
@@ -27,6 +28,7 @@ __all__ = [
     "PartitionedSource",
     "PinnedGrowingSource",
     "PinnedSource",
+    "Postgres",
     "Replay",
     "SourcePart",
     "Spark",
