@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
+from malstrom_py.connectors.postgres.changes import PostgresChanges
 from malstrom_py.connectors.postgres.source import Postgres
 from malstrom_py.errors.unknown_names import SOURCES, unknown_name
 from malstrom_py.sources.base import (
@@ -29,6 +30,7 @@ __all__ = [
     "PinnedGrowingSource",
     "PinnedSource",
     "Postgres",
+    "PostgresChanges",
     "Replay",
     "SourcePart",
     "Spark",
