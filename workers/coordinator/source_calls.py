@@ -119,7 +119,7 @@ class SourceCalls:
             elif readers[0] == step:
                 self._warn(
                     step,
-                    f"it is read by the steps {', '.join(map(repr, readers))}, so nothing of it is acknowledged and "
+                    f"it is read by the steps {', '.join(map(repr, readers))}, so none of its rows is acknowledged and "
                     f"its system keeps all rows: give each step its own source",
                 )
         return steps
@@ -218,7 +218,7 @@ class SourceCalls:
             log(
                 _LOG,
                 logging.INFO,
-                "job %s: source %s has %d new parts",
+                "job %s: new parts of source %s: %d",
                 *(self._job, step, len(new)),
                 job=self._job,
                 step=step,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, NoReturn
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
@@ -65,6 +65,35 @@ Queues = dict[Hashable, deque[Sent]]
 
 COORDINATE: Final = ("coordinator",)
 """The coordinator takes in what has been written, or has a barrier go."""
+
+LIST: Final = ("list",)
+"""The coordinator has sources listed again."""
+
+LISTED_IN_VAIN: Final = 2
+"""A job that does nothing more is drained when each of its sources has been listed so often in vain (R13)."""
+
+T = TypeVar("T")
+
+
+class DirectBackground:
+    """Runs each task immediately, and handles its result. What fails, fails there."""
+
+    pending = 0
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | BaseException], None], *, urgent: bool = True) -> None:
+        """Run ``work``."""
+        try:
+            result: T | BaseException = work()
+        except Exception as error:
+            result = error
+        done(result)
+
+    def turn(self) -> bool:
+        """Nothing waits."""
+        return False
+
+    def close(self) -> None:
+        """Nothing waits."""
 
 
 class SimulatedCrash(PeerError):
@@ -189,9 +218,12 @@ class SimulatedWorkers(LocalWorkers):
             worker.check()
         return content
 
-    def rest(self) -> bool:
-        """Wait for awaited calls, or else pass the time to the next timer. Return whether there was any."""
+    def rest(self, *, until_s: float | None = None) -> bool:
+        """Wait for awaited calls, or else pass the time to the next timer, at most until ``until_s``. Return whether
+        there was any.
+        """
         due_s = [due for worker in self.hosted if (due := worker.due_s()) is not None]
+        due_s += [] if until_s is None else [until_s]
         wait_s = min(due_s, default=0.0) - self._clock.monotonic_s()
         if any(worker.awaiting for worker in self.hosted):
             if self.wake.wait(WATCH_S):
@@ -288,6 +320,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
             keeping=None if saving is None else saving.keeping,
             commits=SimulatedCommits(plan.job, build_sinks(plan, clock), clock.now_s()),
             background=None if saving is None else lambda: saving.background,
+            calling=DirectBackground,
             slots_per_move=slots_per_move,
             log=log,
         )
@@ -364,9 +397,19 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         """The pending work of snapshots: of the coordinator, of its background, and of dead incarnations."""
         snapshotting, saving = self.snapshotting, self._saving
         if snapshotting is None or saving is None:
-            return []
+            return [LIST] if self._lists_now else []
         chores: list[Hashable] = [COORDINATE] if saving.background.is_back or snapshotting.is_due else []
-        return [*chores, *saving.writes]
+        return [*chores, *([LIST] if self._lists_now else []), *saving.writes]
+
+    @property
+    def _list_due_s(self) -> float | None:
+        """When sources are listed next; None if they are not listed again."""
+        return self._source_calls.due_s if self._source_calls is not None and self.may_find_parts else None
+
+    @property
+    def _lists_now(self) -> bool:
+        due_s = self._list_due_s
+        return due_s is not None and self._clock.monotonic_s() >= due_s
 
     def act(self, action: Hashable) -> None:
         """Let one thing happen: a worker's step, by its number, a chore, or an arrival."""
@@ -379,6 +422,9 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
 
     def do(self, chore: Hashable) -> None:
         """Let one of the `chores` be done."""
+        if chore == LIST:
+            self.find_parts()
+            return
         saving, made = self._saving, self.snapshots
         assert saving is not None
         assert made is not None
@@ -448,11 +494,27 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
 
     def _rest(self) -> None:
         """Advance the time to the next timer: no message is in flight, and no worker has work."""
-        if not self.group.rest() and not self._at_end:
+        if self._lists_in_vain:
+            self.drain()
+            return
+        if not self._rests() and not self._at_end:
             raise InternalError(
                 f"the job makes no progress: the workers wait, but no message is in flight (P8). The coordinator is "
                 f"{self.phase} and waits for {self.waiting_for() or 'nothing'}"
             )
+
+    @property
+    def _lists_in_vain(self) -> bool:
+        """Whether no part has appeared while the job had nothing to do: it would never end."""
+        calls = self._source_calls
+        if calls is None or not calls.lists_again or not self.may_find_parts:
+            return False
+        return calls.in_vain >= LISTED_IN_VAIN
+
+    def _rests(self) -> bool:
+        """Pass the time to the next timer of a worker or the next listing. Return whether there was any."""
+        due_s = self._list_due_s
+        return self.group.rest() if due_s is None else self.group.rest(until_s=due_s)
 
     @property
     def _at_end(self) -> bool:
@@ -481,7 +543,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
 
     def _ask(self) -> None:
         if self._wanted and self._saving is not None and self._is_moment(self._wanted[0]):
-            if self._wanted.pop(0).last:
+            if self._wanted.pop(0).last and self.may_find_parts:  # else it is being drained
                 self.stop()
             else:
                 self.snapshot(_nobody)
