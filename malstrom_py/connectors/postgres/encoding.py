@@ -63,12 +63,12 @@ class TargetColumn:
 
 
 def encode(columns: Mapping[TargetColumn, Any], rows: int) -> bytes:
-    """Return the lines of COPY for columns that are lists of Python values, or arrays of Arrow.
+    r"""Return the lines of COPY for columns that are lists of Python values, or arrays of Arrow.
 
     >>> import pyarrow as pa
     >>> name, price = TargetColumn("name", "text"), TargetColumn("price", "double precision")
     >>> encode({name: ["lamp", None], price: pa.array([2.5, float("nan")])}, 2)
-    b'lamp\\t2.5\\n\\\\N\\tnan\\n'
+    b'lamp\t2.5\n\\N\tnan\n'
     """
     array_bytes = sum(values.nbytes for values in columns.values() if not isinstance(values, list))
     if rows > 1 and (rows > _SLICE_ROWS or array_bytes > _SLICE_BYTES):
@@ -112,14 +112,11 @@ def _joined(texts: Sequence[pa.Array], rows: int) -> bytes:
 
     if sum(text.nbytes for text in texts) > _JOINED_BYTES_MAX:
         raise _TooLargeError
-    join = pc.binary_join_element_wise  # type: ignore[attr-defined]
+    join = pc.binary_join_element_wise
     ends = pa.array([""], pa.string()).take(pa.array([0] * rows, pa.int32())) if rows else pa.array([], pa.string())
     texts = [text.fill_null(_NULL) if text.null_count else text for text in texts]
-    if len(texts) > 1:
-        lines = join(join(*texts, "\t"), ends, "\n")
-    else:
-        lines = join(texts[0], ends, "\n")
-    return _content(lines)
+    lines = join(*texts, "\t") if len(texts) > 1 else texts[0]
+    return _content(join(lines, ends, "\n"))
 
 
 def _content(texts: pa.Array) -> bytes:
@@ -141,7 +138,7 @@ def _escaped(column: TargetColumn, texts: pa.Array) -> pa.Array:
         raise SinkError(f"column {column.name!r}: a text has a NUL character, which PostgreSQL cannot store: remove it")
     for character, escape in _ESCAPES:
         if character.encode() in content:
-            texts = pc.replace_substring(texts, character, escape)  # type: ignore[attr-defined]
+            texts = pc.replace_substring(texts, character, escape)
     return texts
 
 
@@ -185,10 +182,10 @@ def _texts(column: TargetColumn, values: list[Any], kind: type | None) -> list[s
 
 
 def text_of(column: TargetColumn, value: Any) -> str | None:
-    """Return the text of one value for ``column``, without escapes; None for NULL.
+    r"""Return the text of one value for ``column``, without escapes; None for NULL.
 
     >>> text_of(TargetColumn("tags", "text[]"), ["a", 'b"c', None])
-    '{"a","b\\\\"c",NULL}'
+    '{"a","b\\"c",NULL}'
     """
     if value is None:
         return None

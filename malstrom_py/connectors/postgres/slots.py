@@ -1,8 +1,8 @@
 """Replication slots: what is checked of one, how its changes are read without moving it, and how it is advanced.
 
 Rules:
-- The user's slot is moved by `advance` only, to places that a durable snapshot contains. A reader moves a temporary copy
-  of the slot, which ends with its session. So changes can be read again, from any place at or after the slot's.
+- The user's slot is moved by `advance` only, to places that a durable snapshot contains. A reader moves a temporary
+  copy of the slot, which ends with its session. So changes can be read again, from any place at or after the slot's.
 - A transaction is read in chunks: the server keeps it in a file, whatever its size.
 - A position is ``{"lsn": the place after the last complete transaction, "commit": the place of the commit of the
   transaction that is being read, "index": the changes taken of it, "finished": …}``. 0 is the start of the slot.
@@ -279,8 +279,14 @@ class _Transactions:
             return
         if isinstance(event, Change):
             row: dict[str, Any] | MalformedRecord = {
-                **{"op": event.op, "schema": event.schema, "table": event.table, "new": event.new, "old": event.old},
-                **{"unchanged": list(event.unchanged), "lsn": self._commit, "index": self._index - 1},
+                "op": event.op,
+                "schema": event.schema,
+                "table": event.table,
+                "new": event.new,
+                "old": event.old,
+                "unchanged": list(event.unchanged),
+                "lsn": self._commit,
+                "index": self._index - 1,
                 "committed_at": self._at,
             }
         else:

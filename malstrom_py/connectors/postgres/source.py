@@ -38,8 +38,8 @@ class Postgres:
 
     **After a restart** the parts and positions are those of the snapshot of the job, and the database is read at a new
     snapshot: the former one ended with the program. Rows that did not change are read exactly once. A row
-    that was inserted, changed or deleted in between is read in its new state if its place comes after the position of its
-    part, and not read again otherwise. For all changes use `PostgresChanges`.
+    that was inserted, changed or deleted in between is read in its new state if its place comes after the position of
+    its part, and not read again otherwise. For all changes use `PostgresChanges`.
 
     SourceError: there is no such table or column, a value that Python cannot hold (an infinite date), or the session
     that holds the snapshot has ended. PlanError: wrong arguments, or psycopg is not installed. Needs PostgreSQL 12.

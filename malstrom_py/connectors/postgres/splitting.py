@@ -183,9 +183,9 @@ def order_of(shape: Shape, part: Range) -> Sequence[OrderKey]:
 
 
 def literal(text: str) -> str:
-    """Return a text in SQL.
+    r"""Return a text in SQL.
 
     >>> print(literal("it's"))
-    E'it\\'s'
+    E'it\'s'
     """
     return "E'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Final, LiteralString, cast
+from typing import IO, TYPE_CHECKING, Any, Final, LiteralString
 
 from malstrom_py.connectors.postgres.encoding import TargetColumn
 from malstrom_py.errors import SinkError, lasting
@@ -122,7 +122,7 @@ def prefix_of(job: str, step: str) -> str:
     """Return how the names of the staging tables of a step begin.
 
     >>> prefix_of("docs", "out")
-    '_malstrom_a0adfe06cfdc_'
+    '_malstrom_99d3f0c9eeee_'
     """
     return f"_malstrom_{_hash(job, step)}_"
 
@@ -321,9 +321,7 @@ def _upsert(connection: psycopg.Connection[Any], target: Target, tables: Sequenc
     )
 
 
-def discard(
-    connection: psycopg.Connection[Any], target: Target, context: CommitContext, tables: Sequence[str]
-) -> None:
+def discard(connection: psycopg.Connection[Any], target: Target, context: CommitContext, tables: Sequence[str]) -> None:
     """Drop staging tables, if they are there."""
     if tables:
         with locked(connection, target, context):
@@ -368,11 +366,11 @@ def _drop(connection: psycopg.Connection[Any], schema: str, tables: Sequence[str
         connection.execute(_sql("DROP TABLE IF EXISTS {}", _table(schema, name)))
 
 
-def _sql(text: str, *parts: Any) -> sql.Composed:
+def _sql(text: LiteralString, *parts: Any) -> sql.Composed:
     """Compose a statement of constants of this module and of names that psycopg quotes."""
     from psycopg import sql
 
-    return sql.SQL(cast(LiteralString, text)).format(*parts)
+    return sql.SQL(text).format(*parts)
 
 
 def _table(schema: str, name: str) -> sql.Identifier:

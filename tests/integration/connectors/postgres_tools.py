@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import socket
+import struct
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -38,7 +41,8 @@ def new_database(server: Server) -> Iterator[str]:
     yield dsn_of(server, name)
     run(
         dsn_of(server),
-        f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = '{name}' AND NOT active",
+        f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+        f"WHERE database = '{name}' AND NOT active",
         f"DROP DATABASE {name} WITH (FORCE)",
     )
 
@@ -95,3 +99,113 @@ def read_all(source: Any, *, rows_max: int = 1000) -> list[Any]:
         finally:
             opened.close()
     return rows
+
+
+class CuttingProxy:
+    """Passes messages between clients and a server, and cuts the connection at the message number ``cut_at``.
+
+    The messages of clients are counted from 0, over all connections, without those that open a session. ``late``: the
+    message still arrives, and its answer does not.
+    """
+
+    def __init__(self, server: Server, cut_at: int, *, late: bool) -> None:
+        self._server = server
+        self._cut_at = cut_at
+        self._late = late
+        self.seen = 0
+        self.cut_kind = b""
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(0.2)
+        self._closing = False
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def has_cut(self) -> bool:
+        return self.seen > self._cut_at
+
+    def close(self) -> None:
+        self._closing = True
+        for thread in self._threads:
+            thread.join(30)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while not self._closing:
+            try:
+                client, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            client.settimeout(30)
+            server = socket.create_connection(("127.0.0.1", self._server.port), 30)
+            for target in (self._of_client, self._of_server):
+                thread = threading.Thread(target=target, args=(client, server))
+                self._threads.append(thread)
+                thread.start()
+
+    def _of_client(self, client: socket.socket, server: socket.socket) -> None:
+        try:
+            (size,) = struct.unpack("!I", _exactly(client, 4))
+            server.sendall(struct.pack("!I", size) + _exactly(client, size - 4))
+            while True:
+                head = _exactly(client, 5)
+                body = _exactly(client, struct.unpack("!I", head[1:])[0] - 4)
+                is_cut = self.seen == self._cut_at
+                self.seen += 1
+                if is_cut:
+                    self.cut_kind = head[:1]
+                if is_cut and not self._late:
+                    return
+                if is_cut:
+                    _shut(client)  # no answer arrives any more
+                server.sendall(head + body)
+                if is_cut:
+                    time.sleep(0.05)  # the server gets some time to act on it before its connection ends too
+                    return
+        except (OSError, EOFError):
+            return
+        finally:
+            _shut(client)
+            _shut(server)
+
+    def _of_server(self, client: socket.socket, server: socket.socket) -> None:
+        try:
+            while data := server.recv(1 << 16):
+                client.sendall(data)
+        except OSError:
+            pass
+        finally:
+            _shut(client)
+            _shut(server)
+            client.close()
+            server.close()
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data
+
+
+def _shut(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def cut_at(server: Server, dsn: str, number: int, *, late: bool) -> Iterator[tuple[str, CuttingProxy]]:
+    """Yield a DSN whose connections end at a message, and the proxy that cuts them."""
+    proxy = CuttingProxy(server, number, late=late)
+    try:
+        through = dsn.replace(f":{server.port}/", f":{proxy.port}/")
+        yield f"{through}&sslmode=disable&gssencmode=disable", proxy
+    finally:
+        proxy.close()

@@ -67,7 +67,11 @@ def test_changes_come_in_the_order_of_commits_with_values_of_python(dsn: str) ->
 
 
 def test_large_values_that_did_not_change_are_named_and_a_table_may_be_altered(dsn: str) -> None:
-    run(dsn, "CREATE TABLE big (id int PRIMARY KEY, data text, n int)", "ALTER TABLE big ALTER data SET STORAGE EXTERNAL")
+    run(
+        dsn,
+        "CREATE TABLE big (id int PRIMARY KEY, data text, n int)",
+        "ALTER TABLE big ALTER data SET STORAGE EXTERNAL",
+    )
     run(dsn, "INSERT INTO big VALUES (1, repeat('x', 100000), 0)", "UPDATE big SET n = 1")
     run(dsn, "ALTER TABLE big ADD more text DEFAULT 'm', DROP n", "INSERT INTO big VALUES (2, 'y')")
     run(dsn, "ALTER TABLE big REPLICA IDENTITY FULL", "UPDATE big SET more = 'z' WHERE id = 1")
@@ -137,7 +141,7 @@ def test_a_value_that_python_cannot_hold_is_one_malformed_record(dsn: str) -> No
     source = source_of(dsn)
     opened = Waiting(source.build_part(source.list_parts()[0], None), 30)
     assert [row["new"]["id"] for row in opened.poll(10)] == [1]
-    with pytest.raises(MalformedRecord, match="column 'day' of table public.d"):
+    with pytest.raises(MalformedRecord, match=r"column 'day' of table public\.d"):
         opened.poll(10)
     assert [row["new"]["id"] for row in opened.poll(10)] == [3]
     opened.close()

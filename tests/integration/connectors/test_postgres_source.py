@@ -111,8 +111,17 @@ def test_values_have_the_types_of_python(dsn: str) -> None:
     finally:
         source.unpin()
     assert row == {
-        **{"i": 1, "d": Decimal("2.50"), "s": "x", "b": True, "y": b"\0\xff", "many": [1, 2], "j": {"a": [1]}},
-        **{"z": dt.datetime(2020, 1, 1, 10, tzinfo=dt.UTC), "day": dt.date(2020, 1, 1), "nothing": None, "f": 1.5},
+        "i": 1,
+        "d": Decimal("2.50"),
+        "s": "x",
+        "b": True,
+        "y": b"\0\xff",
+        "many": [1, 2],
+        "j": {"a": [1]},
+        "z": dt.datetime(2020, 1, 1, 10, tzinfo=dt.UTC),
+        "day": dt.date(2020, 1, 1),
+        "nothing": None,
+        "f": 1.5,
     }
 
 
