@@ -109,7 +109,7 @@ MODULE: Final = {
 _OWN_SOURCE: Final = f"{_CONNECTOR}; write your own source: a class with list_parts and build_part"
 _OWN_SINK: Final = f"{_CONNECTOR}; write your own sink: a class with few methods"
 _BROKERS: Final = (
-    "kafka kinesis pulsar redpanda rabbitmq redis mqtt nats sqs pubsub socket websocket http sse postgres postgresql "
+    "kafka kinesis pulsar redpanda rabbitmq redis mqtt nats sqs pubsub socket websocket http sse "
     "mysql sql database jdbc mongodb elasticsearch influxdb clickhouse duckdb snowflake bigquery"
 )
 _FILES: Final = "csv json jsonl parquet text file folder directory local localfile dir"
@@ -122,6 +122,8 @@ def _both(names: str, kind: str) -> str:
 
 SOURCES: Final = {
     **_all(_both(_BROKERS, "source"), _OWN_SOURCE, f"{_ENDS}#own-sources"),
+    **_all("postgressource postgresql postgresqlsource", "sources.Postgres(dsn, table)", "connectors/postgres.md"),
+    **_all("postgrescdc debezium debeziumsource cdc", "sources.PostgresChanges(…)", "connectors/postgres.md#changes"),
     **_all(_both(_FILES, "source"), "sources.Files(pattern)", "files.md"),
     **_all(_both(_SPARK, "source"), "sources.Spark(…)", "spark.md"),
     **_all("testingsource list collection iterable fromcollection sequence", "sources.Memory(items)", _ENDS),
@@ -133,6 +135,7 @@ SOURCES: Final = {
 
 SINKS: Final = {
     **_all(_both(_BROKERS, "sink"), _OWN_SINK, f"{_ENDS}#own-sinks"),
+    **_all("postgressink postgresql postgresqlsink", "sinks.Postgres(dsn, table)", "connectors/postgres.md"),
     **_all(_both(_FILES, "sink"), "sinks.Files(folder)", "files.md#writing"),
     **_all(_both(_SPARK, "sink"), "sinks.Spark(…)", "spark.md"),
     **_all("print console printsink stdoutsink", "sinks.Stdout()", f"{_ENDS}#sinksstdout"),

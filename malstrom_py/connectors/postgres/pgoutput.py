@@ -78,7 +78,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table, as it is described before its changes."""
+    """A table, as PostgreSQL describes it before its changes."""
 
     schema: str
     table: str

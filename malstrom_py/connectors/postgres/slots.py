@@ -3,7 +3,7 @@
 Rules:
 - The user's slot is moved by `advance` only, to places that a durable snapshot contains. A reader moves a temporary
   copy of the slot, which ends with its session. So changes can be read again, from any place at or after the slot's.
-- A transaction is read in chunks: the server keeps it in a file, whatever its size.
+- A transaction is read in chunks: the server keeps one of any size in a file.
 - A position is ``{"lsn": the place after the last complete transaction, "commit": the place of the commit of the
   transaction that is being read, "index": the changes taken of it, "finished": …}``. 0 is the start of the slot.
 """

@@ -2,7 +2,7 @@
 
 Rules:
 - The order of rows is total, but for equal rows: ``split_by`` first, then the primary key of a table, or else a hash of
-  the row. So a position is a place in this order, whatever rows come and go.
+  the row. So a position is a place in this order, also after rows were inserted or deleted.
 - The bounds are values that exist, so that parts have about the same number of rows. Rows without a value of
   ``split_by`` are one more part.
 """

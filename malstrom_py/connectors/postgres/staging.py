@@ -4,7 +4,7 @@ Rules (S3, S7):
 - A staging table is made and filled in one transaction, by `stage`. So it is complete, or not there.
 - `publish` moves the rows of all staging tables of a snapshot, drops these, and records the snapshot in
   ``malstrom_commits``, in one transaction. So a staging table that exists is uncommitted.
-- Whoever publishes or discards first locks the row of the job and step there: two of them come one after the other.
+- Each process that publishes or discards first locks the row of the job and step there: two come one after the other.
   A session that is idle in such a transaction is ended by the server after `IDLE_S`: a stopped process holds no lock
   for longer.
 - The name of a staging table has hashes of job, step and snapshot, because names have 63 bytes at most; the comment of

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from malstrom_py.sources.base import Part
-from tests.servers import Server
+from tests.servers import Server, wait_until
 
 _NUMBERS = itertools.count()
 
@@ -39,12 +39,15 @@ def new_database(server: Server) -> Iterator[str]:
     name = f"d{next(_NUMBERS)}"
     run(dsn_of(server), f"CREATE DATABASE {name}")
     yield dsn_of(server, name)
-    run(
-        dsn_of(server),
-        f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
-        f"WHERE database = '{name}' AND NOT active",
-        f"DROP DATABASE {name} WITH (FORCE)",
-    )
+    of_database = f"FROM pg_replication_slots WHERE database = '{name}'"
+
+    def drops_slots() -> bool:
+        run(dsn_of(server), f"SELECT pg_terminate_backend(active_pid) {of_database} AND active")
+        run(dsn_of(server), f"SELECT pg_drop_replication_slot(slot_name) {of_database} AND NOT active")
+        return run(dsn_of(server), f"SELECT 1 {of_database}") == []
+
+    wait_until(drops_slots, "the slots of the database are gone")
+    run(dsn_of(server), f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def run(dsn: str, *statements: str) -> list[Any]:

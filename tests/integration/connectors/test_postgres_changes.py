@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -14,7 +15,7 @@ from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.sources.base import AcknowledgingSource, Part
 from malstrom_py.testing.contracts import check_source
 from tests.integration.connectors.postgres_tools import Patient, Waiting, new_database, read_all, run
-from tests.servers import Server
+from tests.servers import Server, wait_until
 
 pytestmark = pytest.mark.needs_postgres
 
@@ -166,3 +167,18 @@ def test_a_forgotten_slot_is_warned_of_with_its_size(dsn: str, caplog: pytest.Lo
     [record] = caplog.records
     assert "MB of the log" in record.getMessage()
     assert "pg_drop_replication_slot" in record.getMessage()
+
+
+def test_a_slot_that_another_session_reads_is_refused(dsn: str) -> None:
+    slot = f"slot_{dsn[-2:]}"
+    with closing(psycopg.connect(dsn, autocommit=True, replication="database")) as other:
+        start = f"START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '1', publication_names 'pub')"
+        other.pgconn.send_query(start.encode())
+        wait_until(lambda: active(dsn, slot), "the slot is in use")
+        with pytest.raises(SourceError, match=f"'{slot}' is in use by the session with pid"):
+            source_of(dsn).list_parts()
+    wait_until(lambda: not active(dsn, slot), "the slot is free")
+
+
+def active(dsn: str, slot: str) -> bool:
+    return bool(run(dsn, f"SELECT active FROM pg_replication_slots WHERE slot_name = '{slot}'")[0][0])
