@@ -125,7 +125,7 @@ def source_rows(tables: Tables) -> int:
         for name in source.list_parts():
             part = source.build_part(name, None)
             while not part.is_finished():
-                rows = part.poll(BATCH_ROWS)
+                rows: Any = part.poll(BATCH_ROWS)
                 if rows is None:
                     time.sleep(0.001)  # as a job does, so that the thread that reads ahead has a turn
                     continue

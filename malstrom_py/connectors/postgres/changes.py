@@ -108,8 +108,9 @@ class ChangesPart:
         if self._position["finished"]:
             return None
         if self._ahead is None:
-            self._reader = self._reader_of(self._position)
-            self._ahead = ReadAhead(self._reader.fetch, name="postgres-changes", release=self._reader.release)
+            reader: SlotReader = self._reader_of(self._position)
+            self._reader = reader
+            self._ahead = ReadAhead(reader.fetch, name="postgres-changes", release=reader.release)
         chunk = self._chunk
         if self._next == len(chunk.rows):
             found = self._ahead.take()

@@ -91,6 +91,7 @@ def connected(dsn: str, owner: str, kind: type[SinkError] | type[SourceError]) -
 def connect(dsn: str) -> psycopg.Connection[Any]:
     """Return a new session in autocommit mode, with the settings of this package."""
     import psycopg
+    from psycopg.conninfo import conninfo_to_dict
 
     options: dict[str, Any] = {
         "connect_timeout": CONNECT_S,
@@ -100,11 +101,11 @@ def connect(dsn: str) -> psycopg.Connection[Any]:
         "tcp_user_timeout": 60_000,
         "application_name": "malstrom-py",
     }
-    given = psycopg.conninfo.conninfo_to_dict(dsn)
+    given = conninfo_to_dict(dsn)
     chosen = {name: value for name, value in options.items() if name not in given}
     connection: psycopg.Connection[Any] = psycopg.connect(dsn, autocommit=True, client_encoding="utf8", **chosen)
     try:
-        connection.execute("; ".join(_SESSION))
+        connection.execute("; ".join(_SESSION).encode())
     except BaseException:
         connection.close()
         raise

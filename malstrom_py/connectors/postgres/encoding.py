@@ -112,7 +112,8 @@ def _joined(texts: Sequence[pa.Array], rows: int) -> bytes:
 
     if sum(text.nbytes for text in texts) > _JOINED_BYTES_MAX:
         raise _TooLargeError
-    join = pc.binary_join_element_wise
+    compute: Any = pc
+    join = compute.binary_join_element_wise
     ends = pa.array([""], pa.string()).take(pa.array([0] * rows, pa.int32())) if rows else pa.array([], pa.string())
     texts = [text.fill_null(_NULL) if text.null_count else text for text in texts]
     lines = join(*texts, "\t") if len(texts) > 1 else texts[0]
@@ -133,12 +134,13 @@ def _escaped(column: TargetColumn, texts: pa.Array) -> pa.Array:
     """Return the texts with escapes; most have none, which is found out by a search for single bytes."""
     import pyarrow.compute as pc
 
+    compute: Any = pc
     content = _content(texts)
     if b"\0" in content:
         raise SinkError(f"column {column.name!r}: a text has a NUL character, which PostgreSQL cannot store: remove it")
     for character, escape in _ESCAPES:
         if character.encode() in content:
-            texts = pc.replace_substring(texts, character, escape)
+            texts = compute.replace_substring(texts, character, escape)
     return texts
 
 

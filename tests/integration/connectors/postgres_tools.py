@@ -53,8 +53,9 @@ def new_database(server: Server) -> Iterator[str]:
 def run(dsn: str, *statements: str) -> list[Any]:
     """Run statements; return the rows of the last."""
     with psycopg.connect(dsn, autocommit=True) as connection:
+        cursor = connection.cursor()
         for statement in statements:
-            cursor = connection.execute(statement.encode())
+            cursor.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []
 
 

@@ -252,8 +252,6 @@ def test_a_server_that_is_killed_and_stays_away_for_a_call(kill_at: int) -> None
         def between(call: int) -> None:
             if call == kill_at:
                 server.kill()
-            elif engine.crashes and server.process.poll() is not None:
-                server.start()
 
         engine = Engine(dsn, "append", between)
         sink_start = engine._start
