@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,12 +61,14 @@ class Server:
     command: list[str]
     options: dict[str, Any]
     process: subprocess.Popen[bytes] | None = None
+    ready: Callable[[int], bool] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it listens."""
+        """Start it, and wait until it is ready: it listens, and answers if that takes it longer."""
         with (self.folder / "log").open("ab") as out:
             self.process = subprocess.Popen(self.command, stdout=out, stderr=out, **self.options)
-        wait_until(_answers(self.port), f"{self.command[0]} listens at {self.port}; its log is {self.folder / 'log'}")
+        ready = _answers(self.port) if self.ready is None else partial(self.ready, self.port)
+        wait_until(ready, f"{self.command[0]} is ready at {self.port}; its log is {self.folder / 'log'}")
 
     def kill(self) -> None:
         """Kill it, as a machine that fails does."""
@@ -90,6 +93,14 @@ def _served(server: Server) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
+
+
+def _serves_sql(port: int) -> bool:
+    """PostgreSQL listens while it still repairs its files after it was killed."""
+    import psycopg
+
+    with psycopg.connect(f"host=127.0.0.1 port={port} user={_USER} dbname=postgres", connect_timeout=5) as connection:
+        return connection.execute("SELECT NOT pg_is_in_recovery()").fetchone() == (True,)
 
 
 def _owner() -> dict[str, Any]:
@@ -127,10 +138,11 @@ def postgres_server(**settings: Any) -> Iterator[Server]:
         "max_prepared_transactions": 10,
         "max_connections": 60,
         "shared_buffers": "32MB",
+        "fsync": "off",  # what is killed here is a process, never the machine
         **settings,
     }
     flags = [part for name, value in chosen.items() for part in ("-c", f"{name}={value}")]
-    server = Server(folder, port, [postgres("postgres"), "-D", str(data), *flags], options)
+    server = Server(folder, port, [postgres("postgres"), "-D", str(data), *flags], options, ready=_serves_sql)
     try:
         with _served(server):
             yield server

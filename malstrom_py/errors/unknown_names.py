@@ -109,7 +109,7 @@ MODULE: Final = {
 _OWN_SOURCE: Final = f"{_CONNECTOR}; write your own source: a class with list_parts and build_part"
 _OWN_SINK: Final = f"{_CONNECTOR}; write your own sink: a class with few methods"
 _BROKERS: Final = (
-    "kafka kinesis pulsar redpanda rabbitmq redis mqtt nats sqs pubsub socket websocket http sse postgres postgresql "
+    "kafka kinesis pulsar redpanda rabbitmq redis mqtt nats sqs pubsub socket websocket http sse "
     "mysql sql database jdbc mongodb elasticsearch influxdb clickhouse duckdb snowflake bigquery"
 )
 _FILES: Final = "csv json jsonl parquet text file folder directory local localfile dir"
@@ -124,6 +124,8 @@ SOURCES: Final = {
     **_all(_both(_BROKERS, "source"), _OWN_SOURCE, f"{_ENDS}#own-sources"),
     **_all(_both("redis redisstreams", "source"), "sources.RedisStream(url, streams)", "connectors/redis.md"),
     **_all(_both("nats natsjetstream", "source"), "sources.JetStream(servers, stream)", "connectors/nats.md"),
+    **_all("postgressource postgresql postgresqlsource", "sources.Postgres(dsn, table)", "connectors/postgres.md"),
+    **_all("postgrescdc debezium debeziumsource cdc", "sources.PostgresChanges(…)", "connectors/postgres.md#changes"),
     **_all(_both(_FILES, "source"), "sources.Files(pattern)", "files.md"),
     **_all(_both(_SPARK, "source"), "sources.Spark(…)", "spark.md"),
     **_all("delta deltasource deltalake", "sources.Delta(uri)", "connectors/lake.md"),
@@ -138,6 +140,7 @@ SOURCES: Final = {
 SINKS: Final = {
     **_all(_both(_BROKERS, "sink"), _OWN_SINK, f"{_ENDS}#own-sinks"),
     **_all(_both("redis redisstreams", "sink"), "sinks.RedisStream(url, stream)", "connectors/redis.md#writing"),
+    **_all("postgressink postgresql postgresqlsink", "sinks.Postgres(dsn, table)", "connectors/postgres.md"),
     **_all(_both(_FILES, "sink"), "sinks.Files(folder)", "files.md#writing"),
     **_all(_both(_SPARK, "sink"), "sinks.Spark(…)", "spark.md"),
     **_all("delta deltasink deltalake", "sinks.Delta(uri)", "connectors/lake.md"),

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from malstrom_py.connectors.lake.delta_sink import Delta
 from malstrom_py.connectors.lake.iceberg_sink import Iceberg
+from malstrom_py.connectors.postgres.sink import Postgres
 from malstrom_py.connectors.redis.sink import RedisStream
 from malstrom_py.errors.unknown_names import SINKS, unknown_name
 from malstrom_py.sinks.base import (
@@ -31,6 +32,7 @@ __all__ = [
     "Iceberg",
     "Memory",
     "PartitionedSink",
+    "Postgres",
     "RedisStream",
     "SinkPart",
     "SinkWriter",

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, NoReturn
 from malstrom_py.connectors.lake.delta_source import Delta
 from malstrom_py.connectors.lake.iceberg_source import Iceberg
 from malstrom_py.connectors.nats import JetStream
+from malstrom_py.connectors.postgres.changes import PostgresChanges
+from malstrom_py.connectors.postgres.source import Postgres
 from malstrom_py.connectors.redis.source import RedisStream
 from malstrom_py.errors.unknown_names import SOURCES, unknown_name
 from malstrom_py.sources.base import (
@@ -34,6 +36,8 @@ __all__ = [
     "PartitionedSource",
     "PinnedGrowingSource",
     "PinnedSource",
+    "Postgres",
+    "PostgresChanges",
     "RedisStream",
     "Replay",
     "SourcePart",

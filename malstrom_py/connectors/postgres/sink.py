@@ -1,0 +1,279 @@
+"""``Postgres``: a transactional sink of a table of PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal
+
+from malstrom_py.connectors.postgres.connecting import checked_dsn, connected
+from malstrom_py.connectors.postgres.encoding import TargetColumn, encode
+from malstrom_py.connectors.postgres.staging import (
+    Segment,
+    Target,
+    check_keys,
+    discard,
+    discard_where,
+    find_target,
+    make_commits,
+    prefix_of,
+    publish,
+    stage,
+)
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.row_form import field_lists, fields_of
+from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.errors.text import list_fields
+from malstrom_py.sinks.base import CommitContext, SnapshotId, is_left_over
+from malstrom_py.worker_context import WorkerInfo
+
+_OWNER: Final = "sinks.Postgres"
+_SPOOL_BYTES: Final = 8 << 20
+
+
+class Postgres:
+    """A sink that writes rows into a table of PostgreSQL, exactly once.
+
+    At each snapshot, every worker writes its rows into a staging table beside the target. The commit moves the rows of
+    all workers into ``table`` and records the snapshot in the table ``malstrom_commits`` there, in one transaction. A
+    commit that is repeated, by any process, does nothing. Between snapshots rows wait in memory and, from 8 MB per
+    worker on, in a temporary file.
+
+    ``dsn``: a connection string of libpq. ``table``: as in SQL, such as ``sales`` or ``shop."Sales"``; it must exist.
+    The user needs INSERT on it (with ``mode="upsert"`` also UPDATE and SELECT) and CREATE in its schema. Needs
+    PostgreSQL 12 or newer.
+
+    The items of a dict and the fields of a dataclass or named tuple are written to the columns of their names; any
+    other value to a column ``value``. The key of a keyed stream is written to a column ``key``, if the table has one
+    and the values have no such field. A column that rows lack gets its default. Columns of Arrow are written without
+    making rows. Values are written as text that PostgreSQL parses: a str may hold a number for a column of numbers, or
+    JSON for a column of JSON, where other values are encoded. A datetime with a zone is written in UTC, and one
+    without a zone is taken as UTC.
+
+    ``mode="append"`` inserts each row. ``mode="upsert"`` inserts or replaces the row with the same ``keys``, columns
+    with a unique index. The last row of a key in a snapshot is the one written: the order is that of its worker, also
+    after the key has moved to another worker. Give the stream the same key as the table: rows of one key that come from
+    several workers at the same time have no order.
+
+    SinkError: an unknown column, a missing one without a default, a value that its column cannot hold: in the write, or
+    at the snapshot, as NOT NULL and CHECK are checked when rows are staged. Unique and foreign keys, triggers and
+    partitions are checked by the commit only: a row that they refuse stops the job at each start, until the table or
+    the constraint is changed. PlanError: wrong arguments, or psycopg is not installed.
+
+    >>> Postgres("postgresql://app@db.example.com/shop", "sales", mode="upsert", keys=["id"])
+    Postgres('sales', mode='upsert', keys=['id'])
+    >>> Postgres("postgresql://app@db.example.com/shop", "sales", mode="upsert")
+    Traceback (most recent call last):
+    malstrom_py.errors.PlanError: sinks.Postgres: mode='upsert' needs keys, the columns of a unique index
+    """
+
+    takes_columns: Final = True
+
+    def __init__(
+        self,
+        dsn: str,
+        table: str,
+        *,
+        mode: Literal["append", "upsert"] = "append",
+        keys: str | Iterable[str] = (),
+    ) -> None:
+        if mode not in ("append", "upsert"):
+            raise PlanError(f"{_OWNER}: mode must be 'append' or 'upsert', got {mode!r}")
+        named = (keys,) if isinstance(keys, str) else tuple(keys)
+        if not all(isinstance(key, str) and key for key in named) or len(set(named)) < len(named):
+            raise PlanError(f"{_OWNER}: keys must be different names of columns")
+        if mode == "upsert" and not named:
+            raise PlanError(f"{_OWNER}: mode='upsert' needs keys, the columns of a unique index")
+        if mode == "append" and named:
+            raise PlanError(f"{_OWNER}: keys are for mode='upsert'")
+        if not isinstance(table, str) or not table.strip():
+            raise PlanError(f"{_OWNER}: table must be the name of a table")
+        self._dsn = checked_dsn(dsn, _OWNER)
+        self._table = table
+        self._keys = named
+
+    def __repr__(self) -> str:
+        keys = f", mode='upsert', keys={list(self._keys)!r}" if self._keys else ""
+        return f"Postgres({self._table!r}{keys})"
+
+    def open(self, worker: WorkerInfo) -> PostgresWriter:
+        """See `TransactionalSink.open`."""
+        with connected(self._dsn, _OWNER, SinkError) as connection:
+            target = find_target(connection, self._table, _OWNER)
+            if self._keys:
+                check_keys(connection, target, self._keys, _OWNER)
+        return PostgresWriter(self._dsn, target, self._keys, worker)
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        """See `TransactionalSink.commit`."""
+        tables = self._named(context, payloads)
+        if not tables:
+            return
+        with connected(self._dsn, _OWNER, SinkError) as connection:
+            target = find_target(connection, self._table, _OWNER)
+            publish(connection, target, context, tables=tables, keys=self._keys)
+
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        """See `TransactionalSink.abort`."""
+        tables = self._named(context, payloads)
+        if tables:
+            with connected(self._dsn, _OWNER, SinkError) as connection:
+                discard(connection, find_target(connection, self._table, _OWNER), context, tables)
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        """See `TransactionalSink.recover`."""
+        kept = set(committed)
+        with connected(self._dsn, _OWNER, SinkError) as connection:
+            target = find_target(connection, self._table, _OWNER)
+            make_commits(connection, target.schema)
+            discard_where(connection, target, context, lambda snapshot: is_left_over(snapshot, context, kept))
+
+    def _named(self, context: CommitContext, payloads: Sequence[bytes]) -> list[str]:
+        """Return the staging tables that ``payloads`` name."""
+        tables: list[str] = []
+        for payload in payloads:
+            try:
+                named = json.loads(payload)["tables"]
+                tables += [str(name) for name in named]
+            except (ValueError, KeyError, TypeError):
+                raise SinkError(
+                    f"a pre-commit payload of step {context.step!r} is damaged: resume from an older snapshot"
+                ) from None
+        begin = prefix_of(context.job, context.step)
+        if not all(name.startswith(begin) for name in tables):
+            raise SinkError(f"a pre-commit payload of step {context.step!r} names a table of another job or step")
+        return list(dict.fromkeys(tables))
+
+
+class PostgresWriter:
+    """Encodes the rows of one worker into a spool, and stages them at each snapshot."""
+
+    def __init__(self, dsn: str, target: Target, keys: Sequence[str], worker: WorkerInfo) -> None:
+        self._dsn = dsn
+        self._target = target
+        self._keys = keys
+        self._worker = worker
+        self._columns = {column.name: column for column in target.columns}
+        self._required = frozenset(column.name for column in target.columns if column.is_required) | frozenset(keys)
+        self._checked: set[tuple[str, ...]] = set()
+        self._spool = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115  # it is closed by `close`
+        self._segments: list[Segment] = []
+        self._version = 0
+        self._row = 0
+
+    def write(self, batch: Batch) -> None:
+        """See `SinkWriter.write`."""
+        if not len(batch):
+            return
+        fields = batch.as_dicts() if isinstance(batch, ColumnBatch) else None
+        if fields is not None:
+            arrow = fields.columns
+            names = arrow.schema.names
+            if len(set(names)) < len(names):
+                raise SinkError(f"{_OWNER}: a batch has two columns of one name: rename one in a step before")
+            self._add(dict(zip(names, arrow.columns, strict=True)), batch, 0, len(batch))
+            return
+        lists = field_lists(batch.values)
+        if lists is not None:
+            self._add(lists, batch, 0, len(batch))
+            return
+        rows = fields_of(batch.values)
+        for start, end, names in _runs(rows):
+            self._add({name: [row[name] for row in rows[start:end]] for name in names}, batch, start, end)
+
+    def _add(self, columns: dict[Any, Any], batch: Batch, start: int, end: int) -> None:
+        """Encode ``columns``, the rows from ``start`` to ``end`` of ``batch``, into the spool."""
+        if "key" in self._columns and "key" not in columns:
+            keys: Any = batch.keys if batch.key_column is None else batch.key_column
+            columns = columns if keys is None else {"key": keys[start:end], **columns}
+        names = tuple(columns)
+        if names not in self._checked:
+            self._check_names(names)
+            self._checked.add(names)
+        for key in self._keys:
+            if _has_null(columns[key]):
+                raise SinkError(f"{_OWNER}: the key column {key!r} of table {self._target} is None in a row")
+        count = end - start
+        found = {self._columns[name]: values for name, values in columns.items()}
+        if self._keys:
+            numbers = range(self._row, self._row + count)
+            found = {**found, _VERSION: [self._version] * count, _ROW: list(numbers)}
+        text = encode(found, count)
+        begin = self._spool.seek(0, 2)
+        self._spool.write(text)
+        last = self._segments[-1] if self._segments else None
+        if last is not None and last.columns == names:
+            last.end = begin + len(text)
+        else:
+            self._segments.append(Segment(names, begin, begin + len(text)))
+        self._row += count
+
+    def _check_names(self, names: tuple[Any, ...]) -> None:
+        """Raise `SinkError` if rows with these fields do not fit the table. The names may be data: they are not shown.
+
+        Names of columns of the table are.
+        """
+        unknown = sum(name not in self._columns for name in names)
+        if unknown or not names:
+            known = list_fields([column.name for column in self._target.columns if column.is_given])
+            count = f"{unknown} field{'' if unknown == 1 else 's'} without a column" if names else "no fields"
+            raise SinkError(
+                f"{_OWNER}: rows have {count} in table {self._target}, which has {known}: select fields in a step "
+                f"before, or change the table"
+            )
+        computed = [name for name in names if not self._columns[name].is_given]
+        if computed:
+            raise SinkError(
+                f"{_OWNER}: PostgreSQL computes column {computed[0]!r} of table {self._target}: rows must not have it"
+            )
+        missing = sorted(self._required.difference(names))
+        if missing:
+            raise SinkError(
+                f"{_OWNER}: rows lack {list_fields(missing)}, which table {self._target} needs: it is NOT NULL and "
+                f"has no default, or it is a key"
+            )
+
+    def moved(self, version: int) -> None:
+        """Take the new version of the routing table: what a key wrote under a lower one precedes (R4)."""
+        self._version = version
+
+    def pre_commit(self, context: CommitContext) -> bytes:
+        """See `TransactionalWriter.pre_commit`."""
+        if not self._segments:
+            return json.dumps({"tables": []}).encode()
+        with connected(self._dsn, _OWNER, SinkError) as connection:
+            name = stage(
+                connection,
+                self._target,
+                context,
+                worker=self._worker.worker,
+                spool=self._spool,
+                segments=self._segments,
+                keys=self._keys,
+            )
+        self._segments = []
+        self._spool.seek(0)
+        self._spool.truncate()
+        return json.dumps({"tables": [name]}).encode()
+
+    def close(self) -> None:
+        """See `SinkWriter.close`."""
+        self._spool.close()
+
+
+_VERSION: Final = TargetColumn("_malstrom_version", "bigint")
+_ROW: Final = TargetColumn("_malstrom_row", "bigint")
+
+
+def _has_null(values: Any) -> bool:
+    return bool(None in values if isinstance(values, list) else values.null_count)
+
+
+def _runs(rows: list[dict[Any, Any]]) -> Iterable[tuple[int, int, tuple[Any, ...]]]:
+    """Yield start, end and names of runs of rows with the same fields."""
+    start = 0
+    for index in range(1, len(rows) + 1):
+        if index == len(rows) or rows[index].keys() != rows[start].keys():
+            yield start, index, tuple(rows[start])
+            start = index

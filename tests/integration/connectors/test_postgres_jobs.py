@@ -1,0 +1,106 @@
+"""Whole jobs through PostgreSQL, which are rescaled, stopped and resumed: each row is read and written once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from tests.integration.connectors.postgres_tools import new_database, run
+from tests.servers import Server, wait_until
+
+pytestmark = pytest.mark.needs_postgres
+
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def dsn(postgres: Server) -> Iterator[str]:
+    with new_database(postgres) as dsn:
+        yield dsn
+
+
+def slowly(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row after a while: the job is stopped in the middle."""
+    time.sleep(0.001)
+    return row
+
+
+def rows_job(dsn: str) -> mp.Job:
+    """Copy a table, and write the last row of each key of it."""
+    job = mp.Job("copies")
+    rows = job.source("in", sources.Postgres(dsn, "orders", parts=5)).map("slowly", slowly)
+    keyed = rows.key_by("by_item", lambda row: row["item"])
+    keyed.sink("all", sinks.Postgres(dsn, "copied"))
+    keyed.sink("last", sinks.Postgres(dsn, "last", mode="upsert", keys="item"))
+    return job
+
+
+def runtime_of(folder: Path, workers: int) -> mp.InProcess:
+    return mp.InProcess(
+        workers,
+        batch=mp.Batching(rows_max=10),
+        snapshots=mp.Snapshots(folder / "kept", interval_s=0.1),
+        progress=False,
+    )
+
+
+def test_a_table_is_copied_once_by_a_job_that_is_rescaled_stopped_and_resumed(dsn: str, tmp_path: Path) -> None:
+    run(
+        dsn,
+        "CREATE TABLE orders (id int PRIMARY KEY, item int)",
+        "INSERT INTO orders SELECT i, i % 7 FROM generate_series(1, 1500) i",
+        "CREATE TABLE copied (id int, item int)",
+        "CREATE TABLE last (item int PRIMARY KEY, id int)",
+    )
+    handle = runtime_of(tmp_path, 1).start(rows_job(dsn), control=False)
+    handle.rescale(3, timeout_s=PATIENCE_S)
+    handle.snapshot(timeout_s=PATIENCE_S)
+    handle.rescale(2, timeout_s=PATIENCE_S)
+    handle.stop(drain=False, timeout_s=PATIENCE_S)
+    before = run(dsn, "SELECT count(*) FROM copied")[0][0]
+    assert 0 < before < 1500
+    runtime_of(tmp_path, 2).start(rows_job(dsn), control=False).wait(timeout_s=PATIENCE_S)
+    assert run(dsn, "SELECT id FROM copied ORDER BY id") == [(number,) for number in range(1, 1501)]
+    assert run(dsn, "SELECT count(*) FROM last") == [(7,)]
+    assert run(dsn, "SELECT relname FROM pg_class WHERE relname LIKE '\\_malstrom%'") == []
+
+
+def changes_job(dsn: str, *, follow: bool) -> mp.Job:
+    job = mp.Job("changes")
+    rows = job.source("in", sources.PostgresChanges(dsn, "pub", "jobs_slot", follow=follow))
+    written = rows.map("new", lambda change: {"id": change["new"]["id"]})
+    written.key_by("by_id", lambda row: row["id"]).sink("out", sinks.Postgres(dsn, "copied"))
+    return job
+
+
+def test_changes_are_written_once_and_the_slot_follows_the_snapshots(dsn: str, tmp_path: Path) -> None:
+    run(dsn, "CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE copied (id int)")
+    run(dsn, "CREATE PUBLICATION pub FOR TABLE orders")
+    run(dsn, "SELECT pg_create_logical_replication_slot('jobs_slot', 'pgoutput')")
+
+    def confirmed() -> Any:
+        return run(dsn, "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'jobs_slot'")[0][0]
+
+    def written() -> list[int]:
+        return [row[0] for row in run(dsn, "SELECT id FROM copied ORDER BY id")]
+
+    first = confirmed()
+    handle = runtime_of(tmp_path, 1).start(changes_job(dsn, follow=True), control=False)
+    run(dsn, "INSERT INTO orders SELECT generate_series(1, 300)")
+    handle.rescale(2, timeout_s=PATIENCE_S)
+    run(dsn, *(f"INSERT INTO orders VALUES ({number})" for number in range(301, 320)))
+    wait_until(lambda: written() == list(range(1, 320)), "the changes are written")
+    wait_until(lambda: confirmed() > first, "the slot is advanced")
+    handle.stop(drain=False, timeout_s=PATIENCE_S)
+
+    run(dsn, "INSERT INTO orders SELECT generate_series(320, 400)")
+    second = confirmed()
+    runtime_of(tmp_path, 3).start(changes_job(dsn, follow=False), control=False).wait(timeout_s=PATIENCE_S)
+    assert written() == list(range(1, 401))
+    wait_until(lambda: confirmed() > second, "the slot is advanced to the end")
