@@ -38,30 +38,22 @@ GROUPS: Final = {
 """Group -> how the names of its tests begin."""
 
 LONG: Final = {
-    "docs/test_reference.py": (
-        "test_it_is_written_as_html_with_a_search",
-    ),
-    "integration/connectors/test_lake_sinks.py": (
-        "test_s7_a_crash_between_any_two_calls",
-    ),
+    "docs/test_reference.py": ("test_it_is_written_as_html_with_a_search",),
+    "integration/connectors/test_lake_sinks.py": ("test_s7_a_crash_between_any_two_calls",),
     "integration/connectors/test_postgres_failures.py": (
         "test_a_connection_that_is_cut_at_each_message_of_a_commit",
         "test_a_connection_that_is_cut_at_each_message_of_a_pre_commit[before",
         "test_a_server_that_is_killed_and_stays_away_for_a_call",
         "test_a_server_that_is_killed_between_any_two_calls[upsert",
     ),
-    "integration/connectors/test_postgres_sink.py": (
-        "test_it_keeps_the_contract_of_sinks[upsert",
-    ),
+    "integration/connectors/test_postgres_sink.py": ("test_it_keeps_the_contract_of_sinks[upsert",),
     "integration/control/test_snapshots.py": (
         "test_s7_a_job_that_was_stopped_goes_on_where_it_was[SIGTERM twice",
         "test_s7_a_job_that_was_stopped_goes_on_where_it_was[SIGTERM]",
         "test_s7_a_job_that_was_stopped_goes_on_where_it_was[default interval",
         "test_s7_a_job_that_was_stopped_goes_on_where_it_was[stop --no-drain",
     ),
-    "integration/monitoring/test_pictures.py": (
-        "test_",
-    ),
+    "integration/monitoring/test_pictures.py": ("test_",),
     "integration/ray/test_brought.py": (
         "test_a_detached_job_is_started_watched",
         "test_a_resource_that_an_autoscaling_cluster_never_gets",
@@ -72,23 +64,17 @@ LONG: Final = {
         "test_a_joiner_that_is_killed_while_it_opens",
         "test_s6_a_worker_is_killed_in_the_middle_of_a_rescale[4",
     ),
-    "integration/ray/test_event_time.py": (
-        "test_p2_event_time_is_true",
-    ),
+    "integration/ray/test_event_time.py": ("test_p2_event_time_is_true",),
     "integration/ray/test_events.py": (
         "test_a_coordinator_that_is_replaced_begins_a_new_log",
         "test_kills_are_events",
     ),
-    "integration/ray/test_going_on.py": (
-        "test_",
-    ),
+    "integration/ray/test_going_on.py": ("test_",),
     "integration/ray/test_logs.py": (
         "test_a_stop_past_its_limit_ends_the_job",
         "test_actors_log_as_the_program_does",
     ),
-    "integration/ray/test_metrics.py": (
-        "test_who_watches_a_job_does_not_delay_the_news",
-    ),
+    "integration/ray/test_metrics.py": ("test_who_watches_a_job_does_not_delay_the_news",),
     "integration/ray/test_nexmark.py": (
         "test_p1_a_query_finds_the_same_through_rescales[q6",
         "test_p1_every_other_query",
@@ -99,9 +85,7 @@ LONG: Final = {
         "test_s6_a_job_with_snapshots_continues_without_a_lost_node",
         "test_workers_start_on_a_new_node_and_leave_a_node",
     ),
-    "integration/ray/test_nodes_cut_off.py": (
-        "test_",
-    ),
+    "integration/ray/test_nodes_cut_off.py": ("test_",),
     "integration/ray/test_programs.py": (
         "test_a_cluster_that_goes_away",
         "test_a_detached_job_outlives_its_program",
@@ -122,9 +106,7 @@ LONG: Final = {
         "test_s6_state_and_files_are_exact_after_kills",
         "test_s6_workers_that_survive",
     ),
-    "integration/ray/test_reload.py": (
-        "test_all_processes_have_the_new_code",
-    ),
+    "integration/ray/test_reload.py": ("test_all_processes_have_the_new_code",),
     "integration/ray/test_rescale.py": (
         "test_p1_a_job_goes_from_1_to_2_to_4_to_3_to_1[ray]",
         "test_p1_at_full_load",
@@ -149,9 +131,7 @@ LONG: Final = {
         "test_r9_requests_at_once",
         "test_stop_at_once[False]",
     ),
-    "integration/recovery/test_new_files.py": (
-        "test_each_night_reads_what_is_new_also",
-    ),
+    "integration/recovery/test_new_files.py": ("test_each_night_reads_what_is_new_also",),
     "integration/sinks/test_files_memory.py": (
         "test_four_hundred_megabytes_go_into_files_in_less_memory[*-]",
         "test_four_hundred_megabytes_go_into_files_in_less_memory[csv-part",
@@ -167,21 +147,15 @@ LONG: Final = {
         "test_what_reads_and_writes_does_so_over_connect[all]",
         "test_what_reads_and_writes_does_so_over_connect[session",
     ),
-    "integration/spark/test_sessions.py": (
-        "test_sessions_of_the_user_are_kept_and_own_ones_closed",
-    ),
-    "integration/spark/test_sink_on_ray.py": (
-        "test_s6_with_snapshots_rows_show_once",
-    ),
+    "integration/spark/test_sessions.py": ("test_sessions_of_the_user_are_kept_and_own_ones_closed",),
+    "integration/spark/test_sink_on_ray.py": ("test_s6_with_snapshots_rows_show_once",),
     "integration/spark/test_sink_through_spark.py": (
         "*[csv append]",
         "*[json error]",
         "*[json overwrite]",
         "*[partitioned table append]",
     ),
-    "integration/spark/test_source_on_ray.py": (
-        "test_a_later_run_reads",
-    ),
+    "integration/spark/test_source_on_ray.py": ("test_a_later_run_reads",),
     "integration/spark/test_source_since.py": (
         "test_a_later_run_reads_what_is_above_the_largest_value_of_the_one_before[CAST",
         "test_a_later_run_reads_what_is_above_the_largest_value_of_the_one_before[date",
@@ -190,15 +164,9 @@ LONG: Final = {
         "test_a_spark_that_dies_while_a_source_is_pinned",
         "test_what_a_spark_that_dies_was_publishing",
     ),
-    "integration/test_demo_ray.py": (
-        "test_the_demo_goes_from_two_workers_to_four_and_back",
-    ),
-    "integration/test_demo_spark.py": (
-        "test_a_job_on_ray_between_two_ends_of_spark",
-    ),
-    "integration/test_interrupt.py": (
-        "test_ctrl_c_ends_a_run_with_calls_under_way[blocks]",
-    ),
+    "integration/test_demo_ray.py": ("test_the_demo_goes_from_two_workers_to_four_and_back",),
+    "integration/test_demo_spark.py": ("test_a_job_on_ray_between_two_ends_of_spark",),
+    "integration/test_interrupt.py": ("test_ctrl_c_ends_a_run_with_calls_under_way[blocks]",),
     "integration/test_nexmark.py": (
         "*[10 more",
         "test_a_query_finds_the_same_through_rescales_and_losses[2 seeds-q11]",
@@ -224,15 +192,9 @@ LONG: Final = {
         "test_type_checkers_of_another_project_see_the_package[sdist",
         "test_type_checkers_of_another_project_see_the_package[wheel-mypy",
     ),
-    "integration/test_packaging_rooms.py": (
-        "test_coverage_measures_every_module",
-    ),
-    "integration/test_simulation_processes.py": (
-        "test_p10_the_same_seed_gives",
-    ),
-    "integration/transport/test_contract.py": (
-        "test_a_peer_comes_back_under_its_number[calls",
-    ),
+    "integration/test_packaging_rooms.py": ("test_coverage_measures_every_module",),
+    "integration/test_simulation_processes.py": ("test_p10_the_same_seed_gives",),
+    "integration/transport/test_contract.py": ("test_a_peer_comes_back_under_its_number[calls",),
     "laws/test_wrong_operators.py": (
         "test_a_wrong_step_is_named_by_the_law_it_breaks[delta invariance: at epochs",
         "test_a_wrong_step_is_named_by_the_law_it_breaks[delta invariance: forgets batches",
@@ -299,9 +261,7 @@ LONG: Final = {
         "test_every_interleaving_ends_as_it_should[chain 2 -> 1, one record",
         "test_every_interleaving_ends_as_it_should[join 1 -> 2, ",
     ),
-    "unit/builder/test_initial_state.py": (
-        "test_a_job_that_is_resumed_is_not_given",
-    ),
+    "unit/builder/test_initial_state.py": ("test_a_job_that_is_resumed_is_not_given",),
     "unit/capture/test_replay.py": (
         "test_a_wrong_recording_or_replay_is_seen[Merge-_lowest",
         "test_a_wrong_recording_or_replay_is_seen[Merge-_reached",
@@ -311,36 +271,22 @@ LONG: Final = {
         "test_a_checkpoint_restored_into_a_new_executor_at_every_point",
         "test_going_back_to_any_checkpoint",
     ),
-    "unit/dag/test_graph.py": (
-        "test_a_graph_of_ten_thousand_nodes",
-    ),
-    "unit/operators/test_column_figures.py": (
-        "test_moves_and_losses_change_no_figure",
-    ),
-    "unit/operators/test_column_snapshots.py": (
-        "test_s2_s5_the_chain_is_the_state_in_every_mix",
-    ),
-    "unit/operators/test_join.py": (
-        "test_p2_a_wrong_join_by_window_is_seen[JoinPanes-many",
-    ),
-    "unit/operators/test_time_join.py": (
-        "test_p2_a_wrong_join_is_seen[interval, outer",
-    ),
+    "unit/dag/test_graph.py": ("test_a_graph_of_ten_thousand_nodes",),
+    "unit/operators/test_column_figures.py": ("test_moves_and_losses_change_no_figure",),
+    "unit/operators/test_column_snapshots.py": ("test_s2_s5_the_chain_is_the_state_in_every_mix",),
+    "unit/operators/test_join.py": ("test_p2_a_wrong_join_by_window_is_seen[JoinPanes-many",),
+    "unit/operators/test_time_join.py": ("test_p2_a_wrong_join_is_seen[interval, outer",),
     "unit/operators/test_window.py": (
         "test_p2_a_wrong_window_is_seen[TimeWindows-close-changes_unnoted",
         "test_p2_windows_come_once_through_moves_losses_and_snapshots[sliding, odd",
         "test_p2_windows_come_once_through_moves_losses_and_snapshots[tumbling, origin",
     ),
-    "unit/operators/test_window_snapshots.py": (
-        "test_s2_s5_the_chain_is_the_state_and_what",
-    ),
+    "unit/operators/test_window_snapshots.py": ("test_s2_s5_the_chain_is_the_state_and_what",),
     "unit/operators/test_windows_columns.py": (
         "test_p2_windows_over_columns_come_once_through_moves_losses_and_snapshots[numpy-sliding, odd",
         "test_p2_windows_over_columns_come_once_through_moves_losses_and_snapshots[numpy-tumbling, origin",
     ),
-    "unit/rescale/keys/test_key_hash.py": (
-        "test_f4_keys_that_are_one_key_of_a_dict",
-    ),
+    "unit/rescale/keys/test_key_hash.py": ("test_f4_keys_that_are_one_key_of_a_dict",),
     "unit/sinks/spark/test_folders.py": (
         "*[error]",
         "*[overwrite-partitioned]",
@@ -366,9 +312,7 @@ LONG: Final = {
         "test_files_keep_the_contract_partitioned_and_rolled[partition_by2-1048576-csv",
         "test_files_keep_the_contract_partitioned_and_rolled[partition_by2-1048576-json",
     ),
-    "unit/sources/test_files_splits.py": (
-        "test_every_row_group_is_in_one_part",
-    ),
+    "unit/sources/test_files_splits.py": ("test_every_row_group_is_in_one_part",),
     "unit/testing/laws/test_oracle.py": (
         "test_the_input_on_which_an_oracle_raises_is_shrunk",
         "test_what_obeys_all_laws_and_is_wrong",
@@ -381,9 +325,7 @@ LONG: Final = {
         "test_f2_memory_is_flat_however_much_there_is_to_read[even-0",
         "test_f2_memory_is_flat_however_much_there_is_to_read[even-1",
     ),
-    "unit/workers/runtime/test_captured_variables.py": (
-        "test_large_things_are_not_copied",
-    ),
+    "unit/workers/runtime/test_captured_variables.py": ("test_large_things_are_not_copied",),
     "unit/workers/runtime/test_local_workers_rescale_schedules.py": (
         "test_p2_no_record_is_ever_below_a_frontier_whoever_comes_and_goes[one_line",
     ),
