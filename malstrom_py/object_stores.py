@@ -1,7 +1,7 @@
 """Object stores through obstore: S3, Google Cloud Storage, Azure, and stores with the same protocol.
 
 Rules:
-- A URL is ``<kind>://<bucket>/<key>``. Keys are taken as they are written: ``%``, ``?`` and ``#`` mean themselves.
+- A URL is ``<kind>://<bucket>/<key>``. Keys are not decoded: ``%``, ``?`` and ``#`` mean themselves.
 - Errors of a store are OSErrors here: FileNotFoundError, PermissionError, `ObjectChanged`, else `StoreError`. Their
   texts hold no options, which may be secrets.
 - Each process opens a store on first use, so that what holds one can be copied to workers.

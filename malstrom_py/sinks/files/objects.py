@@ -151,7 +151,7 @@ class ObjectFolder:
                 try:
                     _each(lambda pair: self._copy(context, *pair), list(zip(staged, names, strict=True)))
                 except FileNotFoundError as error:
-                    known = self._known(record)  # Another process may have finished the commit meanwhile.
+                    known = self._known(record)  # Another process may have finished the commit.
                     if known is None:
                         raise SinkError(
                             f"a staged object of {self.url} was removed before its commit. Let no program clear "

@@ -142,7 +142,7 @@ class ObjectFolders:
         return {**self.__dict__, "_listed": {}}
 
     def only(self, name: str) -> OneObject:
-        """Return the object ``name`` as it is now, for all who open it."""
+        """Return the present object ``name``, for all who open it."""
         return OneObject(ObjectPath(self._bucket(name), name))
 
     def list_files(self, *, known: Sequence[str] | None = None) -> list[str]:

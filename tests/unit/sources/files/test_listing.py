@@ -122,17 +122,14 @@ def test_a_folder_in_place_of_a_file_is_told_with_what_to_write(tmp_path: Path) 
     assert list_files(["**/*.csv"], tmp_path) == ["out.csv/part-0.csv"]
 
 
-@pytest.mark.parametrize("pattern", ["", [], None, 5, ["a.csv", 5], b"a.csv", "s3://bucket/a.csv", "a\0b.csv"])
+@pytest.mark.parametrize("pattern", ["", [], None, 5, ["a.csv", 5], b"a.csv", "ftp://host/a.csv", "a\0b.csv"])
 def test_what_names_no_local_file_is_refused(pattern: Any) -> None:
     with pytest.raises(PlanError):
         check_patterns(pattern)
 
 
-def test_a_uri_of_an_object_store_is_refused_with_the_page_that_says_what_is_not_there() -> None:
-    with pytest.raises(
-        PlanError, match=r"give a path \(files in object stores .*docs/not-yet\.md#files-in-object-stores"
-    ):
-        check_patterns("s3://bucket/a.csv")
+def test_a_url_of_a_store_is_kept_and_one_of_a_file_is_a_path() -> None:
+    assert check_patterns(["s3://bucket//a%20b.csv", "file:///a%20b.csv"]) == ["s3://bucket//a%20b.csv", "/a b.csv"]
 
 
 def test_paths_and_home_folders_are_understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
