@@ -112,8 +112,8 @@ LONG: Final = {
     "integration/test_demo_spark.py": ("test_a_job_on_ray_between_two_ends_of_spark",),
     "integration/connectors/test_postgres_failures.py": (
         "test_a_connection_that_is_cut_at_each_message_of_a_commit",
-        "test_a_connection_that_is_cut_at_each_message_of_a_pre_commit[before",
-        "test_a_server_that_is_killed_between_any_two_calls[upsert",
+        "test_a_connection_that_is_cut_at_each_message_of_a_pre_commit",
+        "test_a_server_that_is_killed_between_any_two_calls",
         "test_a_server_that_is_killed_and_stays_away_for_a_call",
     ),
     "integration/connectors/test_postgres_sink.py": ("test_it_keeps_the_contract_of_sinks[upsert",),
