@@ -165,7 +165,7 @@ class ReadSource(Operator):
         self.lists_again_every_s = lists_again_every_s(source, context.step)
         """How often new parts are looked for while the job runs, in seconds; None: never."""
         self._expects_parts = False
-        self._stopped = False
+        self._stopping = self._stopped = False
         self._failures = ErrorPolicy(context)
         self._waiting: deque[tuple[Part, Any]] = deque()
         self._readers: deque[PartReader] = deque()
@@ -279,10 +279,14 @@ class ReadSource(Operator):
 
     def expect_parts(self, out: Outlet) -> None:
         """R13: hold the place of parts that are still to come, if this source is listed again."""
-        if self.lists_again_every_s is not None and not self._expects_parts and not self._stopped:
+        if self.lists_again_every_s is not None and not self._expects_parts and not self._stopping:
             self._expects_parts = True
             self.finished = False
             out.forward(PartOpened(self._place, is_empty=True))
+
+    def will_stop(self) -> None:
+        """Note that `stop` follows: from now on no more parts are to come."""
+        self._stopping = True
 
     def expect_none(self, out: Outlet) -> None:
         """R13: this worker leaves, or stops reading: it gets no more new parts."""
@@ -352,7 +356,7 @@ class ReadSource(Operator):
 
     def stop(self, out: Outlet) -> None:
         """Stop reading: every part ends at its current position."""
-        self._stopped = True
+        self._stopping = self._stopped = True
         for part, position in (*self._waiting, *self._gained):
             self.ended[part] = position
             out.forward(PartFinished(self._name(part)))

@@ -158,9 +158,9 @@ class AcknowledgingSource(Protocol):
 
         Called in the process that coordinates the job, in a thread for it, after the commit of each snapshot and at the
         end of the job; never twice at the same time. It may be called again with the same positions, and positions may
-        be left out between two calls. An error is logged as a warning, and the next snapshot is the next try. The end
-        of a job waits for it at most ten seconds. A job without snapshots calls it once, at its end. It is not called
-        if two steps read the same object, which are at different positions.
+        be left out between two calls. Parts that have not begun are left out. An error is logged as a warning, and the
+        next snapshot is the next try. The end of a job waits for it at most ten seconds. A job without snapshots calls
+        it once, at its end. It is not called if two steps read the same object, which are at different positions.
         """
         ...
 

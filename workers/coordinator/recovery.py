@@ -94,15 +94,15 @@ class RestorePoint:
         read = (step for step in self.fit.pins if all(image.finished for image in sources.get(step, {}).values()))
         return PinnedInputs(self.fit.pins, frozenset(read))
 
-    def opened(
-        self, plan: Plan, listed: Mapping[str, Sequence[Part]], growing: Collection[str] = ()
-    ) -> RestorePoint:
+    def opened(self, plan: Plan, listed: Mapping[str, Sequence[Part]], growing: Collection[str] = ()) -> RestorePoint:
         """Return this restore point without the final epochs of exchanges whose sources have unread parts.
 
-        A part is unread if it is new, or if the job was drained before its end. The ``growing`` sources may get more.
+        A part is unread if it is new, or if the job was drained before its end. The ``growing`` sources of a finished
+        job may get more; a job that was being drained is at its end.
         """
         unread = {step for step, parts in listed.items() if any(not self._has_read(step, part) for part in parts)}
-        unread |= {*growing}
+        if self.manifest.result is not None:
+            unread |= {*growing}
         if self.manifest.result is not None and not unread:
             log(
                 _LOG,

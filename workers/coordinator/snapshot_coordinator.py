@@ -359,9 +359,9 @@ class SnapshotCoordinator:
 
 
 def positions_in(manifest: Manifest) -> dict[str, dict[Part, Any]]:
-    """Return the positions of the parts of each source in ``manifest``."""
+    """Return the positions of the parts of each source in ``manifest``, without those that have not begun."""
     return {
-        step: {Part(part): image.position for part, image in images.items()}
+        step: {Part(part): image.position for part, image in images.items() if image.position is not None}
         for step, images in manifest.sources.items()
     }
 

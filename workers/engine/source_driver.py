@@ -95,11 +95,16 @@ class SourceDriver:
     def stop(self) -> None:
         """Stop reading: from the next `read` on all sources are finished at their current positions."""
         self._stopping = True
+        for _, source in self._sources:
+            source.will_stop()
 
     def ended(self) -> dict[str, dict[Part, Any]]:
         """Return the positions of the parts that have ended here, by step, of the sources that acknowledge."""
         sources = [source for _, source in self._sources if isinstance(source.source, AcknowledgingSource)]
-        return {source.context.step: dict(source.ended) for source in sources}
+        return {
+            source.context.step: {part: position for part, position in source.ended.items() if position is not None}
+            for source in sources
+        }
 
     @property
     def fixed(self) -> str:

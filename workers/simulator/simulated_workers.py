@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, NoReturn
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError, PeerError, PlanError
+from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale.channels.channel import Frame, Grant
 from malstrom_py.rescale.moves.protocol import BarrierPassed
 from malstrom_py.workers.coordinator.coordinator import Coordinator
+from malstrom_py.workers.coordinator.job_machine import Event
+from malstrom_py.workers.coordinator.machine import PartsFound
 from malstrom_py.workers.coordinator.recovery import RunStart
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.coordinator.worker_group import Arrived, StartGroup
@@ -29,6 +32,7 @@ from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.runtime.local_workers import WATCH_S, LocalWorkers
 from malstrom_py.workers.simulator.coverage import Coverage
+from malstrom_py.workers.simulator.direct_background import DirectBackground
 from malstrom_py.workers.simulator.random_schedule import (
     RandomSchedule,
     ScheduledCrash,
@@ -70,30 +74,10 @@ LIST: Final = ("list",)
 """The coordinator has sources listed again."""
 
 LISTED_IN_VAIN: Final = 2
-"""A job that does nothing more is drained when each of its sources has been listed so often in vain (R13)."""
+"""A job that has read everything is drained when each of its sources has been listed so often in vain (R13)."""
 
-T = TypeVar("T")
-
-
-class DirectBackground:
-    """Runs each task immediately, and handles its result. What fails, fails there."""
-
-    pending = 0
-
-    def submit(self, work: Callable[[], T], done: Callable[[T | BaseException], None], *, urgent: bool = True) -> None:
-        """Run ``work``."""
-        try:
-            result: T | BaseException = work()
-        except Exception as error:
-            result = error
-        done(result)
-
-    def turn(self) -> bool:
-        """Nothing waits."""
-        return False
-
-    def close(self) -> None:
-        """Nothing waits."""
+QUIET_S: Final = 10.0
+"""The same when its open parts have had no records for so long."""
 
 
 class SimulatedCrash(PeerError):
@@ -333,6 +317,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         self._turn = 0
         self._digest = hashlib.sha256()
         self._stops = False
+        self._read = (0, 0.0)
 
     @property
     def trace(self) -> str:
@@ -450,6 +435,11 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
     def take(self, came: Iterable[Arrived]) -> None:
         super().take([*self._came_before(), *came])
 
+    def handle(self, event: Event) -> None:
+        if isinstance(event, PartsFound):
+            self._coverage.appeared(event.source, [part for part, _ in event.parts], is_moving=self._is_moving)
+        super().handle(event)
+
     def pass_s(self, duration_s: float) -> None:
         """Let time pass."""
         self._clock.sleep_s(duration_s)
@@ -507,14 +497,23 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
     def _lists_in_vain(self) -> bool:
         """Whether no part has appeared while the job had nothing to do: it would never end."""
         calls = self._source_calls
-        if calls is None or not calls.lists_again or not self.may_find_parts:
+        if calls is None or calls.in_vain < LISTED_IN_VAIN or not self.may_find_parts:
             return False
-        return calls.in_vain >= LISTED_IN_VAIN
+        operators = (operator for worker in self.group.hosted for operator in worker.operators.values())
+        sources = [operator for operator in operators if isinstance(operator, ReadSource)]
+        rows, now_s = sum(source.counters.rows_in for source in sources), self._clock.monotonic_s()
+        if rows != self._read[0]:
+            self._read = rows, now_s
+        return not any(source.parts_left for source in sources) or now_s - self._read[1] >= QUIET_S
 
     def _rests(self) -> bool:
-        """Pass the time to the next timer of a worker or the next listing. Return whether there was any."""
-        due_s = self._list_due_s
-        return self.group.rest() if due_s is None else self.group.rest(until_s=due_s)
+        """Pass the time to the next timer of a worker, or to the next listing if that may find more. Return whether
+        there was any.
+        """
+        calls = self._source_calls
+        if calls is None or calls.in_vain >= LISTED_IN_VAIN or not self.may_find_parts:
+            return self.group.rest()
+        return self.group.rest(until_s=calls.due_s)
 
     @property
     def _at_end(self) -> bool:
