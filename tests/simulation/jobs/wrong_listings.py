@@ -60,7 +60,7 @@ def without_unsaved(right: Right) -> Right:
     """See `in_no_snapshot`."""
 
     def on_control(source: Any, message: Any, out: Any) -> None:
-        unsaved = getattr(source, "unsaved", set())
+        unsaved: set[str] = getattr(source, "unsaved", set())
         ended, waiting, readers = source.ended, source._waiting, source._readers
         source.ended = {part: position for part, position in ended.items() if part not in unsaved}
         source._waiting = type(waiting)(pair for pair in waiting if pair[0] not in unsaved)
