@@ -77,6 +77,7 @@ LONG: Final = {
         "test_actors_log_as_the_program_does",
     ),
     "integration/ray/test_metrics.py": ("test_who_watches_a_job_does_not_delay_the_news",),
+    "integration/ray/test_new_parts.py": ("test_",),
     "integration/ray/test_nexmark.py": (
         "test_p1_a_query_finds_the_same_through_rescales[q6",
         "test_p1_every_other_query",
