@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
+from malstrom_py.connectors.kafka.source import Kafka
 from malstrom_py.errors.unknown_names import SOURCES, unknown_name
 from malstrom_py.sources.base import (
     GrowingSource,
@@ -22,6 +23,7 @@ __all__ = [
     "Files",
     "Generator",
     "GrowingSource",
+    "Kafka",
     "Memory",
     "Part",
     "PartitionedSource",
