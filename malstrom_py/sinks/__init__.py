@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
+from malstrom_py.connectors.kafka.sink import Kafka
 from malstrom_py.errors.unknown_names import SINKS, unknown_name
 from malstrom_py.sinks.base import (
     CommitContext,
@@ -24,6 +25,7 @@ __all__ = [
     "Callable",
     "CommitContext",
     "Files",
+    "Kafka",
     "Memory",
     "PartitionedSink",
     "SinkPart",
