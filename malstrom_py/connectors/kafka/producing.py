@@ -23,6 +23,8 @@ Pair = tuple[bytes | None, bytes | None]
 """Key and value of a record."""
 
 DELIVERY_S: Final = 120
+_FIRST_TRY_S: Final = 0.01
+_PRIME_S: Final = 1.0
 OVERHEAD_BYTES: Final = 200
 """What a record and its batch take besides key and value, at most."""
 
@@ -122,9 +124,12 @@ def _admin(cluster: Cluster) -> Any:
 
 
 class Sending:
-    """A producer whose failed deliveries are raised by `finish`. ``settings`` win over the user's options."""
+    """A producer whose failed deliveries are raised by `finish`. ``settings`` win over the user's options.
 
-    def __init__(self, cluster: Cluster, settings: Mapping[str, Any], *, bytes_max: int) -> None:
+    ``topic``: one that exists.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, settings: Mapping[str, Any], *, bytes_max: int) -> None:
         fixed = {"message.max.bytes": max(1000, bytes_max), "batch.size": max(1, min(BYTES_MAX, bytes_max))}
         self._cluster = cluster
         self._last: KafkaError | None = None
@@ -135,6 +140,12 @@ class Sending:
             {"enable.idempotence": True, "error_cb": self._on_error, **settings},
             {**DEFAULTS, **fixed},
         )
+        if "transactional.id" not in settings:
+            # A question makes librdkafka connect. Without it, or before its first try to get a producer id, the first
+            # record waits half a second for the second try.
+            time.sleep(_FIRST_TRY_S)
+            with suppress(kafka(cluster.what).KafkaException):
+                self.producer.list_topics(topic, timeout=_PRIME_S)
 
     def send(
         self,

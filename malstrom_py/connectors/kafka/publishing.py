@@ -84,7 +84,7 @@ class Publisher:
             )
             sending: Sending | None = None
             try:
-                sending = Sending(self._cluster, self._settings, bytes_max=self._bytes_max)
+                sending = Sending(self._cluster, self._topic, self._settings, bytes_max=self._bytes_max)
                 sending.producer.init_transactions(ANSWER_S)
                 return act(sending, consumer)
             except kafka(self._cluster.what).KafkaException as failed:
@@ -130,6 +130,7 @@ class Publisher:
     def _copy(self, sending: Sending, consumer: Consumer, segment: Segment) -> None:
         """Send the rows of a segment, in their order."""
         place = kafka(self._cluster.what).TopicPartition(segment.topic, segment.partition, segment.first)
+        consumer.list_topics(segment.topic, timeout=ANSWER_S)  # without it, the first fetch waits half a second
         consumer.assign([place])
         chunks, ends_s = 0, time.monotonic() + _READ_S
         is_done = False

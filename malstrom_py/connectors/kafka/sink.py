@@ -101,7 +101,7 @@ class KafkaWriter:
     def __init__(self, cluster: Cluster, encoder: Encoder, topic: str, bytes_max: int) -> None:
         self._encoder = encoder
         self._topic = topic
-        self._sending = Sending(cluster, {"delivery.report.only.error": True}, bytes_max=bytes_max)
+        self._sending = Sending(cluster, topic, {"delivery.report.only.error": True}, bytes_max=bytes_max)
 
     def write(self, batch: Batch) -> None:
         for pair in self._encoder.pairs(batch):

@@ -109,7 +109,7 @@ class StagingWriter:
         self._writer = secrets.token_hex(8)
         self._target_bytes = min(target_bytes, staging_bytes - OVERHEAD_BYTES)
         self._chunk_bytes = min(CHUNK_BYTES, self._target_bytes // 2)
-        self._sending = Sending(cluster, {}, bytes_max=staging_bytes)
+        self._sending = Sending(cluster, staging, {}, bytes_max=staging_bytes)
         self._pairs: list[Pair] = []
         self._size = 0
         self._segments: list[_Open] = [_Open(0)]
