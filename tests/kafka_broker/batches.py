@@ -87,9 +87,7 @@ def control(producer: int, epoch: int, *, is_commit: bool, time_ms: int) -> byte
     value = struct.pack(">hi", 0, 0)
     record = b"\x00" + _varint(0) + _varint(0) + _varint(len(key)) + key + _varint(len(value)) + value + _varint(0)
     record = _varint(len(record)) + record
-    after = struct.pack(
-        ">hiqqqhii", _TRANSACTIONAL | _CONTROL, 0, time_ms, time_ms, producer, epoch, -1, 1
-    )
+    after = struct.pack(">hiqqqhii", _TRANSACTIONAL | _CONTROL, 0, time_ms, time_ms, producer, epoch, -1, 1)
     length = HEADER_BYTES - 12 + len(record)
     return struct.pack(">qiibI", 0, length, 0, 2, crc32c(after + record)) + after + record
 

@@ -1,7 +1,7 @@
 """A small broker that heeds the rules of transactions, for tests: the requests that librdkafka and kafka-python send.
 
-librdkafka's own mock shows the records of transactions that were aborted, so nothing about transactions can be tested on
-it. `state` has the rules; here are the requests, in one version each, and sockets.
+librdkafka's own mock shows the records of transactions that were aborted, so nothing about transactions can be tested
+on it. `state` has the rules; here are the requests, in one version each, and sockets.
 """
 
 from __future__ import annotations
@@ -62,14 +62,16 @@ class ModelBroker:
         self.after: Callable[[str], None] = lambda _name: None
         self._server = _Server(("127.0.0.1", 0), _Connection)
         self._server.broker = self
-        self.host, self.port = self._server.server_address[:2]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="kafka-model", daemon=True)
+        self.host, self.port = "127.0.0.1", int(self._server.server_address[1])
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="kafka-model", daemon=True
+        )
         self._thread.start()
 
     @property
     def bootstrap(self) -> str:
         """Where clients connect."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def close(self) -> None:
         self._server.closing = True
@@ -200,7 +202,7 @@ class Answering:
     def _produce(self, request: Reader, out: Writer) -> bool:
         name, acks = request.text(), request.int16()
         request.int32()
-        answers = self._places(request, lambda: request.data())
+        answers = self._places(request, request.data)
 
         def partition(item: tuple[Place, bytes | None]) -> None:
             error, offset = self._state.produce(name, item[0], item[1] or b"")
@@ -216,13 +218,13 @@ class Answering:
         asked = self._places(request, lambda: (request.int64(), request.int32()))
         ends = time.monotonic() + wait_ms / 1000
         with self._state.changed:
-            while not self._server.closing and not any(self._has(*item, isolation) for item in asked):
+            while not self._server.closing and not any(self._has(place, at, isolation) for place, at in asked):
                 left = ends - time.monotonic()
                 if left <= 0:
                     break
                 self._state.changed.wait(left)
             out.int32(0)
-            self._by_topic(out, asked, lambda item: self._fetched(out, *item, isolation))
+            self._by_topic(out, asked, lambda item: self._fetched(out, item[0], item[1], isolation))
         return True
 
     def _upto(self, log: Log, isolation: int) -> int:
@@ -377,16 +379,12 @@ class Answering:
         return True
 
     def _places(self, request: Reader, read: Callable[[], Any]) -> list[tuple[Place, Any]]:
-        topics = request.many(
-            lambda: (request.text() or "", request.many(lambda: (request.int32(), read())))
-        )
+        topics = request.many(lambda: (request.text() or "", request.many(lambda: (request.int32(), read()))))
         return [((topic, partition), rest) for topic, partitions in topics for partition, rest in partitions]
 
     def _by_topic(self, out: Writer, items: list[tuple[Place, Any]], write: Callable[[Any], Any]) -> None:
         topics = list(dict.fromkeys(place[0] for place, _ in items))
-        out.many(
-            topics, lambda topic: out.text(topic).many([item for item in items if item[0][0] == topic], write)
-        )
+        out.many(topics, lambda topic: out.text(topic).many([item for item in items if item[0][0] == topic], write))
 
 
 _HANDLERS: Final[dict[int, Callable[[Answering, Reader, Writer], bool]]] = {

@@ -1,9 +1,9 @@
 """What a broker knows: topics, transactions and offsets of groups, and the rules of transactions. No sockets.
 
-The rules: the epoch of a transactional id grows with each `init_producer`, which aborts what the earlier epoch left open;
-requests of an earlier epoch are refused. Records of an open transaction are stored, and end below the last stable offset
-only when it ends. Offsets of a transaction become those of the group when it is committed. A producer's sequence numbers
-have no gap, and a batch that comes twice is stored once.
+The rules: the epoch of a transactional id grows with each `init_producer`, which aborts what the earlier epoch left
+open; requests of an earlier epoch are refused. Records of an open transaction are stored, and end below the last
+stable offset only when it ends. Offsets of a transaction become those of the group when it is committed. A producer's
+sequence numbers have no gap, and a batch that comes twice is stored once.
 """
 
 from __future__ import annotations

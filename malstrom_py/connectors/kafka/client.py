@@ -7,7 +7,7 @@ it. Every question has a deadline.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -79,7 +79,9 @@ class Cluster:
     def __repr__(self) -> str:
         return f"Cluster({self.bootstrap!r})"
 
-    def made(self, kind: Callable[..., Any], settings: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Any:
+    def made(
+        self, kind: Callable[..., Any], settings: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+    ) -> Any:
         """Return a new client; `PlanError` if an option is wrong. ``settings`` win over the user's options."""
         chosen = {**(defaults or {}), **self.options, "bootstrap.servers": self.bootstrap, **settings}
         chosen.setdefault("error_cb", lambda _error: None)  # librdkafka logs them too
@@ -126,8 +128,8 @@ class Cluster:
         if found is None or found.error is not None or not found.partitions:
             reason = "" if found is None or found.error is None else f" ({self.safe(found.error)})"
             raise error_class(
-                f"{self.what}: topic {topic!r} does not exist on {self.bootstrap}, or this user may not read it{reason}: "
-                f"create it, or correct the name"
+                f"{self.what}: topic {topic!r} does not exist on {self.bootstrap}, or this user may not read "
+                f"it{reason}: create it, or correct the name"
             )
         return sorted(found.partitions)
 
@@ -144,13 +146,3 @@ def text_of(error: object) -> str:
 def refuse(what: str, text: str) -> NoReturn:
     """Raise a `PlanError`."""
     raise PlanError(f"{what}: {text}")
-
-
-def distinct(names: Sequence[str]) -> bool:
-    """Whether no name is there twice."""
-    return len(set(names)) == len(names)
-
-
-def code_in(error: KafkaError | None, codes: Collection[int]) -> bool:
-    """Whether ``error`` has one of ``codes``."""
-    return error is not None and error.code() in codes

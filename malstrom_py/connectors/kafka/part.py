@@ -1,7 +1,8 @@
 """A partition while it is read: rows of messages, and the offset after the last one.
 
-A position is ``{"offset": n}``, the offset of the next record to read; None at the beginning of the partition. Offsets have
-gaps where records were compacted, and where a transaction ended: the position passes the gaps at the end of a partition.
+A position is ``{"offset": n}``, the offset of the next record to read; None at the beginning of the partition. Offsets
+have gaps where records were compacted, and where a transaction ended: the position passes the gaps at the end of a
+partition.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ def position_of(state: Any, part: str) -> int | None:
 
 class KafkaPart:
     """Reads one partition from ``offset``, None for its beginning, up to ``stop``, None for ever."""
+
+    wait_max_s: Final = 0.1
 
     def __init__(self, reading: Reading, topic: str, partition: int, offset: int | None, *, stop: int | None) -> None:
         self._reading = reading
@@ -114,8 +117,8 @@ class KafkaPart:
     def _malformed(self, message: Message, error: Exception) -> MalformedRecord:
         decoder = describe_function(self._reading.decoder.value)
         return MalformedRecord(
-            f"{self._name}: the record at offset {message.offset()} cannot be decoded: {type(error).__name__} in {decoder} "
-            f"or in key=. Correct value= or key=, or leave the record out by on_error=",
+            f"{self._name}: the record at offset {message.offset()} cannot be decoded: {type(error).__name__} in "
+            f"{decoder} or in key=. Correct value= or key=, or leave the record out by on_error=",
             record=message.value(),
         )
 
@@ -147,8 +150,8 @@ class KafkaPart:
         text = self._reading.cluster.safe(error)
         if error.code() in {codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_PARTITION, codes._UNKNOWN_TOPIC}:
             raise SourceError(
-                f"{self._name}: the partition does not exist any more ({text}): the topic was deleted, or created again "
-                f"with fewer partitions. Leave the topic out, or start the job without its snapshots"
+                f"{self._name}: the partition does not exist any more ({text}): the topic was deleted, or created "
+                f"again with fewer partitions. Leave the topic out, or start the job without its snapshots"
             )
         if not error.retriable() or error.fatal():
             raise SourceError(f"{self._name} cannot be read: {text}")

@@ -1,7 +1,7 @@
 """Writes rows to a topic with an idempotent producer, which repeats and reorders nothing while it lives.
 
-Rules: a record that the topic would refuse for its size is refused when it is written. What a producer holds is bounded by
-``queue.buffering.max.kbytes``. No error has a value or key of a record.
+Rules: a record that the topic would refuse for its size is refused when it is written. What a producer holds is
+bounded by ``queue.buffering.max.kbytes``. No error has a value or key of a record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from malstrom_py.errors import SinkError, lasting
 from malstrom_py.errors.text import describe_function, text_with_place
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message, Producer
+    from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 Pair = tuple[bytes | None, bytes | None]
 """Key and value of a record."""
@@ -38,6 +38,10 @@ DEFAULTS: Final = {
     "queue.buffering.max.messages": 500_000,
 }
 """Options of the producer that a user may replace."""
+
+
+class DeliveryError(SinkError):
+    """Kafka has not stored a record, or it is unknown whether it has."""
 
 
 class Encoder:
@@ -70,8 +74,8 @@ class Encoder:
         except Exception as error:
             raise lasting(
                 SinkError(
-                    f"{self._what}: {argument}={describe_function(encode)} failed: {text_with_place(error)}. It returns "
-                    f"bytes, a str or None"
+                    f"{self._what}: {argument}={describe_function(encode)} failed: {text_with_place(error)}. It "
+                    f"returns bytes, a str or None"
                 )
             ) from error
         if set(map(type, encoded)) - {bytes}:
@@ -97,23 +101,39 @@ def bytes_max_of(cluster: Cluster, topic: str) -> int:
         (found,) = admin.describe_configs([resource], request_timeout=ANSWER_S).values()
         return int(found.result(ANSWER_S)["max.message.bytes"].value)
     except (kafka(cluster.what).KafkaException, TimeoutError, KeyError, ValueError) as error:
-        LOG.info("%s: the limit of topic %s is unknown (%s): %d bytes", cluster.what, topic, cluster.safe(error), BYTES_MAX)
+        LOG.info(
+            "%s: the limit of topic %s is unknown (%s): %d bytes", cluster.what, topic, cluster.safe(error), BYTES_MAX
+        )
         return BYTES_MAX
 
 
 def create_topic(cluster: Cluster, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
-    """Create ``topic`` unless it exists; `SinkError` if it cannot be created."""
+    """Create ``topic`` unless it exists, and wait until it does; `SinkError` if it cannot be created."""
     admin_module, found = _admin(cluster), kafka(cluster.what)
-    admin = cluster.made(admin_module.AdminClient, {})
-    new = admin_module.NewTopic(topic, partitions, replication_factor=-1, config=dict(settings))
-    try:
-        admin.create_topics([new], request_timeout=ANSWER_S)[topic].result(ANSWER_S)
-    except (found.KafkaException, TimeoutError) as error:
-        code = error.args[0].code() if isinstance(error, found.KafkaException) else None
-        if code != found.KafkaError.TOPIC_ALREADY_EXISTS:
-            raise SinkError(
-                f"{cluster.what}: topic {topic!r} could not be created: {cluster.safe(error)}. Create it, or let this user"
-            ) from None
+    with cluster.asking(SinkError) as consumer:
+        if _exists(consumer, topic):
+            return
+        admin = cluster.made(admin_module.AdminClient, {})
+        new = admin_module.NewTopic(topic, partitions, replication_factor=-1, config=dict(settings))
+        try:
+            admin.create_topics([new], request_timeout=ANSWER_S)[topic].result(ANSWER_S)
+        except (found.KafkaException, TimeoutError) as error:
+            code = error.args[0].code() if isinstance(error, found.KafkaException) else None
+            if code != found.KafkaError.TOPIC_ALREADY_EXISTS:
+                raise SinkError(
+                    f"{cluster.what}: topic {topic!r} could not be created: {cluster.safe(error)}. Create it, or let "
+                    f"this user"
+                ) from None
+        ends_s = time.monotonic() + ANSWER_S
+        while not _exists(consumer, topic):
+            if time.monotonic() > ends_s:
+                raise SinkError(f"{cluster.what}: topic {topic!r} was created, but no broker has it after {ANSWER_S} s")
+            time.sleep(0.05)
+
+
+def _exists(consumer: Consumer, topic: str) -> bool:
+    known = consumer.list_topics(topic, timeout=ANSWER_S).topics.get(topic)
+    return known is not None and known.error is None and bool(known.partitions)
 
 
 def _admin(cluster: Cluster) -> Any:
@@ -153,7 +173,7 @@ class Sending:
         pair: Pair,
         *,
         partition: int = -1,
-        headers: list[tuple[str, bytes]] | None = None,
+        headers: list[tuple[str, str | bytes | None]] | None = None,
         on_delivery: Callable[[Message], None] | None = None,
     ) -> None:
         """Send a record, after those that were sent before it. Waits while too many bytes are under way."""
@@ -207,9 +227,9 @@ class Sending:
         if self._failed is not None:
             raise self._error(self._cluster.safe(self._failed))
 
-    def _error(self, text: str) -> SinkError:
+    def _error(self, text: str) -> DeliveryError:
         reason = "" if self._last is None else f" ({self._cluster.safe(self._last)})"
-        return SinkError(
+        return DeliveryError(
             f"{self._cluster.what}: records were not stored: {text}{reason}. Check that the brokers of "
             f"{self._cluster.bootstrap} run, the limits of the topic, and that this user may write to it"
         )
@@ -226,7 +246,7 @@ def too_large(what: str, topic: str, pair: Pair, bytes_max: int) -> SinkError:
     """Return the error of a record that ``topic`` does not take."""
     size = len(pair[0] or b"") + len(pair[1] or b"")
     return SinkError(
-        f"{what}: a record of {size} bytes is too large: topic {topic!r} takes {bytes_max} bytes, of which a record and "
-        f"its batch need {OVERHEAD_BYTES} (before compression). Write smaller records, or raise max.message.bytes of the "
-        f"topic"
+        f"{what}: a record of {size} bytes is too large: topic {topic!r} takes {bytes_max} bytes, of which a record "
+        f"and its batch need {OVERHEAD_BYTES} (before compression). Write smaller records, or raise "
+        f"max.message.bytes of the topic"
     )

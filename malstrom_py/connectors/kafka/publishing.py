@@ -1,7 +1,7 @@
 """The commit of an exactly-once sink: staged rows and a marker in one transaction.
 
-The marker is an offset of a consumer group that is named after job and step, for partition 0 of the topic: the number of
-the last snapshot that was committed (`number_of`). A commit whose number is not larger does nothing.
+The marker is an offset of a consumer group that is named after job and step, for partition 0 of the topic: the number
+of the last snapshot that was committed (`number_of`). A commit whose number is not larger does nothing.
 
 Rules:
 - First `init_transactions` under a name that belongs to job and step, then the marker is read: it fences an earlier
@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.connectors.kafka.client import ANSWER_S, LOG, Cluster, kafka
-from malstrom_py.connectors.kafka.producing import Sending
+from malstrom_py.connectors.kafka.producing import DeliveryError, Sending
 from malstrom_py.connectors.kafka.staging import WRITER, Segment, unpacked
 from malstrom_py.errors import SinkError, lasting
 from malstrom_py.sinks.base import CommitContext
@@ -46,7 +47,8 @@ class Publisher:
 
     def marker(self) -> int | None:
         """End what an earlier committer left open, and return the marker; None without one."""
-        return self._in_turn(lambda sending, consumer: self._marker(consumer))
+        found: int | None = self._in_turn(lambda sending, consumer: self._marker(consumer))
+        return found
 
     def begin(self) -> None:
         """Write the first marker, unless there is one."""
@@ -80,30 +82,39 @@ class Publisher:
         for attempt in range(_ATTEMPTS):
             time.sleep(attempt * _PAUSE_S)
             consumer = self._cluster.consumer(
-                self._name, {"isolation.level": "read_committed", "auto.offset.reset": "error"}, {"fetch.wait.max.ms": 50}
+                self._name,
+                {"isolation.level": "read_committed", "auto.offset.reset": "error"},
+                {"fetch.wait.max.ms": 50},
             )
             sending: Sending | None = None
             try:
                 sending = Sending(self._cluster, self._topic, self._settings, bytes_max=self._bytes_max)
                 sending.producer.init_transactions(ANSWER_S)
                 return act(sending, consumer)
-            except kafka(self._cluster.what).KafkaException as failed:
+            except (kafka(self._cluster.what).KafkaException, DeliveryError) as failed:
                 error = failed
-                LOG.info("%s: a commit is repeated: %s", self._cluster.what, self._cluster.safe(failed))
+                LOG.info("%s: a commit is repeated: %s", self._cluster.what, self._text(failed))
             finally:
                 consumer.close()
                 if sending is not None:
                     sending.close()
         raise SinkError(
-            f"{self._cluster.what}: rows could not be committed to topic {self._topic!r}: {self._cluster.safe(error)}. Check "
-            f"the brokers, and that this user may use the transactional id and the group {self._name!r}"
+            f"{self._cluster.what}: rows could not be committed to topic {self._topic!r}: "
+            f"{self._text(error)}. Check the brokers, and that this user may use the transactional id and the group "
+            f"{self._name!r}"
         ) from None
+
+    def _text(self, error: Exception | None) -> str:
+        return str(error) if isinstance(error, DeliveryError) else self._cluster.safe(error)
 
     @property
     def _settings(self) -> dict[str, Any]:
         timeout_ms = self._cluster.options.get("transaction.timeout.ms", _TRANSACTION_MS)
         # The broker refuses a delivery that may last longer than its transaction.
-        limits = {"transaction.timeout.ms": timeout_ms, "delivery.timeout.ms": min(_COMMIT_S * 1000, int(timeout_ms))}
+        limits = {
+            "transaction.timeout.ms": timeout_ms,
+            "delivery.timeout.ms": min(int(_COMMIT_S * 1000), int(timeout_ms)),
+        }
         return {**limits, "transactional.id": self._name}
 
     def _marker(self, consumer: Consumer) -> int | None:
@@ -124,7 +135,8 @@ class Publisher:
             producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), ANSWER_S)
             producer.commit_transaction(_COMMIT_S)
         except SinkError:
-            producer.abort_transaction(ANSWER_S)
+            with suppress(kafka(self._cluster.what).KafkaException):  # the next commit ends it
+                producer.abort_transaction(ANSWER_S)
             raise
 
     def _copy(self, sending: Sending, consumer: Consumer, segment: Segment) -> None:
@@ -154,22 +166,29 @@ class Publisher:
 
     def _unreadable(self, message: Message, segment: Segment) -> None:
         error, codes = message.error(), kafka(self._cluster.what).KafkaError
-        lost = {codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE, codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_PARTITION}
+        lost = {
+            codes._AUTO_OFFSET_RESET,
+            codes.OFFSET_OUT_OF_RANGE,
+            codes.UNKNOWN_TOPIC_OR_PART,
+            codes._UNKNOWN_PARTITION,
+        }
         if error is not None and error.code() in lost:
             raise self._gone(segment, self._cluster.safe(error))
 
     def _gone(self, segment: Segment, why: str) -> SinkError:
         return lasting(
             SinkError(
-                f"{self._cluster.what}: rows that were staged in topic {segment.topic!r}, partition {segment.partition}, cannot "
-                f"be read any more ({why}): the snapshot that names them cannot be committed. Start the job from its "
-                f"beginning or from another snapshot, and keep records of that topic for longer than a job is down"
+                f"{self._cluster.what}: rows that were staged in topic {segment.topic!r}, partition "
+                f"{segment.partition}, cannot be read any more ({why}): the snapshot that names them cannot be "
+                f"committed. Start the job from its beginning or from another snapshot, and keep records of that "
+                f"topic for longer than a job is down"
             )
         )
 
     def _forgotten(self, snapshot: str, number: int) -> SinkError:
         return SinkError(
-            f"{self._cluster.what}: Kafka has no offset of group {self._name!r} for topic {self._topic!r}, so it is unknown "
-            f"whether snapshot {snapshot} has been committed: Kafka forgets offsets after offsets.retention.minutes. If "
-            f"the topic has its rows, set the offset of partition 0 in this group to {number}, else to 0; then start again"
+            f"{self._cluster.what}: Kafka has no offset of group {self._name!r} for topic {self._topic!r}, so it is "
+            f"unknown whether snapshot {snapshot} has been committed: Kafka forgets offsets after "
+            f"offsets.retention.minutes. If the topic has its rows, set the offset of partition 0 in this group "
+            f"to {number}, else to 0; then start again"
         )

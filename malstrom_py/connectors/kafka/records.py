@@ -14,7 +14,8 @@ Decode = Callable[[bytes], Any]
 class KafkaRecord(NamedTuple):
     """A record of Kafka.
 
-    - ``value``: decoded; None for a tombstone. ``key``: decoded by ``key=`` of the source, else bytes; None without one.
+    - ``value``: decoded; None for a tombstone. ``key``: decoded by ``key=`` of the source, else bytes; None without
+      one.
     - ``timestamp_ms``: milliseconds since 1970, set by the producer or the broker; None if there is none.
     - ``headers``: pairs of name and bytes (or None).
     - ``topic``, ``partition``, ``offset``: where it is.

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from malstrom_py.connectors.kafka.client import Cluster, checked_bootstrap, checked_options, checked_topic, kafka, refuse
+from malstrom_py.connectors.kafka.client import (
+    Cluster,
+    checked_bootstrap,
+    checked_options,
+    checked_topic,
+    kafka,
+    refuse,
+)
 from malstrom_py.connectors.kafka.producing import Encoder, Sending, bytes_max_of, create_topic
 from malstrom_py.connectors.kafka.publishing import Publisher
 from malstrom_py.connectors.kafka.staging import StagingWriter, segments_of
@@ -27,12 +34,13 @@ class Kafka:
     bytes as they are, others as JSON), and none on another stream. The key chooses the partition as Java's clients do.
     The records of a key keep their order. Timestamps and headers are not written.
 
-    - **At least once**: an idempotent producer; a batch is stored by all brokers in sync (``acks=all``) when it has been
-      written. After a failure, rows since the last snapshot come again.
+    - **At least once**: an idempotent producer; a batch is stored by all brokers in sync (``acks=all``) when it has
+      been written. After a failure, rows since the last snapshot come again.
     - **Exactly once**, for readers with ``isolation.level=read_committed``: rows are staged in the topic
-      ``<topic>.malstrom-staging`` (or ``staging=``), which is created if it is missing and keeps them for seven days. At the
-      commit of a snapshot one transaction contains its rows and a marker, an offset of the group
-      ``malstrom.<job>.<step>``. Its transactional id is the same, so one job of that name may write at a time per cluster.
+      ``<topic>.malstrom-staging`` (or ``staging=``), which is created if it is missing and keeps them for seven days.
+      At the commit of a snapshot one transaction contains its rows and a marker, an offset of the group
+      ``malstrom.<job>.<step>``. Its transactional id is the same, so one job of that name may write at a time per
+      cluster.
 
     ``options``: of librdkafka, such as ``{"compression.type": "zstd"}``. Their values are in no error and no log.
 

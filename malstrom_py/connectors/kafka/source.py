@@ -44,16 +44,17 @@ class Kafka:
 
     A part is a partition; rows of a partition come in their order. A row is the value, decoded from JSON, or what
     ``value`` returns for its bytes; a record without a value (a tombstone) is the row None, and ``value`` is not called
-    for it. With ``records=True`` a row is a `KafkaRecord` (``value``, ``key``, ``timestamp_ms``, ``headers``, ``topic``,
-    ``partition``, ``offset``), and ``key`` decodes its key, which is bytes otherwise.
+    for it. With ``records=True`` a row is a `KafkaRecord` (``value``, ``key``, ``timestamp_ms``, ``headers``,
+    ``topic``, ``partition``, ``offset``), and ``key`` decodes its key, which is bytes otherwise.
 
-    - ``start``: where a job begins that resumes from no snapshot: at the "earliest" record, after the "latest", or at the
-      first one with this time or later (a datetime with a zone). It is determined once, when the job starts.
+    - ``start``: where a job begins that resumes from no snapshot: at the "earliest" record, after the "latest", or at
+      the first one with this time or later (a datetime with a zone). It is determined once, when the job starts.
     - ``follow``: whether to wait for further records, for ever. False: read up to the end that each partition has when
       the job starts.
     - ``new_partitions_every_s``: how often to look for new partitions while the job runs. They are read from their
       beginning, also with ``start="latest"``, also if they appeared while the job was down.
-    - ``on_lost``: what to do where records were deleted before they were read: "fail", or continue at the "earliest" one.
+    - ``on_lost``: what to do where records were deleted before they were read: "fail", or continue at the "earliest"
+      one.
     - ``group``: a consumer group that gets the offsets of each committed snapshot, for tools that show lag. The job
       never reads them, and never joins the group.
     - ``options``: of librdkafka, such as ``{"security.protocol": "SSL"}``. Their values are in no error and no log.
@@ -134,7 +135,7 @@ class Kafka:
         return KafkaPart(self._shared(), topic, partition, offset, stop=stop)
 
     def pin(self, job: str, record: Any = None) -> None:
-        """Determine where each partition begins, and with ``follow=False`` where it ends; or take it from ``record``."""
+        """Determine where each partition begins and, with ``follow=False``, ends; or take it from ``record``."""
         starts, stops = (self._starts, self._stops) if record is None else _recorded(record, job)
         if starts is None:
             with self._cluster.asking() as consumer:
@@ -179,8 +180,8 @@ class Kafka:
             consumer.close()
         if wrong is not None:
             raise SourceError(
-                f"{_WHAT}: offsets could not be committed to group {self._group!r}: {self._cluster.safe(wrong)}. No other "
-                f"consumer may use this group; the job itself does not need it"
+                f"{_WHAT}: offsets could not be committed to group {self._group!r}: {self._cluster.safe(wrong)}. No "
+                f"other consumer may use this group; the job itself does not need it"
             )
 
     def _listed(self, consumer: Consumer) -> list[str]:
@@ -229,8 +230,8 @@ def _place_of(part: str) -> tuple[str, int]:
 def _recorded(record: Any, job: str) -> tuple[dict[str, int], dict[str, int] | None]:
     if not isinstance(record, dict) or not isinstance(record.get("starts"), dict):
         raise SourceError(
-            f"{_WHAT}: the snapshot of job {job!r} has a record of another source for this step: name the step otherwise, "
-            f"or start the job without its snapshots"
+            f"{_WHAT}: the snapshot of job {job!r} has a record of another source for this step: name the step "
+            f"otherwise, or start the job without its snapshots"
         )
     return record["starts"], record.get("stops")
 

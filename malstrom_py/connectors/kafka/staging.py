@@ -33,7 +33,7 @@ _PAIR_BYTES: Final = 16
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """Chunks of one writer under one version of the routing table: their number, and the offsets of the first and last."""
+    """Chunks of one writer under one version of the routing table, from offset ``first`` to ``last``."""
 
     version: int
     topic: str
@@ -85,6 +85,10 @@ def unpacked(chunk: bytes) -> list[Pair]:
     """Return the rows of a chunk."""
     rows: list[Any] = msgpack.unpackb(chunk, use_list=False)
     return list(rows)
+
+
+def _headers(writer: str) -> list[tuple[str, str | bytes | None]]:
+    return [(WRITER, writer.encode())]
 
 
 class StagingWriter:
@@ -147,7 +151,7 @@ class StagingWriter:
     def _stage(self) -> None:
         if not self._pairs:
             return
-        segment, headers = self._segments[-1], [(WRITER, self._writer.encode())]
+        segment, headers = self._segments[-1], _headers(self._writer)
         self._sending.send(
             self._staging,
             (None, packed(self._pairs)),
