@@ -100,3 +100,46 @@ def _varint(number: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """A record in a log."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+def records_in(batch: StoredBatch) -> list[StoredRecord]:
+    """Return the records of a batch that is not compressed."""
+    data, at, found = batch.data, HEADER_BYTES, []
+    assert not struct.unpack_from(">h", data, _AFTER_CRC)[0] & 0x7, "it is compressed"
+
+    def varint() -> int:
+        nonlocal at
+        number = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return (number >> 1) ^ -(number & 1)
+
+    def field_() -> bytes | None:
+        nonlocal at
+        length = varint()
+        if length < 0:
+            return None
+        at += length
+        return data[at - length : at]
+
+    while at < len(data):
+        end = varint() + at
+        at += 1
+        varint()
+        offset = batch.base + varint()
+        found.append(StoredRecord(offset, field_(), field_()))
+        at = end
+    return found

@@ -1,7 +1,7 @@
 """A small broker that heeds the rules of transactions, for tests: the requests that librdkafka and kafka-python send.
 
 librdkafka's own mock shows the records of transactions that were aborted, so nothing about transactions can be tested
-on it. `state` has the rules; here are the requests, in one version each, and sockets.
+on it. `state` has the rules; here are the requests, in one version each where that will do, and sockets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VERSIONS: Final = {
     0: (7, 7),  # Produce
     1: (4, 4),  # Fetch
     2: (2, 2),  # ListOffsets
-    3: (8, 8),  # Metadata
+    3: (4, 8),  # Metadata
     8: (7, 7),  # OffsetCommit
     9: (5, 5),  # OffsetFetch
     10: (2, 2),  # FindCoordinator
@@ -145,11 +145,13 @@ class Answering:
         self._server = server
         self._broker = server.broker
         self._state: BrokerState = server.broker.state
+        self._version = 0
 
     def answer(self, data: bytes) -> bytes | None:
         request = Reader(data)
         api, version, correlation = request.int16(), request.int16(), request.int32()
         request.text()  # the name of the client
+        self._version = version
         out = Writer().int32(correlation)
         lowest, highest = _VERSIONS.get(api, (1, 0))
         if not lowest <= version <= highest:
@@ -186,17 +188,22 @@ class Answering:
             found = self._state.topics.get(name)
             out.int16(NONE if found else UNKNOWN_TOPIC_OR_PARTITION).text(name).int8(0)
             out.many(range(len(found.logs)) if found else (), partition)
-            out.int32(-(1 << 31))
+            if self._version >= 8:
+                out.int32(-(1 << 31))
 
         def partition(number: int) -> None:
-            out.int16(NONE).int32(number).int32(1).int32(0)
+            out.int16(NONE).int32(number).int32(1)
+            if self._version >= 7:
+                out.int32(0)
             for _ in range(2):
                 out.many([1], out.int32)
-            out.many((), out.int32)
+            if self._version >= 5:
+                out.many((), out.int32)
 
         with self._state.changed:
             out.many(asked, topic)
-        out.int32(-(1 << 31))
+        if self._version >= 8:
+            out.int32(-(1 << 31))
         return True
 
     def _produce(self, request: Reader, out: Writer) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from tests.kafka_broker.batches import StoredBatch, control, split, stored
+from tests.kafka_broker.batches import StoredBatch, StoredRecord, control, records_in, split, stored
 
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1
@@ -227,3 +227,16 @@ class BrokerState:
         if seen.is_transactional:
             log.open.setdefault(seen.producer, batch.base)
         return NONE, batch.base
+
+    def committed(self, name: str, partition: int) -> list[StoredRecord]:
+        """Return the records that a reader of committed transactions sees."""
+        with self.changed:
+            log = self.topics[name].logs[partition]
+            seen: list[StoredRecord] = []
+            for batch in log.batches:
+                is_aborted = batch.is_transactional and any(
+                    producer == batch.producer and first <= batch.base <= last for producer, first, last in log.aborted
+                )
+                if not batch.is_control and not is_aborted and batch.base < log.stable:
+                    seen += records_in(batch)
+            return seen
