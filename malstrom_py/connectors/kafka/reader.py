@@ -6,8 +6,7 @@ Rules:
 - What waits is bounded over all parts: by `_WAITING_BYTES` here, by ``queued.max.messages.kbytes`` in librdkafka.
 - An error belongs to the part of its partition; one of the whole consumer belongs to all its parts.
 - A consumer without parts is closed.
-- Only the thread calls the consumer, which holds Python's lock while it waits for its own threads; but for figures that
-  the consumer has at hand.
+- Only the thread calls the consumer, which holds Python's lock while it waits for its own threads.
 """
 
 from __future__ import annotations
@@ -33,6 +32,9 @@ _WAIT_S: Final = 0.05
 _SILENT_S: Final = 60.0
 _PROBE_S: Final = 4.0
 _PRIME_S: Final = 0.3
+_MARKS_S: Final = 0.5
+_LOOK_S: Final = 10.0
+_MISSES: Final = 2
 
 DEFAULTS: Final = {
     "isolation.level": "read_committed",
@@ -49,7 +51,7 @@ class Run(NamedTuple):
     place: tuple[str, int]
     messages: list[Message]
     end: int | None = None
-    error: KafkaError | None = None
+    error: KafkaError | SourceError | None = None
 
     @property
     def size(self) -> int:
@@ -99,6 +101,10 @@ class SharedReader:
         self._primed: set[str] = set()
         self._gained: list[TopicPartition] = []
         self._lost: list[TopicPartition] = []
+        self._marks: dict[tuple[str, int], int] = {}
+        self._marks_at_s = 0.0
+        self._missing: dict[str, int] = {}
+        self._looked_at_s = time.monotonic()
         self._waiting = 0
         self._silent_since_s: float | None = None
         self._consumer: Consumer = cluster.consumer(
@@ -156,11 +162,7 @@ class SharedReader:
             feed.waiting.extendleft(reversed(messages))
 
     def high_watermark(self, place: tuple[str, int]) -> int | None:
-        with self._lock:
-            if self._closed:
-                return None
-            marks = self._consumer.get_watermark_offsets(self._place_of(*place), cached=True)
-            return marks[1] if marks and marks[1] >= 0 else None
+        return self._marks.get(place)
 
     def _share_out(self, chunk: list[Run] | SourceError | None) -> None:
         if isinstance(chunk, SourceError):
@@ -179,6 +181,9 @@ class SharedReader:
     def _fetch(self) -> list[Run] | SourceError | None:
         """Wait for a message, in the thread, and return it with all that have arrived."""
         self._assign()
+        self._note_marks()
+        if gone := self._deleted():
+            return gone
         first = self._consumer.poll(_WAIT_S)
         if first is None:
             return self._silence()
@@ -202,6 +207,37 @@ class SharedReader:
             self._consumer.incremental_assign(gained)
         if lost:
             self._consumer.incremental_unassign(lost)
+
+    def _note_marks(self) -> None:
+        """Note the ends of partitions, about once a second, as the consumer knows them: it asks no broker."""
+        now_s = time.monotonic()
+        if now_s - self._marks_at_s < _MARKS_S:
+            return
+        self._marks_at_s = now_s
+        for place in list(self._feeds):
+            with suppress(kafka(self._cluster.what).KafkaException):
+                marks = self._consumer.get_watermark_offsets(self._place_of(*place), cached=True)
+                if marks and marks[1] >= 0:
+                    self._marks[place] = marks[1]
+
+    def _deleted(self) -> list[Run]:
+        """Return an error for each partition of a topic that was deleted: librdkafka waits for it to come back."""
+        now_s = time.monotonic()
+        if now_s - self._looked_at_s < _LOOK_S:
+            return []
+        self._looked_at_s = now_s
+        runs = []
+        for topic in {place[0] for place in list(self._feeds)}:
+            with suppress(kafka(self._cluster.what).KafkaException):
+                found = self._consumer.list_topics(topic, timeout=_PRIME_S).topics.get(topic)
+                error = None if found is None else found.error
+                is_missing = error is not None and error.code() == self._errors.UNKNOWN_TOPIC_OR_PART
+                self._missing[topic] = self._missing.get(topic, 0) + 1 if is_missing else 0
+            if self._missing.get(topic, 0) >= _MISSES:
+                text = f"{self._cluster.what}: topic {topic!r} does not exist any more. Leave it out, or create it again "
+                error_of_all = SourceError(f"{text}and start the job without its snapshots")
+                runs += [Run(place, [], error=error_of_all) for place in list(self._feeds) if place[0] == topic]
+        return runs
 
     def _on_error(self, error: KafkaError) -> None:
         """Notice that no broker is connected: librdkafka tries again for ever. Other errors pass by themselves."""
@@ -273,7 +309,7 @@ class Readers:
                 feed = reader.add(topic, partition, offset)
                 if feed is not None:
                     return feed
-            self._readers = [reader for reader in self._readers if not reader.is_closed]
+            self._readers[:] = [reader for reader in self._readers if not reader.is_closed]
             reader = SharedReader(self._cluster, self._group)
             self._readers.append(reader)
             found = reader.add(topic, partition, offset)
