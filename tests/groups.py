@@ -34,6 +34,8 @@ GROUPS: Final = {
 """Group -> how the names of its tests begin."""
 
 LONG: Final = {
+    "integration/connectors/test_kafka_broker.py": ("test_what_make_test_kafka_runs_passes_on_the_model",),
+    "integration/connectors/test_kafka_processes.py": ("test_",),
     "integration/ray/test_brought.py": (
         "test_the_command_refuses_a_detached_job",
         "test_a_resource_that_an_autoscaling_cluster_never_gets",

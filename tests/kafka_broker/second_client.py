@@ -1,6 +1,7 @@
 """What kafka-python, a client that shares no code with librdkafka, finds on a broker: printed as JSON.
 
-It is a program, because kafka-python leaves sockets open. ``python -m tests.kafka_broker.second_client BROKER TOPIC TOPIC``.
+It is a program, because kafka-python leaves sockets open. ``python -m tests.kafka_broker.second_client BROKER TOPIC
+TOPIC``.
 """
 
 from __future__ import annotations

@@ -219,9 +219,8 @@ class Sending:
         with suppress(kafka(self._cluster.what).KafkaException):
             self.producer.purge()
             self.producer.flush(1)
-        close = getattr(self.producer, "close", None)
-        if close is not None:
-            close()
+        # Not its method close, which fails with a SystemError after a fatal error: without references, it is destroyed.
+        del self.producer
 
     def _check(self) -> None:
         if self._failed is not None:

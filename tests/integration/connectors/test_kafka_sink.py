@@ -80,7 +80,9 @@ def test_exactly_once_keeps_the_contract(kafka: ModelBroker) -> None:
 
 def test_at_least_once_keeps_the_contract(kafka: ModelBroker) -> None:
     check_sink(
-        lambda: sinks.Kafka(kafka.bootstrap, new_topic(kafka)), lambda sink: visible(kafka, sink._topic), values=range(6)
+        lambda: sinks.Kafka(kafka.bootstrap, new_topic(kafka)),
+        lambda sink: visible(kafka, sink._topic),
+        values=range(6),
     )
 
 
