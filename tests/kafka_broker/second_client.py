@@ -10,8 +10,8 @@ import json
 import sys
 from typing import Any
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition, errors
-from kafka.structs import OffsetAndMetadata
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition, errors  # type: ignore[import-untyped]
+from kafka.structs import OffsetAndMetadata  # type: ignore[import-untyped]
 
 
 def producer_of(bootstrap: str, name: str) -> Any:

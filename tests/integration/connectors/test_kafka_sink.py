@@ -198,7 +198,7 @@ def test_staged_rows_that_are_gone_are_an_error(kafka: ModelBroker) -> None:
 def test_keys_values_and_tombstones(kafka: ModelBroker) -> None:
     topic = new_topic(kafka)
     sink = sinks.Kafka(kafka.bootstrap, topic, key=lambda row: row[0], value=lambda row: row[1])
-    writer = sink.build(worker_of())  # type: ignore[attr-defined]
+    writer = sink.build(worker_of())
     writer.write(Batch([("a", b"1"), ("b", None), (None, "2")]))
     writer.close()
     plain = sinks.Kafka(kafka.bootstrap, topic).build(worker_of())
@@ -217,7 +217,8 @@ def test_a_topic_that_is_missing_is_an_error(kafka: ModelBroker) -> None:
 
 
 def test_a_job_from_topic_to_topic_writes_each_row_once_over_failures(kafka: ModelBroker, tmp_path: Path) -> None:
-    target, failures = new_topic(kafka, 2), []
+    target = new_topic(kafka, 2)
+    failures: list[int] = []
 
     def fail_twice(number: int) -> int:
         if number % 100 == 60 and len(failures) < 2:

@@ -214,7 +214,7 @@ def test_a_job_reads_each_record_once_over_failures_and_its_group_shows_where_it
     topic, group = new_topic(kafka, 3), "lag-tools"
     for partition in range(3):
         send(kafka, topic, [partition * 100 + number for number in range(100)], partition=partition)
-    failures = []
+    failures: list[int] = []
 
     def fail_twice(number: int) -> int:
         if number % 100 == 60 and len(failures) < 2:
