@@ -138,7 +138,7 @@ class KafkaPart:
             self._failed(feed)
 
     def _failed(self, feed: Feed) -> None:
-        """Raise the error of the partition, or begin again at its beginning if records are lost."""
+        """Raise the error of the partition, or continue at its earliest record if records are lost."""
         error = feed.error
         assert error is not None
         if isinstance(error, SourceError):

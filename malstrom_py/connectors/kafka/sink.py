@@ -31,7 +31,7 @@ class Kafka:
 
     A row becomes a record: its value as JSON, or what ``value`` returns for it (bytes, a str, or None for a tombstone).
     The key of the record is what ``key`` returns for the row; without ``key`` it is the key of a keyed stream (text and
-    bytes as they are, others as JSON), and none on another stream. The key chooses the partition as Java's clients do.
+    bytes unchanged, others as JSON), and none on another stream. The key chooses the partition as Java's clients do.
     The records of a key keep their order. Timestamps and headers are not written.
 
     - **At least once**: an idempotent producer; a batch is stored by all brokers in sync (``acks=all``) when it has

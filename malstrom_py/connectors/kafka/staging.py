@@ -2,7 +2,7 @@
 
 A chunk is one message: rows as pairs of key and value, packed by msgpack; its header names the writer. A payload says
 where the chunks of one writer are, in segments: a segment ends where keys have moved, so that the rows of a key are
-published in the order of the versions of the routing table, whichever worker has written them.
+published in the order of the versions of the routing table, on any worker.
 
 Rule: what no payload names is never published: rows of a writer that died, was aborted, or wrote on as a zombie. The
 topic's retention deletes it.
