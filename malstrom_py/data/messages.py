@@ -49,10 +49,14 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class PartOpened:
-    """This worker starts to read a part. ``state`` is what `PartReleased` gathered on its former worker."""
+    """This worker starts to read a part. ``state`` is what `PartReleased` gathered on its former worker.
+
+    ``is_empty``: it has no records. It is idle and holds the place of the parts that may still be found (R13).
+    """
 
     part: str
     state: Mapping[str, Any] | None = None
+    is_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)

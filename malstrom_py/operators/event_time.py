@@ -148,15 +148,18 @@ LATE: Final = 1
 
 
 class _Part:
-    """A part that is open here. ``ways``: the number of paths to this step, several after branches that join again."""
+    """A part that is open here. ``ways``: the number of paths to this step, several after branches that join again.
 
-    __slots__ = ("arrays", "idle", "tracker", "ways")
+    ``is_empty``: it holds the place of parts that may still be found, and is idle for ever (R13).
+    """
 
-    def __init__(self, tracker: EpochTracker) -> None:
+    __slots__ = ("arrays", "idle", "is_empty", "tracker", "ways")
+
+    def __init__(self, tracker: EpochTracker, *, is_empty: bool) -> None:
         self.tracker = tracker
         self.arrays = tracker if isinstance(tracker, ArrayTracker) else None
         self.ways = 0
-        self.idle = False
+        self.idle = self.is_empty = is_empty
 
 
 class GenerateEpochs(Operator):
@@ -217,7 +220,7 @@ class GenerateEpochs(Operator):
         if isinstance(message, AbsBarrier):
             for part in self._parts.values():
                 self._catch_up(part, out)
-            state = {name: part.tracker.snapshot() for name, part in self._parts.items()}
+            state = {name: part.tracker.snapshot() for name, part in self._parts.items() if not part.is_empty}
             message.backend.persist(self.context.step, self.context.codec.encode_at_rest(state, step=self.context.step))
         out.forward(message)
 
@@ -243,7 +246,7 @@ class GenerateEpochs(Operator):
 
     def parts(self) -> Iterator[tuple[str, int, bool]]:
         """Return the parts that are open here: name, running epoch, and whether it is idle."""
-        return ((name, part.tracker.epoch, part.idle) for name, part in self._parts.items())
+        return ((name, part.tracker.epoch, part.idle) for name, part in self._parts.items() if not part.is_empty)
 
     def follow(self, out: Outlet, *, time: int) -> None:
         """Send ``time``, which the active workers or the clock have reached, if all parts here are idle (T2, T7)."""
@@ -292,7 +295,7 @@ class GenerateEpochs(Operator):
             if self.idle:
                 out.drain()
             state = (message.state or {}).get(self.context.step)
-            part = self._parts[message.part] = self._new(state, out)
+            part = self._parts[message.part] = self._new(state, out, is_empty=message.is_empty)
             self._stale = True
             if self.idle:
                 self._advance(out)
@@ -313,7 +316,7 @@ class GenerateEpochs(Operator):
             with self._failures.of_hook(part.tracker.raise_to):
                 part.tracker.raise_to(out.passed())
 
-    def _new(self, state: Any, out: Outlet) -> _Part:
+    def _new(self, state: Any, out: Outlet, *, is_empty: bool) -> _Part:
         """Return a part whose tracker continues from ``state``, if given.
 
         T2: a gained part keeps its frontier, even if this worker is ahead; the rescale informs the steps downstream. A
@@ -325,7 +328,7 @@ class GenerateEpochs(Operator):
                 tracker.restore(state)
             else:
                 tracker.raise_to(out.passed())
-            part = _Part(tracker)
+            part = _Part(tracker, is_empty=is_empty)
         self._check_epoch(part)
         return part
 
@@ -399,12 +402,15 @@ class GenerateEpochs(Operator):
     def _reached(self) -> tuple[int, bool]:
         """Return the minimum epoch of the active parts, and whether all are idle.
 
-        If all are idle, those that have never had a record do not count (T7).
+        If all are idle, those that have never had a record do not count (T7), nor does an empty one beside others.
         """
         parts = self._parts.values()
         active = [part.tracker.epoch for part in parts if not part.idle]
-        begun = (part.tracker.epoch for part in parts if part.tracker.epoch != MIN_EPOCH)
-        return min(active or begun, default=MIN_EPOCH), not active and bool(parts)
+        if active:
+            return min(active), False
+        begun = [part for part in parts if part.tracker.epoch != MIN_EPOCH]
+        counted = [part for part in begun if not part.is_empty] or begun
+        return min((part.tracker.epoch for part in counted), default=MIN_EPOCH), bool(parts)
 
 
 class RestoreEpochs(GenerateEpochs):

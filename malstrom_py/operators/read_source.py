@@ -3,7 +3,8 @@
 Rules. Every part is announced by `PartOpened`, its end by `PartFinished`; after the last one the maximum epoch follows
 (T5). A part that was polled repeatedly without records is reported by `PartQuiet` (T2); a part that was not polled,
 because it is not open yet or because of back-pressure, is not. Only a source that reads new data (`GrowingSource`)
-gets the snapshot's positions when it lists its parts.
+gets the snapshot's positions when it lists its parts. A source whose parts are listed again never finishes before it is
+stopped: on each worker an empty part, which is always idle, holds the place of those that are still to come (R13).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, So
 from malstrom_py.errors.text import describe_function, missing_methods, text_with_place
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy
+from malstrom_py.operators.listing import lists_again_every_s, new_part_position, new_positions, with_known
 from malstrom_py.operators.part_reader import PartReader, ReadPart
 from malstrom_py.sources.base import (
     GrowingSource,
@@ -160,6 +162,10 @@ class ReadSource(Operator):
         super().__init__(context)
         self._columns = columns
         self._source = source
+        self.lists_again_every_s = lists_again_every_s(source, context.step)
+        """How often new parts are looked for while the job runs, in seconds; None: never."""
+        self._expects_parts = False
+        self._stopping = self._stopped = False
         self._failures = ErrorPolicy(context)
         self._waiting: deque[tuple[Part, Any]] = deque()
         self._readers: deque[PartReader] = deque()
@@ -225,9 +231,35 @@ class ReadSource(Operator):
         except Exception as error:
             self._raise(error, "could not list its parts")
         check_parts(parts, self._source, self.context.step)
+        if self.lists_again_every_s is not None and known is not None and not self.reads_new:
+            parts = with_known(parts, known)
         for index, part in enumerate(parts):
             dealt[workers[index % len(workers)]].append(part)
         return dealt
+
+    def new_positions(self, parts: Sequence[Part], known: Mapping[Part, Any] | None) -> dict[Part, Any]:
+        """Return where those of ``parts`` begin that have appeared since the snapshot with the ``known`` parts."""
+        if self.lists_again_every_s is None:
+            return {}
+        try:
+            return new_positions(self._source, parts, known)
+        except Exception as error:
+            self._raise(error, "could not say where its new parts begin")
+
+    def find_parts(self, known: Collection[Part]) -> list[tuple[Part, Any]]:
+        """List the parts again. Return those that are not ``known``, with the positions at which they begin (R13)."""
+        source = self._source
+        if not isinstance(source, PartitionedSource):
+            return []
+        try:
+            parts = list(source.list_parts())
+        except Exception as error:
+            self._raise(error, "could not list its parts again")
+        check_parts(parts, source, self.context.step)
+        try:
+            return [(part, new_part_position(source, part)) for part in parts if part not in known]
+        except Exception as error:
+            self._raise(error, "could not say where its new parts begin")
 
     def open(
         self, out: Outlet, *, parts: Sequence[Part], restored: Mapping[Part, RestoredPart] = NO_RESTORED_PARTS
@@ -241,8 +273,35 @@ class ReadSource(Operator):
                 self.ended[part] = at.position
             else:
                 self._announce(out, part, at.position, at.state)
+        self.expect_parts(out)
         self._open_more()
         self.settle(out)
+
+    def expect_parts(self, out: Outlet) -> None:
+        """R13: hold the place of parts that are still to come, if this source is listed again."""
+        if self.lists_again_every_s is not None and not self._expects_parts and not self._stopping:
+            self._expects_parts = True
+            self.finished = False
+            out.forward(PartOpened(self._place, is_empty=True))
+
+    def will_stop(self) -> None:
+        """Note that `stop` follows: from now on no more parts are to come."""
+        self._stopping = True
+
+    def expect_none(self, out: Outlet) -> None:
+        """R13: this worker leaves, or stops reading: it gets no more new parts."""
+        if self._expects_parts:
+            self._expects_parts = False
+            out.forward(PartFinished(self._place))
+
+    def add(self, out: Outlet, *, parts: Sequence[tuple[Part, Any]]) -> None:
+        """R13: read new ``parts`` from their positions. After `stop` they end there."""
+        if self._stopped:
+            self.ended.update(parts)
+            return
+        for part, position in parts:
+            self._announce(out, part, position, None)
+        self._open_more()
 
     def take(self, out: Outlet, *, part: Part, position: Any, state: Mapping[str, Any] | None) -> None:
         """Take over ``part`` at ``position``, to be polled after `poll_gained` (R6); its epoch counts immediately.
@@ -290,12 +349,14 @@ class ReadSource(Operator):
 
         R2: not called between the release of a part and the new routing table, because no epoch may be sent in between.
         """
-        if not self._readers and not self._waiting and not self._gained and not self.finished:
+        is_open = self._readers or self._waiting or self._gained or self._expects_parts
+        if not is_open and not self.finished:
             self.finished = True
             out.forward(Epoch(MAX_EPOCH))
 
     def stop(self, out: Outlet) -> None:
         """Stop reading: every part ends at its current position."""
+        self._stopping = self._stopped = True
         for part, position in (*self._waiting, *self._gained):
             self.ended[part] = position
             out.forward(PartFinished(self._name(part)))
@@ -306,6 +367,7 @@ class ReadSource(Operator):
             self.ended[reader.part] = self._position(reader)
             self._close(reader)
             out.forward(PartFinished(reader.name))
+        self.expect_none(out)
         self.settle(out)
 
     def release(self, out: Outlet, *, part: Part) -> tuple[Any, PartReleased | None]:
@@ -504,6 +566,11 @@ class ReadSource(Operator):
 
     def _name(self, part: Part) -> str:
         return f"{self.context.step}/{part}"
+
+    @property
+    def _place(self) -> str:
+        """The name of the empty part, which no part has."""
+        return f"\0{self.context.step}"
 
     def _close(self, reader: PartReader) -> None:
         try:

@@ -79,9 +79,12 @@ class PartitionedSource(Protocol[V_co]):
     time does not advance before the last part has been opened.
 
     Optional: ``lists_again_every_s``, a number of seconds. `list_parts` is then called again that often while the job
-    runs, in the process that coordinates it, and new parts are added. It may block for a while; an error is
+    runs, in the process that coordinates it, and new parts are added (R13). It may block for a while; an error is
     logged, and the next call is the next try. Parts that are no longer listed are kept. A method
-    ``new_part_position(part)`` returns the position at which such a new part begins, None for its start.
+    ``new_part_position(part)`` returns the position at which such a new part begins, None for its start; it is also
+    asked for parts that have appeared between a snapshot and the run that resumes from it. Both are called in a
+    separate thread, while other threads may call the other methods. The job runs until it is stopped, even when all its
+    parts are finished.
     """
 
     def list_parts(self) -> Sequence[Part]:
@@ -156,7 +159,9 @@ class AcknowledgingSource(Protocol):
 
         Called in the process that coordinates the job, in a thread for it, after the commit of each snapshot and at the
         end of the job; never twice at the same time. It may be called again with the same positions, and positions may
-        be left out between two calls. An error is logged as a warning, and the next snapshot is the next try.
+        be left out between two calls. Parts that have not begun are left out. An error is logged as a warning, and the
+        next snapshot is the next try. The end of a job waits for it at most ten seconds. A job without snapshots calls
+        it once, at its end. It is not called if two steps read the same object, which are at different positions.
         """
         ...
 

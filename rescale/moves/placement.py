@@ -62,6 +62,30 @@ def rebalanced_parts(parts: Mapping[tuple[str, str], int], members: Sequence[int
     return moves
 
 
+def dealt_parts(
+    parts: Mapping[tuple[str, str], int], new: Sequence[tuple[str, str]], members: Sequence[int]
+) -> dict[tuple[str, str], int]:
+    """R13: return the worker of each ``new`` part: the one with the fewest parts of its source, the first of several.
+
+    So parts that appear one by one are dealt as those that are there at the start: in turn.
+
+    >>> dealt_parts({("in", "a"): 0}, [("in", "b"), ("in", "c")], [0, 1])
+    {('in', 'b'): 1, ('in', 'c'): 0}
+    """
+    dealt: dict[tuple[str, str], int] = {}
+    for source in dict.fromkeys(source for source, _ in new):
+        owned = dict.fromkeys(members, 0)
+        for (other, _), worker in parts.items():
+            if other == source:
+                owned[worker] += 1
+        for part in new:
+            if part[0] == source:
+                worker = min(members, key=owned.__getitem__)
+                dealt[part] = worker
+                owned[worker] += 1
+    return dealt
+
+
 def plan_moves(
     version: int,
     members: Sequence[int],

@@ -141,7 +141,15 @@ class InjectBarrier:
     last: bool = False
 
 
-Order = StartMove | OpenSlots | PollParts | Leave | InjectBarrier
+@dataclass(frozen=True, slots=True)
+class AddParts:
+    """R13: orders a worker to read new parts of ``source``, each from its position. Sent when nothing moves."""
+
+    source: str
+    parts: tuple[tuple[str, Any], ...] = field(hash=False)
+
+
+Order = StartMove | OpenSlots | PollParts | Leave | InjectBarrier | AddParts
 
 # From workers to the coordinator.
 

@@ -23,7 +23,7 @@ from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator import machine as events
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
 from malstrom_py.workers.coordinator.job_events import JobEvents
-from malstrom_py.workers.coordinator.job_machine import ENDS, SUSPENDS, Event, JobMachine, PlannedStop
+from malstrom_py.workers.coordinator.job_machine import ENDED, ENDS, SUSPENDS, Event, JobMachine, PlannedStop
 from malstrom_py.workers.coordinator.job_upgrades import plan_image
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase, RescaleCalledOff, topology_of
 from malstrom_py.workers.coordinator.recovery import (
@@ -36,8 +36,10 @@ from malstrom_py.workers.coordinator.recovery import (
     parts_of,
 )
 from malstrom_py.workers.coordinator.rescale_requests import Done, RescaleRequests
+from malstrom_py.workers.coordinator.run_view import RunView
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
+from malstrom_py.workers.coordinator.source_calls import SourceCalls
 from malstrom_py.workers.coordinator.worker_group import (
     NO_JOURNAL,
     Arrived,
@@ -52,7 +54,7 @@ from malstrom_py.workers.engine.graph_builder import PartAssignment, build_sinks
 from malstrom_py.workers.engine.snapshot_capture import CapturedState
 from malstrom_py.workers.reports.error_transfer import failure_of
 from malstrom_py.workers.reports.event_log import EventLog
-from malstrom_py.workers.reports.job_status import Moving, SnapshotStatus, check_size
+from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult, StepCounts, merged_counts
 from malstrom_py.workers.transport.messages import (
     Connected,
@@ -92,10 +94,11 @@ G = TypeVar("G", bound=WorkerGroup)
 R = TypeVar("R", SourcesOpened, Parted, Finished)
 
 
-class Coordinator(Generic[G]):
+class Coordinator(RunView, Generic[G]):
     """The coordinator of a run of ``plan`` that starts with ``workers`` workers of ``group``.
 
-    ``keeping``: how the job keeps snapshots, if any; ``background``: makes what writes them. ``commits``: of the sinks.
+    ``keeping``: how the job keeps snapshots, if any; ``background``: makes what writes them; ``calling``: makes what
+    lists sources again and lets them acknowledge. ``commits``: of the sinks.
     ``journal``: for the next coordinator. ``slots_per_move``: None: as many as can be moved within the target pause.
     ``log``: of the events of the job.
     """
@@ -111,18 +114,21 @@ class Coordinator(Generic[G]):
         commits: SinkCommits | None = None,
         journal: RunJournal = NO_JOURNAL,
         background: Callable[[], Background] | None = None,
+        calling: Callable[[], Background] | None = None,
         slots_per_move: int | None = None,
         log: EventLog | None = None,
     ) -> None:
         self.group = group
         self.events = JobEvents(plan, log or EventLog(), lambda order: self._send_all(group.workers, order))
         self.commit = commits or SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s())
-        self.snapshotting: SnapshotCoordinator | None = None
+        self.snapshotting = None
+        self._source_calls = None
         self._plan = plan
         self._clock = clock
         self._keeping = keeping
         self._journal = journal
         self._background = background or (lambda: ThreadBackground(group.wake))
+        self._calling = calling or (lambda: ThreadBackground(group.wake, "malstrom-sources"))
         self._pacing = Pacing.of(plan.slots) if slots_per_move is None else Pacing.fixed(slots_per_move)
         self._next_worker = workers
         self._started_s = self._got_on_s = clock.monotonic_s()
@@ -131,6 +137,7 @@ class Coordinator(Generic[G]):
         self._saved: dict[int, str] = {}
         self._last_counts: dict[int, Mapping[str, StepCounts]] = {}
         self._left: list[Mapping[str, StepCounts]] = []
+        self._ended: dict[str, dict[Part, Any]] = {}
         self._deal(tuple(range(workers)), {})
 
     def _deal(self, members: tuple[int, ...], parts: Mapping[tuple[str, str], int]) -> None:
@@ -168,6 +175,8 @@ class Coordinator(Generic[G]):
         known = None if resumption is None else resumption.known
         dealt = deal_parts(self._plan, members, self._clock, known)
         self._deal(members, movable_parts(dealt.parts, dealt.movable))
+        calls = SourceCalls(self._plan, self._clock, listed(dealt.parts), background=self._calling)
+        self._source_calls = calls
         beginning = tuple(beginning_steps(self._plan, resumption))
         restored, begun = self._restored(dealt)
         self.group.start(StartGroup(members, members, self.table, 0, restored=restored, beginning=beginning))
@@ -177,7 +186,7 @@ class Coordinator(Generic[G]):
             parts = dealt.parts[worker]
             self.group.send(worker, OpenSources(parts, parts_of(parts, begun)))
         self._replies(SourcesOpened, members, "open its sources")
-        self.events.opened(dealt.parts)
+        self.events.opened(dealt.parts, calls.lists_again)
         self._send_all(members, Start())
 
     def _restored(self, dealt: PartAssignment) -> tuple[RestorePoint | None, Mapping[str, Mapping[Part, RestoredPart]]]:
@@ -187,7 +196,8 @@ class Coordinator(Generic[G]):
             return None, {}
         parts = listed(dealt.parts)
         lighter = replace(resumption.manifest, sinks={}, pins={})
-        return replace(resumption.opened(self._plan, parts), manifest=lighter), resumption.begun(parts)
+        begun = resumption.begun(parts, dealt.new_positions)
+        return replace(resumption.opened(self._plan, parts, dealt.growing), manifest=lighter), begun
 
     def _await_connected(self, count: int) -> None:
         """Wait for the first workers. Their group has the deadlines."""
@@ -215,13 +225,23 @@ class Coordinator(Generic[G]):
             pins=pins,
             count=self._result,
             begun_from=self._begun.resumption,
+            committed=self._committed,
         )
+
+    def _committed(self, positions: Mapping[str, Mapping[Part, Any]]) -> None:
+        if self._source_calls is not None:
+            self._source_calls.committed(positions)
+
+    def committed_at_end(self) -> None:
+        """Acknowledge what a job without snapshots has read and committed, unless another program commits it."""
+        if not self.commit.to_deliver():
+            self._committed(self._ended)
 
     # The run, step by step.
 
     def step(self, *, until_s: float | None = None) -> None:
         """Take what has arrived, and what follows. Wait if there is nothing, at the latest until ``until_s``."""
-        busy = self.turn()
+        busy = self.turn() or self.find_parts()
         came = self.group.receive()
         while came or self._came:
             busy = True
@@ -252,6 +272,14 @@ class Coordinator(Generic[G]):
             self._journal.completed(last)
         self.events.snapshots(self.snapshotting.status)
         return has_begun
+
+    def find_parts(self) -> bool:
+        """R13: have sources listed again that are due, and read the new parts. Return whether there were any."""
+        found = [] if self._source_calls is None else self._source_calls.turn(may_list=self.may_find_parts)
+        for new in found:
+            self.events.found(new.source, [Part(part) for part, _ in new.parts])
+            self.handle(new)
+        return bool(found)
 
     def take(self, came: Iterable[Arrived]) -> None:
         """Handle messages of workers."""
@@ -328,6 +356,8 @@ class Coordinator(Generic[G]):
                 if end.saved is not None:
                     self._was_saved(end.saved)
                 self.commit.add(end.payloads)
+                for step, positions in end.positions.items():
+                    self._ended.setdefault(step, {}).update(positions)
         for end in ended.values():
             if end.error is not None:
                 raise failure_of(end.worker, end.error) if isinstance(end.error, bytes) else end.error
@@ -383,11 +413,12 @@ class Coordinator(Generic[G]):
     def _wait(self, until_s: float | None) -> None:
         """Wait until a worker has work or something is due. A job that ends waits for no interval."""
         due_s = None if self.snapshotting is None else self.snapshotting.due_s()
+        list_s = self._source_calls.due_s if self._source_calls is not None and self.may_find_parts else None
         now_s = self._clock.monotonic_s()
         # Overdue work waits for a worker, not for time.
-        waits_s = [due - now_s for due in (due_s, until_s) if due is not None and due > now_s]
+        waits_s = [due - now_s for due in (due_s, list_s, until_s) if due is not None and due > now_s]
         try:
-            self.group.wait(min(waits_s, default=None), pending=self.is_saving)
+            self.group.wait(min(waits_s, default=None), pending=self.is_saving or self.is_calling)
         except NothingToDo:
             waits_for = self.waiting_for()
             raise InternalError(
@@ -511,6 +542,8 @@ class Coordinator(Generic[G]):
 
     def close(self) -> None:
         """Close every worker, then raise the first error."""
+        if self._source_calls is not None:
+            self._source_calls.close(wait=self._machine.stop in ENDED)
         if self.snapshotting is not None:
             self.snapshotting.close()
         self.group.close(failed=self._machine.stop not in ENDS)
@@ -521,70 +554,6 @@ class Coordinator(Generic[G]):
     def wake(self) -> threading.Event:
         """An event that ends the wait of `step`."""
         return self.group.wake
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """The current workers."""
-        return self._moves.members
-
-    @property
-    def table(self) -> tuple[int, ...]:
-        """The routing table: slot -> worker."""
-        return self._moves.table
-
-    @property
-    def version(self) -> int:
-        """The version of the table."""
-        return self._moves.version
-
-    @property
-    def target(self) -> tuple[int, ...]:
-        """The workers after the current rescale."""
-        return self._moves.target
-
-    @property
-    def phase(self) -> str:
-        """The phase: "steady", "joining", "moving", "leaving" or "barrier"."""
-        return str(self._moves.phase)
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether no rescale and no barrier is in progress."""
-        return self._moves.phase is CoordinatorPhase.STEADY
-
-    @property
-    def is_between_moves(self) -> bool:
-        """Whether a barrier passes between two moves of a rescale."""
-        return self._moves.phase is CoordinatorPhase.BARRIER and self._moves.moves_follow
-
-    @property
-    def readers(self) -> Mapping[tuple[str, str], int]:
-        """The readers of the movable parts: (source, part) -> worker."""
-        return self._moves.parts
-
-    @property
-    def moving(self) -> Moving | None:
-        """The progress of the current rescale; None if nothing moves."""
-        return self._rescales.moving
-
-    def waiting_for(self) -> str:
-        """R7: return a description of the missing reports."""
-        return self._moves.waiting_for()
-
-    @property
-    def snapshots(self) -> SnapshotStatus | None:
-        """The status of the snapshots; None for a job without."""
-        return None if self.snapshotting is None else self.snapshotting.status
-
-    @property
-    def kept(self) -> RunResult | None:
-        """The result of the job, once its final snapshot is durable; else None."""
-        return None if self.snapshotting is None else self.snapshotting.result
-
-    @property
-    def is_saving(self) -> bool:
-        """Whether a background task is pending."""
-        return self.snapshotting is not None and self.snapshotting.background.pending > 0
 
     def counts(self) -> dict[str, StepCounts]:
         """Return the last known counts of each step, over all workers, including those that have left."""

@@ -59,10 +59,14 @@ class JobEvents:
         self._here: list[int] = []
         self._held: dict[tuple[str, int], None] = {}
         self._rescales_to: int | None = None
+        self._lists_again: frozenset[str] = frozenset()
         self._made = 0
 
-    def opened(self, dealt: Mapping[int, Mapping[str, Sequence[Part]]]) -> None:
-        """Publish that the first workers are there, each with these parts, by source."""
+    def opened(self, dealt: Mapping[int, Mapping[str, Sequence[Part]]], lists_again: Collection[str] = ()) -> None:
+        """Publish that the first workers are there, each with these parts, by source. ``lists_again``: the sources that
+        get more parts, and are closed at the end of the job only.
+        """
+        self._lists_again = frozenset(lists_again)
         for worker, sources in dealt.items():
             for source, parts in sources.items():
                 self._open.setdefault(source, set()).update(parts)
@@ -72,6 +76,10 @@ class JobEvents:
             self._notify_logics(event)
         for worker in dealt:
             self.joined(worker)
+
+    def found(self, source: str, parts: Collection[Part]) -> None:
+        """Note new parts of ``source``."""
+        self._open.setdefault(source, set()).update(parts)
 
     def joined(self, worker: int) -> None:
         """Publish that ``worker`` is connected."""
@@ -90,7 +98,7 @@ class JobEvents:
         if isinstance(content, PartsEnded):
             still_open = self._open.get(content.source, set())
             still_open.difference_update(content.parts)
-            if not still_open:
+            if not still_open and content.source not in self._lists_again:
                 self._log.emit(InputClosed(content.source))
             return
         event = content.event

@@ -53,6 +53,9 @@ SUSPENDS: Final = frozenset({PlannedStop.SUSPEND_WANTED, PlannedStop.SUSPENDING,
 ENDS: Final = frozenset({PlannedStop.RESULT_WANTED, PlannedStop.SAVING_RESULT, PlannedStop.FINISHED})
 """Everything is read and written."""
 
+ENDED: Final = ENDS | {PlannedStop.SUSPENDED}
+"""The job has ended as planned."""
+
 WANTED: Final = frozenset({PlannedStop.SUSPEND_WANTED, PlannedStop.RESULT_WANTED})
 """The next snapshot is the last one."""
 

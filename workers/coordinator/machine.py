@@ -5,7 +5,7 @@ Every state change is in TRANSITIONS; nothing here does I/O. The messages to and
 have reported everything (R7), a rescale when all Byes of leavers have been taken (R8). A rescale can be called off only
 while workers join, because until then only the joiners know of it. A barrier and a move never overlap (R7): the barrier
 is injected when nothing moves, or between two moves of a rescale, and the next move waits until the barrier has passed
-all workers.
+all workers. New parts of a source get their workers while nothing moves, before the next barrier or move (R13).
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.builder.regions import regions_of
 from malstrom_py.errors import InternalError, MalstromError
 from malstrom_py.rescale.moves.move_sizing import Pacing, pause_by_size
-from malstrom_py.rescale.moves.placement import opening_move, plan_moves
+from malstrom_py.rescale.moves.placement import dealt_parts, opening_move, plan_moves
 from malstrom_py.rescale.moves.protocol import (
+    AddParts,
     BarrierPassed,
     ByeTaken,
     InjectBarrier,
@@ -117,7 +118,15 @@ class SnapshotWanted:
     last: bool = False
 
 
-Event = RescaleRequested | Connected | ReportReceived | RescaleCalledOff | SnapshotWanted
+@dataclass(frozen=True, slots=True)
+class PartsFound:
+    """R13: ``source`` has new parts, each with the position at which it begins."""
+
+    source: str
+    parts: tuple[tuple[str, Any], ...]
+
+
+Event = RescaleRequested | Connected | ReportReceived | RescaleCalledOff | SnapshotWanted | PartsFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +222,7 @@ TRANSITIONS: Final = {
     (CoordinatorPhase.MOVING, "last move ended, someone leaves"): CoordinatorPhase.LEAVING,
     (CoordinatorPhase.MOVING, "last move ended"): CoordinatorPhase.STEADY,
     (CoordinatorPhase.LEAVING, "all Byes taken"): CoordinatorPhase.STEADY,
+    (CoordinatorPhase.STEADY, "parts found"): CoordinatorPhase.STEADY,
     (CoordinatorPhase.STEADY, "snapshot"): CoordinatorPhase.BARRIER,
     (CoordinatorPhase.MOVING, "move ended, snapshot"): CoordinatorPhase.BARRIER,
     (CoordinatorPhase.BARRIER, "barrier passed"): CoordinatorPhase.STEADY,
@@ -272,6 +282,7 @@ class CoordinatorMachine:
         self._pause_s = 0.0
         self._wanted: tuple[int, ...] | None = None
         self._barrier: SnapshotWanted | None = None
+        self._found: dict[tuple[str, str], Any] = {}
         self._is_over = False
         self.moves_follow = False
         self._paused_s = 0.0
@@ -299,6 +310,10 @@ class CoordinatorMachine:
                 )
                 self._barrier = event
                 return self._cut("snapshot") if self.phase is CoordinatorPhase.STEADY else []
+            case PartsFound():
+                new = {(event.source, part): position for part, position in event.parts}
+                self._found |= {part: position for part, position in new.items() if part not in self.parts}
+                return self._add_parts() if self.phase is CoordinatorPhase.STEADY else []
             case ReportReceived(report=BarrierPassed() as report):
                 return self._barrier_passed(report)
             case ReportReceived(report=ByeTaken() as report):
@@ -369,12 +384,31 @@ class CoordinatorMachine:
             return []
         follow, self.moves_follow = self.moves_follow, False
         self._to("barrier passed, moves follow" if follow else "barrier passed")
-        following = [] if self._is_over else self._order_move() if follow else self._begin()
+        following = self._order_move() if follow else self._begin()
         return [CutMade(report.snapshot, self._paused_s), *following]
 
+    def _add_parts(self) -> list[Effect]:
+        """R13: give the parts that were found to workers. Every later order to a worker arrives after its parts."""
+        if self._is_over or not self._found:
+            return []
+        self._to("parts found")
+        found, self._found = self._found, {}
+        dealt = dealt_parts(self.parts, list(found), self.members)
+        self.parts |= dealt
+        orders: dict[tuple[int, str], list[tuple[str, Any]]] = {}
+        for part, worker in dealt.items():
+            orders.setdefault((worker, part[0]), []).append((part[1], found[part]))
+        return [Send(worker, AddParts(source, tuple(parts))) for (worker, source), parts in orders.items()]
+
     def _begin(self) -> list[Effect]:
+        added = self._add_parts()
+        if self._is_over:
+            return []
         if self._barrier is not None:
-            return self._cut("snapshot")
+            return [*added, *self._cut("snapshot")]
+        return [*added, *self._begin_rescale()]
+
+    def _begin_rescale(self) -> list[Effect]:
         wanted, self._wanted = self._wanted, None
         if wanted is None or wanted == self.members:
             return [] if wanted is None else [Ended(self.members, self.version)]

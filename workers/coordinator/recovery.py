@@ -7,7 +7,7 @@ are prepared before anything is read: the output of durable snapshots becomes vi
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeGuard
@@ -47,6 +47,9 @@ class PinnedInputs:
     records: Mapping[str, Any] = field(default_factory=dict)
     read: frozenset[str] = frozenset()
     finished: bool = False
+
+
+NO_NEW_PARTS: Final[Mapping[str, Mapping[Part, Any]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +94,15 @@ class RestorePoint:
         read = (step for step in self.fit.pins if all(image.finished for image in sources.get(step, {}).values()))
         return PinnedInputs(self.fit.pins, frozenset(read))
 
-    def opened(self, plan: Plan, listed: Mapping[str, Sequence[Part]]) -> RestorePoint:
+    def opened(self, plan: Plan, listed: Mapping[str, Sequence[Part]], growing: Collection[str] = ()) -> RestorePoint:
         """Return this restore point without the final epochs of exchanges whose sources have unread parts.
 
-        A part is unread if it is new, or if the job was drained before its end.
+        A part is unread if it is new, or if the job was drained before its end. The ``growing`` sources of a finished
+        job may get more; a job that was being drained is at its end.
         """
         unread = {step for step, parts in listed.items() if any(not self._has_read(step, part) for part in parts)}
+        if self.manifest.result is not None:
+            unread |= {*growing}
         if self.manifest.result is not None and not unread:
             log(
                 _LOG,
@@ -116,8 +122,11 @@ class RestorePoint:
         image = self.fit.sources.get(step, {}).get(part)
         return image is not None and image.finished
 
-    def begun(self, listed: Mapping[str, Sequence[Part]]) -> dict[str, dict[Part, RestoredPart]]:
-        """Return the positions of the parts of each source. ``listed``: the parts that exist now.
+    def begun(
+        self, listed: Mapping[str, Sequence[Part]], new: Mapping[str, Mapping[Part, Any]] = NO_NEW_PARTS
+    ) -> dict[str, dict[Part, RestoredPart]]:
+        """Return the positions of the parts of each source. ``listed``: the parts that exist now; ``new``: where those
+        begin that have appeared since (R13).
 
         `SourceError`: a part that was not read to its end is missing.
         """
@@ -137,6 +146,7 @@ class RestorePoint:
                 for part, image in images.items()
                 if part in there
             }
+            begun[step] |= {part: RestoredPart(position) for part, position in new.get(step, {}).items()}
         return begun
 
     def _kept(self, part: str) -> dict[str, Any]:

@@ -90,7 +90,7 @@ class RescaleRequests:
             version=machine.version,
             moves=machine.version - before.version,
             slots=_changed(before.table, machine.table),
-            parts=sum(worker != before.parts[part] for part, worker in machine.parts.items()),
+            parts=sum(worker != before.parts.get(part, worker) for part, worker in machine.parts.items()),
             duration_s=now_s - self._running[0].asked_s if self._running else 0.0,
             keys=machine.keys_moved - before.keys,
             bytes=machine.bytes_moved - before.bytes,

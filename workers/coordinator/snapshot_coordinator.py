@@ -24,6 +24,7 @@ from malstrom_py.snapshot.manifest import Artefact, Manifest, PlanImage, artefac
 from malstrom_py.snapshot.selection import copy_savepoint
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.verification import load_verified
+from malstrom_py.sources.base import Part
 from malstrom_py.state.artefact import merged
 from malstrom_py.workers.coordinator import snapshot_machine as machine
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
@@ -55,6 +56,7 @@ class SnapshotCoordinator:
     """The coordinator of the snapshots of one incarnation of ``job``. ``pins``: the pinned inputs of sources.
 
     ``job_machine``: the machine of the run, which gets its part for snapshots here; ``handle`` feeds it with an event.
+    ``committed`` is called after each snapshot with the positions of sources: step -> part -> position.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class SnapshotCoordinator:
         pins: Mapping[str, Any],
         count: Callable[[], RunResult],
         begun_from: RestorePoint | None = None,
+        committed: Callable[[Mapping[str, Mapping[Part, Any]]], None] = lambda _: None,
     ) -> None:
         self.checkpointer = checkpointer
         self.background = background
@@ -83,6 +86,7 @@ class SnapshotCoordinator:
         self._clock = clock
         self._pins = pins
         self._count = count
+        self._committed = committed
         self._job_machine = job_machine
         self._handle = handle
         self._machine = job_machine.snapshots = machine.SnapshotMachine(
@@ -245,6 +249,8 @@ class SnapshotCoordinator:
         self.completed += 1
         self._last, self._manifest = self._manifest, None
         self._log_completed()
+        if self._last is not None:
+            self._committed(positions_in(self._last))
         answered, self._answered_by_this = self._answered_by_this, []
         for request in answered:
             self._answer(request, completed.snapshot)
@@ -350,6 +356,14 @@ class SnapshotCoordinator:
                 wait=f"snapshot {self._now} to be written",
                 deadline_s=SAVE_DEADLINE_S,
             )
+
+
+def positions_in(manifest: Manifest) -> dict[str, dict[Part, Any]]:
+    """Return the positions of the parts of each source in ``manifest``, without those that have not begun."""
+    return {
+        step: {Part(part): image.position for part, image in images.items() if image.position is not None}
+        for step, images in manifest.sources.items()
+    }
 
 
 def result_in(manifest: Manifest) -> RunResult | None:

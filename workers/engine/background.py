@@ -39,6 +39,7 @@ class Background(Protocol):
 
 class ThreadBackground:
     """Runs tasks in two threads, one of them for urgent tasks; sets ``wake`` when a task has finished.
+    ``name``: of the threads.
 
     The threads are daemons: a store that does not respond does not delay the end of the program.
 
@@ -51,8 +52,9 @@ class ThreadBackground:
     [42]
     """
 
-    def __init__(self, wake: threading.Event) -> None:
+    def __init__(self, wake: threading.Event, name: str = "malstrom-snapshots") -> None:
         self._wake = wake
+        self._name = name
         self._back: queue.SimpleQueue[tuple[Done, Any]] = queue.SimpleQueue()
         self._threads: dict[bool, _Thread] = {}
         self.pending = 0
@@ -61,7 +63,7 @@ class ThreadBackground:
         """Run ``work`` in its thread."""
         self.pending += 1
         if urgent not in self._threads:
-            self._threads[urgent] = _Thread(self._put_back)
+            self._threads[urgent] = _Thread(self._put_back, self._name)
         self._threads[urgent].asked.put((work, done))
 
     def turn(self) -> bool:
@@ -87,11 +89,11 @@ class ThreadBackground:
 class _Thread:
     """Runs one task after the other; calls ``finished`` with the result of each."""
 
-    def __init__(self, finished: Callable[[Done, Any], None]) -> None:
+    def __init__(self, finished: Callable[[Done, Any], None], name: str) -> None:
         self.asked: queue.SimpleQueue[tuple[Callable[[], Any], Done] | None] = queue.SimpleQueue()
         self._finished = finished
         self._closed = False
-        threading.Thread(target=self._work, name="malstrom-snapshots", daemon=True).start()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def close(self) -> None:
         self._closed = True

@@ -196,10 +196,16 @@ def build_sources(plan: Plan, clock: Clock) -> list[ReadSource]:
 
 @dataclass(frozen=True, slots=True)
 class PartAssignment:
-    """The assignment of the parts of all sources: worker -> step -> parts; ``movable``: sources with movable parts."""
+    """The assignment of the parts of all sources: worker -> step -> parts; ``movable``: sources with movable parts.
+
+    ``growing``: the sources that are listed again while the job runs; ``new_positions``: where those of their parts
+    begin that are not in the snapshot (R13).
+    """
 
     parts: Mapping[int, Mapping[str, Sequence[Part]]]
     movable: frozenset[str]
+    growing: frozenset[str]
+    new_positions: Mapping[str, Mapping[Part, Any]]
 
 
 Known = Mapping[str, Mapping[Part, Any]]
@@ -219,10 +225,19 @@ def deal_parts(plan: Plan, workers: Sequence[int], clock: Clock, known: Known | 
             listed = {
                 source.context.step: source.list_parts(workers, known.get(source.context.step)) for source in sources
             }
+            new = {
+                source.context.step: source.new_positions(
+                    [part for parts in listed[source.context.step].values() for part in parts],
+                    known.get(source.context.step),
+                )
+                for source in sources
+            }
     finally:
         resources.close()
     parts = {worker: {step: dealt[worker] for step, dealt in listed.items()} for worker in workers}
-    return PartAssignment(parts, frozenset(source.context.step for source in sources if source.moves_parts))
+    movable = frozenset(source.context.step for source in sources if source.moves_parts)
+    growing = frozenset(source.context.step for source in sources if source.lists_again_every_s is not None)
+    return PartAssignment(parts, movable, growing, new)
 
 
 def movable_parts(

@@ -3,7 +3,8 @@ silent, they follow the runtime's clock.
 
 Rule: an idle worker broadcasts the minimum of the senders that are neither idle nor finished, as received on its own
 channels, and never the maximum epoch. The worker stays in every minimum. So its epoch may lag, but is never ahead of
-the frontier by which it will judge its own parts.
+the frontier by which it will judge its own parts. A worker without parts of a source that is listed again is idle, not
+finished (R13); without ``idle_after`` it follows, but never the clock.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.data.time import from_clock
 from malstrom_py.operators.base import Operator
 from malstrom_py.operators.event_time import GenerateEpochs
+from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
 from malstrom_py.workers.engine.executor import Executor
 from malstrom_py.workers.engine.region_input import RegionInput
@@ -60,11 +62,22 @@ class IdleSource:
         fed = [(name, machine) for name, send, machine in self._exchanges if self._executor.merged(send).idle]
         reached = _smallest(machine.active(name) for name, machine in fed)
         if reached is None:
-            reached = self._by_clock(_smallest(machine.silent(name) for name, machine in fed))
+            silent = _smallest(machine.silent(name) for name, machine in fed)
+            reached = silent if generator.idle_after_s is None else self._by_clock(silent)
         else:
             self._silence = None
         if reached is not None and reached > generator.sent:
             self._executor.call(self._node, partial(generator.follow, time=reached))
+            self._executor.run()
+
+    def catch_up(self) -> None:
+        """R13: broadcast the cuts that this worker has passed, before new parts begin here. A worker that has joined
+        has broadcast nothing, but no record may follow below the cut.
+        """
+        generator = self._generator
+        passed = max(machine.frontier(name) for name, _, machine in self._exchanges)
+        if generator.idle and generator.sent < passed < MAX_EPOCH:
+            self._executor.call(self._node, partial(generator.follow, time=passed))
             self._executor.run()
 
     def _by_clock(self, epoch: int | None) -> int | None:
@@ -88,6 +101,10 @@ def _smallest(times: Iterable[int | None]) -> int | None:
     return min((time for time in times if time is not None), default=None)
 
 
+def _is_listed_again(source: Operator) -> bool:
+    return isinstance(source, ReadSource) and source.lists_again_every_s is not None
+
+
 def followers_of(
     regions: Iterable[tuple[Region, RegionInput]],
     executor: Executor,
@@ -95,14 +112,17 @@ def followers_of(
     nodes: Mapping[str, int],
     exchanges: Iterable[tuple[str, int]],
 ) -> list[IdleSource]:
-    """Return an `IdleSource` for each ``generate_epochs`` with ``idle_after`` that feeds exchanges."""
+    """Return an `IdleSource` for each ``generate_epochs`` that feeds exchanges and may be idle: it has ``idle_after``,
+    or a source of its region is listed again (R13).
+    """
     regions, exchanges = list(regions), list(exchanges)
     receiving = {name: feed.machine for region, feed in regions for name in region.entries}
     followers: list[IdleSource] = []
     for region, feed in regions:
+        listed_again = any(_is_listed_again(operators[name]) for name in region.sources)
         for name in region.steps:
             operator = operators[name]
-            if not isinstance(operator, GenerateEpochs) or operator.idle_after_s is None:
+            if not isinstance(operator, GenerateEpochs) or (operator.idle_after_s is None and not listed_again):
                 continue
             behind = executor.behind(nodes[name])
             fed = [(name, send, receiving[name]) for name, send in exchanges if send in behind]

@@ -1,4 +1,5 @@
-"""The sending side of one worker in a move: hands over parts, then switches all exchanges together (R2, R8).
+"""The sending side of one worker in a move: hands over parts, then switches all exchanges together (R2, R8). Between
+moves it takes new parts (R13).
 
 The `SendingMachine` decides; this module executes its effects on the worker's graph, between two messages.
 """
@@ -9,10 +10,19 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from malstrom_py.errors import InternalError
 from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale.moves import sending_machine as machine
-from malstrom_py.rescale.moves.protocol import Leave, PartHandedOver, PollParts, RescaleMove, SendReport, StartMove
+from malstrom_py.rescale.moves.protocol import (
+    AddParts,
+    Leave,
+    PartHandedOver,
+    PollParts,
+    RescaleMove,
+    SendReport,
+    StartMove,
+)
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.executor import Executor
@@ -45,6 +55,8 @@ class RoutingSwitch:
         self._before: dict[str, int] = {}
         self._letters = letters
         self._machine = machine.SendingMachine(member.worker, version=member.version)
+        self._worker = member.worker
+        self._followers = graph.followers
         self._started = member.worker in member.members
         self._gained: list[PartHandedOver] = []
 
@@ -60,9 +72,12 @@ class RoutingSwitch:
         """
         return self._started and self._machine.may_poll
 
-    def receive(self, letter: StartMove | PollParts | Leave | PartHandedOver) -> None:
+    def receive(self, letter: StartMove | PollParts | Leave | PartHandedOver | AddParts) -> None:
         """Handle an order of the coordinator, or a part that another worker hands over."""
         match letter:
+            case AddParts():
+                self._add(letter)
+                return
             case StartMove():
                 effects = self._machine.handle(machine.RescaleOrdered(letter))
             case PollParts():
@@ -79,6 +94,17 @@ class RoutingSwitch:
     def check(self) -> None:
         """Raise `InternalError` if an invariant is broken."""
         self._machine.check()
+
+    def _add(self, order: AddParts) -> None:
+        """R13: read new parts. They begin above every epoch that another worker may have passed."""
+        if not self.may_poll:
+            raise InternalError(f"worker {self._worker}: new parts of {order.source!r} during a move (R13)")
+        for follower in self._followers:
+            follower.catch_up()
+        node, source = self._sources[order.source]
+        self._call(node, partial(source.add, parts=[(Part(part), position) for part, position in order.parts]))
+        for other, generator in self._generators:
+            self._call(other, generator.advance)
 
     def _do(self, effect: machine.Effect) -> None:
         match effect:
@@ -113,6 +139,8 @@ class RoutingSwitch:
         before, self._before = self._before, {}
         for node, generator in self._generators:
             self._call(node, generator.keep)
+        for node, reader in self._sources.values():
+            self._call(node, reader.expect_parts if self._worker in move.new else reader.expect_none)
         gained, self._gained = self._gained, []
         for part in gained:
             self._take(part)

@@ -27,6 +27,7 @@ from malstrom_py.operators.read_source import ReadSource, RestoredPart
 from malstrom_py.operators.write_sink import WriteParts, WriteSink
 from malstrom_py.rescale.channels.channel import Barrier, Frame, Grant, RemoteInbound, Suspend
 from malstrom_py.rescale.moves.protocol import (
+    AddParts,
     BarrierPassed,
     InjectBarrier,
     Leave,
@@ -174,7 +175,7 @@ class Worker:
         self._scheduled = [place for place in placed if place[1].scheduled]
         self._holding = [place for place in placed if place[1].holding]
         self._listening = [op for op in operators.values() if op.listens]
-        self._orders: deque[StartMove | PollParts | Leave | PartHandedOver] = deque()
+        self._orders: deque[StartMove | PollParts | Leave | PartHandedOver | AddParts] = deque()
         self._linger_until_s = 0.0
 
     def open_sinks(self) -> None:

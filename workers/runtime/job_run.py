@@ -100,6 +100,7 @@ class JobRun(Generic[G]):
         self._crew.pre_commit()
         with self._interrupts.held():
             self._commit.commit(self.result())
+        self._crew.committed_at_end()
 
     def _snapshot_at_end(self) -> RunResult:
         """S7: what has been written since the last snapshot is committed with one that says how the job has ended. It

@@ -177,7 +177,8 @@ class WorkerHost:
             worker.close_before_commit()
         except BaseException as error:  # raised by the coordinator, which also discards what is pre-committed by now
             failed = error
-        return [(COORDINATOR, Finished(worker.id, tuple(payloads), worker.counts(), failed, saved))]
+        ended = worker.reading.ended()
+        return [(COORDINATOR, Finished(worker.id, tuple(payloads), worker.counts(), failed, saved, ended))]
 
     def _close(self, order: Close) -> list[Outgoing]:
         self.close()

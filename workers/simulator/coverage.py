@@ -34,6 +34,8 @@ HARD_CASES: Final = (
     "marker in a backlog",
     "Bye taken",
     "rescale coalesced",
+    "part appeared",
+    "part appeared inside a rescale",
     "request at end of stream",
     "request with nothing flowing",
     "request under back-pressure",
@@ -59,6 +61,9 @@ SNAPSHOT_CASES: Final = (
     "restored at more workers",
     "restored at fewer workers",
     "part restored on another worker",
+    "new part in a snapshot",
+    "new part in no snapshot at a crash",
+    "new part restored",
     "idle part restored",
     "timer restored",
     "enrich in flight restored",
@@ -79,6 +84,10 @@ class RequestedWorkers(Protocol):
     def backlogged(self) -> bool: ...
 
 
+def _parts_in(manifest: Manifest) -> list[tuple[str, str]]:
+    return [(step, part) for step, parts in manifest.sources.items() for part in parts]
+
+
 class Coverage:
     """``hits``: hard case -> how often it was met."""
 
@@ -89,10 +98,19 @@ class Coverage:
         self._readers: dict[str, dict[tuple[str, str], int]] = {}
         self._idle: dict[str, bool] = {}
         self._from: str = ""
+        self._new: set[tuple[str, str]] = set()
+        self._new_saved: set[tuple[str, str]] = set()
 
     def hit(self, case: str, times: int = 1) -> None:
         """Count ``case``."""
         self.hits[case] += times
+
+    def appeared(self, source: str, parts: Iterable[str], *, is_moving: bool) -> None:
+        """Count new ``parts`` of ``source``."""
+        for part in parts:
+            self._new.add((source, part))
+            self.hit("part appeared")
+            self.hit("part appeared inside a rescale", int(is_moving))
 
     def asked(self, phase: str, workers: RequestedWorkers) -> None:
         """Count the cases of a rescale request in a ``phase`` of the coordinator."""
@@ -136,6 +154,9 @@ class Coverage:
         """Count the cases of a state image of ``worker``."""
         readers = self._readers.setdefault(cut.snapshot, {})
         readers.update({(step, part): worker.id for step, parts in cut.sources.items() for part in parts})
+        saved = {(step, part) for step, parts in cut.sources.items() for part in parts} & self._new
+        self.hit("new part in a snapshot", len(saved - self._new_saved))
+        self._new_saved |= saved
         epochs = [step for step in worker.operators.values() if isinstance(step, GenerateEpochs)]
         self._idle[cut.snapshot] = self._idle.get(cut.snapshot, False) or any(step.idle for step in epochs)
 
@@ -150,6 +171,10 @@ class Coverage:
             self.hit("delta restored")
         if any(".compacted." in artefact.path for artefact in manifest.artefacts):
             self.hit("compaction used in a restore")
+        restored = self._new.intersection(_parts_in(manifest))
+        self.hit("new part restored", len(restored))
+        self.hit("new part in no snapshot at a crash", len(self._new - restored))
+        self._new = restored
         if self._idle.get(manifest.id):
             self.hit("idle part restored")
 

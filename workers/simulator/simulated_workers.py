@@ -15,9 +15,12 @@ from typing import Any, Final, NamedTuple, NoReturn
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError, PeerError, PlanError
+from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale.channels.channel import Frame, Grant
 from malstrom_py.rescale.moves.protocol import BarrierPassed
 from malstrom_py.workers.coordinator.coordinator import Coordinator
+from malstrom_py.workers.coordinator.job_machine import Event
+from malstrom_py.workers.coordinator.machine import PartsFound
 from malstrom_py.workers.coordinator.recovery import RunStart
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.coordinator.worker_group import Arrived, StartGroup
@@ -29,6 +32,7 @@ from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.runtime.local_workers import WATCH_S, LocalWorkers
 from malstrom_py.workers.simulator.coverage import Coverage
+from malstrom_py.workers.simulator.direct_background import DirectBackground
 from malstrom_py.workers.simulator.random_schedule import (
     RandomSchedule,
     ScheduledCrash,
@@ -65,6 +69,15 @@ Queues = dict[Hashable, deque[Sent]]
 
 COORDINATE: Final = ("coordinator",)
 """The coordinator takes in what has been written, or has a barrier go."""
+
+LIST: Final = ("list",)
+"""The coordinator has sources listed again."""
+
+LISTED_IN_VAIN: Final = 2
+"""A job that has read everything is drained when each of its sources has been listed so often in vain (R13)."""
+
+QUIET_S: Final = 10.0
+"""The same when its open parts have had no records for so long."""
 
 
 class SimulatedCrash(PeerError):
@@ -189,9 +202,12 @@ class SimulatedWorkers(LocalWorkers):
             worker.check()
         return content
 
-    def rest(self) -> bool:
-        """Wait for awaited calls, or else pass the time to the next timer. Return whether there was any."""
+    def rest(self, *, until_s: float | None = None) -> bool:
+        """Wait for awaited calls, or else pass the time to the next timer, at most until ``until_s``. Return whether
+        there was any.
+        """
         due_s = [due for worker in self.hosted if (due := worker.due_s()) is not None]
+        due_s += [] if until_s is None else [until_s]
         wait_s = min(due_s, default=0.0) - self._clock.monotonic_s()
         if any(worker.awaiting for worker in self.hosted):
             if self.wake.wait(WATCH_S):
@@ -288,6 +304,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
             keeping=None if saving is None else saving.keeping,
             commits=SimulatedCommits(plan.job, build_sinks(plan, clock), clock.now_s()),
             background=None if saving is None else lambda: saving.background,
+            calling=DirectBackground,
             slots_per_move=slots_per_move,
             log=log,
         )
@@ -300,6 +317,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         self._turn = 0
         self._digest = hashlib.sha256()
         self._stops = False
+        self._read = (0, 0.0)
 
     @property
     def trace(self) -> str:
@@ -364,9 +382,19 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         """The pending work of snapshots: of the coordinator, of its background, and of dead incarnations."""
         snapshotting, saving = self.snapshotting, self._saving
         if snapshotting is None or saving is None:
-            return []
+            return [LIST] if self._lists_now else []
         chores: list[Hashable] = [COORDINATE] if saving.background.is_back or snapshotting.is_due else []
-        return [*chores, *saving.writes]
+        return [*chores, *([LIST] if self._lists_now else []), *saving.writes]
+
+    @property
+    def _list_due_s(self) -> float | None:
+        """When sources are listed next; None if they are not listed again."""
+        return self._source_calls.due_s if self._source_calls is not None and self.may_find_parts else None
+
+    @property
+    def _lists_now(self) -> bool:
+        due_s = self._list_due_s
+        return due_s is not None and self._clock.monotonic_s() >= due_s
 
     def act(self, action: Hashable) -> None:
         """Let one thing happen: a worker's step, by its number, a chore, or an arrival."""
@@ -379,6 +407,9 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
 
     def do(self, chore: Hashable) -> None:
         """Let one of the `chores` be done."""
+        if chore == LIST:
+            self.find_parts()
+            return
         saving, made = self._saving, self.snapshots
         assert saving is not None
         assert made is not None
@@ -403,6 +434,11 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
 
     def take(self, came: Iterable[Arrived]) -> None:
         super().take([*self._came_before(), *came])
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, PartsFound):
+            self._coverage.appeared(event.source, [part for part, _ in event.parts], is_moving=self._is_moving)
+        super().handle(event)
 
     def pass_s(self, duration_s: float) -> None:
         """Let time pass."""
@@ -448,11 +484,36 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
 
     def _rest(self) -> None:
         """Advance the time to the next timer: no message is in flight, and no worker has work."""
-        if not self.group.rest() and not self._at_end:
+        if self._lists_in_vain:
+            self.drain()
+            return
+        if not self._rests() and not self._at_end:
             raise InternalError(
                 f"the job makes no progress: the workers wait, but no message is in flight (P8). The coordinator is "
                 f"{self.phase} and waits for {self.waiting_for() or 'nothing'}"
             )
+
+    @property
+    def _lists_in_vain(self) -> bool:
+        """Whether no part has appeared while the job had nothing to do: it would never end."""
+        calls = self._source_calls
+        if calls is None or calls.in_vain < LISTED_IN_VAIN or not self.may_find_parts:
+            return False
+        operators = (operator for worker in self.group.hosted for operator in worker.operators.values())
+        sources = [operator for operator in operators if isinstance(operator, ReadSource)]
+        rows, now_s = sum(source.counters.rows_in for source in sources), self._clock.monotonic_s()
+        if rows != self._read[0]:
+            self._read = rows, now_s
+        return not any(source.parts_left for source in sources) or now_s - self._read[1] >= QUIET_S
+
+    def _rests(self) -> bool:
+        """Pass the time to the next timer of a worker, or to the next listing if that may find more. Return whether
+        there was any.
+        """
+        calls = self._source_calls
+        if calls is None or calls.in_vain >= LISTED_IN_VAIN or not self.may_find_parts:
+            return self.group.rest()
+        return self.group.rest(until_s=calls.due_s)
 
     @property
     def _at_end(self) -> bool:
@@ -481,7 +542,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
 
     def _ask(self) -> None:
         if self._wanted and self._saving is not None and self._is_moment(self._wanted[0]):
-            if self._wanted.pop(0).last:
+            if self._wanted.pop(0).last and self.may_find_parts:  # else it is being drained
                 self.stop()
             else:
                 self.snapshot(_nobody)

@@ -74,7 +74,8 @@ class Simulation:
     ``workers``: at the start. ``rescales`` and ``crashes``: their number; None: the seed decides. After a crash the job
     resumes from its last snapshot on a number of workers that the seed decides; without snapshots it starts from the
     beginning, with empty sinks. With ``crashes=None`` a job crashes only if all its sinks can discard their output. A
-    job with snapshots that may crash is also stopped at times, and resumes in the same way. ``snapshots``: the store
+    job with snapshots that may crash is also stopped at times, and resumes in the same way. A job whose sources are
+    listed again is drained when it has nothing more to do and two listings have found no part. ``snapshots``: the store
     and the interval; None: the seed decides, and the store is in memory; False: no snapshots. ``resume``,
     ``allow_dropped_state`` and ``on_event``: as of `InProcess`. ``batch``: how batches are cut, None: as the seed
     decides. ``clock``: by default a virtual one. ``checks``: test mode, as of `InProcess`.

@@ -212,7 +212,8 @@ class Finished:
     """What a finished worker leaves: the pre-commits of its sinks, by step, and its last counts.
 
     ``error``: the error of finishing, packed between processes; earlier pre-commits are listed to be discarded.
-    ``saved``: the last `Saved` again, because a leaver's stream may be closed before it arrives.
+    ``saved``: the last `Saved` again, because a leaver's stream may be closed before it arrives. ``positions``: where
+    the parts of sources that acknowledge have ended, by step.
     """
 
     worker: int
@@ -220,6 +221,7 @@ class Finished:
     counts: Mapping[str, StepCounts] = field(repr=False, hash=False)
     error: Any = None
     saved: Saved | None = None
+    positions: Mapping[str, Mapping[Part, Any]] = field(default_factory=dict, repr=False, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from malstrom_py import sources
@@ -26,11 +26,27 @@ KEY_FAMILIES: Final[tuple[tuple[Any, ...], ...]] = (
 
 
 @dataclass(frozen=True)
+class Growth:
+    """How the parts of a source appear.
+
+    ``at``: part -> the number of the listing that has it first; the others are there at the start. ``before``: part ->
+    the number of rows before the position at which it begins when it is new, which must not be read. ``gone``: parts
+    that are listed no more once any of what they have is acknowledged.
+    """
+
+    every_s: float
+    at: Mapping[str, int]
+    before: Mapping[str, int]
+    gone: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Input:
     """One source: its parts by name, each a list of entries.
 
     ``kind`` is "script", "memory" or "columns". An empty poll takes ``silence_s`` of the clock. ``chunk``: the most
-    rows that a poll brings; ``open_max``: how many parts of it a worker reads at a time.
+    rows that a poll brings; ``open_max``: how many parts of it a worker reads at a time. ``growth``: how parts appear
+    while the job runs.
     """
 
     name: str
@@ -39,10 +55,16 @@ class Input:
     silence_s: float = 0.0
     chunk: int | None = None
     open_max: int | None = None
+    growth: Growth | None = None
 
     def records(self, part: str) -> list[Record]:
         """The records of a part, in order."""
         return [entry for entry in self.parts[part] if isinstance(entry, Record)]
+
+    @property
+    def appearing(self) -> Collection[str]:
+        """The parts that appear while the job runs."""
+        return () if self.growth is None else self.growth.at
 
     def all_records(self) -> list[Record]:
         """Those of all parts."""
@@ -50,6 +72,8 @@ class Input:
 
     def source(self, seen: Seen) -> Any:
         """The source that a job reads."""
+        if self.growth is not None and not seen.slow_polls:  # else nothing would end the job
+            return Growing(self, seen, self.growth)
         if self.kind != "memory":
             return Scripted(self, seen)
         parts = [self.records(part) for part in self.parts]
@@ -88,6 +112,42 @@ class Scripted:
         return ScriptedPart(self.given, part, state, self.seen)
 
 
+class Growing(Scripted):
+    """A source whose parts appear while it is listed, and whose system forgets what was acknowledged."""
+
+    def __init__(self, given: Input, seen: Seen, growth: Growth) -> None:
+        super().__init__(given, seen)
+        self.growth = growth
+        self.lists_again_every_s = growth.every_s
+
+    def list_parts(self) -> Sequence[Part]:
+        listing = self.seen.listings[self.given.name]
+        self.seen.listings[self.given.name] += 1
+        return [
+            Part(name)
+            for name in self.given.parts
+            if self.growth.at.get(name, 0) <= listing and not self._is_gone(name)
+        ]
+
+    def new_part_position(self, part: Part) -> list[int]:
+        return [self.growth.before.get(part, 0), 0]
+
+    def build_part(self, part: Part, state: Any) -> ScriptedPart:
+        at, released = (state[0] if state else 0), self.seen.released.get((self.given.name, part), 0)
+        if at < released:
+            self.seen.broken.append(f"part {part} of {self.given.name} is read from {at}: {released} were acknowledged")
+        built = super().build_part(part, state)
+        built.put_before(self.growth.before.get(part, 0))
+        return built
+
+    def acknowledge(self, job: str, positions: Mapping[Part, Any]) -> None:
+        for part, position in positions.items():
+            self.seen.released[self.given.name, part] = position[0]
+
+    def _is_gone(self, part: str) -> bool:
+        return part in self.growth.gone and (self.given.name, part) in self.seen.released
+
+
 class ScriptedPart:
     def __init__(self, given: Input, part: str, state: Any, seen: Seen) -> None:
         self._given = given
@@ -98,6 +158,11 @@ class ScriptedPart:
         self._silent: int = state[1] if state else 0
         seen.open_parts[given.name, part] = self
         seen.part_opened(state)
+
+    def put_before(self, rows: int) -> None:
+        """Have so many rows before the others."""
+        at = range(-rows, 0)
+        self._entries = (*(made(self._given.name, self._part, number, None, 0) for number in at), *self._entries)
 
     def poll(self, rows_max: int) -> Any:
         rows: list[Record] = []
@@ -158,6 +223,18 @@ def draw_input(rng: random.Random, name: str, *, kind: str, rows_max: int, silen
         chunk=rng.choice([None, None, 1, 3]),
         open_max=rng.choice([None, None, None, 1, 2]),
     )
+
+
+def grown(rng: random.Random, given: Input) -> Input:
+    """The same source, but some of its parts appear while the job runs."""
+    names, listing = list(given.parts), 0
+    at: dict[str, int] = {}
+    for name in rng.sample(names, rng.randint(1, len(names))):
+        listing += rng.choice([0, 1, 1, 2])  # two listings in vain end the job
+        at[name] = max(1, listing)
+    before = {name: rng.choice([0, 1, 2]) for name in at}
+    gone = frozenset(name for name in names if rng.random() < 0.5)
+    return replace(given, growth=Growth(rng.choice([0.001, 0.02]), at, before, gone))
 
 
 def _dealt(rng: random.Random, names: Sequence[str], rows: int) -> dict[str, int]:

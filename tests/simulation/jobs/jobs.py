@@ -12,7 +12,7 @@ from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.reports.result import RunResult
 from tests.simulation.jobs.building import build
 from tests.simulation.jobs.counting import KINDS, LASTING, MAY_FAIL
-from tests.simulation.jobs.inputs import Input, draw_input
+from tests.simulation.jobs.inputs import Input, draw_input, grown
 from tests.simulation.jobs.layouts import End, Head, Layout, Stage, Tail, Timing, Way
 from tests.simulation.jobs.oracle import check
 from tests.simulation.jobs.records import COLUMN_KEYS, KEYS, WHOLE_KEYS
@@ -299,8 +299,12 @@ INSTEAD: Final = {"figures": "clocked", "windows-of-windows": "panes", "linear":
 """Shapes that are drawn in every other case instead of another."""
 
 
-def draw(rng: random.Random, *, shape: str | None = None) -> Case:
-    """A case of ``shape``, or of any."""
+GROWING: Final = 0.06
+"""The share of the cases with a source whose parts appear while the job runs."""
+
+
+def draw(rng: random.Random, *, shape: str | None = None, growing: float = GROWING) -> Case:
+    """A case of ``shape``, or of any. ``growing``: how probable it is that parts appear."""
     first = [shape for shape in SHAPES if shape not in INSTEAD.values()]
     name = shape or rng.choices(first, [WEIGHTS.get(shape, 4) for shape in first])[0]
     if shape is None and name in INSTEAD and rng.random() < 0.5:
@@ -316,4 +320,9 @@ def draw(rng: random.Random, *, shape: str | None = None) -> Case:
     for source in sources:
         kind = "columns" if drawing.columns else rng.choice(["memory", "script", "script", "script"])
         inputs[source] = draw_input(rng, source, kind=kind, rows_max=rows, silent=silent, ahead=ahead)
-    return Case(name, layout, inputs, slots=rng.choice([1, 2, 5, 16, 64, 1024]))
+    slots = rng.choice([1, 2, 5, 16, 64, 1024])
+    may_grow = [source for source, given in inputs.items() if given.kind != "memory" and given.parts]
+    if may_grow and rng.random() < growing:
+        source = rng.choice(may_grow)
+        inputs[source] = grown(rng, inputs[source])
+    return Case(name, layout, inputs, slots)

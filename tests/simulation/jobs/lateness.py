@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from malstrom_py.data.messages import MIN_EPOCH
 from tests.simulation.jobs.inputs import Entry
@@ -49,18 +49,28 @@ def segments(entries: Sequence[Entry], head: Head) -> list[list[Record]]:
 
 
 def check_late(
-    head: Head, parts: Mapping[tuple[str, str], Sequence[Entry]], late: set[Record], *, furthest_any: int
+    head: Head,
+    parts: Mapping[tuple[str, str], Sequence[Entry]],
+    late: set[Record],
+    *,
+    furthest_any: int,
+    appeared: Collection[tuple[str, str]] = (),
 ) -> None:
-    """``parts``: (source, part) -> entries, of all sources of ``head``. `Violation` if ``late`` cannot be."""
+    """``parts``: (source, part) -> entries, of all sources of ``head``. `Violation` if ``late`` cannot be.
+
+    A part that has ``appeared`` while the job ran begins as one that wakes (R13).
+    """
     timing = head.timing
     assert timing is not None
     for name, entries in parts.items():
         runs = segments(entries, head)
+        if name in appeared:
+            runs = [[], *(runs if timing.idle_s is not None else [[record for run in runs for record in run]])]
         own = late_by_itself((record for run in runs for record in run), timing)
         missing = own - late
         require(not missing, f"{_some(missing)} of part {name} is late, and was not found so (T1, T4)")
         woken = {record for run in runs for record in run if record in late and record not in own}
-        if woken and timing.idle_s is None:
+        if woken and timing.idle_s is None and name not in appeared:
             raise Violation(f"{_some(woken)} of part {name} is falsely late (T1)")
         _check_woken(name, runs, late, woken, furthest_any)
 

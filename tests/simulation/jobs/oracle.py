@@ -103,7 +103,8 @@ class _Oracle:
             for other in self.layout.heads
             if other.timing is not None
         ]
-        check_late(head, parts, late, furthest_any=max(reached))
+        appeared = {(source, part) for source, part in parts if part in self.inputs[source].appearing}
+        check_late(head, parts, late, furthest_any=max(reached), appeared=appeared)
         return late
 
     def split_poison(self, stage: Stage) -> None:

@@ -15,7 +15,7 @@ from malstrom_py.workers.reports.result import RunResult
 from tests.simulation.jobs.arrays import arrays_watched
 from tests.simulation.jobs.chain_watch import chains_watched
 from tests.simulation.jobs.hits import hits_of
-from tests.simulation.jobs.jobs import Case, draw
+from tests.simulation.jobs.jobs import GROWING, Case, draw
 from tests.simulation.jobs.protocol_watch import protocol_watched
 from tests.simulation.jobs.seen import Outcome
 
@@ -87,9 +87,11 @@ def _ran(case: Case, result: RunResult | None, hits: Counter[str], trace: str) -
     return Ran(result, outcome, hits + outcome.hits, f"{trace[:16]}/{shown[:16]}")
 
 
-def run(seed: int, *, shape: str | None = None, runtime: Runtime = run_case) -> tuple[Case, Ran]:
+def run(
+    seed: int, *, shape: str | None = None, runtime: Runtime = run_case, growing: float = GROWING
+) -> tuple[Case, Ran]:
     """Draw a case, run it, and have the oracle look at it. `Violation`, or any other error, if anything is wrong."""
-    case = draw(random.Random(seed), shape=shape)
+    case = draw(random.Random(seed), shape=shape, growing=growing)
     ran = runtime(case, seed)
     case.check(ran.outcome, result=ran.result)
     ran.hits.update(hits_of(case, ran.outcome))

@@ -73,12 +73,18 @@ class Seen:
     slow_polls: bool = False
     slow_s: float = 0.0
     kept: bool = False
+    listings: Counter[str] = field(default_factory=Counter)
+    """How often each source was listed since the job began."""
+    released: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(source, part) -> the position before which its system has nothing more, because it was acknowledged."""
 
     def __post_init__(self) -> None:
         self.order = count()
 
     def restarted(self, *, afresh: bool) -> None:
         """The job starts: the record of an earlier start is dropped, unless the job resumes from a snapshot."""
+        if afresh:
+            self.listings.clear()
         if not self.is_fresh:
             self.frontiers, self.open_parts, self.broken_at_sources = {}, {}, []
             if afresh:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 from malstrom_py.data.messages import MAX_EPOCH, Epoch, PartReleased
+from malstrom_py.operators import read_source
 from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale.channels.channel import Grant, PlacedEpoch, RemoteInbound, RemoteOutbound, Share
@@ -23,14 +24,27 @@ from malstrom_py.rescale.moves.protocol import Bye, MarkersIn, RegionDone, Resca
 from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
 from malstrom_py.state.keyed_state import KeyedState, Timers
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine
+from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.coordinator.snapshot_machine import SnapshotMachine
 from malstrom_py.workers.engine.exchange import Exchange
+from malstrom_py.workers.engine.idle_sources import IdleSource
 from malstrom_py.workers.engine.region_input import RegionInput
 from malstrom_py.workers.engine.routing_switch import RoutingSwitch
 from malstrom_py.workers.engine.state_transfer import StateTransfer
 from malstrom_py.workers.simulator.simulated_workers import SimulatedWorkers
+from tests.simulation.jobs.jobs import GROWING
 from tests.simulation.jobs.runs import run
 from tests.simulation.jobs.verdicts import Violation
+from tests.simulation.jobs.wrong_listings import (
+    acknowledged_early,
+    from_the_start,
+    given_twice,
+    in_no_snapshot,
+    last_dropped,
+    listed_only,
+    never_late,
+    without_unsaved,
+)
 
 Right = Callable[..., Any]
 Change = tuple[Any, str, Callable[[Right], Any]]
@@ -41,11 +55,15 @@ TURNS_MAX: Final = 60_000
 
 
 class WrongProtocol(NamedTuple):
-    """``changes`` of production code. ``seed``: of a run that shows it; ``shape``: of which jobs, None: of any."""
+    """``changes`` of production code. ``seed``: of a run that shows it; ``shape``: of which jobs, None: of any.
+
+    ``growing``: how probable it is that parts appear.
+    """
 
     changes: tuple[Change, ...]
     seed: int = 0
     shape: str | None = None
+    growing: float = GROWING
 
     @contextmanager
     def done(self) -> Iterator[None]:
@@ -59,7 +77,7 @@ class WrongProtocol(NamedTuple):
         """How a run shows it: what the oracle says, or an error of the code that was left right."""
         with self.done():
             try:
-                run(seed, shape=self.shape)
+                run(seed, shape=self.shape, growing=self.growing)
             except Exception as error:
                 return f"{type(error).__name__}: {error}"
         return None
@@ -448,6 +466,29 @@ WRONG: Final[dict[str, WrongProtocol]] = {
         shape="two-stages",
     ),
     "R8 epochs after Bye": WrongProtocol(((Exchange, "leave", speaks_after_bye),), seed=0, shape="two-stages"),
+    "R13 a new part is dropped": WrongProtocol(
+        ((CoordinatorMachine, "_add_parts", last_dropped),), seed=0, growing=1.0
+    ),
+    "R13 new parts are given to two workers": WrongProtocol(
+        ((CoordinatorMachine, "_add_parts", given_twice),), seed=6, growing=1.0
+    ),
+    "R13 a new part begins at its start": WrongProtocol(((ReadSource, "add", from_the_start),), seed=0, growing=1.0),
+    "R13 a new part begins below its worker": WrongProtocol(
+        ((GenerateEpochs, "_new", never_late),), seed=2, growing=1.0
+    ),
+    "R13 a worker without parts is finished": WrongProtocol(
+        ((ReadSource, "expect_parts", nothing),), seed=0, growing=1.0
+    ),
+    "R13 who has joined does not catch up": WrongProtocol(((IdleSource, "catch_up", nothing),), seed=104, growing=1.0),
+    "R13 a recovery forgets what is listed no more": WrongProtocol(
+        ((read_source, "with_known", listed_only),), seed=116, growing=1.0
+    ),
+    "R13 a new part is in no snapshot": WrongProtocol(
+        ((ReadSource, "add", in_no_snapshot), (ReadSource, "on_control", without_unsaved)), seed=28, growing=1.0
+    ),
+    "S7 acknowledged before it is durable": WrongProtocol(
+        ((SnapshotCoordinator, "_store", acknowledged_early),), seed=136, growing=1.0
+    ),
     "T2 idle parts keep their epoch": WrongProtocol(
         ((GenerateEpochs, "_catch_up", nothing),), seed=28, shape="several-sources"
     ),

@@ -1,0 +1,258 @@
+"""The calls to sources while a job runs, in the process that coordinates it: new parts are looked for (R13), and what
+is committed is acknowledged.
+
+Rule: a call runs in a thread, because it may block; the thread of the run handles its result, in `turn`. No source gets
+two calls of one kind at the same time, not even from two runs of a job that follow each other. A call that fails is
+logged as a warning, and the next one is the next try.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from malstrom_py.builder.plan import Plan
+from malstrom_py.clock import Clock, SystemClock
+from malstrom_py.errors import MalstromError, SourceError
+from malstrom_py.logs import log
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.sources.base import AcknowledgingSource, Part
+from malstrom_py.worker_context import Resources
+from malstrom_py.workers.coordinator.job_events import public_text
+from malstrom_py.workers.coordinator.machine import PartsFound
+from malstrom_py.workers.coordinator.part_listing import PartListing
+from malstrom_py.workers.coordinator.source_acknowledgements import Acknowledgements
+from malstrom_py.workers.engine.background import Background
+from malstrom_py.workers.engine.graph_builder import build_sources
+from malstrom_py.workers.transport.messages import COORDINATOR
+
+ACKNOWLEDGE_S: Final = 10.0
+"""How long the end of a job waits for its acknowledgements."""
+
+_NAP_S: Final = 0.05
+
+_LOG: Final = logging.getLogger("malstrom_py.coordinator")
+
+Positions = Mapping[str, Mapping[Part, Any]]
+"""Step -> part -> position."""
+
+
+class _Busy(Exception):
+    """An earlier run of the job is still in a call of this kind."""
+
+
+class _CallsInProgress:
+    """The calls in progress in this process, so that no source gets two of a kind at the same time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._now: set[tuple[str, int]] = set()
+
+    def alone(self, kind: str, source: object, call: Callable[[], Any]) -> Any:
+        """Return what ``call`` returns; raise `_Busy` during another call of this ``kind`` to ``source``."""
+        this = (kind, id(source))
+        with self._lock:
+            if this in self._now:
+                raise _Busy
+            self._now.add(this)
+        try:
+            return call()
+        finally:
+            with self._lock:
+                self._now.discard(this)
+
+
+_IN_PROGRESS: Final = _CallsInProgress()
+
+
+class SourceCalls:
+    """The calls to the sources of ``plan``. ``parts``: those of each source at the start of the run.
+
+    ``listing`` and ``acknowledging`` make what runs the calls of each kind: a listing that blocks holds up no
+    acknowledgement.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> job = mp.Job("docs")
+    >>> job.source("in", sources.Memory([1])).sink("out", sinks.Memory())
+    >>> SourceCalls(job.plan(), SystemClock(), {}, background=lambda: ThreadBackground(threading.Event())).due_s is None
+    True
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        clock: Clock,
+        parts: Mapping[str, Collection[Part]],
+        *,
+        background: Callable[[], Background],
+    ) -> None:
+        self._job = plan.job
+        self._clock = clock
+        self._sources = {source.context.step: source for source in build_sources(plan, clock)}
+        now_s = clock.monotonic_s()
+        self._listings = {
+            step: PartListing(source.lists_again_every_s, parts.get(step, ()), now_s=now_s)
+            for step, source in self._sources.items()
+            if source.lists_again_every_s is not None
+        }
+        self._acknowledgements = {step: Acknowledgements[Part]() for step in self._acknowledging()}
+        self._found: list[PartsFound] = []
+        self._backgrounds = {
+            kind: background()
+            for kind, any_such in (("list", self._listings), ("acknowledge", self._acknowledgements))
+            if any_such
+        }
+
+    def _acknowledging(self) -> list[str]:
+        """Return the steps whose source acknowledges. One that two steps read does not: they are at two positions."""
+        steps: list[str] = []
+        for step, source in self._sources.items():
+            if not isinstance(source.source, AcknowledgingSource):
+                continue
+            readers = [name for name, other in self._sources.items() if other.source is source.source]
+            if len(readers) == 1:
+                steps.append(step)
+            elif readers[0] == step:
+                self._warn(
+                    step,
+                    f"it is read by the steps {', '.join(map(repr, readers))}, so none of its rows is acknowledged and "
+                    f"its system keeps all rows: give each step its own source",
+                )
+        return steps
+
+    @property
+    def lists_again(self) -> Collection[str]:
+        """The steps whose sources are listed again."""
+        return self._listings.keys()
+
+    @property
+    def acknowledging(self) -> Collection[str]:
+        """The steps whose sources acknowledge."""
+        return self._acknowledgements.keys()
+
+    @property
+    def in_vain(self) -> int:
+        """How often each source that is listed again was listed since the last part that was found."""
+        return min((listing.in_vain for listing in self._listings.values()), default=0)
+
+    @property
+    def due_s(self) -> float | None:
+        """When the next listing begins, in monotonic time; None if none is due later."""
+        due_s = (listing.due_s for listing in self._listings.values())
+        return min((due for due in due_s if due is not None), default=None)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a call is in progress."""
+        return any(background.pending for background in self._backgrounds.values())
+
+    def turn(self, *, may_list: bool) -> list[PartsFound]:
+        """Handle ended calls and begin those that are due. Return the new parts. ``may_list``: no stop is planned."""
+        for background in self._backgrounds.values():
+            background.turn()
+        if may_list and self._listings:
+            now_s = self._clock.monotonic_s()
+            for step, listing in self._listings.items():
+                if listing.is_due(now_s):
+                    listing.begin()
+                    work = partial(self._find, self._sources[step], frozenset(listing.known))
+                    self._backgrounds["list"].submit(work, partial(self._was_listed, step))
+        found, self._found = self._found, []
+        return found if may_list else []
+
+    def committed(self, positions: Positions) -> None:
+        """Acknowledge ``positions``: they are in a durable snapshot, or the job is at its end, and all sinks have
+        committed.
+        """
+        for step, acknowledgements in self._acknowledgements.items():
+            if positions.get(step):
+                acknowledgements.committed(positions[step])
+                self._acknowledge(step)
+
+    def close(self, *, wait: bool) -> None:
+        """End the calls. ``wait``: the job has ended, so wait for its acknowledgements, for a bounded time."""
+        background = self._backgrounds.get("acknowledge")
+        if wait and background is not None:
+            self._settle(background)
+        for each in self._backgrounds.values():
+            each.close()
+
+    def _settle(self, background: Background) -> None:
+        clock = SystemClock()  # the thread works in real time
+        until_s = clock.monotonic_s() + ACKNOWLEDGE_S
+        while background.pending and clock.monotonic_s() < until_s:
+            background.turn()
+            if background.pending:
+                clock.sleep_s(_NAP_S)
+        background.turn()
+        for step, acknowledgements in self._acknowledgements.items():
+            if acknowledgements.is_open:
+                self._warn(
+                    step,
+                    f"its system has not acknowledged within {ACKNOWLEDGE_S:g} s what the job has committed: rows may "
+                    f"stay there, and none is lost",
+                )
+
+    def _find(self, source: ReadSource, known: Collection[Part]) -> Sequence[tuple[Part, Any]]:
+        resources = Resources(worker=COORDINATOR)
+        try:
+            with resources:
+                found: Sequence[tuple[Part, Any]]
+                found = _IN_PROGRESS.alone("list", source.source, lambda: source.find_parts(known))
+                return found
+        finally:
+            resources.close()
+
+    def _was_listed(self, step: str, result: Sequence[tuple[Part, Any]] | BaseException) -> None:
+        listing, now_s = self._listings[step], self._clock.monotonic_s()
+        if isinstance(result, BaseException):
+            listing.failed(now_s=now_s)
+            if not isinstance(result, _Busy):
+                self._warn(step, f"it was not listed again, and will be: {_text(result)}")
+        elif new := listing.ended(result, now_s=now_s):
+            self._found.append(PartsFound(step, tuple((str(part), position) for part, position in new)))
+            log(
+                _LOG,
+                logging.INFO,
+                "job %s: new parts of source %s: %d",
+                *(self._job, step, len(new)),
+                job=self._job,
+                step=step,
+            )
+
+    def _acknowledge(self, step: str) -> None:
+        positions = self._acknowledgements[step].next()
+        if positions is None:
+            return
+        source = self._sources[step].source
+        assert isinstance(source, AcknowledgingSource)
+        call = partial(source.acknowledge, self._job, positions)
+        work = partial(_IN_PROGRESS.alone, "acknowledge", source, call)
+        self._backgrounds["acknowledge"].submit(work, partial(self._was_acknowledged, step))
+
+    def _was_acknowledged(self, step: str, result: object) -> None:
+        self._acknowledgements[step].ended()
+        if isinstance(result, BaseException) and not isinstance(result, _Busy):
+            self._warn(step, f"its system has not acknowledged what the job has committed: {_text(result)}")
+        self._acknowledge(step)
+
+    def _warn(self, step: str, what: str) -> None:
+        log(
+            _LOG,
+            logging.WARNING,
+            "job %s, source %s: %s",
+            *(self._job, step, what),
+            job=self._job,
+            step=step,
+        )
+
+
+def _text(error: BaseException) -> str:
+    """Return what a log may show of ``error``: the text of an error of another library may hold a password."""
+    if isinstance(error, SourceError) and not isinstance(error.__cause__, MalstromError | None):
+        return f"{str(error).split(':')[0]}: an unexpected {type(error.__cause__).__name__}"
+    return public_text(error)
