@@ -235,6 +235,32 @@ def test_a_job_reads_each_record_once_over_failures_and_its_group_shows_where_it
     )
     assert sorted(out.items) == list(range(300))
     assert len(failures) == 2
-    positions = {Part(f"{topic}/{partition}"): {"offset": 100} for partition in range(3)}
-    source.acknowledge("once", {**positions, Part(f"{topic}/3"): None})
     assert kafka.state.offsets[group] == {(topic, partition): 100 for partition in range(3)}
+
+
+def test_partitions_that_appear_are_read_while_the_job_runs_and_while_it_is_down(
+    kafka: ModelBroker, tmp_path: Path
+) -> None:
+    topic, seen = new_topic(kafka), list[Any]()
+
+    def begun() -> mp.JobHandle:
+        job = mp.Job("grows")
+        source = sources.Kafka(kafka.bootstrap, topic, start="latest", new_partitions_every_s=0.1, group="grows")
+        job.source("in", source).sink("out", sinks.Callable(seen.append))
+        return mp.InProcess(snapshots=mp.Snapshots(f"{tmp_path}/snapshots", interval_s=0.1)).start(job)
+
+    send(kafka, topic, ["never"])
+    handle = begun()
+    wait_until(lambda: kafka.state.offsets.get("grows") == {(topic, 0): 1}, "the job has a snapshot")
+    send(kafka, topic, ["first"])
+    kafka.state.grow(topic, 2)
+    send(kafka, topic, ["new"], partition=1)
+    wait_until(lambda: len(seen) == 2, "the new partition is read")
+    wait_until(lambda: kafka.state.offsets.get("grows") == {(topic, 0): 2, (topic, 1): 1}, "its group has the offsets")
+    handle.stop()
+    kafka.state.grow(topic, 3)
+    send(kafka, topic, ["down"], partition=2)
+    handle = begun()
+    wait_until(lambda: len(seen) == 3, "the partition that appeared while the job was down is read")
+    handle.stop()
+    assert sorted(seen) == ["down", "first", "new"]
