@@ -216,7 +216,8 @@ class Sending:
 
     def close(self) -> None:
         """Forget what is not stored yet."""
-        with suppress(kafka(self._cluster.what).KafkaException):
+        # confluent-kafka raises a SystemError where a report of a delivery follows a fatal error.
+        with suppress(kafka(self._cluster.what).KafkaException, SystemError):
             self.producer.purge()
             self.producer.flush(1)
         # Not its method close, which fails with a SystemError after a fatal error: without references, it is destroyed.

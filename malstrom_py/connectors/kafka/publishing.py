@@ -91,7 +91,8 @@ class Publisher:
                 sending = Sending(self._cluster, self._topic, self._settings, bytes_max=self._bytes_max)
                 sending.producer.init_transactions(ANSWER_S)
                 return act(sending, consumer)
-            except (kafka(self._cluster.what).KafkaException, DeliveryError) as failed:
+            except (kafka(self._cluster.what).KafkaException, DeliveryError, SystemError) as failed:
+                # A SystemError is confluent-kafka's answer to a report of a delivery that follows a fatal error.
                 error = failed
                 LOG.info("%s: a commit is repeated: %s", self._cluster.what, self._text(failed))
             finally:
