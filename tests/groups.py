@@ -36,6 +36,10 @@ GROUPS: Final = {
 LONG: Final = {
     "integration/connectors/test_kafka_broker.py": ("test_what_make_test_kafka_runs_passes_on_the_model",),
     "integration/connectors/test_kafka_processes.py": ("test_",),
+    "integration/connectors/test_kafka_sink.py": (
+        "test_s7_a_committer_dies_between_two_calls[init_transactions",
+        "test_s7_a_committer_dies_between_two_calls[begin_transaction",
+    ),
     "integration/ray/test_brought.py": (
         "test_the_command_refuses_a_detached_job",
         "test_a_resource_that_an_autoscaling_cluster_never_gets",

@@ -56,7 +56,9 @@ class Kafka:
 
     def __new__(cls, *args: Any, exactly_once: bool = False, **options: Any) -> Kafka:
         """Return an object with a commit, a `TransactionalSink`, or one without, a `StatelessSink`."""
-        return super().__new__(ExactlyOnceKafka if exactly_once is True else cls)
+        kind: Any = ExactlyOnceKafka if exactly_once is True else cls
+        made: Kafka = super().__new__(kind)
+        return made
 
     def __init__(
         self,

@@ -77,8 +77,8 @@ class _Open:
 
 def packed(pairs: Sequence[Pair]) -> bytes:
     """Return a chunk."""
-    data: bytes = msgpack.packb(pairs)
-    return data
+    data: Any = msgpack.packb(pairs)
+    return bytes(data)
 
 
 def unpacked(chunk: bytes) -> list[Pair]:
