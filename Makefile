@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo picture pictures demo-ray demo-spark java test test-lake quick seeds lint types mypy pyright format docs docs-check coverage bench fuzz long soak chaos mutants matrix exhaustive clean distclean
+.PHONY: help demo picture pictures demo-ray demo-spark java test test-kafka test-lake quick seeds lint types mypy pyright format docs docs-check coverage bench fuzz long soak chaos mutants matrix exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -40,6 +40,7 @@ help:
 	@echo "                 BENCH=bench.macro.throughput: workers on Ray; BENCH=bench.macro.rescale: rescales beside stop-and-restart"
 	@echo "                 BENCH=bench.macro.pace: snapshots and rescales that pass a slow sink; BENCH=bench.macro.watching: metrics and dashboard"
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
+	@echo "make test-kafka  both ends of Kafka against brokers of yours: make test-kafka KAFKA_BOOTSTRAP=localhost:9092"
 	@echo "make long        the tests that make test leaves out: further cases of its slowest tests, and the demos on Ray and Spark"
 	@echo "make soak        $(SEEDS) random runs of the rescale model, and of whole jobs in the simulator (SEEDS=...)"
 	@echo "make chaos       kill workers and coordinators of a job on Ray, $(KILLS) times (KILLS=...), and check all it writes"
@@ -116,6 +117,9 @@ bench: $(VENV)/.dev
 
 fuzz: $(VENV)/.dev
 	@$(PY) -m tests.fuzz.codec --n $(N)
+
+test-kafka: $(VENV)/.dev
+	@$(PY) -m tests.kafka_broker.real "$(KAFKA_BOOTSTRAP)"
 
 long: $(VENV)/.dev
 	@$(PY) -m pytest --long --numprocesses $(PROCESSES)

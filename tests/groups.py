@@ -39,6 +39,12 @@ GROUPS: Final = {
 
 LONG: Final = {
     "docs/test_reference.py": ("test_it_is_written_as_html_with_a_search",),
+    "integration/connectors/test_kafka_broker.py": ("test_what_make_test_kafka_runs_passes_on_the_model",),
+    "integration/connectors/test_kafka_processes.py": ("test_",),
+    "integration/connectors/test_kafka_sink.py": (
+        "test_s7_a_committer_dies_between_two_calls[begin_transaction",
+        "test_s7_a_committer_dies_between_two_calls[init_transactions",
+    ),
     "integration/connectors/test_lake_sinks.py": ("test_s7_a_crash_between_any_two_calls",),
     "integration/connectors/test_postgres_failures.py": (
         "test_a_connection_that_is_cut_at_each_message_of_a_commit",

@@ -30,6 +30,7 @@ _CONNECTOR: Final = "there is no connector for it"
 
 _MIGRATING: Final = "migrating-from-bytewax.md"
 _ENDS: Final = "operators/sources-and-sinks.md"
+_KAFKA: Final = "connectors/kafka.md"
 
 
 def _all(names: str, says: str, page: str) -> dict[str, tuple[str, str]]:
@@ -95,7 +96,8 @@ MODULE: Final = {
     **_all("output sink kafkasink filesink stdoutsink testingsink", _SINK, _ENDS),
     **_all("runmain climain clustermain execute main", _RUN, "running.md"),
     **_all("recoveryconfig checkpointconfig", _SNAPSHOTS, "snapshots.md"),
-    **_all("kafka topic connectors", f"{_CONNECTOR}; own sources and sinks are classes with few methods", _ENDS),
+    **_all("kafka topic", "sources.Kafka(bootstrap, topics) and sinks.Kafka(bootstrap, topic)", _KAFKA),
+    **_all("connectors", f"{_CONNECTOR}; own sources and sinks are classes with few methods", _ENDS),
     **_all("window windowing tumblingwindower slidingwindower", _WINDOWS, "windows.md"),
     **_all("tumblingwindow hoppingwindow slidingwindow tumbling hopping", _WINDOWS, "windows.md"),
     **_all("sessionwindower sessionwindow", _WINDOWS, "windows.md"),
@@ -109,7 +111,7 @@ MODULE: Final = {
 _OWN_SOURCE: Final = f"{_CONNECTOR}; write your own source: a class with list_parts and build_part"
 _OWN_SINK: Final = f"{_CONNECTOR}; write your own sink: a class with few methods"
 _BROKERS: Final = (
-    "kafka kinesis pulsar redpanda rabbitmq redis mqtt nats sqs pubsub socket websocket http sse "
+    "kinesis pulsar rabbitmq redis mqtt nats sqs pubsub socket websocket http sse "
     "mysql sql database jdbc mongodb elasticsearch influxdb clickhouse duckdb snowflake bigquery"
 )
 _FILES: Final = "csv json jsonl parquet text file folder directory local localfile dir"
@@ -126,6 +128,7 @@ SOURCES: Final = {
     **_all(_both("nats natsjetstream", "source"), "sources.JetStream(servers, stream)", "connectors/nats.md"),
     **_all("postgressource postgresql postgresqlsource", "sources.Postgres(dsn, table)", "connectors/postgres.md"),
     **_all("postgrescdc debezium debeziumsource cdc", "sources.PostgresChanges(…)", "connectors/postgres.md#changes"),
+    **_all("kafkasource redpanda redpandasource", "sources.Kafka(bootstrap, topics)", _KAFKA),
     **_all(_both(_FILES, "source"), "sources.Files(pattern)", "files.md"),
     **_all(_both(_SPARK, "source"), "sources.Spark(…)", "spark.md"),
     **_all("delta deltasource deltalake", "sources.Delta(uri)", "connectors/lake.md"),
@@ -141,6 +144,7 @@ SINKS: Final = {
     **_all(_both(_BROKERS, "sink"), _OWN_SINK, f"{_ENDS}#own-sinks"),
     **_all(_both("redis redisstreams", "sink"), "sinks.RedisStream(url, stream)", "connectors/redis.md#writing"),
     **_all("postgressink postgresql postgresqlsink", "sinks.Postgres(dsn, table)", "connectors/postgres.md"),
+    **_all("kafkasink redpanda redpandasink", "sinks.Kafka(bootstrap, topic)", _KAFKA),
     **_all(_both(_FILES, "sink"), "sinks.Files(folder)", "files.md#writing"),
     **_all(_both(_SPARK, "sink"), "sinks.Spark(…)", "spark.md"),
     **_all("delta deltasink deltalake", "sinks.Delta(uri)", "connectors/lake.md"),

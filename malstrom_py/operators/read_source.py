@@ -530,7 +530,7 @@ class ReadSource(Operator):
         out.forward(PartOpened(self._name(part), state))
 
     def _open_more(self) -> None:
-        open_max = min(_OPEN_MAX, getattr(self._source, "parts_open_max", _OPEN_MAX))
+        open_max = getattr(self._source, "parts_open_max", _OPEN_MAX)
         while self._waiting and len(self._readers) < open_max:
             part, position = self._waiting.popleft()
             try:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
+from malstrom_py.connectors.kafka.sink import Kafka
 from malstrom_py.connectors.lake.delta_sink import Delta
 from malstrom_py.connectors.lake.iceberg_sink import Iceberg
 from malstrom_py.connectors.postgres.sink import Postgres
@@ -30,6 +31,7 @@ __all__ = [
     "Delta",
     "Files",
     "Iceberg",
+    "Kafka",
     "Memory",
     "PartitionedSink",
     "Postgres",

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
+from malstrom_py.connectors.kafka.source import Kafka
 from malstrom_py.connectors.lake.delta_source import Delta
 from malstrom_py.connectors.lake.iceberg_source import Iceberg
 from malstrom_py.connectors.nats import JetStream
@@ -31,6 +32,7 @@ __all__ = [
     "GrowingSource",
     "Iceberg",
     "JetStream",
+    "Kafka",
     "Memory",
     "Part",
     "PartitionedSource",

@@ -75,7 +75,8 @@ class PartitionedSource(Protocol[V_co]):
     """A source whose parts are read, moved between workers and rewound one by one.
 
     A worker reads up to 256 parts in turn. A source whose parts take much memory sets a smaller number with the
-    attribute ``parts_open_max``; event time does not advance before the last part has been opened.
+    attribute ``parts_open_max``, one whose parts never end a larger one: a part is opened when another has ended. Event
+    time does not advance before the last part has been opened.
 
     Optional: ``lists_again_every_s``, a number of seconds. `list_parts` is then called again that often while the job
     runs, in the process that coordinates it, and new parts are added (R13). It may block for a while; an error is

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kafka_broker.server import ModelBroker, model_broker
 from tests.servers import Server, nats_server, postgres_server, redis_server, s3_server
 
 
@@ -35,3 +36,10 @@ def s3() -> Iterator[str]:
     """Return the address of an S3."""
     with s3_server() as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[ModelBroker]:
+    """Return a small broker that heeds the rules of transactions."""
+    with model_broker() as broker:
+        yield broker

@@ -95,9 +95,10 @@ def test_a_job_answers_them_and_sends_steps_to_its_streams() -> None:
     [
         ("malstrom_py", "Dataflow", "here it is mp.Job('name'), see docs/api.md"),
         ("malstrom_py", "StreamExecutionEnvironment", "here it is mp.Job('name'), see docs/api.md"),
-        ("malstrom_py.sources", "Kafka", "there is no connector for it; write your own source: a class"),
+        ("malstrom_py.sources", "KafkaSource", "here it is sources.Kafka(bootstrap, topics), see docs/connectors"),
+        ("malstrom_py.sources", "Kinesis", "there is no connector for it; write your own source: a class"),
         ("malstrom_py.sources", "CSVSource", "here it is sources.Files(pattern), see docs/files.md"),
-        ("malstrom_py.sinks", "KafkaSink", "there is no connector for it; write your own sink: a class"),
+        ("malstrom_py.sinks", "KinesisSink", "there is no connector for it; write your own sink: a class"),
         ("malstrom_py.sinks", "StdOutSink", "here it is sinks.Stdout()"),
     ],
 )
@@ -130,7 +131,7 @@ def test_what_asks_for_attributes_by_itself_is_not_led_astray() -> None:
     assert answer(STREAM, "_window") == ""
     exec("from malstrom_py import cli, testing", {})
     assert "tumbling" not in dir(stream)
-    assert "Kafka" not in dir(sources)
+    assert "Kinesis" not in dir(sources)
 
 
 def test_no_answer_promises_what_is_not_there() -> None:

@@ -1,0 +1,252 @@
+"""Writes rows to a topic with an idempotent producer, which repeats and reorders nothing while it lives.
+
+Rules: a record that the topic would refuse for its size is refused when it is written. What a producer holds is
+bounded by ``queue.buffering.max.kbytes``. No error has a value or key of a record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.connectors.kafka.client import ANSWER_S, LOG, Cluster, kafka
+from malstrom_py.data.batch import Batch
+from malstrom_py.errors import SinkError, lasting
+from malstrom_py.errors.text import describe_function, text_with_place
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Message, Producer
+
+Pair = tuple[bytes | None, bytes | None]
+"""Key and value of a record."""
+
+DELIVERY_S: Final = 120
+_FIRST_TRY_S: Final = 0.01
+_PRIME_S: Final = 1.0
+OVERHEAD_BYTES: Final = 200
+"""What a record and its batch take besides key and value, at most."""
+
+BYTES_MAX: Final = 1_000_000
+"""The limit of a record where the topic's own is unknown."""
+
+DEFAULTS: Final = {
+    "delivery.timeout.ms": DELIVERY_S * 1000,
+    "partitioner": "murmur2_random",  # that of the Java client: each key has the same partition for all producers
+    "queue.buffering.max.kbytes": 65_536,
+    "queue.buffering.max.messages": 500_000,
+}
+"""Options of the producer that a user may replace."""
+
+
+class DeliveryError(SinkError):
+    """Kafka has not stored a record, or it is unknown whether it has."""
+
+
+class Encoder:
+    """Makes keys and values of rows. ``key``: a function of the value; None takes the key of a keyed stream."""
+
+    def __init__(self, key: Callable[[Any], Any] | None, value: Callable[[Any], Any] | None, what: str) -> None:
+        import msgspec
+
+        self._key = key
+        self._value = value
+        self._json: Callable[[Any], bytes] = msgspec.json.Encoder().encode
+        self._what = what
+
+    def pairs(self, batch: Batch) -> Iterable[Pair]:
+        """Return the key and value of each row, in order."""
+        values = batch.values
+        keys: Any = [None] * len(values)
+        if self._key is not None:
+            keys = self._encoded(values, self._key, "key")
+        elif batch.keys is not None:
+            keys = self._encoded(batch.keys, self._of_stream, "key")
+        return zip(keys, self._encoded(values, self._value or self._json, "value"), strict=True)
+
+    def _of_stream(self, key: Any) -> Any:
+        return key if isinstance(key, str | bytes) else self._json(key)
+
+    def _encoded(self, things: list[Any], encode: Callable[[Any], Any], argument: str) -> list[bytes | None]:
+        try:
+            encoded = list(map(encode, things))
+        except Exception as error:
+            raise lasting(
+                SinkError(
+                    f"{self._what}: {argument}={describe_function(encode)} failed: {text_with_place(error)}. It "
+                    f"returns bytes, a str or None"
+                )
+            ) from error
+        if set(map(type, encoded)) - {bytes}:
+            return [self._checked(one, argument) for one in encoded]
+        return encoded
+
+    def _checked(self, encoded: Any, argument: str) -> bytes | None:
+        if isinstance(encoded, str):
+            return encoded.encode()
+        if encoded is None or isinstance(encoded, bytes):
+            return encoded
+        raise lasting(
+            SinkError(f"{self._what}: {argument}= returned {type(encoded).__name__}: it returns bytes, a str or None")
+        )
+
+
+def bytes_max_of(cluster: Cluster, topic: str) -> int:
+    """Return how many bytes a record of ``topic`` may have; the default where this user may not ask."""
+    admin_module = _admin(cluster)
+    resource = admin_module.ConfigResource(admin_module.ConfigResource.Type.TOPIC, topic)
+    admin = cluster.made(admin_module.AdminClient, {})
+    try:
+        (found,) = admin.describe_configs([resource], request_timeout=ANSWER_S).values()
+        return int(found.result(ANSWER_S)["max.message.bytes"].value)
+    except (kafka(cluster.what).KafkaException, TimeoutError, KeyError, ValueError) as error:
+        LOG.info(
+            "%s: the limit of topic %s is unknown (%s): %d bytes", cluster.what, topic, cluster.safe(error), BYTES_MAX
+        )
+        return BYTES_MAX
+
+
+def create_topic(cluster: Cluster, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
+    """Create ``topic`` unless it exists, and wait until it does; `SinkError` if it cannot be created."""
+    admin_module, found = _admin(cluster), kafka(cluster.what)
+    with cluster.asking(SinkError) as consumer:
+        if _exists(consumer, topic):
+            return
+        admin = cluster.made(admin_module.AdminClient, {})
+        new = admin_module.NewTopic(topic, partitions, replication_factor=-1, config=dict(settings))
+        try:
+            admin.create_topics([new], request_timeout=ANSWER_S)[topic].result(ANSWER_S)
+        except (found.KafkaException, TimeoutError) as error:
+            code = error.args[0].code() if isinstance(error, found.KafkaException) else None
+            if code != found.KafkaError.TOPIC_ALREADY_EXISTS:
+                raise SinkError(
+                    f"{cluster.what}: topic {topic!r} could not be created: {cluster.safe(error)}. Create it, or let "
+                    f"this user"
+                ) from None
+        ends_s = time.monotonic() + ANSWER_S
+        while not _exists(consumer, topic):
+            if time.monotonic() > ends_s:
+                raise SinkError(f"{cluster.what}: topic {topic!r} was created, but no broker has it after {ANSWER_S} s")
+            time.sleep(0.05)
+
+
+def _exists(consumer: Consumer, topic: str) -> bool:
+    known = consumer.list_topics(topic, timeout=ANSWER_S).topics.get(topic)
+    return known is not None and known.error is None and bool(known.partitions)
+
+
+def _admin(cluster: Cluster) -> Any:
+    kafka(cluster.what)
+    from confluent_kafka import admin
+
+    return admin
+
+
+class Sending:
+    """A producer whose failed deliveries are raised by `finish`. ``settings`` win over the user's options.
+
+    ``topic``: one that exists.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, settings: Mapping[str, Any], *, bytes_max: int) -> None:
+        fixed = {"message.max.bytes": max(1000, bytes_max), "batch.size": max(1, min(BYTES_MAX, bytes_max))}
+        self._cluster = cluster
+        self._last: KafkaError | None = None
+        self._failed: KafkaError | None = None
+        self._bytes_max = bytes_max
+        self.producer: Producer = cluster.made(
+            kafka(cluster.what).Producer,
+            {"enable.idempotence": True, "error_cb": self._on_error, **settings},
+            {**DEFAULTS, **fixed},
+        )
+        if "transactional.id" not in settings:
+            # A question makes librdkafka connect. Without it, or before its first try to get a producer id, the first
+            # record waits half a second for the second try.
+            time.sleep(_FIRST_TRY_S)
+            with suppress(kafka(cluster.what).KafkaException):
+                self.producer.list_topics(topic, timeout=_PRIME_S)
+
+    def send(
+        self,
+        topic: str,
+        pair: Pair,
+        *,
+        partition: int = -1,
+        headers: list[tuple[str, str | bytes | None]] | None = None,
+        on_delivery: Callable[[Message], None] | None = None,
+    ) -> None:
+        """Send a record, after those that were sent before it. Waits while too many bytes are under way."""
+        key, value = pair
+        if len(key or b"") + len(value or b"") + OVERHEAD_BYTES > self._bytes_max:
+            raise lasting(too_large(self._cluster.what, topic, pair, self._bytes_max))
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                self._failed = self._failed or error
+            elif on_delivery is not None:
+                on_delivery(message)
+
+        callback = self._delivered if on_delivery is None else delivered
+        ends_s = 0.0
+        while True:
+            try:
+                self.producer.produce(topic, value, key, partition, callback, headers=headers)
+                return
+            except BufferError:
+                now_s = time.monotonic()
+                ends_s = ends_s or now_s + 2 * DELIVERY_S
+                if now_s > ends_s:
+                    raise self._error("its queue stays full") from None
+                self.producer.poll(0.1)
+            except kafka(self._cluster.what).KafkaException as error:
+                raise self._error(self._cluster.safe(error)) from None
+
+    def serve(self) -> None:
+        """Take the reports of deliveries that have arrived; `SinkError` if one has failed."""
+        self.producer.poll(0)
+        self._check()
+
+    def finish(self) -> None:
+        """Wait until all records are stored by the brokers; `SinkError` if one is not."""
+        left = self.producer.flush(DELIVERY_S + 10)
+        self._check()
+        if left:
+            raise self._error(f"{left} records were not stored within {DELIVERY_S + 10} s")
+
+    def close(self) -> None:
+        """Forget what is not stored yet."""
+        # confluent-kafka raises a SystemError where a report of a delivery follows a fatal error.
+        with suppress(kafka(self._cluster.what).KafkaException, SystemError):
+            self.producer.purge()
+            self.producer.flush(1)
+        # Not its method close, which fails with a SystemError after a fatal error: without references, it is destroyed.
+        del self.producer
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._error(self._cluster.safe(self._failed))
+
+    def _error(self, text: str) -> DeliveryError:
+        reason = "" if self._last is None else f" ({self._cluster.safe(self._last)})"
+        return DeliveryError(
+            f"{self._cluster.what}: records were not stored: {text}{reason}. Check that the brokers of "
+            f"{self._cluster.bootstrap} run, the limits of the topic, and that this user may write to it"
+        )
+
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._failed = self._failed or error
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._last = error
+
+
+def too_large(what: str, topic: str, pair: Pair, bytes_max: int) -> SinkError:
+    """Return the error of a record that ``topic`` does not take."""
+    size = len(pair[0] or b"") + len(pair[1] or b"")
+    return SinkError(
+        f"{what}: a record of {size} bytes is too large: topic {topic!r} takes {bytes_max} bytes, of which a record "
+        f"and its batch need {OVERHEAD_BYTES} (before compression). Write smaller records, or raise "
+        f"max.message.bytes of the topic"
+    )

@@ -1,0 +1,195 @@
+"""The commit of an exactly-once sink: staged rows and a marker in one transaction.
+
+The marker is an offset of a consumer group that is named after job and step, for partition 0 of the topic: the number
+of the last snapshot that was committed (`number_of`). A commit whose number is not larger does nothing.
+
+Rules:
+- First `init_transactions` under a name that belongs to job and step, then the marker is read: it fences an earlier
+  committer, whose open transaction ends aborted. One that was stopped and continues is refused by the brokers, or finds
+  the marker.
+- An error of which it is unknown whether the transaction was committed is followed by the same two steps.
+- A marker that Kafka has forgotten is noticed (`recover` writes one before the first commit): the commit is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.connectors.kafka.client import ANSWER_S, LOG, Cluster, kafka
+from malstrom_py.connectors.kafka.producing import DeliveryError, Sending
+from malstrom_py.connectors.kafka.staging import WRITER, Segment, unpacked
+from malstrom_py.errors import SinkError, lasting
+from malstrom_py.sinks.base import CommitContext
+from malstrom_py.snapshot.ids import number_of
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+_ATTEMPTS: Final = 4
+_PAUSE_S: Final = 0.3
+_COMMIT_S: Final = 120.0
+_TRANSACTION_MS: Final = 600_000
+_READ_S: Final = 60.0
+_CHUNKS: Final = 16
+
+
+class Publisher:
+    """Commits to ``topic`` for one job and step."""
+
+    def __init__(self, cluster: Cluster, topic: str, context: CommitContext, *, bytes_max: int) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._bytes_max = bytes_max
+        self._name = f"malstrom.{context.job}.{context.step}"
+
+    def marker(self) -> int | None:
+        """End what an earlier committer left open, and return the marker; None without one."""
+        found: int | None = self._in_turn(lambda sending, consumer: self._marker(consumer))
+        return found
+
+    def begin(self) -> None:
+        """Write the first marker, unless there is one."""
+
+        def begin(sending: Sending, consumer: Consumer) -> None:
+            if self._marker(consumer) is None:
+                self._publish(sending, consumer, 0, ())
+
+        self._in_turn(begin)
+
+    def publish(self, snapshot: str, segments: Sequence[Segment], *, needs_marker: bool) -> None:
+        """Publish ``segments`` unless ``snapshot`` has been committed.
+
+        ``needs_marker``: the snapshot is from an earlier start of the job. Without a marker it is unknown then whether
+        it was committed: `SinkError`.
+        """
+        number = number_of(snapshot)
+
+        def publish(sending: Sending, consumer: Consumer) -> None:
+            marker = self._marker(consumer)
+            if marker is None and needs_marker:
+                raise lasting(self._forgotten(snapshot, number))
+            if marker is None or marker < number:
+                self._publish(sending, consumer, number, segments)
+
+        self._in_turn(publish)
+
+    def _in_turn(self, act: Callable[[Sending, Consumer], Any]) -> Any:
+        """Call ``act`` as the only committer; repeat it with new clients after errors of Kafka."""
+        error: Exception | None = None
+        for attempt in range(_ATTEMPTS):
+            time.sleep(attempt * _PAUSE_S)
+            consumer = self._cluster.consumer(
+                self._name,
+                {"isolation.level": "read_committed", "auto.offset.reset": "error"},
+                {"fetch.wait.max.ms": 50},
+            )
+            sending: Sending | None = None
+            try:
+                sending = Sending(self._cluster, self._topic, self._settings, bytes_max=self._bytes_max)
+                sending.producer.init_transactions(ANSWER_S)
+                return act(sending, consumer)
+            except (kafka(self._cluster.what).KafkaException, DeliveryError, SystemError) as failed:
+                # A SystemError is confluent-kafka's answer to a report of a delivery that follows a fatal error.
+                error = failed
+                LOG.info("%s: a commit is repeated: %s", self._cluster.what, self._text(failed))
+            finally:
+                consumer.close()
+                if sending is not None:
+                    sending.close()
+        raise SinkError(
+            f"{self._cluster.what}: rows could not be committed to topic {self._topic!r}: "
+            f"{self._text(error)}. Check the brokers, and that this user may use the transactional id and the group "
+            f"{self._name!r}"
+        ) from None
+
+    def _text(self, error: Exception | None) -> str:
+        return str(error) if isinstance(error, DeliveryError) else self._cluster.safe(error)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        timeout_ms = self._cluster.options.get("transaction.timeout.ms", _TRANSACTION_MS)
+        # The broker refuses a delivery that may last longer than its transaction.
+        limits = {
+            "transaction.timeout.ms": timeout_ms,
+            "delivery.timeout.ms": min(int(_COMMIT_S * 1000), int(timeout_ms)),
+        }
+        return {**limits, "transactional.id": self._name}
+
+    def _marker(self, consumer: Consumer) -> int | None:
+        place = kafka(self._cluster.what).TopicPartition(self._topic, 0)
+        (found,) = consumer.committed([place], timeout=ANSWER_S)
+        if found.error is not None:
+            raise kafka(self._cluster.what).KafkaException(found.error)
+        return found.offset if found.offset >= 0 else None
+
+    def _publish(self, sending: Sending, consumer: Consumer, number: int, segments: Sequence[Segment]) -> None:
+        """Publish rows and marker in one transaction."""
+        producer = sending.producer
+        producer.begin_transaction()
+        try:
+            for segment in segments:
+                self._copy(sending, consumer, segment)
+            place = kafka(self._cluster.what).TopicPartition(self._topic, 0, number)
+            producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), ANSWER_S)
+            producer.commit_transaction(_COMMIT_S)
+        except SinkError:
+            with suppress(kafka(self._cluster.what).KafkaException):  # the next commit ends it
+                producer.abort_transaction(ANSWER_S)
+            raise
+
+    def _copy(self, sending: Sending, consumer: Consumer, segment: Segment) -> None:
+        """Send the rows of a segment, in their order."""
+        place = kafka(self._cluster.what).TopicPartition(segment.topic, segment.partition, segment.first)
+        consumer.list_topics(segment.topic, timeout=ANSWER_S)  # without it, the first fetch waits half a second
+        consumer.assign([place])
+        chunks, ends_s = 0, time.monotonic() + _READ_S
+        is_done = False
+        while not is_done:
+            if time.monotonic() > ends_s:
+                raise self._gone(segment, f"nothing came within {_READ_S:.0f} s")
+            for message in consumer.consume(_CHUNKS, 0.05):
+                if message.error() is not None:
+                    self._unreadable(message, segment)
+                    continue
+                ends_s, offset = time.monotonic() + _READ_S, message.offset() or 0
+                if offset <= segment.last and (WRITER, segment.writer.encode()) in (message.headers() or []):
+                    chunks += 1
+                    for pair in unpacked(message.value() or b""):
+                        sending.send(self._topic, pair)
+                is_done = is_done or offset >= segment.last
+            sending.serve()
+        consumer.unassign()
+        if chunks != segment.chunks:
+            raise self._gone(segment, f"{chunks} of {segment.chunks} chunks are left")
+
+    def _unreadable(self, message: Message, segment: Segment) -> None:
+        error, codes = message.error(), kafka(self._cluster.what).KafkaError
+        lost = {
+            codes._AUTO_OFFSET_RESET,
+            codes.OFFSET_OUT_OF_RANGE,
+            codes.UNKNOWN_TOPIC_OR_PART,
+            codes._UNKNOWN_PARTITION,
+        }
+        if error is not None and error.code() in lost:
+            raise self._gone(segment, self._cluster.safe(error))
+
+    def _gone(self, segment: Segment, why: str) -> SinkError:
+        return lasting(
+            SinkError(
+                f"{self._cluster.what}: rows that were staged in topic {segment.topic!r}, partition "
+                f"{segment.partition}, cannot be read any more ({why}): the snapshot that names them cannot be "
+                f"committed. Start the job from its beginning or from another snapshot, and keep records of that "
+                f"topic for longer than a job is down"
+            )
+        )
+
+    def _forgotten(self, snapshot: str, number: int) -> SinkError:
+        return SinkError(
+            f"{self._cluster.what}: Kafka has no offset of group {self._name!r} for topic {self._topic!r}, so it is "
+            f"unknown whether snapshot {snapshot} has been committed: Kafka forgets offsets after "
+            f"offsets.retention.minutes. If the topic has its rows, set the offset of partition 0 in this group "
+            f"to {number}, else to 0; then start again"
+        )

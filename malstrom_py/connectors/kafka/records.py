@@ -1,0 +1,75 @@
+"""Records of Kafka as rows: the value alone, or a `KafkaRecord` with all that Kafka has about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+Decode = Callable[[bytes], Any]
+
+
+class KafkaRecord(NamedTuple):
+    """A record of Kafka.
+
+    - ``value``: decoded; None for a tombstone. ``key``: decoded by ``key=`` of the source, else bytes; None without
+      one.
+    - ``timestamp_ms``: milliseconds since 1970, set by the producer or the broker; None if there is none.
+    - ``headers``: pairs of name and bytes (or None).
+    - ``topic``, ``partition``, ``offset``: where it is.
+    """
+
+    value: Any
+    key: Any
+    timestamp_ms: int | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    topic: str
+    partition: int
+    offset: int
+
+
+class Decoder:
+    """Makes rows of messages. ``records``: rows are `KafkaRecord`, else values."""
+
+    def __init__(self, value: Decode | None, key: Decode | None, *, records: bool) -> None:
+        self.value: Final = value if value is not None else _json()
+        self._key = key
+        self._records = records
+
+    def rows(self, messages: Sequence[Message]) -> list[Any]:
+        """Return a row per message. Raises what the user's functions raise."""
+        values = self._decoded([message.value() for message in messages], self.value)
+        if not self._records:
+            return values
+        keys: list[Any] = [message.key() for message in messages]
+        if self._key is not None:
+            keys = self._decoded(keys, self._key)
+        return list(map(_record, messages, values, keys))
+
+    def _decoded(self, texts: list[Any], decode: Decode) -> list[Any]:
+        if None in texts:
+            return [None if text is None else decode(text) for text in texts]
+        return list(map(decode, texts))
+
+
+def _record(message: Any, value: Any, key: Any) -> KafkaRecord:
+    kind, timestamp_ms = message.timestamp()
+    headers = message.headers()
+    return KafkaRecord(
+        value,
+        key,
+        timestamp_ms if kind else None,
+        tuple(headers) if headers else (),
+        message.topic(),
+        message.partition(),
+        message.offset(),
+    )
+
+
+def _json() -> Decode:
+    import msgspec
+
+    decode: Decode = msgspec.json.Decoder().decode
+    return decode

@@ -1,0 +1,259 @@
+"""``sources.Kafka``: reads topics, from offsets in the snapshots of the job.
+
+Rules:
+- Partitions are assigned by the job. Kafka's groups assign nothing; a group only gets a copy of the offsets.
+- Where a job begins is determined once, by `pin`, and recorded in its snapshots. A partition that was not there then is
+  read from its beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from malstrom_py.connectors.kafka.client import (
+    ANSWER_S,
+    Cluster,
+    checked_bootstrap,
+    checked_options,
+    checked_topic,
+    kafka,
+    refuse,
+)
+from malstrom_py.connectors.kafka.part import KafkaPart, OnLost, Reading, position_of
+from malstrom_py.connectors.kafka.reader import Readers
+from malstrom_py.connectors.kafka.records import Decode, Decoder
+from malstrom_py.errors import PlanError, SourceError
+from malstrom_py.sources.base import Part
+from malstrom_py.validation import function_of
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
+_WHAT: Final = "sources.Kafka"
+_GROUP: Final = "malstrom-py"
+_ENDS: Final = -1
+_PARTS_OPEN_MAX: Final = 1 << 20
+
+Start = Literal["earliest", "latest"] | datetime
+
+
+class Kafka:
+    """A source that reads topics of Kafka: each record once per state of the job, from offsets in its snapshots.
+
+    A part is a partition; rows of a partition come in their order. A row is the value, decoded from JSON, or what
+    ``value`` returns for its bytes; a record without a value (a tombstone) is the row None, and ``value`` is not called
+    for it. With ``records=True`` a row is a `KafkaRecord` (``value``, ``key``, ``timestamp_ms``, ``headers``,
+    ``topic``, ``partition``, ``offset``), and ``key`` decodes its key, which is bytes otherwise.
+
+    - ``start``: where a job begins that resumes from no snapshot: at the "earliest" record, after the "latest", or at
+      the first one with this time or later (a datetime with a zone). It is determined once, when the job starts.
+    - ``follow``: whether to wait for further records, for ever. False: read up to the end that each partition has when
+      the job starts.
+    - ``new_partitions_every_s``: how often to look for new partitions while the job runs. They are read from their
+      beginning, also with ``start="latest"``, also if they appeared while the job was down.
+    - ``on_lost``: what to do where records were deleted before they were read: "fail", or continue at the "earliest"
+      one.
+    - ``group``: a consumer group that gets the offsets of each committed snapshot, for tools that show lag. The job
+      never reads them, and never joins the group.
+    - ``options``: of librdkafka, such as ``{"security.protocol": "SSL"}``. Their values are in no error and no log.
+
+    Only records of committed transactions are read, unless ``options={"isolation.level": "read_uncommitted"}``.
+
+    PlanError: a wrong argument or option, or confluent-kafka is not installed. SourceError: no broker answers, a topic
+    does not exist or was deleted, records are lost. MalformedRecord: ``value`` or ``key`` raised.
+
+    >>> from malstrom_py import sources
+    >>> sources.Kafka("broker1:9092", "orders", start="latest", options={"sasl.password": "secret"})
+    Kafka('broker1:9092', 'orders', start='latest', options=['sasl.password'])
+    """
+
+    parts_open_max: Final = _PARTS_OPEN_MAX
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topics: str | Sequence[str],
+        *,
+        start: Start = "earliest",
+        value: Decode | None = None,
+        key: Decode | None = None,
+        records: bool = False,
+        follow: bool = True,
+        new_partitions_every_s: float = 60.0,
+        on_lost: OnLost = "fail",
+        group: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        kafka(_WHAT)
+        self._cluster = Cluster(_WHAT, checked_bootstrap(bootstrap, _WHAT), checked_options(options, _WHAT))
+        named = [topics] if isinstance(topics, str) else list(topics)
+        self._topics = [checked_topic(topic, _WHAT) for topic in named]
+        if not self._topics or len(set(self._topics)) < len(self._topics):
+            refuse(_WHAT, "name one or more topics, each of them once")
+        self._start = _checked_start(start)
+        if on_lost not in {"fail", "earliest"}:
+            refuse(_WHAT, f'on_lost must be "fail" or "earliest", got {on_lost!r}')
+        if key is not None and not records:
+            refuse(_WHAT, "key= decodes the keys of records: add records=True")
+        if group is not None and (not isinstance(group, str) or not group):
+            refuse(_WHAT, "group must be the name of a consumer group")
+        self._group = group
+        self._on_lost: OnLost = on_lost
+        self._value = _checked_function(value, "value")
+        self._key = _checked_function(key, "key")
+        self._records = records is True
+        self._follow = follow is True
+        self.lists_again_every_s = _checked_interval(new_partitions_every_s) if self._follow else None
+        self._pins = 0
+        self._starts: dict[str, int] | None = None
+        self._stops: dict[str, int] | None = None
+        self._reading: Reading | None = None
+
+    def __repr__(self) -> str:
+        topics: Any = self._topics[0] if len(self._topics) == 1 else self._topics
+        named = f", options={sorted(self._cluster.options)}" if self._cluster.options else ""
+        return f"Kafka({self._cluster.bootstrap!r}, {topics!r}, start={self._start!r}{named})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the consumers of this process."""
+        return {**self.__dict__, "_reading": None}
+
+    def list_parts(self) -> list[Part]:
+        with self._cluster.asking() as consumer:
+            return [Part(part) for part in self._listed(consumer)]
+
+    def build_part(self, part: Part, state: Any) -> KafkaPart:
+        topic, partition = _place_of(part)
+        starts, stops = self._starts, self._stops
+        if starts is None:  # not pinned: read outside a job
+            with self._cluster.asking() as consumer:
+                starts, stops = self._determined(consumer, [part])
+        offset = starts.get(part) if state is None else position_of(state, part)
+        stop = None if self._follow else (stops or {}).get(part, 0)
+        return KafkaPart(self._shared(), topic, partition, offset, stop=stop)
+
+    def pin(self, job: str, record: Any = None) -> None:
+        """Determine where each partition begins and, with ``follow=False``, ends; or take it from ``record``."""
+        starts, stops = (self._starts, self._stops) if record is None else _recorded(record, job)
+        if starts is None:
+            with self._cluster.asking() as consumer:
+                starts, stops = self._determined(consumer, self._listed(consumer))
+        if self._pins and (starts, stops) != (self._starts, self._stops):
+            raise SourceError(
+                f"{_WHAT}: job {job!r} begins at other offsets than another job that reads this source now: give each "
+                f"job its own {_WHAT}(…)"
+            )
+        self._starts, self._stops = starts, stops
+        self._pins += 1
+
+    def pin_record(self) -> dict[str, Any]:
+        """Return the offsets where partitions begin and end."""
+        return {"starts": dict(self._starts or {}), "stops": None if self._stops is None else dict(self._stops)}
+
+    def unpin(self, *, keep: bool = False) -> None:
+        """Forget where a job has begun."""
+        self._pins -= 1
+        if self._pins <= 0:
+            self._pins, self._starts, self._stops = 0, None, None
+
+    def acknowledge(self, job: str, positions: Mapping[Part, Any]) -> None:
+        """Commit the offsets to ``group``, for tools that show lag."""
+        if self._group is None:
+            return
+        found = kafka(_WHAT)
+        offsets = [
+            found.TopicPartition(*_place_of(part), position_of(position, part))
+            for part, position in positions.items()
+            if position is not None
+        ]
+        if not offsets:
+            return
+        consumer = self._cluster.consumer(self._group, {})
+        try:
+            done = consumer.commit(offsets=offsets, asynchronous=False) or []
+            wrong = next((offset.error for offset in done if offset.error is not None), None)
+        except found.KafkaException as error:
+            wrong = error
+        finally:
+            consumer.close()
+        if wrong is not None:
+            raise SourceError(
+                f"{_WHAT}: offsets could not be committed to group {self._group!r}: {self._cluster.safe(wrong)}. No "
+                f"other consumer may use this group; the job itself does not need it"
+            )
+
+    def _listed(self, consumer: Consumer) -> list[str]:
+        found = {topic: self._cluster.partitions(consumer, topic) for topic in self._topics}
+        return [f"{topic}/{partition}" for topic, partitions in found.items() for partition in partitions]
+
+    def _determined(self, consumer: Consumer, parts: Sequence[str]) -> tuple[dict[str, int], dict[str, int] | None]:
+        """Return the offset where each of ``parts`` begins, none for its beginning, and where it ends."""
+        if self._start == "earliest" and self._follow:
+            return {}, None
+        ends = self._offsets_at(consumer, parts, _ENDS)
+        start: dict[str, int] = {}
+        if self._start == "latest":
+            start = dict(ends)
+        elif isinstance(self._start, datetime):
+            found = self._offsets_at(consumer, parts, round(self._start.timestamp() * 1000))
+            start = {part: ends[part] if offset == _ENDS else offset for part, offset in found.items()}
+        return start, None if self._follow else ends
+
+    def _offsets_at(self, consumer: Consumer, parts: Sequence[str], time_ms: int) -> dict[str, int]:
+        """Return the first offset of each part with this time or later; `_ENDS` means the end of the part."""
+        found = kafka(_WHAT)
+        asked = [found.TopicPartition(*_place_of(part), time_ms) for part in parts]
+        answers = consumer.offsets_for_times(asked, timeout=ANSWER_S)
+        for answer in answers:
+            if answer.error is not None:
+                raise found.KafkaException(answer.error)
+        return {f"{answer.topic}/{answer.partition}": answer.offset for answer in answers}
+
+    def _shared(self) -> Reading:
+        """Return what all parts in this process share."""
+        if self._reading is None:
+            decoder = Decoder(self._value, self._key, records=self._records)
+            readers = Readers(self._cluster, self._group or _GROUP)
+            self._reading = Reading(self._cluster, decoder, self._on_lost, readers.open)
+        return self._reading
+
+
+def _place_of(part: str) -> tuple[str, int]:
+    topic, _, partition = part.rpartition("/")
+    if not topic or not partition.isdecimal():
+        raise SourceError(f"{_WHAT}: {part!r} is not a part of this source: it was in a snapshot of another source")
+    return topic, int(partition)
+
+
+def _recorded(record: Any, job: str) -> tuple[dict[str, int], dict[str, int] | None]:
+    if not isinstance(record, dict) or not isinstance(record.get("starts"), dict):
+        raise SourceError(
+            f"{_WHAT}: the snapshot of job {job!r} has a record of another source for this step: name the step "
+            f"otherwise, or start the job without its snapshots"
+        )
+    return record["starts"], record.get("stops")
+
+
+def _checked_start(start: object) -> Start:
+    if isinstance(start, datetime) and start.tzinfo is not None:
+        return start
+    if start == "earliest":
+        return "earliest"
+    if start == "latest":
+        return "latest"
+    raise PlanError(f'{_WHAT}: start must be "earliest", "latest" or a datetime with a zone, got {start!r}')
+
+
+def _checked_function(function: Any, argument: str) -> Callable[[bytes], Any] | None:
+    if function is None:
+        return None
+    found: Callable[[bytes], Any] = function_of(function, argument, f"{argument}= a function of bytes")
+    return found
+
+
+def _checked_interval(interval_s: float) -> float:
+    if not isinstance(interval_s, int | float) or not interval_s > 0:
+        raise PlanError(f"{_WHAT}: new_partitions_every_s must be a number of seconds above 0, got {interval_s!r}")
+    return interval_s

@@ -1,0 +1,171 @@
+"""Rows of an exactly-once sink before their commit: in chunks, in a topic for staging that its readers do not read.
+
+A chunk is one message: rows as pairs of key and value, packed by msgpack; its header names the writer. A payload says
+where the chunks of one writer are, in segments: a segment ends where keys have moved, so that the rows of a key are
+published in the order of the versions of the routing table, on any worker.
+
+Rule: what no payload names is never published: rows of a writer that died, was aborted, or wrote on as a zombie. The
+topic's retention deletes it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+import msgspec
+
+from malstrom_py.connectors.kafka.client import Cluster
+from malstrom_py.connectors.kafka.producing import OVERHEAD_BYTES, Encoder, Pair, Sending, too_large
+from malstrom_py.data.batch import Batch
+from malstrom_py.errors import InternalError, SinkError, lasting
+from malstrom_py.sinks.base import CommitContext
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+WRITER: Final = "malstrom-writer"
+CHUNK_BYTES: Final = 256 << 10
+_PAIR_BYTES: Final = 16
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """Chunks of one writer under one version of the routing table, from offset ``first`` to ``last``."""
+
+    version: int
+    topic: str
+    partition: int
+    writer: str
+    first: int
+    last: int
+    chunks: int
+
+
+class Payload(msgspec.Struct, frozen=True):
+    """What one writer has staged for one snapshot."""
+
+    segments: list[Segment]
+
+
+def segments_of(payloads: Sequence[bytes]) -> list[Segment]:
+    """Return the segments of all payloads in the order in which they are published."""
+    found = [segment for payload in payloads for segment in _payload(payload).segments]
+    return sorted(found, key=lambda segment: segment.version)
+
+
+def _payload(data: bytes) -> Payload:
+    try:
+        return msgspec.json.decode(data, type=Payload)
+    except msgspec.DecodeError as error:
+        raise InternalError("a payload of sinks.Kafka cannot be read") from error
+
+
+@dataclass
+class _Open:
+    """A segment that is being staged."""
+
+    version: int
+    sent: int = 0
+    offsets: list[int] = field(default_factory=list)
+
+    def stored(self, message: Message) -> None:
+        self.offsets.append(message.offset() or 0)
+
+
+def packed(pairs: Sequence[Pair]) -> bytes:
+    """Return a chunk."""
+    data: Any = msgpack.packb(pairs)
+    return bytes(data)
+
+
+def unpacked(chunk: bytes) -> list[Pair]:
+    """Return the rows of a chunk."""
+    rows: list[Any] = msgpack.unpackb(chunk, use_list=False)
+    return list(rows)
+
+
+def _headers(writer: str) -> list[tuple[str, str | bytes | None]]:
+    return [(WRITER, writer.encode())]
+
+
+class StagingWriter:
+    """Stages the rows of one worker. ``target_bytes``: the limit of a record of the topic for which they are."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        encoder: Encoder,
+        topic: str,
+        *,
+        staging: str,
+        partitions: int,
+        target_bytes: int,
+        staging_bytes: int,
+    ) -> None:
+        self._cluster = cluster
+        self._encoder = encoder
+        self._topic = topic
+        self._staging = staging
+        self._partition = secrets.randbelow(partitions)
+        self._writer = secrets.token_hex(8)
+        self._target_bytes = min(target_bytes, staging_bytes - OVERHEAD_BYTES)
+        self._chunk_bytes = min(CHUNK_BYTES, self._target_bytes // 2)
+        self._sending = Sending(cluster, staging, {}, bytes_max=staging_bytes)
+        self._pairs: list[Pair] = []
+        self._size = 0
+        self._segments: list[_Open] = [_Open(0)]
+
+    def write(self, batch: Batch) -> None:
+        for pair in self._encoder.pairs(batch):
+            size = len(pair[0] or b"") + len(pair[1] or b"")
+            if size + OVERHEAD_BYTES > self._target_bytes:
+                raise lasting(too_large(self._cluster.what, self._topic, pair, self._target_bytes))
+            if self._pairs and self._size + size > self._chunk_bytes:
+                self._stage()
+            self._pairs.append(pair)
+            self._size += size + _PAIR_BYTES
+        self._sending.serve()
+
+    def moved(self, version: int) -> None:
+        """Begin a new segment: rows of a key on its old worker are published before those on its new one."""
+        self._stage()
+        if self._segments[-1].sent:
+            self._segments.append(_Open(version))
+        else:
+            self._segments[-1].version = version
+
+    def pre_commit(self, context: CommitContext) -> bytes:
+        self._stage()
+        self._sending.finish()
+        segments = [self._closed(segment) for segment in self._segments if segment.sent]
+        self._segments = [_Open(self._segments[-1].version)]
+        return msgspec.json.encode(Payload(segments))
+
+    def close(self) -> None:
+        self._pairs.clear()
+        self._sending.close()
+
+    def _stage(self) -> None:
+        if not self._pairs:
+            return
+        segment, headers = self._segments[-1], _headers(self._writer)
+        self._sending.send(
+            self._staging,
+            (None, packed(self._pairs)),
+            partition=self._partition,
+            headers=headers,
+            on_delivery=segment.stored,
+        )
+        segment.sent += 1
+        self._pairs, self._size = [], 0
+
+    def _closed(self, segment: _Open) -> Segment:
+        offsets = segment.offsets
+        if len(offsets) != segment.sent or offsets != sorted(set(offsets)):
+            raise SinkError(f"{self._cluster.what}: the brokers have not confirmed all staged rows in their order")
+        return Segment(
+            segment.version, self._staging, self._partition, self._writer, offsets[0], offsets[-1], segment.sent
+        )

@@ -1,0 +1,235 @@
+"""`sinks.Kafka` on the model broker: at least once, and exactly once wherever a committer dies or comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.connectors.kafka import publishing
+from malstrom_py.connectors.kafka.producing import Sending
+from malstrom_py.data.batch import Batch
+from malstrom_py.errors import SinkError
+from malstrom_py.testing.contracts import check_sink
+from malstrom_py.testing.contracts.sinks import batch_of, context_of, worker_of
+from tests.kafka_broker.server import ModelBroker
+from tests.kafka_broker.using import new_topic, visible
+
+CALLS = ("init_transactions", "begin_transaction", "produce", "send_offsets_to_transaction", "commit_transaction")
+"""The calls of a commit, in order; a commit of these tests produces three rows."""
+
+
+class Killed(BaseException):
+    """The process has died here."""
+
+
+class Watched:
+    """A producer that calls ``hook`` with the name of a call, and whether it is over."""
+
+    def __init__(self, producer: Any, hook: Callable[[str, bool], None]) -> None:
+        self._producer = producer
+        self._hook = hook
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._producer, name)
+        if name not in CALLS:
+            return found
+
+        def call(*args: Any, **options: Any) -> Any:
+            self._hook(name, False)
+            result = found(*args, **options)
+            self._hook(name, True)
+            return result
+
+        return call
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, hook: Callable[[str, bool], None]) -> None:
+    """Call ``hook`` around each call of the committers that are made from here on."""
+
+    class WatchedSending(Sending):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.producer = Watched(self.producer, hook)  # type: ignore[assignment]
+
+    monkeypatch.setattr(publishing, "Sending", WatchedSending)
+
+
+def staged(sink: Any, values: list[Any], number: int = 1) -> bytes:
+    writer = sink.open(worker_of())
+    writer.write(Batch(values))
+    payload: bytes = writer.pre_commit(context_of(number))
+    writer.close()
+    return payload
+
+
+def exactly_once(kafka: ModelBroker, topic: str, **options: Any) -> Any:
+    return sinks.Kafka(kafka.bootstrap, topic, exactly_once=True, **options)
+
+
+def test_exactly_once_keeps_the_contract(kafka: ModelBroker) -> None:
+    check_sink(
+        lambda: exactly_once(kafka, new_topic(kafka)), lambda sink: visible(kafka, sink._topic), values=list(range(6))
+    )
+
+
+def test_at_least_once_keeps_the_contract(kafka: ModelBroker) -> None:
+    check_sink(
+        lambda: sinks.Kafka(kafka.bootstrap, new_topic(kafka)),
+        lambda sink: visible(kafka, sink._topic),
+        values=range(6),
+    )
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("call", CALLS)
+def test_s7_a_committer_dies_between_two_calls(
+    kafka: ModelBroker, monkeypatch: pytest.MonkeyPatch, call: str, is_over: bool
+) -> None:
+    def die(name: str, over: bool) -> None:
+        if (name, over) == (call, is_over):
+            raise Killed
+
+    topic = new_topic(kafka)
+    sink = exactly_once(kafka, topic)
+    sink.recover(context_of(1), [])
+    first, payload = context_of(1), staged(sink, [1, 2, 3])
+    with monkeypatch.context() as patch:
+        watch(patch, die)
+        with pytest.raises(Killed):
+            sink.commit(first, [payload])
+    other = cloudpickle.loads(cloudpickle.dumps(sink))
+    other.recover(context_of(2, incarnation=2), [first.snapshot])
+    other.commit(first, [payload])
+    assert visible(kafka, topic) == [1, 2, 3]
+    other.commit(context_of(2), [staged(other, [4], 2)])
+    assert visible(kafka, topic) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("call", ["init_transactions", "begin_transaction", "commit_transaction"])
+def test_s7_a_committer_that_was_stopped_and_continues_publishes_nothing_twice(
+    kafka: ModelBroker, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    topic = new_topic(kafka)
+    sink = exactly_once(kafka, topic)
+    sink.recover(context_of(1), [])
+    first, payload = context_of(1, final=False), staged(sink, [1, 2, 3])
+    after: list[str] = []
+
+    def overtake(name: str, over: bool) -> None:
+        if name == call and not over and not after:
+            after.append(name)  # once, and not by the commits below
+            other = cloudpickle.loads(cloudpickle.dumps(sink))
+            other.recover(context_of(2, incarnation=2), [first.snapshot])
+            other.commit(first, [payload])
+            other.commit(context_of(2), [staged(other, [4], 2)])
+
+    watch(monkeypatch, overtake)
+    sink.commit(first, [payload])
+    assert after
+    assert visible(kafka, topic) == [1, 2, 3, 4]
+
+
+def test_rows_of_a_key_that_moved_are_published_in_the_order_of_the_versions(kafka: ModelBroker) -> None:
+    topic = new_topic(kafka)
+    sink = exactly_once(kafka, topic)
+    sink.recover(context_of(1), [])
+    old, new = sink.open(worker_of(0)), sink.open(worker_of(1))
+    old.write(Batch(["old 1"]))
+    new.moved(1)
+    new.write(Batch(["new 2"]))
+    old.moved(1)
+    old.write(Batch(["old 2"]))
+    payloads = [writer.pre_commit(context_of(1)) for writer in (new, old)]
+    for writer in (old, new):
+        writer.close()
+    sink.commit(context_of(1), payloads)
+    assert visible(kafka, topic) == ["old 1", "new 2", "old 2"]
+
+
+@pytest.mark.parametrize("is_exactly_once", [False, True])
+def test_a_record_that_the_topic_does_not_take_is_refused_when_it_is_written(
+    kafka: ModelBroker, is_exactly_once: bool
+) -> None:
+    topic = new_topic(kafka, max_message_bytes="5000")
+    sink: Any = sinks.Kafka(kafka.bootstrap, topic, exactly_once=is_exactly_once)
+    writer = sink.open(worker_of()) if is_exactly_once else sink.build(worker_of())
+    writer.write(Batch(["fits" * 1000] * 50))
+    with pytest.raises(SinkError, match="takes 5000 bytes") as raised:
+        writer.write(Batch(["secret" * 1000]))
+    writer.close()
+    assert raised.value.lasting
+    assert "secret" not in str(raised.value)
+
+
+def test_a_marker_that_kafka_has_forgotten_is_noticed(kafka: ModelBroker) -> None:
+    topic = new_topic(kafka)
+    sink = exactly_once(kafka, topic)
+    sink.recover(context_of(1), [])
+    first, payload = context_of(1, final=False), staged(sink, [1])
+    sink.commit(first, [payload])
+    with kafka.state.changed:
+        del kafka.state.offsets["malstrom.contract.out"][topic, 0]
+    other = exactly_once(kafka, topic)
+    other.recover(context_of(2, incarnation=2), [first.snapshot])
+    with pytest.raises(SinkError, match=r"unknown whether snapshot .* has been committed.*offset of partition 0"):
+        other.commit(first, [payload])
+    other.commit(context_of(2), [staged(other, [2], 2)])
+    assert visible(kafka, topic) == [1, 2]
+
+
+def test_staged_rows_that_are_gone_are_an_error(kafka: ModelBroker) -> None:
+    topic = new_topic(kafka)
+    sink = exactly_once(kafka, topic)
+    sink.recover(context_of(1), [])
+    payload = staged(sink, [1])
+    log = kafka.state.topics[f"{topic}.malstrom-staging"].logs[0]
+    kafka.state.delete_before(f"{topic}.malstrom-staging", 0, log.end + 1)
+    with pytest.raises(SinkError, match="cannot be read any more"):
+        sink.commit(context_of(1), [payload])
+    assert visible(kafka, topic) == []
+
+
+def test_keys_values_and_tombstones(kafka: ModelBroker) -> None:
+    topic = new_topic(kafka)
+    sink = sinks.Kafka(kafka.bootstrap, topic, key=lambda row: row[0], value=lambda row: row[1])
+    writer = sink.build(worker_of())
+    writer.write(Batch([("a", b"1"), ("b", None), (None, "2")]))
+    writer.close()
+    plain = sinks.Kafka(kafka.bootstrap, topic).build(worker_of())
+    plain.write(batch_of([{"n": 1}]))
+    with pytest.raises(SinkError, match="value=") as raised:
+        plain.write(Batch([object()]))
+    plain.close()
+    assert raised.value.lasting
+    records = [(record.key, record.value) for record in kafka.state.committed(topic, 0)]
+    assert records == [(b"a", b"1"), (b"b", None), (None, b"2"), (b"0", b'{"n":1}')]
+
+
+def test_a_topic_that_is_missing_is_an_error(kafka: ModelBroker) -> None:
+    with pytest.raises(SinkError, match="topic 'no-such-topic' does not exist"):
+        sinks.Kafka(kafka.bootstrap, "no-such-topic").build(worker_of())
+
+
+def test_a_job_from_topic_to_topic_writes_each_row_once_over_failures(kafka: ModelBroker, tmp_path: Path) -> None:
+    target = new_topic(kafka, 2)
+    failures: list[int] = []
+
+    def fail_twice(number: int) -> int:
+        if number % 100 == 60 and len(failures) < 2:
+            failures.append(number)
+            raise ValueError("a worker dies")
+        return number
+
+    job = mp.Job("topics")
+    numbers = job.source("in", sources.Memory(range(300), parts=3)).map("fail", fail_twice)
+    numbers.key_by("key", lambda number: number % 7).sink("out", exactly_once(kafka, target))
+    snapshots = mp.Snapshots(f"{tmp_path}/snapshots", interval_s=0.05)
+    mp.run(job, workers=2, snapshots=snapshots, restart=mp.Restart(backoff_s=0.01), batch=mp.Batching(rows_max=10))
+    assert sorted(visible(kafka, target)) == list(range(300))
+    assert len(failures) == 2
