@@ -155,14 +155,17 @@ def find_record(root: Path, job: str) -> JobOutput | None:
         return None
 
 
-def begin_record(root: Path, job: str, committed: Sequence[SnapshotId]) -> None:
+def begin_record(root: Path, job: str, committed: Sequence[SnapshotId], *, before: str | None = None) -> None:
     """Prepare the record for a new run of ``job``.
 
     A run that resumes adds to the record, if the record belongs to one of the ``committed`` snapshots. A run that
-    starts from the beginning (no committed snapshots) replaces it. OSError: the record cannot be written.
+    starts from the beginning (no committed snapshots) replaces it. ``before``: the next snapshot of this run; a record
+    of a later one belongs to a later start, and stays. OSError: the record cannot be written.
     """
     known = find_record(root, job)
     if known is None or (committed and known.snapshot not in committed):
+        return
+    if before is not None and known.snapshot > before:
         return
     if known.final == bool(committed):
         write_durably(root / RECORDS / f"{job}.json", _encode(replace(known, final=not committed)))

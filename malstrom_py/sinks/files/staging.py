@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from malstrom_py.errors import InternalError, SinkError
 from malstrom_py.local_files import RunLock, locked
-from malstrom_py.sinks.base import CommitContext
+from malstrom_py.sinks.base import CommitContext, is_left_over
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -139,7 +139,10 @@ class Staging:
 
 
 def remove_leftovers(root: Path, context: CommitContext, committed: Sequence[str]) -> None:
-    """Remove the files of earlier runs of this step, except those of ``committed`` snapshots and of active runs."""
+    """Remove the files of earlier runs of this step, except those of ``committed`` snapshots and of active runs.
+
+    Files of later snapshots stay: a later start has staged them, and their manifest may be durable.
+    """
     folder = staging_folder(root, context.job, context.step)
     with sink_errors("cannot clear", folder):
         for run in list(folder.iterdir()) if folder.is_dir() else []:
@@ -148,14 +151,15 @@ def remove_leftovers(root: Path, context: CommitContext, committed: Sequence[str
                 continue
             with locked(run) as is_over:
                 if is_over:
-                    _clear(run, committed)
+                    _clear(run, context, committed)
                     remove_empty(run, root)
         remove_empty(folder, root)
 
 
-def _clear(run: Path, committed: Sequence[str]) -> None:
+def _clear(run: Path, context: CommitContext, committed: Sequence[str]) -> None:
     for path in run.iterdir():
-        if path.name.rpartition("-")[0] not in committed:
+        snapshot, _, _ = path.name.rpartition("-")
+        if snapshot in {"", "open"} or is_left_over(snapshot, context, committed):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
