@@ -12,10 +12,11 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import errno
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -84,6 +85,8 @@ def _table_name(table: str) -> str:
 RECORDS: Final = "_malstrom"
 FORMAT: Final = 1
 
+_ATTEMPTS: Final = 20
+
 BY_SPARK: Final = "spark:"
 """The prefix of the format of files that Spark has written with its own options."""
 
@@ -119,20 +122,23 @@ class JobOutput:
 def record_output(root: Path, context: CommitContext, output: StepOutput) -> None:
     """Record durably what the commit ``context`` has made visible in ``root``. Idempotent.
 
-    OSError: the record cannot be written, and is unchanged.
+    Another process that commits at the same time has its files in the record too. OSError: the record cannot be
+    written, and is unchanged.
     """
-    known = find_record(root, context.job)
     path = root / RECORDS / f"{context.job}.json"
-    if known is None or (known.final and known.snapshot != context.snapshot):
-        if known is not None and _is_old_commit(known, context, output):
-            return
-        updated = JobOutput(context.job, context.snapshot, context.result, {context.step: output}, context.final)
-    else:
-        updated = _merge(known, context, output)
     is_new_folder = not path.parent.exists()
     path.parent.mkdir(exist_ok=True)
     try:
-        write_durably(path, _encode(updated))
+        for _ in range(_ATTEMPTS):
+            known = find_record(root, context.job)
+            updated = _updated(known, context, output)
+            if updated is None:
+                return
+            if write_durably(
+                path, _encode(updated), if_true=lambda known=known: find_record(root, context.job) == known
+            ):
+                return
+        raise BlockingIOError(errno.EAGAIN, "other processes keep changing the output record")
     except OSError:
         if is_new_folder:
             with contextlib.suppress(OSError):
@@ -201,14 +207,17 @@ def jobs_in(root: Path) -> list[str]:
     return sorted(path.stem for path in (root / RECORDS).glob("*.json") if not path.name.startswith("."))
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace the content of ``path`` atomically and durably."""
+def write_durably(path: Path, content: bytes, *, if_true: Callable[[], bool] = lambda: True) -> bool:
+    """Replace the content of ``path`` atomically and durably. ``if_true``: asked last; if not, nothing changes."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with fresh.open("xb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
+        if not if_true():
+            fresh.unlink()
+            return False
         fresh.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -219,6 +228,16 @@ def write_durably(path: Path, content: bytes) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    return True
+
+
+def _updated(known: JobOutput | None, context: CommitContext, output: StepOutput) -> JobOutput | None:
+    """Return the record with ``output``; None if it has it."""
+    if known is not None and not (known.final and known.snapshot != context.snapshot):
+        return _merge(known, context, output)
+    if known is not None and _is_old_commit(known, context, output):
+        return None
+    return JobOutput(context.job, context.snapshot, context.result, {context.step: output}, context.final)
 
 
 def _is_old_commit(known: JobOutput, context: CommitContext, output: StepOutput) -> bool:

@@ -17,11 +17,11 @@ from malstrom_py.local_files import local_path
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files.json_lines import JsonEncoder
 from malstrom_py.sinks.files.partitions import checked_columns
-from malstrom_py.sinks.files.publishing import discard, hold, publish, staged_files
+from malstrom_py.sinks.files.publishing import discard, hold, publish, staged_files, take_back
 from malstrom_py.sinks.files.staging import Staging, remove_leftovers, sink_errors
 from malstrom_py.sinks.files.tables import CsvEncoder, ParquetEncoder, schema_of
 from malstrom_py.sinks.files.writer import FilesWriter, RollingFiles
-from malstrom_py.sinks.output_record import StepOutput, Target, begin_record, find_record, record_output
+from malstrom_py.sinks.output_record import JobOutput, StepOutput, Target, begin_record, find_record, record_output
 from malstrom_py.worker_context import WorkerInfo
 
 _ENCODERS: Final[dict[str, type[CsvEncoder | JsonEncoder | ParquetEncoder]]] = {
@@ -35,7 +35,8 @@ class Files:
     """Writes files named ``<step>-<snapshot>-<number>.<format>`` into the folder ``uri`` (a path, or ``file://…``).
 
     **Commits.** Files appear complete and under their final names when the job commits: at each snapshot and at its
-    end. The files of a commit are renamed one after the other; if a rename fails, all are taken back. Until the commit
+    end. The files of a commit are renamed one after the other; if a rename fails, a job without snapshots removes all
+    of them, and one with snapshots finishes the commit when it is started again. Until the commit
     they are in ``_staging`` in that folder, which readers skip because of the ``_``; a job that fails removes them.
     Missing folders are created. A job without rows creates the folder and no file. Files of earlier runs stay. Several
     runs may write into one folder at the same time: each locks its staged files (``flock``) until they are committed. A
@@ -138,13 +139,16 @@ class Files:
         return FilesWriter(str(self._root), files, encoder, file_bytes_max=self._file_bytes_max)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        with sink_errors("cannot read the output record in", self._root):
-            known = find_record(self._root, context.job)
+        known = self._known(context)
         done = frozenset[str]() if known is None else known.files_of(context.step)
         # A single commit without a result, made by hand, gets no record.
         is_manual = context.result is None and context.final and (known is None or known.final)
         record = None if is_manual else partial(self._record, context)
-        publish(self._root, context, staged_files(self._root, context, payloads), record=record, done=done)
+        publish(self._root, context, staged_files(self._root, context, payloads), record=record, done=done, undo=False)
+
+    def _known(self, context: CommitContext) -> JobOutput | None:
+        with sink_errors("cannot read the output record in", self._root):
+            return find_record(self._root, context.job)
 
     def _record(self, context: CommitContext, files: list[str]) -> None:
         file = next((path for name in files if (path := self._root / name).exists()), None)
@@ -152,7 +156,10 @@ class Files:
         record_output(self._root, context, StepOutput(self._format, files, schema))
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        discard(self._root, staged_files(self._root, context, payloads))
+        known = self._known(context)
+        staged = staged_files(self._root, context, payloads)
+        take_back(self._root, context, staged, done=() if known is None else known.files_of(context.step))
+        discard(self._root, staged)
 
     def hold(self, context: CommitContext, payloads: Sequence[bytes]) -> Callable[[], None]:
         """Protect the staged files from other runs of this job, until the returned function is called."""
@@ -161,4 +168,4 @@ class Files:
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         remove_leftovers(self._root, context, committed)
         with sink_errors("cannot write to", self._root):
-            begin_record(self._root, context.job, committed)
+            begin_record(self._root, context.job, committed, before=context.snapshot)

@@ -1,7 +1,11 @@
 """The commit of files: renames of staged files to visible names, ``<root>/<partition>/…/<step>-<snapshot>-<n>.<ext>``.
 
-A commit is idempotent: files that were moved before stay. When a rename fails, the whole commit is undone, including
-the folders that it created.
+Rules:
+- A commit is idempotent: files that were moved before stay, also those that another process moves at the same time.
+- A commit only goes forwards. A process that was paused in its commit cannot know whether another one has finished
+  that commit, so after an error it leaves what it has moved. The commit is repeated (S3), or `abort` takes it back,
+  which no other process can be committing then.
+- `publish` with ``undo`` takes back what it has moved. The caller excludes other processes.
 """
 
 from __future__ import annotations
@@ -79,17 +83,18 @@ def publish(
     prefix: str | None = None,
     record: Callable[[list[str]], None] | None = None,
     done: Container[str] = (),
+    undo: bool = True,
 ) -> None:
     """Rename ``staged`` files to their visible names. Idempotent: files that were moved before stay.
 
     ``prefix``: the prefix of the names, by default step and snapshot. ``record`` is called with the visible paths,
-    relative to ``root``, after all renames; if it fails, the commit is undone. ``done``: the paths of earlier commits,
-    whose files may have been removed since.
+    relative to ``root``, after all renames. ``done``: the paths of earlier commits, whose files may have been removed
+    since. ``undo``: whether an error takes back the renames, and the folders made for them.
     """
     names = visible_names(prefix or f"{checked(context.step)}-{checked(context.snapshot)}", staged)
     moves = [(file, name) for file, name in zip(staged, names, strict=True) if _is_to_move(root, file, name, done)]
     with sink_errors("cannot commit to", root):
-        with _taken_back_on_error(root) as commit:
+        with _begun(root, undo=undo) as commit:
             for file, name in moves:
                 commit.move(file, name)
             for folder in _with_parents(root, {file.folder for file in staged}):
@@ -97,6 +102,18 @@ def publish(
             if record is not None:
                 record([_visible_path(file, name) for file, name in zip(staged, names, strict=True)])
         remove_empty(*{file.path.parent for file in staged}, root)
+
+
+def take_back(root: Path, context: CommitContext, staged: Sequence[StagedFile], *, done: Container[str]) -> None:
+    """Remove what an interrupted commit of all ``staged`` files has made visible. ``done``: files that stay."""
+    names = visible_names(f"{checked(context.step)}-{checked(context.snapshot)}", staged)
+    with sink_errors("cannot remove uncommitted files in", root):
+        for file, name in zip(staged, names, strict=True):
+            target = root / file.folder / name
+            # A file of that name that this commit has not moved belongs to someone else.
+            if not os.path.lexists(file.path) and _visible_path(file, name) not in done:
+                target.unlink(missing_ok=True)
+            remove_empty(target.parent, root)
 
 
 def discard(root: Path, staged: Sequence[StagedFile]) -> None:
@@ -124,10 +141,12 @@ def _visible_path(file: StagedFile, name: str) -> str:
 
 def _is_to_move(root: Path, staged: StagedFile, name: str, done: Container[str]) -> bool:
     """Return whether ``staged`` is still to be moved; `SinkError` if the target exists too, or both are missing."""
-    is_staged, is_there = os.path.lexists(staged.path), os.path.lexists(root / staged.folder / name)
+    target = root / staged.folder / name
+    # In this order: another process may move the file in between.
+    is_there, is_staged = os.path.lexists(target), os.path.lexists(staged.path)
     if is_staged and is_there:
         raise SinkError(f"{name} already exists in {root}, but was never committed: move it away and run the job again")
-    if not is_staged and not is_there and _visible_path(staged, name) not in done:
+    if not is_staged and not os.path.lexists(target) and _visible_path(staged, name) not in done:
         raise SinkError(f"{staged.path} was removed before its commit. Run the job again")
     return is_staged
 
@@ -149,6 +168,8 @@ class _Commit:
                 self._make_folder(staged.folder)
                 staged.path.replace(target)
             except FileNotFoundError:
+                if not os.path.lexists(staged.path) and os.path.lexists(target):
+                    return  # Another process has moved it.
                 # Another commit that is undone may remove the empty folder in between.
                 if not attempts_left or not staged.path.exists():
                     raise
@@ -195,12 +216,13 @@ class _Commit:
 
 
 @contextlib.contextmanager
-def _taken_back_on_error(root: Path) -> Iterator[_Commit]:
+def _begun(root: Path, *, undo: bool) -> Iterator[_Commit]:
     commit = _Commit(root)
     try:
         yield commit
     except (OSError, SinkError):
-        commit.take_back()
+        if undo:
+            commit.take_back()
         raise
 
 

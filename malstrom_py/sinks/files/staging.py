@@ -202,7 +202,7 @@ def checked(name: str) -> str:
 
 def _why(error: OSError) -> str:
     if error.errno in _FULL:
-        return f"{os.strerror(error.errno)}. No rows are visible. Free some space, or write elsewhere, and run again."
+        return f"{os.strerror(error.errno)}. Free some space, or write elsewhere, and run again."
     if isinstance(error, PermissionError) or error.errno == errno.EROFS:
         return f"{error.strerror}. Give this user the right to write there, or write elsewhere."
     if isinstance(error, FileNotFoundError):

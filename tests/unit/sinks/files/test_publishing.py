@@ -102,13 +102,16 @@ def test_a_rename_that_fails_takes_back_all_and_the_folders_that_were_made(faili
     assert len(visible(tmp_path)) == 5
 
 
-def test_a_file_where_a_folder_is_needed_takes_back_the_commit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_aborted", [True, False])
+def test_a_file_where_a_folder_is_needed_stops_the_commit(is_aborted: bool, tmp_path: Path) -> None:
     payload = pre_committed(tmp_path)
     (tmp_path / "a=2").touch()
-    before = everything(tmp_path)
     with pytest.raises(SinkError, match="a file is in the place of a folder"):
         sink(tmp_path).commit(context(), [payload])
-    assert everything(tmp_path) == before
+    if is_aborted:
+        sink(tmp_path).abort(context(), [payload])
+        assert everything(tmp_path) == ["a=2"]
+        return
     (tmp_path / "a=2").unlink()
     sink(tmp_path).commit(context(), [payload])
     assert len(visible(tmp_path)) == 4
@@ -121,10 +124,11 @@ def test_no_commit_goes_through_a_link(linked: str, tmp_path: Path) -> None:
     payload = pre_committed(out)
     (out / linked).parent.mkdir(exist_ok=True)
     (out / linked).symlink_to(elsewhere)
-    before = everything(out)
     with pytest.raises(SinkError, match="symbolic link") as raised:
         sink(out).commit(context(), [payload])
-    assert everything(out) == before
+    sink(out).abort(context(), [payload])
+    assert visible(out) == []
+    assert (out / linked).is_symlink()
     assert everything(elsewhere) == []
     assert "b=y" not in str(raised.value)  # a folder's name is a value
 
@@ -182,7 +186,6 @@ def test_a_folder_that_another_commit_took_back_is_made_again(tmp_path: Path, mo
 def test_names_that_the_file_system_takes_for_one_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     payload = pre_committed(tmp_path)
     (tmp_path / "A=2").mkdir()
-    before = everything(tmp_path)
     mkdir = os.mkdir
 
     def mkdir_of_any_case(path: Any, mode: int = 0o777) -> None:
@@ -196,7 +199,17 @@ def test_names_that_the_file_system_takes_for_one_are_told(tmp_path: Path, monke
     with pytest.raises(SinkError, match="treats two partitions as one"):
         sink(tmp_path).commit(context(), [payload])
     monkeypatch.undo()
-    assert everything(tmp_path) == before
+    sink(tmp_path).abort(context(), [payload])
+    assert everything(tmp_path) == ["A=2"]
+
+
+def test_an_abort_leaves_a_file_of_that_name_which_it_has_not_moved(tmp_path: Path) -> None:
+    payload = pre_committed(tmp_path)
+    of_another = tmp_path / "a=2" / "b=x" / "out-s1-00002.json"
+    of_another.parent.mkdir(parents=True)
+    of_another.touch()
+    sink(tmp_path).abort(context(), [payload])
+    assert visible(tmp_path) == [of_another.relative_to(tmp_path)]
 
 
 STAGED = "_staging/job/out/0123456789abcdef/s1-0.json"
@@ -325,8 +338,9 @@ def test_wherever_the_machine_dies_in_a_recovery_the_next_start_goes_on(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_step_of_a_commit_fails_all_of_it_or_nothing_is_visible_and_it_is_done_again(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_aborted", [True, False])
+def test_whatever_step_of_a_commit_fails_it_is_finished_or_an_abort_takes_it_back(
+    is_aborted: bool, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case(tmp_path, kind)
     refused = 0
@@ -338,11 +352,51 @@ def test_whatever_step_of_a_commit_fails_all_of_it_or_nothing_is_visible_and_it_
                 case.commit(folder, "s1")
             except SinkError:
                 refused += 1
-                assert case.there(folder) == [], step
-        case.has_gone_on(folder)
+        if watched.failed and refused and is_aborted:
+            case.sink(folder).abort(context("s1", final=False), case.payloads["s1"])
+            assert case.there(folder) in ([], sorted(written("s1"))), step
+        else:
+            case.has_gone_on(folder)
         if not watched.failed:
             break
     assert refused > 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_process_that_was_paused_in_its_commit_changes_nothing_of_what_the_next_has_committed(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, step = Case(tmp_path, kind), 0
+    for step in range(1, 100):
+        folder = case.again()
+
+        def next_process(now: int, step: int = step, folder: Path = folder) -> None:
+            if now == step:
+                case.recover(folder)
+                case.commit(folder, "s1", "s2")
+
+        with disk(monkeypatch) as watched:
+            watched.fail = next_process
+            with contextlib.suppress(SinkError):
+                case.commit(folder, "s1")
+        if watched.steps < step:
+            break
+        assert case.there(folder) == sorted(written("s1", "s2")), step
+    assert step > 8
+
+
+def test_a_recovery_that_was_delayed_keeps_what_a_later_start_has_written(tmp_path: Path) -> None:
+    payload, later = pre_committed(tmp_path, "s3"), sink(tmp_path)
+    left = everything(tmp_path)
+    later.recover(context("s2"), [SnapshotId("s1")])
+    later.recover(context("s2"), [])
+    assert everything(tmp_path) == left
+    later.recover(context("s4"), [SnapshotId("s3")])
+    later.commit(context("s3", final=False), [payload])
+    record = read_output(tmp_path, "job")
+    later.recover(context("s2"), [])
+    assert read_output(tmp_path, "job") == record
+    assert len(visible(tmp_path)) == 4
 
 
 def test_what_is_taken_away_once_it_was_visible_is_not_missed(tmp_path: Path) -> None:
