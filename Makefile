@@ -28,7 +28,8 @@ help:
 	@echo "make demo-spark  Spark joins the flights, a job on Ray reads them and is rescaled, and writes a Spark table"
 	@echo "make test        lint, types, seeds and every test, in $(PROCESSES) processes (PROCESSES=...); ends with the summary of pytest"
 	@echo "make quick       lint, types, and the unit tests and laws of what has changed since main"
-	@echo "make seeds       800 random runs of the rescale model, and of whole jobs in the simulator; each hard case must occur"
+	@echo "make seeds       800 random runs of the rescale model, and of whole jobs in the simulator, and 60 of jobs that die while"
+	@echo "                 they commit; each hard case must occur"
 	@echo "make lint        ruff and import-linter"
 	@echo "make types       mypy --strict and pyright"
 	@echo "make format      let ruff rewrite what it can"
@@ -40,7 +41,7 @@ help:
 	@echo "                 BENCH=bench.macro.pace: snapshots and rescales that pass a slow sink; BENCH=bench.macro.watching: metrics and dashboard"
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
 	@echo "make long        the tests that make test leaves out: further cases of its slowest tests, and the demos on Ray and Spark"
-	@echo "make soak        $(SEEDS) random runs of the rescale model, and of whole jobs in the simulator (SEEDS=...)"
+	@echo "make soak        $(SEEDS) random runs of the rescale model, of whole jobs in the simulator, and of commits (SEEDS=...)"
 	@echo "make chaos       kill workers and coordinators of a job on Ray, $(KILLS) times (KILLS=...), and check all it writes"
 	@echo "make mutants     search a run in which the oracle sees each wrong rescale protocol"
 	@echo "make matrix      jobs of every shape go from 1..$(SIZES) to 1..$(SIZES) workers under traffic (SIZES=...)"
@@ -74,6 +75,7 @@ test: lint types seeds
 seeds: $(VENV)/.dev
 	@$(PY) -m tests.simulation.soak model --first 2745 --seeds 800
 	@$(PY) -m tests.simulation.soak jobs --first 0 --seeds 800
+	@$(PY) -m tests.simulation.soak commits --first 0 --seeds 60
 
 quick: lint $(VENV)/.dev
 	@$(VENV)/bin/mypy
@@ -114,6 +116,7 @@ long: $(VENV)/.dev
 soak: $(VENV)/.dev
 	@$(PY) -m tests.simulation.soak model --first 0 --seeds $(SEEDS)
 	@$(PY) -m tests.simulation.soak jobs --first 0 --seeds $(SEEDS)
+	@$(PY) -m tests.simulation.soak commits --first 0 --seeds $(SEEDS)
 
 chaos: $(VENV)/.dev
 	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS)

@@ -11,7 +11,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.base import CommitContext, SnapshotId, is_left_over
 from malstrom_py.worker_context import WorkerInfo
 from tests.simulation.commits.hooks import Row, row_of
-from tests.simulation.commits.lives import at
+from tests.simulation.commits.lives import at, on_disk
 
 
 class Ledger:
@@ -25,13 +25,11 @@ class Ledger:
 
     def rows(self) -> list[Row]:
         """Return the visible rows."""
-        return [row for number in self.shown for row in self.pages[number][1]]
+        return [row for number in self.shown if number in self.pages for row in self.pages[number][1]]
 
     def step(self, change: Any, *arguments: Any) -> None:
         """Change something, with a point before and after."""
-        at(f"a step of {change.__name__}", "before")
-        change(*arguments)
-        at(f"a step of {change.__name__}", "after")
+        on_disk(change)(*arguments)
 
     def show(self, number: int) -> None:
         """Make a page visible."""
@@ -162,7 +160,7 @@ class TakesBack(Entries):
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         numbers = [json.loads(payload) for payload in payloads]
-        at("a step of show", "before")
+        at("a step of commit", "before")
         if any(snapshot > context.snapshot for snapshot, _ in self.ledger.pages.values()):
             self.ledger.shown[:] = [number for number in self.ledger.shown if number not in numbers]
             return

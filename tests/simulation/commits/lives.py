@@ -52,6 +52,7 @@ class Life:
         self.state: Literal["new", "running", "over", "paused", "handing over"] = "new"
         self.is_zombie = False
         self.is_dead = False
+        self.is_failed = False
         self.doing = "work"
         self.locks: list[RunLock] = []
         self.points_left: int | None = None
@@ -115,6 +116,7 @@ class Life:
         if fault.kind == "die":
             self._die()
         if fault.kind == "fail":
+            self.is_failed = True
             raise Injected(f"{fault.place} failed, as the test wants it")
         if fault.kind == "pause":
             self.is_zombie = True
