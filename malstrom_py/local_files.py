@@ -23,9 +23,6 @@ from malstrom_py.errors import PlanError
 
 _URI: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*:/")
 
-NO_OBJECT_STORES: Final = " (files in object stores are not supported yet, see docs/not-yet.md#files-in-object-stores)"
-"""The end of a message about a URI that is not local."""
-
 
 def local_path(uri: object, asked_by: str) -> Path:
     """Return the absolute path of ``uri``. Errors name ``asked_by``.
@@ -47,7 +44,7 @@ def local_path(uri: object, asked_by: str) -> Path:
         if not is_local or parts.query or parts.fragment:
             raise PlanError(
                 f"{asked_by} takes a local folder, which has the same path for all processes: give a path or "
-                f"file:///path, not {text!r}{'' if parts.scheme == 'file' else NO_OBJECT_STORES}"
+                f"file:///path, not {text!r}"
             )
         text = unquote(parts.path)
     if "\0" in text:

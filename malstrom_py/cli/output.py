@@ -13,6 +13,7 @@ import sys
 import traceback as tracebacks
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,9 +113,10 @@ def print_result(result: mp.RunResult, *, quiet: bool, as_json: bool = False) ->
     last = f"; its last snapshot is {result.last_snapshot}" if result.last_snapshot else ""
     if result.resumed_finished:
         finished, last = f"job {result.job} has already finished, in snapshot {result.last_snapshot}", ""
-        typer.echo(f"{finished}: nothing was run; --resume none starts over", err=True)
+        typer.echo(f"{finished}: nothing was read; --resume none starts over", err=True)
     if not quiet:
-        typer.echo(f"{result}{last}", err=True)
+        earlier = " (an earlier run)" if result.resumed_finished else ""
+        typer.echo(f"{replace(result, resumed_finished=False)}{earlier}{last}", err=True)
     if as_json:
         print_json(plain_result(result, "finished", result.last_snapshot))
 

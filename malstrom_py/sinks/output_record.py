@@ -18,6 +18,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
@@ -134,9 +135,7 @@ def record_output(root: Path, context: CommitContext, output: StepOutput) -> Non
             updated = _updated(known, context, output)
             if updated is None:
                 return
-            if write_durably(
-                path, _encode(updated), if_true=lambda known=known: find_record(root, context.job) == known
-            ):
+            if write_durably(path, _encode(updated), if_true=partial(_is_record, known, root, context.job)):
                 return
         raise BlockingIOError(errno.EAGAIN, "other processes keep changing the output record")
     except OSError:
@@ -238,6 +237,10 @@ def _updated(known: JobOutput | None, context: CommitContext, output: StepOutput
     if known is not None and _is_old_commit(known, context, output):
         return None
     return JobOutput(context.job, context.snapshot, context.result, {context.step: output}, context.final)
+
+
+def _is_record(known: JobOutput | None, root: Path, job: str) -> bool:
+    return find_record(root, job) == known
 
 
 def _is_old_commit(known: JobOutput, context: CommitContext, output: StepOutput) -> bool:

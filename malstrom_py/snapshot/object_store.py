@@ -9,33 +9,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from malstrom_py.errors import PlanError, SnapshotError, pip_install
+from malstrom_py.errors import SnapshotError
+from malstrom_py.object_stores import first_line, is_panic, open_store
 from malstrom_py.snapshot.store import Range, Store, check_path
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Opened
-
-OF_CONNECTIONS: Final = frozenset(
-    (
-        "allow_http",
-        "allow_invalid_certificates",
-        "connect_timeout",
-        "http1_only",
-        "http2_only",
-        "pool_idle_timeout",
-        "pool_max_idle_per_host",
-        "proxy_ca_certificate",
-        "proxy_excludes",
-        "proxy_url",
-        "read_timeout",
-        "root_certificate",
-        "timeout",
-        "user_agent",
-    )
-)
-"""Options of the connection; obstore takes them separately from those of the store."""
 
 
 class ObjectStore(Store):
@@ -101,7 +82,7 @@ class ObjectStore(Store):
     def _store(self) -> Opened:
         with self._lock:
             if self._opened is None:
-                self._opened = _open(self._url, self._options)
+                self._opened = open_store(self._url, self._options, what="snapshots at")
             return self._opened
 
     @contextlib.contextmanager
@@ -114,10 +95,10 @@ class ObjectStore(Store):
         except FileNotFoundError:
             raise
         except BaseException as error:
-            if not isinstance(error, (BaseError, OSError)) and not _is_panic(error):
+            if not isinstance(error, (BaseError, OSError)) and not is_panic(error):
                 raise
             raise SnapshotError(
-                f"{self._url}/{path} cannot be {what}: {_first_line(error)}. Complete snapshots are unchanged. Check "
+                f"{self._url}/{path} cannot be {what}: {first_line(error)}. Complete snapshots are unchanged. Check "
                 f"that the store can be reached and that the credentials allow it"
             ) from error
 
@@ -132,30 +113,3 @@ class ObjectStore(Store):
 
     def __str__(self) -> str:
         return self._url
-
-
-def _open(url: str, options: Mapping[str, str]) -> Opened:
-    try:
-        from obstore.exceptions import BaseError
-        from obstore.store import from_url
-    except ImportError:
-        raise PlanError(f"snapshots at {url} need obstore, which is not installed: {pip_install('objects')}") from None
-    connection = {name: value for name, value in options.items() if name in OF_CONNECTIONS}
-    rest = {name: value for name, value in options.items() if name not in OF_CONNECTIONS}
-    try:
-        # Each kind of store has its own options, so their types cannot be checked here.
-        return from_url(url, config=rest or None, client_options=connection or None)  # type: ignore[arg-type]
-    except BaseException as error:
-        if not isinstance(error, (BaseError, ValueError, OSError)) and not _is_panic(error):
-            raise
-        raise PlanError(f"snapshots at {url}: the store cannot be opened: {_first_line(error)}") from error
-
-
-def _is_panic(error: BaseException) -> bool:
-    """Return whether obstore has panicked where an error was due, such as for an endpoint with a space."""
-    return type(error).__name__ == "PanicException"
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of an error of obstore; the inner errors that follow may contain a whole request."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

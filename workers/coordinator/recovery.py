@@ -318,7 +318,7 @@ def _ended(checkpointer: Checkpointer, commits: SinkCommits, found: RestorePoint
         log(
             _LOG,
             logging.INFO,
-            'job %s has already finished, in snapshot %s; resume="none" starts over',
+            'job %s has already finished, in snapshot %s: nothing is read; resume="none" starts over',
             *(manifest.job, manifest.id),
             job=manifest.job,
             snapshot=manifest.id,

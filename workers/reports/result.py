@@ -156,8 +156,13 @@ class RunResult:
         figures = ("read", "written", "filtered", "late", *ahead, "skipped", "dead_letters")
         sums = ", ".join(f"{getattr(self, name):,} {name.replace('_', ' ')}" for name in figures)
         snapshots = f", {self.snapshots:,} snapshot{'s' if self.snapshots > 1 else ''}" if self.snapshots else ""
-        earlier = " (an earlier run)" if self.resumed_finished else ""
-        return f"job {self.job}: {sums}{snapshots} in {self.duration_s:.2f} s{earlier}"
+        text = f"job {self.job}: {sums}{snapshots} in {self.duration_s:.2f} s"
+        if not self.resumed_finished:
+            return text
+        return (
+            f"{text} in an earlier run: already finished in snapshot {self.last_snapshot}, nothing was read; "
+            f'resume="none" starts over'
+        )
 
     def __repr__(self) -> str:
         return f"<RunResult of {self}>"

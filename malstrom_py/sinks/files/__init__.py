@@ -8,19 +8,21 @@ visible (`publishing`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
 from malstrom_py.errors import PlanError
 from malstrom_py.local_files import local_path
+from malstrom_py.object_stores import checked_options, is_object_url
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files.json_lines import JsonEncoder
+from malstrom_py.sinks.files.objects import FILE_BYTES_MAX, ObjectFolder, ObjectStaging
 from malstrom_py.sinks.files.partitions import checked_columns
 from malstrom_py.sinks.files.publishing import discard, hold, publish, staged_files, take_back
 from malstrom_py.sinks.files.staging import Staging, remove_leftovers, sink_errors
 from malstrom_py.sinks.files.tables import CsvEncoder, ParquetEncoder, schema_of
-from malstrom_py.sinks.files.writer import FilesWriter, RollingFiles
+from malstrom_py.sinks.files.writer import FilesWriter, RollingFiles, Stages
 from malstrom_py.sinks.output_record import JobOutput, StepOutput, Target, begin_record, find_record, record_output
 from malstrom_py.worker_context import WorkerInfo
 
@@ -32,7 +34,9 @@ _ENCODERS: Final[dict[str, type[CsvEncoder | JsonEncoder | ParquetEncoder]]] = {
 
 
 class Files:
-    """Writes files named ``<step>-<snapshot>-<number>.<format>`` into the folder ``uri`` (a path, or ``file://…``).
+    """Writes files named ``<step>-<snapshot>-<number>.<format>`` into the folder ``uri``, exactly once.
+
+    ``uri``: a path, ``file://…``, or a folder of an object store.
 
     **Commits.** Files appear complete and under their final names when the job commits: at each snapshot and at its
     end. The files of a commit are renamed one after the other; if a rename fails, a job without snapshots removes all
@@ -65,6 +69,12 @@ class Files:
     worker writes its own files and has at most 64 open: a partition may have many files.
 
     A file of ``file_bytes_max`` bytes or more is finished, and the next one begins.
+
+    **Object stores.** ``uri`` may be ``s3://bucket/folder``, ``gs://…`` or ``az://…``, with ``store_options`` as
+    `Snapshots` takes ``options`` (needs the extra ``objects``). Files are written in the local folder for temporary
+    files, uploaded at each snapshot, and copied to their names at the commit, which creates the object
+    ``_malstrom/<job>/<step>/<snapshot>.json`` with their names. Let one run of a job write there at a time. A store
+    without conditional writes is a SinkError at the start. See ``docs/connectors/object-stores.md``.
 
     The output record ``_malstrom/<job>.json`` in that folder, hidden as well, has the counts of the run and the files
     of all its commits; for parquet also the schema of the last files.
@@ -107,6 +117,7 @@ class Files:
         format: Literal["csv", "json", "parquet"] = "parquet",
         partition_by: str | Sequence[str] | None = None,
         file_bytes_max: int = 256 << 20,
+        store_options: Mapping[str, str] | None = None,
     ) -> None:
         if format not in _ENCODERS:
             raise PlanError(f"sinks.Files: format must be one of {', '.join(_ENCODERS)}, got {format!r}")
@@ -114,31 +125,50 @@ class Files:
             raise PlanError("sinks.Files: file_bytes_max must be a number of bytes of at least 1")
         # JSON is written row by row: it gets batches small enough to be converted to rows.
         self.takes_columns = format != "json"
-        self._root = local_path(uri, "sinks.Files")
+        self._objects = None
+        if isinstance(uri, str) and is_object_url(uri):
+            if file_bytes_max > FILE_BYTES_MAX:
+                raise PlanError(f"sinks.Files: file_bytes_max is at most {FILE_BYTES_MAX} in an object store")
+            self._objects = ObjectFolder(uri, checked_options(store_options, "sinks.Files"))
+            self._objects.bucket.require_extra()
+        elif store_options is not None:
+            raise PlanError(f"sinks.Files: store_options are for object stores, and {os.fspath(uri)!r} is a folder")
+        else:
+            self._root = local_path(uri, "sinks.Files")
         self._format = format
         self._partition_by = checked_columns(partition_by)
         self._file_bytes_max = file_bytes_max
 
     def __repr__(self) -> str:
         by = f", partition_by={list(self._partition_by)!r}" if self._partition_by else ""
-        return f"Files({str(self._root)!r}, format={self._format!r}{by})"
+        return f"Files({str(self._objects or self._root)!r}, format={self._format!r}{by})"
 
     def __getstate__(self) -> dict[str, Any]:
         """Make the path absolute: a copy in another process may have another working directory."""
-        return {**self.__dict__, "_root": self._root.absolute()}
+        return self.__dict__ if self._objects else {**self.__dict__, "_root": self._root.absolute()}
 
     @property
     def target(self) -> Target:
         """The folder, which the sink appends to."""
+        if self._objects is not None:
+            return Target(self._objects.url, replaces=False)
         return Target(self._root, replaces=False)
 
     def open(self, worker: WorkerInfo) -> FilesWriter:
-        staging = Staging(self._root, worker.job, worker.step)
+        place = self._objects or self._root
+        staging: Stages = (
+            Staging(self._root, worker.job, worker.step)
+            if self._objects is None
+            else ObjectStaging(self._objects, worker.job, worker.step)
+        )
         files = RollingFiles(staging, self._format, file_bytes_max=self._file_bytes_max)
         encoder = _ENCODERS[self._format](files, self._partition_by)
-        return FilesWriter(str(self._root), files, encoder, file_bytes_max=self._file_bytes_max)
+        return FilesWriter(str(place), files, encoder, file_bytes_max=self._file_bytes_max)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        if self._objects is not None:
+            self._objects.commit(context, payloads)
+            return
         known = self._known(context)
         done = frozenset[str]() if known is None else known.files_of(context.step)
         # A single commit without a result, made by hand, gets no record.
@@ -156,6 +186,9 @@ class Files:
         record_output(self._root, context, StepOutput(self._format, files, schema))
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        if self._objects is not None:
+            self._objects.abort(context, payloads)
+            return
         known = self._known(context)
         staged = staged_files(self._root, context, payloads)
         take_back(self._root, context, staged, done=() if known is None else known.files_of(context.step))
@@ -163,9 +196,14 @@ class Files:
 
     def hold(self, context: CommitContext, payloads: Sequence[bytes]) -> Callable[[], None]:
         """Protect the staged files from other runs of this job, until the returned function is called."""
+        if self._objects is not None:
+            return lambda: None  # A store has no locks: a start discards what is staged under earlier snapshots only.
         return hold(staged_files(self._root, context, payloads))
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        if self._objects is not None:
+            self._objects.recover(context, committed)
+            return
         remove_leftovers(self._root, context, committed)
         with sink_errors("cannot write to", self._root):
             begin_record(self._root, context.job, committed, before=context.snapshot)

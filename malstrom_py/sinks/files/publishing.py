@@ -55,7 +55,7 @@ def staged_files(root: Path, context: CommitContext, payloads: Sequence[bytes]) 
             ) from None
     for name, folder in folders.items():
         match = STAGED.fullmatch(name) if isinstance(name, str) else None
-        if match is None or match.groups() != (context.job, context.step) or not _is_beneath(folder):
+        if match is None or match.groups() != (context.job, context.step) or not is_beneath(folder):
             raise SinkError(f"a pre-commit payload of step {context.step!r} names a file of another job or step")
     staging_folder(root, context.job, context.step)
     files = [StagedFile(root / name, folder) for name, folder in folders.items()]
@@ -63,7 +63,7 @@ def staged_files(root: Path, context: CommitContext, payloads: Sequence[bytes]) 
     return sorted(files, key=lambda file: (file.path.name.rpartition("-")[0], file.path.parent))
 
 
-def _is_beneath(folder: object) -> bool:
+def is_beneath(folder: object) -> bool:
     """Return whether ``folder`` consists of partition names: a ``=`` in each rules out ``..`` and empty names."""
     return isinstance(folder, str) and (
         not folder or all("=" in name and "\0" not in name for name in folder.split("/"))

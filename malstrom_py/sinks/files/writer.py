@@ -8,14 +8,15 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.encoding import Encoder, WriteBuffer
-from malstrom_py.sinks.files.staging import Staging, WrittenFile, sink_errors
+from malstrom_py.sinks.files.staging import WrittenFile, sink_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,10 +37,30 @@ class RollingFile:
     writer: pq.ParquetWriter | None = None
 
 
+class Stages(Protocol):
+    """Where files are while they are written, and until their commit: `Staging`, or `objects.ObjectStaging`."""
+
+    def create(self, number: int, extension: str) -> tuple[Path, IO[bytes]]:
+        """Create an empty file."""
+        ...
+
+    def pre_commit(self, written: Sequence[WrittenFile], snapshot: str) -> bytes:
+        """Make the ``written`` files durable under ``snapshot``; return the payload, which names them."""
+        ...
+
+    def discard(self, paths: Sequence[Path]) -> None:
+        """Remove files that were never pre-committed."""
+        ...
+
+    def release(self) -> None:
+        """Release what protects the files from other runs."""
+        ...
+
+
 class RollingFiles:
     """Creates, syncs and closes files in ``staging``; a file of ``file_bytes_max`` bytes or more gets no more rows."""
 
-    def __init__(self, staging: Staging, extension: str, *, file_bytes_max: int) -> None:
+    def __init__(self, staging: Stages, extension: str, *, file_bytes_max: int) -> None:
         self._staging = staging
         self._extension = extension
         self._file_bytes_max = file_bytes_max

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from malstrom_py.errors import PlanError, SourceError
+from malstrom_py.object_stores import checked_options
 from malstrom_py.sources.base import Part, SourcePart
+from malstrom_py.sources.files.ahead import AheadPart
 from malstrom_py.sources.files.csv import ColumnType, check_types
-from malstrom_py.sources.files.follow import FollowPart, KnownFiles, identity_of, watched_folders
+from malstrom_py.sources.files.follow import FollowPart, KnownFiles, check_same, identity_of, watched_folders
 from malstrom_py.sources.files.listing import (
     FileFormat,
     Pattern,
@@ -24,6 +26,7 @@ from malstrom_py.sources.files.listing import (
     list_files,
     section_of,
 )
+from malstrom_py.sources.files.objects import ObjectFolders, all_or_none_objects
 from malstrom_py.sources.files.options import Options, check_null_values
 from malstrom_py.sources.files.reading import TYPES_FILES, FileReader, LazyPart, Types, source_errors
 from malstrom_py.sources.files.typed_rows import check_rows
@@ -34,6 +37,7 @@ R = TypeVar("R")
 
 _OPEN_MAX: Final = 256
 _PARQUET_OPEN_MAX: Final = 16
+_OBJECTS_OPEN_MAX: Final = 16
 _SPLIT_BYTES: Final = 128 << 20
 
 
@@ -113,6 +117,7 @@ class Files(Generic[V_co]):
         split_bytes: int | None = _SPLIT_BYTES,
         follow: bool = False,
         new_files: bool = False,
+        store_options: Mapping[str, str] | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -128,6 +133,7 @@ class Files(Generic[V_co]):
         follow: bool = False,
         new_files: bool = False,
         columns: Sequence[str] | None = None,
+        store_options: Mapping[str, str] | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -144,6 +150,7 @@ class Files(Generic[V_co]):
         follow: bool = False,
         new_files: bool = False,
         columns: Sequence[str] | None = None,
+        store_options: Mapping[str, str] | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -159,6 +166,7 @@ class Files(Generic[V_co]):
         follow: bool = False,
         new_files: bool = False,
         columns: Sequence[str] | None = None,
+        store_options: Mapping[str, str] | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -174,6 +182,7 @@ class Files(Generic[V_co]):
         new_files: bool = False,
         columns: Sequence[str] | None = None,
         rows: type[Any] = dict,
+        store_options: Mapping[str, str] | None = None,
     ) -> None:
         options = Options(
             format=format,
@@ -188,18 +197,31 @@ class Files(Generic[V_co]):
             new_files=new_files,
         )
         self._patterns = check_patterns(pattern)
+        self._objects: ObjectFolders | None = None
+        if all_or_none_objects(self._patterns):
+            if follow:
+                raise PlanError(
+                    "sources.Files: follow=True watches local folders: start the job again with new_files=True"
+                )
+            self._objects = ObjectFolders(self._patterns, checked_options(store_options, "sources.Files"))
+        elif store_options is not None:
+            raise PlanError("sources.Files: store_options are for object stores, and the patterns are local paths")
         known = options.format or format_of_patterns(self._patterns)
         if follow and known is None:
             raise PlanError("sources.Files: the format of future files is not known with follow=True: pass format=")
-        self._reading = FileReader(options.with_format(known), Path.cwd())
-        self._watched = watched_folders(self._patterns, self._reading.base) if follow else []
+        self._reading = FileReader(options.with_format(known), self._objects or Path.cwd())
+        self._watched = watched_folders(self._patterns, Path.cwd()) if follow else []
         self._types = Types()
         # The files to infer types from, if that failed when the parts were listed.
         self._types_files: list[str] = []
 
     @property
     def parts_open_max(self) -> int:
-        """How many parts a worker reads in turn; few of Parquet, which holds decoded pages of all columns."""
+        """How many parts a worker reads in turn; few of Parquet, which holds decoded pages of all columns, and of
+        objects, each of which has a thread.
+        """
+        if self._objects is not None:
+            return _OBJECTS_OPEN_MAX
         return _PARQUET_OPEN_MAX if self._reading.options.format == "parquet" else _OPEN_MAX
 
     def __repr__(self) -> str:
@@ -213,7 +235,7 @@ class Files(Generic[V_co]):
         if self._watched:
             self._start([file for watched in self._watched for file in watched.first_files(TYPES_FILES)])
             return [watched.part for watched in self._watched]
-        files = [str(file) for file in list_files(self._patterns, self._reading.base)]
+        files = self._list()
         self._know_format(files)
         self._start(files)
         return [section.part for file in files for section in self._reading.split(file)]
@@ -228,8 +250,8 @@ class Files(Generic[V_co]):
 
         `SourceError`: a file was changed after it had been read.
         """
-        files = KnownFiles(known, self._reading.base)
-        found = [str(file) for file in list_files(self._patterns, self._reading.base, known=files.names)]
+        files = KnownFiles(known, self._objects or self._base)
+        found = self._list(known=files.names)
         new = files.new(found)
         self._know_format(new or files.names or found)
         for part, state in known.items():
@@ -240,6 +262,16 @@ class Files(Generic[V_co]):
                 break
         remembered = files.remembered(any_there=bool(found))
         return [*remembered, *(section.part for file in new for section in self._reading.split(file))]
+
+    @property
+    def _base(self) -> Path:
+        assert isinstance(self._reading.base, Path)
+        return self._reading.base
+
+    def _list(self, *, known: Sequence[str] | None = None) -> list[str]:
+        if self._objects is not None:
+            return self._objects.list_files(known=known)
+        return [str(file) for file in list_files(self._patterns, self._base, known=known)]
 
     @property
     def rows(self) -> type[Any]:
@@ -272,7 +304,9 @@ class Files(Generic[V_co]):
         )
         return built
 
-    def _read(self, part: Part, section: Section, state: Any, only: Collection[str] | None = None) -> LazyPart:
+    def _read(
+        self, part: Part, section: Section, state: Any, only: Collection[str] | None = None
+    ) -> LazyPart | AheadPart:
         pinned = None
         if state is not None:
             self._check_split(part, section, state)
@@ -285,14 +319,21 @@ class Files(Generic[V_co]):
         def open_at(position: dict[str, Any]) -> SourcePart[Any]:
             types = pinned or self._types_by([section.file])
             remembered.update(schema=types.schema, first=types.first)
+            reading = self._reading
+            if self._objects is not None:
+                reading = FileReader(reading.options, self._objects.only(section.file), reading.footers)
             with source_errors(part):
-                remembered["file"] = identity_of(self._reading.base / section.file)
-                return self._reading.open(part, section, types, position, remembered, only=only)
+                remembered["file"] = now = identity_of(reading.base / section.file)
+            if self._objects is not None and (before := position.get("file")) is not None:
+                check_same(part, before, now)
+            with source_errors(part):
+                return reading.open(part, section, types, position, remembered, only=only)
 
         if state is None:
             state = {**remembered, "schema": self._types.schema, "first": self._types.first}
             state |= self._reading.start_of(section)
-        return LazyPart(state, open_at)
+        lazy = LazyPart(state, open_at)
+        return lazy if self._objects is None else AheadPart(part, lazy)
 
     def _follow(self, part: Part, state: Any) -> FollowPart:
         watched = next((watched for watched in self._watched if watched.part == part), None)

@@ -19,13 +19,12 @@ import csv
 import io
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from malstrom_py.data.schema import ColumnKind, in_microseconds, type_of
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.files.frames import BadRecord, Framer, Run, text_of
-from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream
+from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, FilePath
 from malstrom_py.sources.files.zones import NoSuchTime, zoned
 
 if TYPE_CHECKING:
@@ -278,7 +277,7 @@ class CsvDecoder:
         return "not readable as CSV"
 
 
-def read_header(path: Path, *, one_line: bool = False) -> tuple[list[str], int] | None:
+def read_header(path: FilePath, *, one_line: bool = False) -> tuple[list[str], int] | None:
     """Return the column names of a file and the offset after them; None for an empty file."""
     stream = ByteStream(path)
     try:
@@ -314,7 +313,7 @@ def _header_names(record: bytes) -> list[str]:
 
 
 def infer_types(
-    path: Path, null_values: Sequence[str] | None, *, frames_max: int, one_line: bool = False
+    path: FilePath, null_values: Sequence[str] | None, *, frames_max: int, one_line: bool = False
 ) -> Iterator[pa.Schema]:
     """Yield the column types by the header (all null), then by each frame in turn."""
     import pyarrow as pa

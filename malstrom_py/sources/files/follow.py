@@ -32,8 +32,9 @@ from malstrom_py.sources.files.listing import (
     matching_of,
     section_of,
 )
+from malstrom_py.sources.files.objects import ObjectFolders, ObjectPath
 from malstrom_py.sources.files.reading import TYPES_FILES, FileReader, Types, is_missing, source_errors
-from malstrom_py.sources.files.streams import why_unreadable
+from malstrom_py.sources.files.streams import Status, why_unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +247,13 @@ class FollowPart:
 _END_BYTES: Final = 1 << 16
 
 
-def identity_of(path: Path) -> list[Any]:
-    """Return the identity of ``path``: size in bytes, time of change in nanoseconds, digest of both ends.
+def identity_of(path: Path | ObjectPath) -> list[Any]:
+    """Return the identity of ``path``: size in bytes, time of change in nanoseconds, digest of both ends or tag.
 
     OSError: the file cannot be read.
     """
+    if isinstance(path, ObjectPath):
+        return [path.stat().st_size, path.stat().st_mtime_ns, path.stat().etag]
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
         digest = hashlib.blake2b(file.read(_END_BYTES), digest_size=8)
@@ -260,17 +263,28 @@ def identity_of(path: Path) -> list[Any]:
     return [status.st_size, status.st_mtime_ns, digest.hexdigest()]
 
 
+def check_same(part: str, before: Sequence[Any], now: Sequence[Any]) -> None:
+    """Raise `SourceError` if the object of a part is another one than at the saved position."""
+    if [before[0], before[2]] != [now[0], now[2]]:
+        raise lasting(
+            SourceError(
+                f"{part}: the object changed since the position was saved ({before[0]} bytes then, {now[0]} now). "
+                f"Restore it, or start the job without resuming"
+            )
+        )
+
+
 class KnownFiles:
     """The files of a snapshot; ``known`` holds its parts and their positions. Names are relative to ``base``."""
 
-    def __init__(self, known: Mapping[Part, Any], base: Path) -> None:
+    def __init__(self, known: Mapping[Part, Any], base: Path | ObjectFolders) -> None:
         self._known = known
         self._base = base
         self._parts: dict[str, list[Part]] = {}
         for part in known:
             self._parts.setdefault(section_of(part).file, []).append(part)
         self._renamed: set[str] = set()
-        self._names = {os.path.realpath(base / file): file for file in self._parts}
+        self._names = {self._real(file): file for file in self._parts}
 
     @property
     def names(self) -> Sequence[str]:
@@ -282,7 +296,7 @@ class KnownFiles:
         gone = {file: read for file in self._parts if not self._is_there(file) and (read := self._read_whole(file))}
         new = []
         for file in files:
-            if os.path.realpath(self._base / file) in self._names:
+            if self._real(file) in self._names:
                 continue
             former = self._former(file, gone)
             if former is None:
@@ -310,10 +324,16 @@ class KnownFiles:
                 parts += [part for part in its_parts if self._known[part]["finished"]]
         return parts
 
+    def _real(self, file: str) -> str:
+        return file if isinstance(self._base, ObjectFolders) else os.path.realpath(self._base / file)
+
+    def _stat(self, file: str) -> Status:
+        return self._base.listed(file) if isinstance(self._base, ObjectFolders) else (self._base / file).stat()
+
     def _is_there(self, file: str) -> bool:
         """Return False if ``file`` was certainly removed: an unreachable file was not."""
         try:
-            (self._base / file).stat()
+            self._stat(file)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
@@ -329,7 +349,7 @@ class KnownFiles:
         """Return the file among ``gone`` that was renamed to ``file``; None if there is none."""
         path = self._base / file
         try:
-            status = path.stat()
+            status = self._stat(file)
             alike = [one for one in gone if gone[one][:2] == [status.st_size, status.st_mtime_ns]]
             now = identity_of(path) if alike else None
         except OSError:  # reported when it is read
@@ -342,7 +362,7 @@ class KnownFiles:
             return
         path = self._base / file
         try:
-            status = path.stat()
+            status = self._stat(file)
             if all(identity[:2] == [status.st_size, status.st_mtime_ns] for identity in read):
                 return
             now = identity_of(path)

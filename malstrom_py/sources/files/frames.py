@@ -15,12 +15,11 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import MalformedRecord, SourceError
-from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, file_changed, why_unreadable
+from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, FilePath, file_changed, why_unreadable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +30,7 @@ LINE_END: Final = re.compile(rb"\n")
 CSV_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
-def record_bounds(path: Path, start: int, stop: int, *, begin: int, line_end: re.Pattern[bytes]) -> tuple[int, int]:
+def record_bounds(path: FilePath, start: int, stop: int, *, begin: int, line_end: re.Pattern[bytes]) -> tuple[int, int]:
     """Return the start of the range's first record and the end of its last; equal if it has no record.
 
     ``begin`` is the offset of the file's first record. `SourceError` if the file ends before the range.

@@ -15,7 +15,8 @@ from pathlib import Path, PurePath
 from typing import Final, Literal, cast, get_args
 
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.local_files import NO_OBJECT_STORES
+from malstrom_py.local_files import local_path
+from malstrom_py.object_stores import is_object_url
 from malstrom_py.sources.base import Part
 
 Unit = Literal["bytes", "rowgroups", "whole"]
@@ -87,8 +88,16 @@ def check_patterns(pattern: object) -> list[str]:
         text = str(one)
         if not text or "\0" in text:
             raise PlanError("sources.Files got an empty path, or one with a NUL character")
+        if is_object_url(text):
+            patterns.append(text)
+            continue
+        if text.startswith("file://"):
+            text = str(local_path(text, "sources.Files"))
         if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
-            raise PlanError(f"sources.Files reads local files: {text!r} is a URI, give a path{NO_OBJECT_STORES}")
+            raise PlanError(
+                f"sources.Files reads local files and objects of stores: {text!r} is neither, give a path, s3://…, "
+                f"gs://… or az://…"
+            )
         patterns.append(str(Path(text).expanduser()))
     if not patterns:
         raise PlanError("sources.Files got an empty list of patterns")

@@ -31,6 +31,7 @@ from malstrom_py.data.row_form import DICTS
 from malstrom_py.data.schema import recast, stored_type, widens_to
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.files.frames import BadRecord, Cursor, Run
+from malstrom_py.sources.files.objects import ObjectFile, ObjectPath
 from malstrom_py.sources.files.options import adapted, check_columns
 from malstrom_py.sources.files.streams import file_changed, file_replaced
 from malstrom_py.sources.files.typed_rows import RowMaker
@@ -64,20 +65,29 @@ class Footers:
     """Keeps the footers of the files opened last. A copy, for instance on another worker, is empty."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+        self._kept: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
     def __reduce__(self) -> tuple[type[Footers], tuple[()]]:
         return Footers, ()
 
-    def open(self, path: Path) -> pq.ParquetFile:
+    def open(self, path: Path | ObjectPath) -> pq.ParquetFile:
         """Open a file; `SourceError` if it is not a Parquet file."""
-        return self.open_known(path)[0]
+        if not isinstance(path, ObjectPath):
+            return self.open_known(path)[0]
+        return self._open(path.open("rb"), (path.name, path.stat().etag))
 
     def open_known(self, path: Path) -> tuple[pq.ParquetFile, KnownFile]:
-        """Open a file and return its identity too."""
+        """Open a local file and return its identity too."""
         file = path.open("rb")
         try:
             identity = _identity(os.fstat(file.fileno()))
+        except BaseException:
+            file.close()
+            raise
+        return self._open(file, identity), KnownFile(path, identity)
+
+    def _open(self, file: IO[bytes], identity: tuple[Any, ...]) -> pq.ParquetFile:
+        try:
             opened = _opened(file, self._kept.pop(identity, None))
         except BaseException:
             file.close()
@@ -85,14 +95,14 @@ class Footers:
         self._kept[identity] = opened.metadata
         if len(self._kept) > _KEPT_MAX:
             self._kept.popitem(last=False)
-        return opened, KnownFile(path, identity)
+        return opened
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def parquet_types(path: Path, footers: Footers) -> Iterator[pa.Schema]:
+def parquet_types(path: Path | ObjectPath, footers: Footers) -> Iterator[pa.Schema]:
     """Yield the one schema of the file, adapted to Python's types."""
     file = footers.open(path)
     try:
@@ -124,7 +134,7 @@ def _opened(file: IO[bytes], metadata: pq.FileMetaData | None) -> pq.ParquetFile
         return pq.ParquetFile(
             file,
             metadata=metadata,
-            pre_buffer=False,
+            pre_buffer=isinstance(file, ObjectFile),  # few large requests to a store
             buffer_size=_BUFFER_BYTES,
             coerce_int96_timestamp_unit="us",
         )

@@ -26,6 +26,7 @@ from malstrom_py.sources.files.csv import (
 from malstrom_py.sources.files.frames import CSV_LINE_END, LINE_END, Cut, FramedPart, Framer, record_bounds
 from malstrom_py.sources.files.lines import cut_lines, json_runs, text_runs
 from malstrom_py.sources.files.listing import Section
+from malstrom_py.sources.files.objects import ObjectFolders, ObjectPath, OneObject
 from malstrom_py.sources.files.options import Options, check_columns, merge_types, pack_schema, unpack_schema
 from malstrom_py.sources.files.parquet import Footers, ParquetPart, parquet_types, row_group_runs
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, why_unreadable
@@ -44,11 +45,13 @@ class LazyPart:
         self._opened: SourcePart[Any] | None = None
 
     def poll(self, rows_max: int) -> Any:
-        if self._opened is None:
-            if self._position["finished"]:
-                return None
+        self.ensure_open()
+        return None if self._opened is None else self._opened.poll(rows_max)
+
+    def ensure_open(self) -> None:
+        """Open the file, unless it is open or was read to its end."""
+        if self._opened is None and not self._position["finished"]:
             self._opened = self._open_at(self._position)
-        return self._opened.poll(rows_max)
 
     def poll_columns(self, rows_max: int) -> Any:
         """Poll for steps that take columns, by the fastest way; may return a `ColumnBatch`."""
@@ -113,7 +116,7 @@ class FileReader:
     """Reads files with ``options``, whose ``format`` is known; names are relative to ``base``."""
 
     options: Options
-    base: Path
+    base: Path | ObjectFolders | OneObject
     footers: Footers = field(default_factory=Footers)
 
     def find_types(self, files: Sequence[str]) -> Types:
@@ -178,7 +181,11 @@ class FileReader:
             schema = _unpacked(types)
             chosen = _narrowed(self._chosen(name, schema), only)
             rows = RowMaker(self.options.rows, chosen, name)
-            file, known = self.footers.open_known(self.base / section.file)
+            path, known = self.base / section.file, None
+            if isinstance(path, ObjectPath):  # which checks with each read that it is still the same
+                file = self.footers.open(path)
+            else:
+                file, known = self.footers.open_known(path)
             return ParquetPart(
                 name,
                 file,

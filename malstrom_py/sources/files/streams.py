@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Literal, Protocol
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.files.listing import COMPRESSIONS
@@ -17,13 +16,44 @@ READ_ERRORS: Final = (OSError, EOFError, zlib.error)
 """The exceptions of reading a file: the disk's, and those of damaged compressed data."""
 
 
+class Status(Protocol):
+    """What is known of a file, named as in `os.stat_result`."""
+
+    @property
+    def st_size(self) -> int:
+        """The size in bytes."""
+        ...
+
+    @property
+    def st_mtime_ns(self) -> int:
+        """The time of its last change, in nanoseconds since 1970."""
+        ...
+
+
+class FilePath(Protocol):
+    """A local file (a `Path`), or an object of a store (`objects.ObjectPath`)."""
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of the name, with its dot."""
+        ...
+
+    def stat(self) -> Status:
+        """Return what is known of the file."""
+        ...
+
+    def open(self, mode: Literal["rb"]) -> IO[bytes]:
+        """Open it for reading."""
+        ...
+
+
 class ByteStream:
     """Reads one file forwards, up to ``stop``. A byte order mark at the start is dropped and counted as offset.
 
     EOFError: a compressed file of zero bytes; compressed empty data has a header.
     """
 
-    def __init__(self, path: Path, *, stop: int | None = None) -> None:
+    def __init__(self, path: FilePath, *, stop: int | None = None) -> None:
         self._path = path
         self._stop = stop
         self._compression = COMPRESSIONS.get(path.suffix.lower())

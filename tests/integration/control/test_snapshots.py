@@ -184,7 +184,7 @@ def test_a_finished_job_says_so_when_it_is_started_again(quiet: bool, folder: Pa
     before = counts_in(folder)
     again = malstrom(folder, "run", "jobs:job", "--snapshots", "snapshots", *(["--quiet"] if quiet else []))
     assert (again.returncode, again.stdout) == (0, "")
-    said = f"job visits has already finished, in snapshot {last}: nothing was run; --resume none starts over\n"
+    said = f"job visits has already finished, in snapshot {last}: nothing was read; --resume none starts over\n"
     assert again.stderr == said + ("" if quiet else f"{summary} (an earlier run)\n")
     assert counts_in(folder) == before
 

@@ -1,0 +1,234 @@
+"""Files in an object store: written to a local folder, uploaded at the pre-commit, copied to their names at the commit.
+
+Rules:
+- Staged objects are ``<folder>/_staging/<job>/<step>/<snapshot>/<run>-<n>.<ext>``; ``run`` is random, one per writer.
+- A commit copies them, in the store, to ``<folder>/<partition>/…/<step>-<snapshot>-<n>.<ext>``. A copy can be repeated:
+  its source never changes, and its name belongs to this snapshot alone.
+- Then it creates the commit object ``<folder>/_malstrom/<job>/<step>/<snapshot>.json``, which lists the names, if there
+  is none. From then on the commit is done, for any process, and the staged objects are removed: a process that was
+  paused finds them missing and copies nothing.
+- The store must create an object only if it is absent. A start tries it, and refuses a store that does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import secrets
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from malstrom_py.errors import SinkError
+from malstrom_py.object_stores import Bucket, object_url
+from malstrom_py.sinks.base import CommitContext, is_left_over
+from malstrom_py.sinks.files.publishing import is_beneath
+from malstrom_py.sinks.files.staging import STAGING, WrittenFile, checked, sink_errors
+from malstrom_py.sinks.output_record import RECORDS
+
+FILE_BYTES_MAX: Final = 4 << 30
+"""S3 copies objects of at most 5 GiB in one request."""
+
+_AT_ONCE: Final = 8
+_STAGED: Final = re.compile(r"([A-Za-z0-9_-]{1,64})/([0-9a-f]{16})-([0-9]{6})(\.[a-z]+)")
+"""A staged object below the folder of its step: snapshot, run, number and suffix."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedObject:
+    """A pre-committed object, ``name`` below the folder of its step, and its target folder, relative to the root."""
+
+    name: str
+    folder: str
+
+
+class ObjectStaging:
+    """The files of one writer: in a local folder while they are written, then in the store."""
+
+    def __init__(self, store: ObjectFolder, job: str, step: str) -> None:
+        self._store = store
+        self._prefix = store.staging(job, step)
+        self._run = secrets.token_hex(8)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._uploaded = 0
+
+    def create(self, number: int, extension: str) -> tuple[Path, IO[bytes]]:
+        """Create an empty local file."""
+        with sink_errors("cannot write a file in the folder for temporary files", tempfile.gettempdir()):
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="malstrom-out-")
+            path = Path(self._folder.name) / f"open-{number}.{extension}"
+            return path, path.open("xb")
+
+    def pre_commit(self, written: Sequence[WrittenFile], snapshot: str) -> bytes:
+        """Upload the ``written`` files under ``snapshot``, and remove them here; return the payload."""
+        names = []
+        for number, file in enumerate(written, self._uploaded):
+            names.append(f"{checked(snapshot)}/{self._run}-{number:06d}{file.path.suffix}")
+        self._uploaded += len(written)
+        bucket = self._store.bucket
+        with self._store.errors("cannot upload to"):
+            try:
+                _each(
+                    lambda pair: bucket.upload(self._prefix + pair[0], pair[1].path), zip(names, written, strict=True)
+                )
+            except BaseException:
+                with contextlib.suppress(OSError):  # the first error matters; the next start removes what is left
+                    bucket.delete([self._prefix + name for name in names])
+                raise
+        for file in written:
+            file.path.unlink()
+        return json.dumps({"files": names, "folders": [file.folder for file in written]}).encode()
+
+    def discard(self, paths: Sequence[Path]) -> None:
+        """Remove files that were never pre-committed."""
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Remove the local folder."""
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
+class ObjectFolder:
+    """The folder ``url`` of an object store, as the target of a sink."""
+
+    def __init__(self, url: str, options: dict[str, str]) -> None:
+        place = object_url(url)
+        self.url = url.rstrip("/")
+        self.bucket = Bucket(place.bucket, options)
+        self._root = f"{place.key}/" if place.key else ""
+
+    def __str__(self) -> str:
+        return self.url
+
+    def staging(self, job: str, step: str) -> str:
+        """Return the prefix of the staged objects of a step."""
+        return f"{self._root}{STAGING}/{checked(job)}/{checked(step)}/"
+
+    def check(self, job: str) -> None:
+        """Raise `SinkError` unless the store creates an object only if there is none."""
+        canary = f"{self._root}{RECORDS}/{checked(job)}/_canary-{secrets.token_hex(8)}"
+        with self.errors("cannot write to"):
+            self.bucket.create(canary, b"first")
+            second = self.bucket.create(canary, b"second")
+            self.bucket.delete([canary])
+        if second:  # that the first one is there already means that its answer was lost
+            raise SinkError(
+                f"the store of {self.url} overwrites an object that was to be created only if absent, so two starts of "
+                f"job {job!r} could both commit. Use a store that has conditional writes"
+            )
+
+    def recover(self, context: CommitContext, committed: Sequence[str]) -> None:
+        """Remove what earlier runs have staged, except for ``committed`` snapshots and for later ones."""
+        self.check(context.job)
+        prefix = self.staging(context.job, context.step)
+        with self.errors("cannot clear"):
+            found = [key for key, _ in self.bucket.list(prefix)]
+            self.bucket.delete(
+                [key for key in found if is_left_over(key.removeprefix(prefix).split("/")[0], context, committed)]
+            )
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        """Make the staged objects visible. Idempotent, also while another process commits the same snapshot."""
+        staged = self._staged(context, payloads)
+        if not staged:
+            return
+        names, record = self._names(context, staged), self._record(context)
+        content = json.dumps({"format": 1, "job": context.job, "step": context.step, "files": names}, indent=1).encode()
+        with self.errors("cannot commit to"):
+            known = self._known(record)
+            if known is None:
+                try:
+                    _each(lambda pair: self._copy(context, *pair), list(zip(staged, names, strict=True)))
+                except FileNotFoundError as error:
+                    known = self._known(record)  # Another process may have finished the commit meanwhile.
+                    if known is None:
+                        raise SinkError(
+                            f"a staged object of {self.url} was removed before its commit. Let no program clear "
+                            f"{STAGING}, and run one start of a job at a time; run the job again"
+                        ) from error
+            if known is None and not self.bucket.create(record, content):
+                known = self._known(record)
+            if known is not None and known != content:
+                raise SinkError(f"{self.bucket.root}/{record} lists other files: another program has written it")
+            self._remove_staged(context, staged)
+
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        """Remove the staged objects, and what an interrupted commit has made visible."""
+        staged = self._staged(context, payloads)
+        if not staged:
+            return
+        with self.errors("cannot remove uncommitted files in"):
+            names = [self._root + name for name in self._names(context, staged)]
+            self.bucket.delete([self._record(context), *names])
+            self._remove_staged(context, staged)
+
+    @contextlib.contextmanager
+    def errors(self, what: str) -> Iterator[None]:
+        """Turn the errors of the store into a `SinkError`."""
+        try:
+            yield
+        except OSError as error:
+            raise SinkError(
+                f"{what} {self.url}: {error.strerror or 'an object is missing'}. Check that the store can be reached, "
+                f"that the bucket exists and that the credentials allow it; then run the job again"
+            ) from error
+
+    def _staged(self, context: CommitContext, payloads: Sequence[bytes]) -> list[StagedObject]:
+        """Return the staged objects that ``payloads`` name, in the same order for any order of the payloads."""
+        folders: dict[str, str] = {}
+        for payload in payloads:
+            try:
+                named = json.loads(payload)
+                folders.update(zip(named["files"], named["folders"], strict=True))
+            except (ValueError, KeyError, TypeError):
+                raise SinkError(
+                    f"a pre-commit payload of step {context.step!r} is damaged: resume from an older snapshot"
+                ) from None
+        for name, folder in folders.items():
+            match = _STAGED.fullmatch(name) if isinstance(name, str) else None
+            if match is None or match[1] != context.snapshot or not is_beneath(folder):
+                raise SinkError(f"a pre-commit payload of step {context.step!r} names a file of another snapshot")
+        return [StagedObject(name, folders[name]) for name in sorted(folders)]
+
+    def _names(self, context: CommitContext, staged: Sequence[StagedObject]) -> list[str]:
+        prefix = f"{checked(context.step)}-{checked(context.snapshot)}"
+        return [
+            f"{one.folder}/{prefix}-{number:05d}{Path(one.name).suffix}".lstrip("/")
+            for number, one in enumerate(staged)
+        ]
+
+    def _record(self, context: CommitContext) -> str:
+        return f"{self._root}{RECORDS}/{checked(context.job)}/{checked(context.step)}/{checked(context.snapshot)}.json"
+
+    def _known(self, record: str) -> bytes | None:
+        try:
+            return self.bucket.get(record)
+        except FileNotFoundError:
+            return None
+
+    def _copy(self, context: CommitContext, staged: StagedObject, name: str) -> None:
+        self.bucket.copy(self.staging(context.job, context.step) + staged.name, self._root + name)
+
+    def _remove_staged(self, context: CommitContext, staged: Sequence[StagedObject]) -> None:
+        prefix = self.staging(context.job, context.step)
+        _each(lambda one: self.bucket.delete([prefix + one.name]), staged)
+
+
+def _each(do: Callable[[Any], None], items: Iterable[Any]) -> None:
+    """Call ``do`` for each of ``items``, a few at a time. Raises the first error after all calls have ended."""
+    given = list(items)
+    if len(given) <= 1:
+        for item in given:
+            do(item)
+        return
+    with ThreadPoolExecutor(min(_AT_ONCE, len(given)), thread_name_prefix="malstrom-objects") as pool:
+        for future in [pool.submit(do, item) for item in given]:
+            future.result()

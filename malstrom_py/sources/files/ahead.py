@@ -1,0 +1,128 @@
+"""A part of an object, read ahead in a thread: a store blocks, and `SourcePart.poll` must not.
+
+The thread polls the part and keeps what it returns, with the positions before and after. A chunk may be taken in
+pieces. Its position in between counts from one of the two: a row group has its own count of records, and a frame may
+be resumed at any record after the start of the last one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from malstrom_py.connectors.read_ahead import ReadAhead
+from malstrom_py.data.batch import ColumnBatch
+from malstrom_py.errors import MalformedRecord
+from malstrom_py.sources.files.reading import LazyPart
+
+_ROWS_MIN: Final = 1 << 13
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """What one poll has returned or raised."""
+
+    rows: Any
+    error: MalformedRecord | None
+    before: dict[str, Any]
+    after: dict[str, Any]
+    finished: bool
+    lag_rows: int | None
+    lag_bytes: int | None
+
+    def position(self, taken: int) -> dict[str, Any]:
+        """Return the position after ``taken`` of the rows."""
+        size = 0 if self.rows is None else len(self.rows)
+        if taken == size:
+            return self.after
+        base, more = (self.after, taken - size) if "row_group" in self.after else (self.before, taken)
+        return {**base, "records": base["records"] + more, "rows": base["rows"] + more, "finished": False}
+
+
+class AheadPart:
+    """Reads ``inner`` in a thread, from the first poll on."""
+
+    wait_max_s: Final = 0.02
+
+    def __init__(self, name: str, inner: LazyPart) -> None:
+        self._name = name
+        self._inner = inner
+        self._ahead: ReadAhead[_Chunk] | None = None
+        self._chunk: _Chunk | None = None
+        self._taken = 0
+        self._rows_max = _ROWS_MIN
+        self._as_columns = False
+        self._start = inner.snapshot()
+        self._finished = inner.is_finished()
+
+    def poll(self, rows_max: int) -> Any:
+        return self._next(rows_max)
+
+    def poll_columns(self, rows_max: int) -> Any:
+        """Poll for steps that take columns."""
+        if self._ahead is None:
+            self._as_columns = True
+        return self._next(rows_max)
+
+    def is_finished(self) -> bool:
+        return self._finished
+
+    def snapshot(self) -> dict[str, Any]:
+        return self._start if self._chunk is None else dict(self._chunk.position(self._taken))
+
+    def lag_rows(self) -> int | None:
+        return None if self._chunk is None else self._chunk.lag_rows
+
+    def lag_bytes(self) -> int | None:
+        return None if self._chunk is None else self._chunk.lag_bytes
+
+    def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+        else:
+            self._inner.close()
+
+    def _next(self, rows_max: int) -> Any:
+        if self._finished:
+            return None
+        self._rows_max = max(_ROWS_MIN, rows_max)
+        if self._ahead is None:
+            self._ahead = ReadAhead(self._fetch, name=f"files-{self._name[-20:]}", release=self._inner.close)
+        if self._chunk is None or self._taken == self._size(self._chunk):
+            chunk = self._ahead.take()
+            if chunk is None:
+                return None
+            self._chunk, self._taken = chunk, 0
+            if chunk.error is not None:
+                raise chunk.error
+            self._finished = chunk.finished and chunk.rows is None
+            if chunk.rows is None:
+                return None
+        return self._piece(self._chunk.rows, rows_max)
+
+    @staticmethod
+    def _size(chunk: _Chunk) -> int:
+        return 0 if chunk.rows is None else len(chunk.rows)
+
+    def _piece(self, rows: Any, rows_max: int) -> Any:
+        start, size = self._taken, min(rows_max, len(rows) - self._taken)
+        self._taken += size
+        if size == len(rows):
+            return rows
+        if isinstance(rows, ColumnBatch):
+            return rows.cut(start, start + size)
+        return rows[start : start + size] if isinstance(rows, list) else rows.slice(start, size)
+
+    def _fetch(self) -> _Chunk | None:
+        inner, error, rows = self._inner, None, None
+        if inner.is_finished():
+            raise StopIteration
+        inner.ensure_open()
+        before = inner.snapshot()
+        try:
+            rows = (inner.poll_columns if self._as_columns else inner.poll)(self._rows_max)
+        except MalformedRecord as malformed:
+            error = malformed
+        if rows is None and error is None and not inner.is_finished():
+            return None
+        return _Chunk(rows, error, before, inner.snapshot(), inner.is_finished(), inner.lag_rows(), inner.lag_bytes())

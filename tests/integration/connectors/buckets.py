@@ -1,0 +1,44 @@
+"""Buckets of the S3 of the tests."""
+
+from __future__ import annotations
+
+import urllib.request
+import uuid
+from dataclasses import dataclass
+
+from malstrom_py.object_stores import Bucket
+
+
+@dataclass(frozen=True)
+class TestBucket:
+    """A new bucket; ``options`` are what a store needs to reach it."""
+
+    __test__ = False
+
+    url: str
+    options: dict[str, str]
+
+    @property
+    def objects(self) -> Bucket:
+        """The objects in it."""
+        return Bucket(self.url, self.options)
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """The keys that begin with ``prefix``."""
+        return [key for key, _ in self.objects.list(prefix)]
+
+
+def new_bucket(address: str) -> TestBucket:
+    """Make a bucket in the S3 at ``address``."""
+    name = f"test-{uuid.uuid4().hex}"
+    with urllib.request.urlopen(urllib.request.Request(f"{address}/{name}", method="PUT"), timeout=60):
+        pass
+    options = {
+        "endpoint": address,
+        "allow_http": "true",
+        "region": "us-east-1",
+        "access_key_id": "key",
+        "secret_access_key": "hush",
+        "timeout": "60s",
+    }
+    return TestBucket(f"s3://{name}", options)

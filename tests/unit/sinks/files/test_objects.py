@@ -1,0 +1,229 @@
+"""Files in an object store: the contract, crashes and pauses at each request, stores that ignore conditions."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any, Final
+
+import polars as pl
+import pytest
+
+from malstrom_py.data.batch import Batch
+from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.object_stores import Bucket
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.sinks.files import Files
+from malstrom_py.testing.contracts import check_sink
+from malstrom_py.worker_context import WorkerId, WorkerInfo
+from tests.unit.sinks.spark.publishing import Died
+from tests.unit.sinks.writing import context
+
+READERS: Final[dict[str, Any]] = {"csv": pl.read_csv, "json": pl.read_ndjson, "parquet": pl.read_parquet}
+REQUESTS: Final = ("stat", "get", "list", "create", "upload", "copy", "delete")
+_numbers = count()
+
+
+def empty_folder() -> str:
+    return f"memory://sinks/{next(_numbers)}"
+
+
+def keys(url: str) -> list[str]:
+    prefix = url.removeprefix("memory://sinks/") + "/"
+    return [key.removeprefix(prefix) for key, _ in Bucket("memory://sinks").list(prefix)]
+
+
+def visible(url: str) -> list[str]:
+    return [key for key in keys(url) if not key.startswith("_")]
+
+
+def rows(url: str, format: str) -> list[Any]:
+    prefix = url.removeprefix("memory://sinks/")
+    found = [Bucket("memory://sinks").get(f"{prefix}/{key}") for key in visible(url)]
+    return [row for data in found for row in READERS[format](io.BytesIO(data)).to_dicts()]
+
+
+class Folder(Files):
+    """It knows where its rows are."""
+
+    def __init__(self, url: str, format: Any) -> None:
+        super().__init__(url, format=format)
+        self.url, self.format = url, format
+
+    def rows(self) -> list[Any]:
+        return [row["value"] for row in rows(self.url, self.format)]
+
+
+@pytest.mark.parametrize("format", READERS)
+def test_the_contract_of_sinks_holds(format: str) -> None:
+    check_sink(lambda: Folder(empty_folder(), format), Folder.rows)
+
+
+def pre_committed(url: str, snapshot: str, *, workers: int = 2) -> list[bytes]:
+    payloads = []
+    for number in range(workers):
+        writer = Files(url, format="json", file_bytes_max=1).open(WorkerInfo("job", "out", WorkerId(number)))
+        for row in range(2):
+            writer.write(Batch([{"n": f"{snapshot}-{number}-{row}"}]))
+        payloads.append(writer.pre_commit(context(snapshot, final=False)))
+        writer.close()
+    return payloads
+
+
+def written(*snapshots: str) -> list[str]:
+    return [f"{snapshot}-{number}-{row}" for snapshot in snapshots for number in range(2) for row in range(2)]
+
+
+class Case:
+    """Two workers have pre-committed two snapshots; the first has a manifest."""
+
+    def __init__(self) -> None:
+        self.url = empty_folder()
+        self.first, self.second = pre_committed(self.url, "s1"), pre_committed(self.url, "s2")
+
+    def commit(self) -> None:
+        Files(self.url).commit(context("s1", final=False), self.first)
+
+    def recover(self) -> None:
+        Files(self.url).recover(context("s3"), [SnapshotId("s1")])
+
+    def there(self) -> list[str]:
+        return sorted(row["n"] for row in rows(self.url, "json"))
+
+    def is_finished(self) -> bool:
+        return self.there() == written("s1") and not [key for key in keys(self.url) if key.startswith("_staging")]
+
+
+@contextlib.contextmanager
+def requests(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], object]) -> Iterator[list[int]]:
+    """Call ``before`` with the number of each request to a store; yield the numbers."""
+    seen: list[int] = []
+
+    def counted(request: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            seen.append(len(seen) + 1)
+            before(len(seen))
+            return request(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for name in REQUESTS:
+            patched.setattr(Bucket, name, counted(getattr(Bucket, name)))
+        yield seen
+
+
+def test_wherever_a_process_dies_the_next_start_finishes_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    for do in (Case.commit, Case.recover):
+        for step in count(1):
+            case = Case()
+
+            def die(now: int, step: int = step) -> None:
+                if now >= step:
+                    raise Died
+
+            with requests(monkeypatch, die) as seen, contextlib.suppress(Died):
+                do(case)
+            case.recover()
+            case.commit()
+            assert case.is_finished(), step
+            if len(seen) < step:
+                break
+
+
+def test_a_process_that_was_paused_changes_nothing_of_what_the_next_has_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for do in (Case.commit, Case.recover):
+        for step in count(1):
+            case = Case()
+
+            def next_process(now: int, step: int = step, case: Case = case) -> None:
+                if now == step:
+                    case.recover()
+                    case.commit()
+
+            with requests(monkeypatch, next_process) as seen, contextlib.suppress(SinkError):
+                do(case)
+            if len(seen) < step:
+                break
+            assert case.is_finished(), step
+
+
+def test_a_commit_that_a_store_refuses_is_taken_back_by_an_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in count(1):
+        case = Case()
+
+        def refuse(now: int, step: int = step) -> None:
+            if now == step:
+                raise OSError(5, "not now")
+
+        with requests(monkeypatch, refuse) as seen, contextlib.suppress(SinkError):
+            case.commit()
+        if len(seen) < step:
+            break
+        Files(case.url).abort(context("s1", final=False), case.first)
+        assert case.there() == [], step
+    assert not [key for key in keys(case.url) if key.startswith("_staging") and "/s1/" in key] or step > 8
+
+
+def test_a_recovery_that_was_delayed_keeps_what_a_later_start_has_staged() -> None:
+    case = Case()
+    before = keys(case.url)
+    Files(case.url).recover(context("s0"), [])
+    assert keys(case.url) == before
+
+
+def test_the_commit_object_lists_the_files() -> None:
+    url = empty_folder()
+    sink = Files(url, format="csv", partition_by="day")
+    writer = sink.open(WorkerInfo("job", "out", WorkerId(0)))
+    writer.write(Batch([{"day": "mo", "n": 1}, {"day": "tu", "n": 2}]))
+    sink.commit(context("s1"), [writer.pre_commit(context("s1"))])
+    writer.close()
+    names = ["day=mo/out-s1-00000.csv", "day=tu/out-s1-00001.csv"]
+    assert visible(url) == names
+    prefix = url.removeprefix("memory://sinks/")
+    record = json.loads(Bucket("memory://sinks").get(f"{prefix}/_malstrom/job/out/s1.json"))
+    assert record == {"format": 1, "job": "job", "step": "out", "files": names}
+
+
+def test_a_store_that_ignores_conditions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bucket, "create", lambda self, key, data: self.put(key, data) is None)
+    with pytest.raises(SinkError, match="Use a store that has conditional writes"):
+        Files(empty_folder()).recover(context("s1"), [])
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"[]",
+        b'{"files": ["s2/0123456789abcdef-000000.csv"], "folders": [""]}',
+        b'{"files": ["../0123456789abcdef-000000.csv"], "folders": [""]}',
+        b'{"files": ["s1/0123456789abcdef-000000.csv"], "folders": [".."]}',
+    ],
+)
+def test_a_payload_that_names_something_else_is_refused(payload: bytes) -> None:
+    with pytest.raises(SinkError, match="payload of step 'out'"):
+        Files(empty_folder()).commit(context("s1"), [payload])
+
+
+def test_arguments_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(PlanError, match="names no bucket"):
+        Files("s3:///out")
+    with pytest.raises(PlanError, match="store_options are for object stores"):
+        Files("/out", store_options={"region": "here"})
+    with pytest.raises(PlanError, match="maps names to texts"):
+        Files("s3://bucket/out", store_options={"timeout": 5})  # type: ignore[dict-item]
+    with pytest.raises(PlanError, match="file_bytes_max is at most"):
+        Files("s3://bucket/out", file_bytes_max=5 << 30)
+
+
+def test_options_are_never_shown() -> None:
+    sink = Files("s3://bucket/out", store_options={"aws_secret_access_key": "hush"})
+    assert "hush" not in repr(sink)
+    assert "hush" not in repr(vars(sink))
