@@ -29,11 +29,16 @@ GROUPS: Final = {
         "tests/integration/spark/",
         "tests/integration/test_demo_spark.py",
     ),
+    "lake": (
+        "tests/integration/connectors/test_lake_",
+        "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/connectors/lake.md]",
+    ),
     "postgres": ("tests/integration/connectors/test_postgres_",),
 }
 """Group -> how the names of its tests begin."""
 
 LONG: Final = {
+    "integration/connectors/test_lake_sinks.py": ("test_s7_a_crash_between_any_two_calls",),
     "integration/ray/test_brought.py": (
         "test_the_command_refuses_a_detached_job",
         "test_a_resource_that_an_autoscaling_cluster_never_gets",

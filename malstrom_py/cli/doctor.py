@@ -40,6 +40,8 @@ OPTIONAL: Final = {
     "pyspark": Requirement(pip_install("spark"), "sources.Spark and sinks.Spark", at_least=(4, 0)),
     "pandas": Requirement(pip_install("spark"), "sources.Spark and sinks.Spark", at_least=(2, 2), below=(3,)),
     "obstore": Requirement(pip_install("objects"), "snapshots in object stores", at_least=(0, 6)),
+    "deltalake": Requirement(pip_install("delta"), "sources.Delta and sinks.Delta", at_least=(1, 2)),
+    "pyiceberg": Requirement(pip_install("iceberg"), "sources.Iceberg and sinks.Iceberg", at_least=(0, 10)),
     "grpcio": Requirement(_CONNECT, "sessions of Spark Connect"),
     "grpcio-status": Requirement(_CONNECT, "sessions of Spark Connect"),
     "googleapis-common-protos": Requirement(_CONNECT, "sessions of Spark Connect"),

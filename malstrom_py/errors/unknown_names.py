@@ -113,7 +113,7 @@ _BROKERS: Final = (
     "mysql sql database jdbc mongodb elasticsearch influxdb clickhouse duckdb snowflake bigquery"
 )
 _FILES: Final = "csv json jsonl parquet text file folder directory local localfile dir"
-_SPARK: Final = "delta iceberg hive table dataframe"
+_SPARK: Final = "hive table dataframe"
 
 
 def _both(names: str, kind: str) -> str:
@@ -124,6 +124,8 @@ SOURCES: Final = {
     **_all(_both(_BROKERS, "source"), _OWN_SOURCE, f"{_ENDS}#own-sources"),
     **_all(_both(_FILES, "source"), "sources.Files(pattern)", "files.md"),
     **_all(_both(_SPARK, "source"), "sources.Spark(…)", "spark.md"),
+    **_all("delta deltasource deltalake", "sources.Delta(uri)", "connectors/lake.md"),
+    **_all("iceberg icebergsource", "sources.Iceberg(table)", "connectors/lake.md"),
     **_all("testingsource list collection iterable fromcollection sequence", "sources.Memory(items)", _ENDS),
     **_all("randommetricsource datagen range interval timer stdin iterator", "sources.Generator(fn)", _ENDS),
     **_all("dynamicsource simplepollingsource", "sources.StatelessSource", f"{_ENDS}#own-sources"),
@@ -135,6 +137,8 @@ SINKS: Final = {
     **_all(_both(_BROKERS, "sink"), _OWN_SINK, f"{_ENDS}#own-sinks"),
     **_all(_both(_FILES, "sink"), "sinks.Files(folder)", "files.md#writing"),
     **_all(_both(_SPARK, "sink"), "sinks.Spark(…)", "spark.md"),
+    **_all("delta deltasink deltalake", "sinks.Delta(uri)", "connectors/lake.md"),
+    **_all("iceberg icebergsink", "sinks.Iceberg(table)", "connectors/lake.md"),
     **_all("print console printsink stdoutsink", "sinks.Stdout()", f"{_ENDS}#sinksstdout"),
     **_all("testingsink list collection", "sinks.Memory()", f"{_ENDS}#sinksmemory"),
     **_all("function lambda foreach foreachsink", "sinks.Callable(fn)", f"{_ENDS}#sinkscallable"),

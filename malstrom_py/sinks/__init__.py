@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
+from malstrom_py.connectors.lake.delta_sink import Delta
+from malstrom_py.connectors.lake.iceberg_sink import Iceberg
 from malstrom_py.errors.unknown_names import SINKS, unknown_name
 from malstrom_py.sinks.base import (
     CommitContext,
@@ -23,7 +25,9 @@ from malstrom_py.worker_context import WorkerId, WorkerInfo
 __all__ = [
     "Callable",
     "CommitContext",
+    "Delta",
     "Files",
+    "Iceberg",
     "Memory",
     "PartitionedSink",
     "SinkPart",

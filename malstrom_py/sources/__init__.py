@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
+from malstrom_py.connectors.lake.delta_source import Delta
+from malstrom_py.connectors.lake.iceberg_source import Iceberg
 from malstrom_py.errors.unknown_names import SOURCES, unknown_name
 from malstrom_py.sources.base import (
     GrowingSource,
@@ -19,9 +21,11 @@ from malstrom_py.sources.replay import Replay
 from malstrom_py.sources.spark import Spark
 
 __all__ = [
+    "Delta",
     "Files",
     "Generator",
     "GrowingSource",
+    "Iceberg",
     "Memory",
     "Part",
     "PartitionedSource",

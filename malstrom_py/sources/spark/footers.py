@@ -89,7 +89,7 @@ def _inspect(
             raise SourceError(f"{path} cannot be read: {error.strerror}") from error
         raise SourceError(f"{path} is not a whole Parquet file: replace it") from error
     _check(path, metadata, found, schema, values, str if is_case_sensitive else str.lower)
-    groups = _groups(fragment, metadata, found, schema, keep)
+    groups = kept_groups(fragment, metadata, found, schema, keep)
     return InspectedFile(PinnedFile(path, status.st_size, status.st_mtime_ns, groups, values), metadata.num_rows)
 
 
@@ -110,7 +110,7 @@ def _known_of(path: str, values: Mapping[str, str | None], schema: pa.Schema) ->
     return expression
 
 
-def _groups(
+def kept_groups(
     fragment: Any, metadata: pq.FileMetaData, found: pa.Schema, schema: pa.Schema, keep: Any
 ) -> tuple[int, ...]:
     """Return the row groups with rows, without those that ``keep`` excludes."""

@@ -1,0 +1,74 @@
+"""``Delta``: a transactional sink for Delta tables. `writer` stages files, `delta_table` commits them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from malstrom_py.connectors.lake.delta_table import DeltaTable, require_deltalake
+from malstrom_py.connectors.lake.options import checked_file_bytes, checked_new_columns
+from malstrom_py.connectors.lake.sink import LakeSink
+from malstrom_py.local_files import local_path
+from malstrom_py.sinks.files.partitions import checked_columns
+
+
+class Delta(LakeSink):
+    """A sink that appends to the Delta table in the folder ``uri``, exactly once per snapshot.
+
+    Each worker writes Parquet files into the table's hidden folder ``_staging``. At the commit of a snapshot, one
+    transaction of the table's log adds all files and notes the snapshot's number under ``malstrom.<job>.<step>``. A
+    commit that is repeated, in any process, or that comes after that of a later snapshot changes nothing.
+
+    ``uri``: a path, or ``file://…``, that all workers share. ``partition_by``: columns (str, int, bool, date or None)
+    of a new table; a table that exists must have the same, if any are given. ``new_columns="add"`` adds columns that
+    the table lacks, ``"error"`` refuses rows with such columns. A file of ``file_bytes_max`` bytes or more is finished,
+    and the next one begins.
+
+    Rows become columns as in `sinks.Files`. A table that does not exist is created from the first rows. Values are cast
+    to the table's types if they fit; a type of another kind is a `SinkError` before the snapshot is durable, and so is
+    a column without None that gets one. Columns may come in any order; a missing one is None. A column that holds only
+    None and that the table lacks is left out.
+
+    PlanError: an argument is wrong, or deltalake is not installed. SinkError: the table uses what this sink cannot
+    write correctly (column mapping, constraints, generated or identity columns, deletion vectors, other features), the
+    rows do not fit, or the folder cannot be written.
+
+    >>> import tempfile
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> folder = tempfile.mkdtemp()
+    >>> job = mp.Job("docs")
+    >>> delays = job.source("delays", sources.Memory([{"carrier": "UA", "delay": 2}]))
+    >>> delays.sink("out", sinks.Delta(folder, partition_by="carrier"))
+    >>> _ = mp.run(job)
+    >>> import polars as pl
+    >>> pl.read_delta(folder).rows()
+    [('UA', 2)]
+    """
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        *,
+        partition_by: str | Sequence[str] | None = None,
+        new_columns: Literal["add", "error"] = "error",
+        file_bytes_max: int = 256 << 20,
+    ) -> None:
+        require_deltalake("sinks.Delta")
+        self._root = local_path(uri, "sinks.Delta")
+        self._partition_by = checked_columns(partition_by, "sinks.Delta")
+        self._adds_columns = checked_new_columns(new_columns, "sinks.Delta")
+        self._file_bytes_max = checked_file_bytes(file_bytes_max, "sinks.Delta")
+
+    def __repr__(self) -> str:
+        by = f", partition_by={list(self._partition_by)!r}" if self._partition_by else ""
+        return f"Delta({str(self._root)!r}{by})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Make the path absolute: a copy in another process may have another working directory."""
+        return {**self.__dict__, "_root": self._root.absolute()}
+
+    @property
+    def _table(self) -> DeltaTable:
+        return DeltaTable(self._root, partition_by=self._partition_by, adds_columns=self._adds_columns)

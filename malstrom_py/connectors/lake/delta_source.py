@@ -1,0 +1,132 @@
+"""``Delta``: a source over one version of a Delta table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from malstrom_py.connectors.lake.delta_table import first_line, require_deltalake
+from malstrom_py.connectors.lake.options import checked_filter, checked_names, checked_version
+from malstrom_py.connectors.lake.pinning import TableFile, TableVersion
+from malstrom_py.connectors.lake.source import LakeSource
+from malstrom_py.errors import SourceError
+from malstrom_py.local_files import local_path
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_READER_MAX: Final = 3
+_READER_FEATURES: Final = {"timestampNtz", "columnMapping", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck"}
+
+
+class Delta(LakeSource):
+    """A source over one version of the Delta table in the folder ``uri``, with exact positions in each row group.
+
+    The rows are those of ``version``, by default the newest when the job starts. Snapshots contain the version's files:
+    a resumed job reads the same rows, also if the table has changed since.
+
+    ``uri``: a path, or ``file://…``, that all workers share. ``columns``: the columns to read, in this order; a plan
+    that reads fewer reads only these. ``filter``: an expression of ``pyarrow.compute``; files and row groups whose
+    partition values or statistics exclude it are not read. A row for which it is null is left out.
+
+    Each row group is a part, which moves when a job is rescaled. Rows keep their order within a row group; parts have
+    no order. Values: dicts, column -> value, or columns for steps that take these, as `sources.Files` gives them for
+    Parquet. A column that a file lacks is None.
+
+    PlanError: an argument is wrong, or deltalake is not installed. SourceError: there is no such table, version or
+    column, files of the version were vacuumed, or the table uses what is not read here (column mapping, deletion
+    vectors, other features).
+
+    >>> Delta("/data/flights", columns=["carrier", "delay"])
+    Delta('/data/flights', columns=['carrier', 'delay'])
+    """
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        *,
+        version: int | None = None,
+        columns: Iterable[str] | None = None,
+        filter: Any = None,
+    ) -> None:
+        require_deltalake("sources.Delta")
+        super().__init__(checked_names(columns, "sources.Delta"), checked_filter(filter, "sources.Delta"))
+        self._root = local_path(uri, "sources.Delta")
+        self._version = checked_version(version, "sources.Delta: version")
+
+    def __repr__(self) -> str:
+        version = "" if self._version is None else f", version={self._version}"
+        return f"Delta({str(self._root)!r}{version}{self._described()})"
+
+    def _find(self) -> TableVersion:
+        import pyarrow as pa
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        where = f"the Delta table {self._root}"
+        if not (self._root / "_delta_log").is_dir():
+            raise SourceError(f"there is no Delta table in {self._root}: check the path")
+        try:
+            table = DeltaTable(self._root, version=self._version)
+        except (DeltaError, TableNotFoundError) as error:
+            asked = "" if self._version is None else f" at version {self._version}"
+            raise SourceError(
+                f"{where} cannot be read{asked}: {first_line(error)}. Read a version that its log still has"
+            ) from None
+        refusal = _why_not_read(table)
+        if refusal is not None:
+            raise SourceError(f"{where} cannot be read by sources.Delta: {refusal}. Rewrite the table without it")
+        where = f"version {table.version()} of {where}"
+        return TableVersion(where, table.version(), pa.schema(table.schema().to_arrow()), self._files(table, where))
+
+    def _files(self, table: DeltaTable, where: str) -> list[TableFile]:
+        import pyarrow as pa
+
+        actions = pa.table(table.get_add_actions(flatten=False))
+        names = table.metadata().partition_columns
+        paths = actions.column("path").to_pylist()
+        values = actions.column("partition").to_pylist() if names else [{}] * len(paths)
+        return [
+            TableFile(str(self._path(path)), {name: _text(found[name], name, where) for name in names})
+            for path, found in zip(paths, values, strict=True)
+        ]
+
+    def _path(self, path: str) -> Path:
+        """Return the path of a file, which the log writes as a URL, relative to the table or not."""
+        return self._root / unquote(path.removeprefix("file://"))
+
+
+def _why_not_read(table: DeltaTable) -> str | None:
+    """Return why the files of ``table`` are not its rows; None if they are."""
+    protocol = table.protocol()
+    if protocol.min_reader_version > _READER_MAX:
+        return f"it needs reader version {protocol.min_reader_version}"
+    features = set(protocol.reader_features or ())
+    if unknown := sorted(features - _READER_FEATURES):
+        return f"it uses {', '.join(unknown)}"
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        return "its columns have other names in files (column mapping)"
+    if "deletionVectors" in features:
+        vectors = getattr(table, "deletion_vectors", None)
+        if vectors is None or any(len(batch) for batch in vectors()):
+            return "rows of it are deleted by deletion vectors"
+    return None
+
+
+def _text(value: Any, name: str, where: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if type(value) is date:
+        return value.isoformat()
+    raise SourceError(
+        f"{where} is partitioned by {name!r}, whose type is not read here (str, int, bool and date are): "
+        f"rewrite the table"
+    )

@@ -1,0 +1,73 @@
+"""``Iceberg``: a transactional sink for Iceberg tables. `writer` stages files, `iceberg_table` commits them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from malstrom_py.connectors.lake.iceberg_catalog import checked_catalog, checked_table, require_pyiceberg
+from malstrom_py.connectors.lake.iceberg_table import IcebergTable
+from malstrom_py.connectors.lake.options import checked_file_bytes, checked_new_columns
+from malstrom_py.connectors.lake.sink import LakeSink
+from malstrom_py.sinks.files.partitions import checked_columns
+
+
+class Iceberg(LakeSink):
+    """A sink that appends to an Iceberg table, exactly once per snapshot.
+
+    Each worker writes Parquet files into a hidden folder ``_staging`` below the table's data. At the commit of a
+    snapshot, one transaction of the catalog adds all files and notes the snapshot's number in the table's property
+    ``malstrom.<job>.<step>``. A commit that is repeated, in any process, or that comes after that of a later snapshot
+    changes nothing.
+
+    ``table``: its id, ``"namespace.table"``. ``catalog``: the name of a catalog in pyiceberg's configuration, or its
+    properties (str -> str). The table's folder is local (a path or ``file://…``) and shared by all workers.
+    ``partition_by``: columns (str, int, bool, date or None) of a new table; a table that exists must have the same, if
+    any are given. ``new_columns="add"`` adds columns that the table lacks, ``"error"`` refuses rows with such columns.
+    A file of ``file_bytes_max`` bytes or more is finished, and the next one begins.
+
+    Rows become columns as in `sinks.Files`. A table (and its namespace) that does not exist is created from the first
+    rows. Values are cast to the table's types if they fit; a type of another kind is a `SinkError` before the snapshot
+    is durable, and so is a required column without a value. Columns may come in any order; a missing one is None. A
+    column that holds only None and that the table lacks is left out.
+
+    PlanError: an argument is wrong, or pyiceberg is not installed. SinkError: the catalog does not answer, the table is
+    partitioned by transforms or of format version 3, the rows do not fit, or the folder cannot be written.
+
+    >>> import tempfile
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> folder = tempfile.mkdtemp()
+    >>> catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+    >>> job = mp.Job("docs")
+    >>> delays = job.source("delays", sources.Memory([{"carrier": "UA", "delay": 2}]))
+    >>> delays.sink("out", sinks.Iceberg("flights.delays", catalog=catalog))
+    >>> _ = mp.run(job)
+    >>> source = sources.Iceberg("flights.delays", catalog=catalog)
+    >>> mp.collect(mp.Job("read").source("delays", source))
+    [{'carrier': 'UA', 'delay': 2}]
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        catalog: str | Mapping[str, str] = "default",
+        partition_by: str | Sequence[str] | None = None,
+        new_columns: Literal["add", "error"] = "error",
+        file_bytes_max: int = 256 << 20,
+    ) -> None:
+        require_pyiceberg("sinks.Iceberg")
+        self._name = checked_table(table, "sinks.Iceberg")
+        self._catalog = checked_catalog(catalog, "sinks.Iceberg")
+        self._partition_by = checked_columns(partition_by, "sinks.Iceberg")
+        self._adds_columns = checked_new_columns(new_columns, "sinks.Iceberg")
+        self._file_bytes_max = checked_file_bytes(file_bytes_max, "sinks.Iceberg")
+
+    def __repr__(self) -> str:
+        by = f", partition_by={list(self._partition_by)!r}" if self._partition_by else ""
+        return f"Iceberg({self._name!r}{by})"
+
+    @property
+    def _table(self) -> IcebergTable:
+        return IcebergTable(self._name, self._catalog, partition_by=self._partition_by, adds_columns=self._adds_columns)

@@ -1,0 +1,121 @@
+"""What the sources of both table formats do; a subclass finds the files of a version."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from malstrom_py.connectors.lake.pinning import TableFilePin, TableVersion, narrow_pin, pin_version
+from malstrom_py.errors import SourceError
+from malstrom_py.sources.base import Part, SourcePart
+from malstrom_py.sources.files.parquet import Footers
+from malstrom_py.sources.files.reading import LazyPart
+from malstrom_py.sources.spark.pin import Pin, pin_of
+from malstrom_py.sources.spark.pinned_part import PinnedPart, open_pinned, position_at
+
+_OPEN_MAX: Final = 2
+"""Row groups read in turn: as many as Polars reads whole at a time."""
+
+
+class LakeSource:
+    """A pinned source over the row groups of the files of one version of a table."""
+
+    parts_open_max: Final = _OPEN_MAX
+    is_narrowing: Final = True
+
+    def __init__(self, columns: tuple[str, ...] | None, keep: Any) -> None:
+        self._columns = columns
+        self._keep = keep
+        self._footers = Footers()
+        self._pin: Pin | None = None
+        self._is_copy = False
+        self._jobs = 0
+        self._lock = threading.Lock()
+
+    def _find(self) -> TableVersion:
+        """Return the version to read, and its files."""
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._is_copy = True
+        self._jobs = 0
+        self._lock = threading.Lock()
+
+    def _described(self) -> str:
+        asked = [] if self._columns is None else [f", columns={list(self._columns)!r}"]
+        if self._keep is not None:
+            asked.append(f", filter={self._keep}")
+        return "".join(asked)
+
+    def pin(self, job: str, record: Any = None) -> None:
+        """Pin the version that ``job`` reads: that of ``record``, else the one that was asked for, else the newest."""
+        known = None if record is None else self._recorded(record)
+        with self._lock:
+            if self._pin is None or (self._jobs == 0 and known is not None):
+                self._pin = known or pin_version(self._find(), self._columns, self._keep)
+            elif known is not None and known != self._pin:
+                raise SourceError(
+                    f"another job is reading {self!r}, and this job resumes with another version of it: give each job "
+                    f"a separate source"
+                )
+            self._jobs += 1
+
+    def pin_record(self) -> dict[str, Any]:
+        """Return the pin as plain JSON."""
+        return {**self._pinned.record(), "source": repr(self)}
+
+    def unpin(self, *, keep: bool = False) -> None:
+        """Forget the pin once no job reads it. Nothing is kept for a job: the files are the table's."""
+        with self._lock:
+            self._jobs -= 1
+            if self._jobs == 0 and not self._is_copy:
+                self._pin = None
+
+    def list_parts(self) -> Sequence[Part]:
+        return self._pinned.parts
+
+    def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
+        return self._part(self._pinned, part, state)
+
+    def build_narrow_part(self, part: Part, state: Any, columns: Collection[str]) -> SourcePart[dict[str, Any]]:
+        """Build a part that reads ``columns`` only."""
+        return self._part(narrow_pin(self._pinned, self._keep, tuple(columns)), part, state)
+
+    def _part(self, pin: Pin, part: Part, state: Any) -> LazyPart:
+        file, group = pin.find(part)
+        if state is not None and (state["file"], state["row_group"]) != (file.path, group):
+            raise SourceError(
+                f"{part} cannot resume at row group {state['row_group']} of {state['file']}: start the job from the "
+                f"beginning"
+            )
+
+        def open_at(position: dict[str, Any]) -> PinnedPart:
+            return open_pinned(pin, file, group, self._footers, position, self._keep)
+
+        return LazyPart(position_at(file, group) if state is None else state, open_at)
+
+    def _recorded(self, record: Mapping[str, Any]) -> Pin:
+        """Return the pin in ``record``; `SourceError` if it is of another source, or files are missing."""
+        found = pin_of(record)
+        if record.get("source") != repr(self):
+            raise SourceError(
+                f"the snapshot to resume from reads {record.get('source')}, and the job now reads {self!r}: give the "
+                f"job its former source, or start from the beginning under another job name"
+            )
+        files = tuple(TableFilePin(one.path, one.size, one.mtime_ns, one.groups, one.values) for one in found.files)
+        pin = Pin(found.id, found.schema, found.names, files, None)
+        pin.check()
+        return pin
+
+    @property
+    def _pinned(self) -> Pin:
+        if self._pin is None:
+            raise SourceError(
+                f"{self!r} is not pinned: a runtime pins it when a job starts; to pin it yourself, call .pin('name')"
+            )
+        return self._pin

@@ -1,0 +1,515 @@
+"""`sinks.Delta` and `sinks.Iceberg`: each row once, also through crashes, late committers and races."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, Schema
+
+from malstrom_py.connectors.lake import files, sink
+from malstrom_py.connectors.lake.delta_table import DeltaTable as DeltaLog
+from malstrom_py.connectors.lake.iceberg_table import IcebergTable
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.testing.contracts import check_sink
+from tests.integration.connectors.lakes import TABLE, Lake, context_of, read_all, staged, worker_of
+
+FORMS = ("delta", "iceberg")
+
+
+@pytest.fixture(params=FORMS)
+def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+    return Lake(request.param, tmp_path)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_s7_a_table_keeps_the_contract_of_sinks(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+    lakes: dict[int, Lake] = {}
+
+    def made() -> Any:
+        lake = Lake(form, tmp_path / str(len(lakes)))
+        lakes[len(lakes)] = lake
+        return lake.sink()
+
+    # A table has no order.
+    check_sink(made, lambda _: lakes[len(lakes) - 1].values())
+
+
+class Crash(BaseException):
+    """The process dies."""
+
+
+class Crashing:
+    """Dies before or after the ``at``-th of the calls that change something."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+        self._calls = 0
+        self._at = at
+        for owner, name in (
+            (files, "_move"),
+            (files, "sync"),
+            (sink, "move_into_place"),
+            (sink, "remove_folders"),
+            (sink, "clear_left_over"),
+            (DeltaLog, "commit"),
+            (DeltaLog, "ensure"),
+            (IcebergTable, "commit"),
+            (IcebergTable, "ensure"),
+        ):
+            monkeypatch.setattr(owner, name, self._around(getattr(owner, name)))
+
+    @property
+    def has_died(self) -> bool:
+        return self._calls > self._at
+
+    def step(self) -> None:
+        """Die if it is time."""
+        self._calls += 1
+        if self._calls - 1 == self._at:
+            raise Crash
+
+    def _around(self, call: Any) -> Any:
+        def crashing(*args: Any, **kwargs: Any) -> Any:
+            self.step()
+            result = call(*args, **kwargs)
+            self.step()
+            return result
+
+        return crashing
+
+
+def run(lake: Lake, crashing: Crashing) -> int:
+    """Write rows 0 to 5 in three snapshots, restarted after each crash; return the number of starts."""
+    durable: list[tuple[int, list[bytes], int]] = []
+    numbers = itertools.count(1)
+    for starts in itertools.count(1):
+        assert starts < 4
+        there = lake.sink(partition_by="part")
+        writer = None
+        try:
+            there.recover(context_of(next(numbers)), [context_of(number).snapshot for number, _, _ in durable])
+            for number, payloads, _ in durable:
+                there.commit(context_of(number), payloads)
+            writer = there.open(worker_of())
+            for start in range(durable[-1][2] if durable else 0, 6, 2):
+                writer.write(Batch([{"value": start + more, "part": f"p/{more}"} for more in range(2)]))
+                number = next(numbers)
+                payload = writer.pre_commit(context_of(number))
+                crashing.step()
+                durable.append((number, [payload], start + 2))
+                crashing.step()
+                there.commit(context_of(number), [payload])
+            return starts
+        except Crash:
+            continue
+        finally:
+            if writer is not None:
+                writer.close()
+    raise AssertionError
+
+
+def crash_at(lake: Lake, monkeypatch: pytest.MonkeyPatch, at: int) -> bool:
+    """Check a run that dies at call ``at``; return whether it did."""
+    with monkeypatch.context() as patch:
+        crashing = Crashing(patch, at)
+        starts = run(lake, crashing)
+    assert lake.values() == [0, 1, 2, 3, 4, 5]
+    assert starts == 1 + crashing.has_died
+    last = lake.sink()
+    last.recover(context_of(99), [])
+    assert lake.staged() == []
+    return crashing.has_died
+
+
+def crash_points(form: str) -> Iterator[int]:
+    # Each run of Iceberg takes a third of a second.
+    return itertools.count(0, 3 if form == "delta" else 8)
+
+
+def test_s7_a_crash_between_two_calls_leaves_each_row_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for at in crash_points(lake.form):
+        if not crash_at(Lake(lake.form, tmp_path / str(at)), monkeypatch, at):
+            assert at > 20
+            return
+
+
+def test_s7_a_crash_between_any_two_calls_leaves_each_row_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for at in itertools.count():
+        if not crash_at(Lake(lake.form, tmp_path / str(at)), monkeypatch, at):
+            assert at > 20
+            return
+
+
+def test_s7_a_commit_that_comes_after_that_of_a_later_snapshot_changes_nothing(lake: Lake) -> None:
+    there = lake.sink()
+    first, second = staged(there, [{"value": 1}], 1), staged(there, [{"value": 2}], 2)
+    there.commit(context_of(1), [first])
+    there.commit(context_of(2), [second])
+    # A zombie that has not heard of the commits: its rows were written again under other snapshots.
+    lake.sink().commit(context_of(1), [first])
+    lake.sink().commit(context_of(1), [staged(there, [{"value": 3}], 3)])
+    assert lake.values() == [1, 2]
+
+
+def test_s7_a_late_committer_that_has_read_the_table_before_loses(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop after the number of the last snapshot was read, while another process commits."""
+    there = lake.sink()
+    lake.write([{"value": 0}], 1)
+    payload = staged(there, [{"value": 1}], 2)
+    name = "_action" if lake.form == "delta" else "_data_file"
+    owner: Any = DeltaLog if lake.form == "delta" else IcebergTable
+    inner = getattr(owner, name)
+    others: list[bytes] = []
+
+    def overtaken(*args: Any) -> Any:
+        if not others:
+            others.append(payload)
+            lake.sink().commit(context_of(2), [payload])
+            lake.write([{"value": 2}], 3)
+        return inner(*args)
+
+    monkeypatch.setattr(owner, name, overtaken)
+    there.commit(context_of(2), [payload])
+    assert others
+    assert lake.values() == [0, 1, 2]
+
+
+def test_s7_committers_of_one_snapshot_race_and_rows_show_once(lake: Lake) -> None:
+    lake.write([{"value": 0}], 1)
+    there = lake.sink()
+    payloads = [staged(there, [{"value": 10 + worker}], 2, worker=worker) for worker in range(2)]
+    errors: list[BaseException] = []
+
+    def commit() -> None:
+        try:
+            lake.sink().commit(context_of(2), payloads)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=commit) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    assert lake.values() == [0, 10, 11]
+    assert lake.commits() == 2 if lake.form == "iceberg" else lake.commits() > 0
+
+
+def test_two_steps_and_other_programs_write_one_table(lake: Lake) -> None:
+    lake.write([{"value": 0}], 5)
+    there = lake.sink()
+    writer = there.open(worker_of(step="other"))
+    writer.write(Batch([{"value": 1}]))
+    payload = writer.pre_commit(context_of(4, step="other"))
+    writer.close()
+    there.commit(context_of(4, step="other"), [payload])
+    lake.write([{"value": 2}], 6)
+    assert lake.values() == [0, 1, 2]
+
+
+def test_a_snapshot_without_rows_commits_nothing(lake: Lake) -> None:
+    lake.write([{"value": 0}], 1)
+    before = lake.commits()
+    there = lake.sink()
+    writer = there.open(worker_of())
+    payload = writer.pre_commit(context_of(2))
+    writer.close()
+    there.commit(context_of(2), [payload])
+    there.commit(context_of(3), [])
+    assert lake.commits() == before
+
+
+def test_recover_deletes_what_earlier_starts_left_and_nothing_else(lake: Lake) -> None:
+    there = lake.sink(partition_by="part")
+    rows = [{"value": 0, "part": "a"}]
+    kept, lost, later = (staged(there, rows, number) for number in (2, 3, 8))
+    lake.write([{"value": 9, "part": "a"}], 1)
+    assert len(lake.staged()) == 3
+    there.recover(context_of(7), [context_of(1).snapshot, context_of(2).snapshot])
+    assert sorted(path.name[:22] for path in lake.staged()) == ["20200101T000000000002Z", "20200101T000000000008Z"]
+    assert lake.values() == [9]
+    there.commit(context_of(2), [kept])
+    there.commit(context_of(8), [later])
+    assert lake.values() == [0, 0, 9]
+    there.abort(context_of(3), [lost])
+    assert lake.staged() == []
+
+
+def test_an_earlier_start_cannot_pre_commit_after_a_later_snapshot(lake: Lake) -> None:
+    lake.write([{"value": 0}], 5)
+    with pytest.raises(SinkError, match="another start of the job has taken over, or the clock was set back"):
+        staged(lake.sink(), [{"value": 1}], 4)
+
+
+STRANGE = ["a/b", "a b", "50%", "ü€", "x=y", "#1?", "'q'", "..", None, "a%2Fb", "x\ny"]
+
+
+def test_partitions_have_any_value(lake: Lake) -> None:
+    rows = [{"value": number, "part": part, "n": number % 2} for number, part in enumerate(STRANGE)]
+    lake.write(rows, 1, partition_by=["part", "n"])
+    lake.write([{**row, "value": 100 + row["value"]} for row in rows], 2)
+    found = {row["value"]: (row["part"], row["n"]) for row in lake.frame().to_dicts()}
+    assert found == {row["value"] + more: (row["part"], row["n"]) for row in rows for more in (0, 100)}
+    read = read_all(lake.source())
+    assert {row["value"]: (row["part"], row["n"]) for row in read} == found
+    assert len(read) == len(found)
+
+
+@pytest.mark.parametrize("kind", [True, 7, date(2013, 1, 1)])
+def test_partitions_have_plain_types(lake: Lake, kind: Any) -> None:
+    lake.write([{"value": 1, "part": kind}, {"value": 2, "part": None}], 1, partition_by="part")
+    assert sorted(lake.frame().select("value", "part").rows()) == [(1, kind), (2, None)]
+
+
+def test_an_empty_text_is_refused_as_a_partition(lake: Lake) -> None:
+    with pytest.raises(SinkError, match="empty string"):
+        staged(lake.sink(partition_by="part"), [{"value": 1, "part": ""}], 1)
+
+
+MIXED = {
+    "number": 2**40,
+    "text": "ü",
+    "float": 0.1,
+    "flag": True,
+    "day": date(2013, 1, 1),
+    "at": datetime(2013, 1, 1, 12, 30, 1, 123456, tzinfo=UTC),
+    "naive": datetime(2013, 1, 1, 12, 30, 1, 123456),  # noqa: DTZ001
+    "money": Decimal("1.25"),
+    "raw": b"\x00\xff",
+    "list": [1, 2],
+    "struct": {"x": 1, "y": "a"},
+}
+
+
+def test_values_of_all_types_come_back(lake: Lake) -> None:
+    nothing = dict.fromkeys(MIXED)
+    lake.write([MIXED, nothing], 1)
+    assert sorted(lake.frame().to_dicts(), key=lambda row: row["number"] is None) == [MIXED, nothing]
+
+
+def test_columns_are_written_as_they_come_and_in_the_order_of_the_table(lake: Lake) -> None:
+    lake.write([{"value": 1, "name": "a"}], 1)
+    there = lake.sink()
+    writer = there.open(worker_of())
+    columns = pa.record_batch({"name": pa.array(["b", None]).dictionary_encode(), "value": pa.array([2, 3], pa.int8())})
+    writer.write(ColumnBatch(columns))
+    payload = writer.pre_commit(context_of(2))
+    writer.close()
+    there.commit(context_of(2), [payload])
+    assert sorted(lake.frame().select("value", "name").rows()) == [(1, "a"), (2, "b"), (3, None)]
+    assert lake.frame().columns == ["value", "name"]
+
+
+def test_new_columns_are_added_or_refused(lake: Lake) -> None:
+    lake.write([{"value": 1}], 1)
+    lake.write([{"value": 2, "more": None}], 2)
+    with pytest.raises(SinkError, match=r"has no column 'more'.*new_columns='add'"):
+        staged(lake.sink(), [{"value": 3, "more": "x"}], 3)
+    adding = lake.sink(new_columns="add")
+    writer = adding.open(worker_of())
+    writer.write(Batch([{"value": 3}]))
+    writer.write(Batch([{"more": "x", "value": 4}, {"value": 5}]))
+    writer.write(Batch([{"value": 6, "third": 1.5}]))
+    payload = writer.pre_commit(context_of(3))
+    writer.close()
+    adding.commit(context_of(3), [payload])
+    assert lake.values() == [1, 2, 3, 4, 5, 6]
+    found = {row["value"]: (row["more"], row["third"]) for row in lake.frame().to_dicts()}
+    assert found == {**dict.fromkeys((1, 2, 3, 5), (None, None)), 4: ("x", None), 6: (None, 1.5)}
+    with pytest.raises(SinkError, match="'Value' would be one"):
+        staged(adding, [{"Value": 3}], 4)
+
+
+def test_writers_that_add_one_column_or_create_one_table_race(lake: Lake) -> None:
+    there = lake.sink(new_columns="add")
+    lake.folder.mkdir(exist_ok=True)
+    there.recover(context_of(1), [])  # makes the tables of the catalog
+    payloads: list[bytes] = []
+    errors: list[BaseException] = []
+
+    def write(worker: int, rows: list[Any], number: int) -> None:
+        try:
+            payloads.append(staged(there, rows, number, worker=worker))
+        except BaseException as error:
+            errors.append(error)
+
+    for number, more in ((2, {}), (3, {"more": 1.5})):
+        threads = [threading.Thread(target=write, args=(one, [{"value": one, **more}], number)) for one in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert errors == []
+        there.commit(context_of(number), payloads)
+        payloads.clear()
+    assert lake.values() == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("row", "reported"),
+    [
+        ({"value": "text"}, r"'value' holds string, which is not the type in .*int64"),
+        ({"value": 1.5}, r"'value' holds double, which is not the type in .*int64"),
+        ({"value": datetime(2013, 1, 1, tzinfo=UTC)}, r"'value' holds timestamp"),
+        ({"value": 1, "name": 5}, "'name' holds int64"),
+    ],
+)
+def test_types_that_do_not_match_are_refused_before_the_snapshot(lake: Lake, row: Any, reported: str) -> None:
+    lake.write([{"value": 1, "name": "a"}], 1)
+    with pytest.raises(SinkError, match=reported):
+        staged(lake.sink(), [row], 2)
+    assert lake.staged() == []
+
+
+def test_a_type_that_tables_lack_is_refused(lake: Lake) -> None:
+    with pytest.raises(SinkError, match=r"'span' holds .* that .* tables lack"):
+        staged(lake.sink(), [{"span": datetime(2013, 1, 2) - datetime(2013, 1, 1)}], 1)  # noqa: DTZ001
+    with pytest.raises(SinkError, match="its type is not known"):
+        staged(lake.sink(), [{"value": 1, "list": []}], 1)
+    with pytest.raises(SinkError, match="has a value yet"):
+        staged(lake.sink(), [{"value": None}], 1)
+
+
+def test_nan_is_found_by_those_who_filter(lake: Lake) -> None:
+    """Statistics of Parquet leave NaN out: with them, readers would skip the file."""
+    import polars as pl
+
+    lake.write([{"value": 1, "x": 1.0}, {"value": 2, "x": math.nan}], 1)
+    if lake.form == "delta":
+        stats = pa.table(DeltaTable(lake.root).get_add_actions(flatten=True))
+        assert "max.x" not in stats.column_names or stats.column("max.x").null_count
+        assert stats.column("max.value").to_pylist() == [2]
+        found = pl.scan_delta(str(lake.root)).filter(pl.col("x") > 100.0).collect()
+    else:
+        with lake.opened() as catalog:
+            bounds = [task.file.upper_bounds for task in catalog.load_table(TABLE).scan().plan_files()]
+            assert [sorted(one) for one in bounds] == [[1]]
+            found = pl.scan_iceberg(catalog.load_table(TABLE)).filter(pl.col("x") > 100.0).collect()
+    assert found["value"].to_list() == [2]
+
+
+def test_a_table_that_changes_while_the_job_runs_is_noticed_before_the_snapshot(lake: Lake) -> None:
+    lake.write([{"value": 1, "name": "a"}], 1)
+    there = lake.sink()
+    writer = there.open(worker_of())
+    writer.write(Batch([{"value": 2}]))
+    if lake.form == "delta":
+        schema = pa.schema([("value", pa.int32())])
+        DeltaTable.create(lake.root, Schema.from_arrow(schema), mode="overwrite")
+    else:
+        with lake.opened() as catalog, catalog.load_table(TABLE).update_schema() as update:
+            update.delete_column("name")
+    with pytest.raises(SinkError, match=r"was changed while the job ran \(column '(value|name)'\)"):
+        writer.pre_commit(context_of(2))
+    writer.close()
+
+
+def delta_table(folder: Path, **options: Any) -> None:
+    DeltaTable.create(folder, Schema.from_arrow(pa.schema([("value", pa.int64())])), **options)
+
+
+def test_delta_tables_that_need_more_of_a_writer_are_refused(tmp_path: Path) -> None:
+    def constrained(folder: Path) -> None:
+        delta_table(folder)
+        DeltaTable(folder).alter.add_constraint({"positive": "value > 0"})
+
+    def ruled(rule: str, value: str) -> Any:
+        fields = Schema([Field("value", "long", metadata={rule: value})])
+        return lambda folder: DeltaTable.create(folder, fields)
+
+    makers = {
+        "column mapping": lambda folder: delta_table(folder, configuration={"delta.columnMapping.mode": "name"}),
+        "deletionVectors": lambda folder: delta_table(folder, configuration={"delta.enableDeletionVectors": "true"}),
+        "the constraint 'positive'": constrained,
+        "a generated value": ruled("delta.generationExpression", "1"),
+        "an identity": ruled("delta.identity.start", "1"),
+        "an invariant": ruled("delta.invariants", '{"expression": {"expression": "value > 0"}}'),
+    }
+    for number, (reported, make) in enumerate(makers.items()):
+        lake = Lake("delta", tmp_path / str(number))
+        lake.folder.mkdir()
+        make(lake.root)
+        there = lake.sink()
+        with pytest.raises(SinkError, match=reported):
+            there.recover(context_of(1), [])
+        with pytest.raises(SinkError, match=reported):
+            staged(there, [{"value": 1}], 1)
+
+
+def test_iceberg_tables_that_need_more_of_a_writer_are_refused(tmp_path: Path) -> None:
+    lake = Lake("iceberg", tmp_path)
+    lake.write([{"value": 1}], 1)
+    with lake.opened() as catalog, catalog.load_table(TABLE).update_spec() as update:
+        update.add_field("value", "truncate[10]", "tens")
+    with pytest.raises(SinkError, match=r"partitioned by truncate\[10\]"):
+        lake.sink().recover(context_of(2), [])
+
+
+def test_required_columns_take_no_none(tmp_path: Path) -> None:
+    lake = Lake("delta", tmp_path)
+    DeltaTable.create(lake.root, Schema([Field("value", "long", nullable=False), Field("name", "string")]))
+    for row in ({"value": None, "name": "a"}, {"name": "a"}):
+        with pytest.raises(SinkError, match="'value' may not be None"):
+            staged(lake.sink(), [row], 1)
+
+
+def test_a_checkpoint_of_the_log_keeps_the_number_of_the_snapshot(tmp_path: Path) -> None:
+    lake = Lake("delta", tmp_path)
+    payload = staged(lake.sink(), [{"value": 1}], 1)
+    lake.sink().commit(context_of(1), [payload])
+    table = DeltaTable(lake.root)
+    table.create_checkpoint()
+    for old in sorted((lake.root / "_delta_log").glob("*.json")):
+        old.unlink()
+    lake.sink().commit(context_of(1), [payload])
+    assert lake.values() == [1]
+
+
+def test_partition_columns_are_those_of_the_table(lake: Lake) -> None:
+    lake.write([{"value": 1, "part": "a"}], 1, partition_by="part")
+    lake.write([{"value": 2, "part": "b"}], 2)
+    with pytest.raises(SinkError, match=r"is partitioned by \['part'\], and partition_by is \['value'\]"):
+        lake.sink(partition_by="value").recover(context_of(3), [])
+    with pytest.raises(SinkError, match="lack the partition column 'part'"):
+        staged(lake.sink(), [{"value": 1}], 3)
+
+
+def test_arguments_are_checked() -> None:
+    for form in FORMS:
+        lake = Lake(form, Path("/tmp"))
+        for options, reported in (
+            ({"new_columns": "ignore"}, "new_columns must be 'add' or 'error'"),
+            ({"file_bytes_max": 0}, "file_bytes_max"),
+            ({"partition_by": ["a", "a"]}, "names a column twice"),
+        ):
+            with pytest.raises(PlanError, match=reported):
+                lake.sink(**options)
+
+
+def test_files_have_limited_sizes(lake: Lake) -> None:
+    rows = [{"value": number, "text": f"{number * 7919:x}" * 20} for number in range(2_000)]
+    sink_of = lake.sink(file_bytes_max=1 << 14)
+    writer = sink_of.open(worker_of())
+    for start in range(0, len(rows), 100):
+        writer.write(Batch(rows[start : start + 100]))
+    payload = writer.pre_commit(context_of(1))
+    writer.close()
+    sink_of.commit(context_of(1), [payload])
+    assert len(list(lake.root.glob("*.parquet"))) > 1
+    assert lake.values() == list(range(2_000))
