@@ -150,6 +150,7 @@ LONG: Final = {
         "test_a_wrong_step_is_named_by_the_law_it_breaks[migration invariance: state in the logic",
         "test_a_wrong_step_is_named_by_the_law_it_breaks[migration invariance: writes later",
     ),
+    "simulation/commits/test_commits.py": ("test_s7_more_seeds",),
     "simulation/jobs/test_oracle.py": (
         "test_each_damage_to_each_shape_is_seen[diamond",
         "test_each_damage_to_each_shape_is_seen[enriched",

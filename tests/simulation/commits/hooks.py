@@ -14,6 +14,7 @@ from unittest import mock
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.local_files import RunLock
+from malstrom_py.object_stores import Bucket
 from malstrom_py.sinks.base import CommitContext, SnapshotId, TransactionalSink, TransactionalWriter
 from malstrom_py.snapshot.log import FOLDER, JobStart, entry_of
 from malstrom_py.snapshot.manifest import Manifest
@@ -148,9 +149,13 @@ class WatchedWriter:
 _DISK: Final = ("link", "mkdir", "rename", "replace", "rmdir", "unlink")
 
 
+_REQUESTS: Final = ("copy", "create", "delete", "get", "list", "stat", "upload")
+"""The requests of an object store."""
+
+
 @contextmanager
 def watched_disk() -> Iterator[None]:
-    """Make points of what lives change in the file system; nothing waits for the disk."""
+    """Make points of what lives change in the file system and ask of object stores; nothing waits for the disk."""
     hold: Callable[..., None] = RunLock.hold
 
     def noted(lock: RunLock, *, shared: bool) -> None:
@@ -161,6 +166,11 @@ def watched_disk() -> Iterator[None]:
             life.locks.append(lock)
         hold(lock, shared=shared)
 
+    requests = {name: on_disk(getattr(Bucket, name)) for name in _REQUESTS}
     patches = {name: on_disk(getattr(os, name)) for name in _DISK}
-    with mock.patch.multiple(os, fsync=lambda descriptor: None, **patches), mock.patch.object(RunLock, "hold", noted):
+    with (
+        mock.patch.multiple(os, fsync=lambda descriptor: None, **patches),
+        mock.patch.object(RunLock, "hold", noted),
+        mock.patch.multiple(Bucket, **requests),
+    ):
         yield

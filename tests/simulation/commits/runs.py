@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from unittest import mock
 
 import malstrom_py as mp
 from malstrom_py import sources
@@ -42,7 +43,7 @@ LIVES_MAX: Final = 12
 PLACES: Final[dict[str, int]] = {
     "claim": 1,
     "recover": 1,
-    "a step of recover": 8,
+    "a step of recover": 4,
     "open": 3,
     "write": 16,
     "pre_commit": 6,
@@ -321,7 +322,7 @@ def run(seed: int, *, target: str | None = None, make: Callable[[Path], Place] |
     rng = random.Random(seed)
     names = list(TARGETS)
     name = target or names[seed % len(names)]
-    with tempfile.TemporaryDirectory(prefix="malstrom-commits-") as folder, _quiet(), watched_disk():
+    with tempfile.TemporaryDirectory(prefix="malstrom-commits-") as folder, _quiet(folder), watched_disk():
         scene = Scene(rng, (make or TARGETS[name])(Path(folder)))
         scene.hits[f"target {name}"] += 1
         try:
@@ -366,14 +367,15 @@ def _live_and_die(scene: Scene) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep back the warnings that belong to failures."""
+def _quiet(folder: str) -> Iterator[None]:
+    """Keep back the warnings that belong to failures, and keep what the dead leave in ``folder``."""
     log = logging.getLogger("malstrom_py")
     before, log.disabled = log.disabled, True
     own = logging.getLogger("malstrom_py.coordinator")
     own_before, own.disabled = own.disabled, True
     try:
-        yield
+        with mock.patch.object(tempfile, "tempdir", folder):
+            yield
     finally:
         log.disabled, own.disabled = before, own_before
 

@@ -69,6 +69,20 @@ def partitioned(folder: Path) -> Place:
     return Place(lambda: sinks.Files(out, format="json", partition_by="key"), lambda: rows_in(out))
 
 
+def objects(folder: Path) -> Place:
+    """Files of JSON in an object store in memory."""
+    from malstrom_py.object_stores import Bucket
+
+    bucket = Bucket("memory://commits")
+    prefix = f"{folder.name}/"
+
+    def rows() -> list[Row]:
+        keys = (key for key, _ in bucket.list(prefix) if not key.removeprefix(prefix).startswith("_"))
+        return [row_of(json.loads(line)) for key in keys for line in bucket.get(key).splitlines()]
+
+    return Place(lambda: sinks.Files(f"memory://commits/{folder.name}", format="json"), rows)
+
+
 def spark_append(folder: Path) -> Place:
     """A Parquet folder to which the sink of Spark adds."""
     return Place(lambda: sinks.Spark(folder / "out"), lambda: rows_in(folder / "out"))
@@ -80,10 +94,40 @@ def spark_overwrite(folder: Path) -> Place:
     return Place(lambda: sinks.Spark(out, mode="overwrite"), lambda: rows_in(out), at_end=True)
 
 
+def _lake(folder: Path, form: str) -> Place:
+    from tests.integration.connectors.lakes import TABLE, Lake
+
+    lake = Lake(form, folder / "lake")
+
+    def rows() -> list[Row]:
+        if form == "delta":
+            return [row_of(value) for value in lake.frame().to_dicts()]
+        if not (lake.folder / "catalog.db").exists():
+            return []
+        with lake.opened() as catalog:
+            found = catalog.load_table(TABLE).scan().to_arrow().to_pylist() if catalog.table_exists(TABLE) else []
+        return [row_of(value) for value in found]
+
+    return Place(lake.sink, rows)
+
+
+def delta(folder: Path) -> Place:
+    """A Delta table."""
+    return _lake(folder, "delta")
+
+
+def iceberg(folder: Path) -> Place:
+    """An Iceberg table in a catalog in SQLite."""
+    return _lake(folder, "iceberg")
+
+
 TARGETS: Final[dict[str, Callable[[Path], Place]]] = {
     "ledger": ledger,
     "files": files,
     "files by key": partitioned,
+    "objects": objects,
     "spark append": spark_append,
     "spark overwrite": spark_overwrite,
+    "delta": delta,
+    "iceberg": iceberg,
 }
