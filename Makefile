@@ -10,6 +10,8 @@ SECONDS ?= 600
 SIZES  ?= 8
 PROCESSES ?= 3
 KILLS ?= 500
+STOPS ?= 0
+SINK ?= files
 
 # Without bytecode on disk, each process compiles all modules again: half of the time of a short command.
 unexport PYTHONDONTWRITEBYTECODE
@@ -42,7 +44,8 @@ help:
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
 	@echo "make long        the tests that make test leaves out: further cases of its slowest tests, and the demos on Ray and Spark"
 	@echo "make soak        $(SEEDS) random runs of the rescale model, of whole jobs in the simulator, and of commits (SEEDS=...)"
-	@echo "make chaos       kill workers and coordinators of a job on Ray, $(KILLS) times (KILLS=...), and check all it writes"
+	@echo "make chaos       kill workers and coordinators of a job on Ray, $(KILLS) times (KILLS=...), and check all it writes; STOPS=..."
+	@echo "                 stops workers until the job has restarted without them; SINK=postgres: another sink than files"
 	@echo "make mutants     search a run in which the oracle sees each wrong rescale protocol"
 	@echo "make matrix      jobs of every shape go from 1..$(SIZES) to 1..$(SIZES) workers under traffic (SIZES=...)"
 	@echo "make exhaustive  every interleaving of tiny rescales, $(SECONDS) s for each at most (SECONDS=...)"
@@ -119,7 +122,7 @@ soak: $(VENV)/.dev
 	@$(PY) -m tests.simulation.soak commits --first 0 --seeds $(SEEDS)
 
 chaos: $(VENV)/.dev
-	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS)
+	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS) --stops $(STOPS) --sink $(SINK)
 
 mutants: $(VENV)/.dev
 	@$(PY) -m tests.simulation.protocol_model.mutants

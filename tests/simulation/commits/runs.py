@@ -378,4 +378,3 @@ def _quiet(folder: str) -> Iterator[None]:
             yield
     finally:
         log.disabled, own.disabled = before, own_before
-
