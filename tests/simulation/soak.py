@@ -1,6 +1,6 @@
 """Runs many seeds on several processes: ``python -m tests.simulation.soak jobs --seeds 100000``. A failure ends it.
 
-Seeds are of the *model* of a rescale, of whole *jobs* in the simulator, or of *commits* by sinks of jobs that die and pause.
+Seeds are of the *model* of a rescale, of whole *jobs* in the simulator, or of *commits* by jobs that die and pause.
 """
 
 from __future__ import annotations

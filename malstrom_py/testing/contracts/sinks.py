@@ -352,8 +352,8 @@ def check_sink(
     Raises:
         LawError: a clause is broken. Of transactional sinks: "hidden until committed", "committed rows are visible",
             "commit is idempotent", "abort leaves nothing", "recover clears", "recover keeps what is committed",
-            "recover keeps what is newer", "a job can start over", "another process continues". Of partitioned ones: "stable parts", "plain position", "exact position". Of
-            all: "rows in order", "batches stay unchanged".
+            "recover keeps what is newer", "a job can start over", "another process continues". Of partitioned ones:
+            "stable parts", "plain position", "exact position". Of all: "rows in order", "batches stay unchanged".
     """
     if len(values) < 6:
         raise ValueError("check_sink needs at least six values")

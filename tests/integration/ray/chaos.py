@@ -23,7 +23,7 @@ from typing import Any, Final
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import MalstromError
-from tests.integration.ray.chaos_ends import ENDS, Row, rows_in
+from tests.integration.ray.chaos_ends import ENDS, Row
 from tests.integration.ray.leftovers import is_alive, pids
 from tests.integration.transport.ends import local_ray
 

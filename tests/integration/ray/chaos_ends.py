@@ -1,4 +1,4 @@
-"""The sinks of `tests.integration.ray.chaos`: each end starts its server, makes a sink, and reads back the visible rows.
+"""The sinks of `tests.integration.ray.chaos`: each end starts its server, makes a sink, and reads back its rows.
 
 Rows have the fields of `FIELDS`, all of them whole numbers. Each end imports what it needs when it is opened.
 """

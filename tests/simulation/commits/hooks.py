@@ -1,6 +1,6 @@
 """The points of a life: calls of its sink, of its store of snapshots, and of the file system by its sink.
 
-`Truth` notes what the sink was given, what it pre-committed, which manifests are durable and which commits have returned.
+`Truth` notes what the sink was given and has pre-committed, which manifests are durable, and which commits returned.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ def watched_disk() -> Iterator[None]:
             life.locks.append(lock)
         hold(lock, shared=shared)
 
-    requests = {name: on_disk(getattr(Bucket, name)) for name in _REQUESTS}
-    patches = {name: on_disk(getattr(os, name)) for name in _DISK}
+    requests: dict[str, Any] = {name: on_disk(getattr(Bucket, name)) for name in _REQUESTS}
+    patches: dict[str, Any] = {name: on_disk(getattr(os, name)) for name in _DISK}
     with (
         mock.patch.multiple(os, fsync=lambda descriptor: None, **patches),
         mock.patch.object(RunLock, "hold", noted),

@@ -1,8 +1,8 @@
-"""Lives of a job: each runs in a thread of its own until it ends, dies, or is paused; one thread runs at a time.
+"""Lives of a job: each runs in a separate thread until it ends, dies, or is paused; one thread runs at a time.
 
-Rule: what happens depends on the faults alone. A life calls `at` before and after each thing that it does to its sink and
-its store of snapshots; there it dies, fails, hands over to another life, or is paused: a zombie, which continues when the
-test says so. A dead life does nothing any more: each further call of `at` raises `Died` again.
+Rule: what happens depends on the faults alone. A life calls `at` before and after each thing that it does to its sink
+and its store of snapshots. There it dies, fails, hands over to another life, or is paused: a zombie, which continues
+when the test lets it. A dead life does nothing any more: each further call of `at` raises `Died` again.
 """
 
 from __future__ import annotations

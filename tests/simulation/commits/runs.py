@@ -1,7 +1,7 @@
-"""One seed: a real job writes through a sink, dies or is paused at chosen points, and lives again, until it has finished.
+"""One seed: a real job writes through a sink, dies or is paused at chosen points, and lives again until it is done.
 
-After each life, and whenever a life is interrupted, the visible rows are compared with the durable manifests; at the end
-each row is visible exactly once.
+After each life, and whenever a life is interrupted, the visible rows are compared with the durable manifests. At the
+end each row is visible exactly once.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Violation(AssertionError):
 
 
 class InlineBackground:
-    """Does the work of a background at once, in the thread of the run; `turn` delivers the results."""
+    """Does the work of a background in the thread of the run; `turn` delivers the results."""
 
     def __init__(self, wake: threading.Event) -> None:
         self._wake = wake
