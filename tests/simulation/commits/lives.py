@@ -175,7 +175,7 @@ def at(place: str, when: When) -> None:
 
 @contextmanager
 def doing(what: str) -> Iterator[None]:
-    """Note what the life does meanwhile, for the names of points on the disk; it may die before and after it."""
+    """Note what the life does, for the names of points on the disk; it may die before and after it."""
     life = _HERE.life
     if life is None:
         yield

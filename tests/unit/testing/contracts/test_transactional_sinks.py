@@ -107,7 +107,7 @@ class RecoversTheNewer(Table):
 
 
 class EmptiesItself(Table):
-    """Takes away all rows when a job starts from the beginning, also if it is told so late."""
+    """Takes away all rows when a job starts from the beginning, also if that call is late."""
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         super().recover(context, committed)
