@@ -8,11 +8,14 @@ when the test lets it. A dead life does nothing any more: each further call of `
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Final, Literal
 
 from malstrom_py.errors import MalstromError
@@ -189,12 +192,22 @@ def doing(what: str) -> Iterator[None]:
     at(what, "after")
 
 
+def _is_cleaning_up() -> bool:
+    """Return whether a finalizer calls, which removes temporary files of an object that is gone: nothing may raise."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code is weakref.finalize.__call__.__code__:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def on_disk(operation: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``operation`` with a point before and after it, named by what the life does."""
 
     def call(*arguments: Any, **options: Any) -> Any:
         life = _HERE.life
-        if life is None or life.doing == "work":
+        if life is None or life.doing == "work" or _is_cleaning_up():
             return operation(*arguments, **options)
         place = f"a step of {life.doing}"
         at(place, "before")
