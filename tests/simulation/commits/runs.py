@@ -12,6 +12,7 @@ import logging
 import random
 import tempfile
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -374,7 +375,9 @@ def _quiet(folder: str) -> Iterator[None]:
     own = logging.getLogger("malstrom_py.coordinator")
     own_before, own.disabled = own.disabled, True
     try:
-        with mock.patch.object(tempfile, "tempdir", folder):
+        with mock.patch.object(tempfile, "tempdir", folder), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # The dead close nothing.
             yield
+            gc.collect()
     finally:
         log.disabled, own.disabled = before, own_before
