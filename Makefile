@@ -10,6 +10,8 @@ SECONDS ?= 600
 SIZES  ?= 8
 PROCESSES ?= 3
 KILLS ?= 500
+STOPS ?= 0
+SINK ?= files
 
 # Without bytecode on disk, each process compiles all modules again: half of the time of a short command.
 unexport PYTHONDONTWRITEBYTECODE
@@ -29,7 +31,8 @@ help:
 	@echo "make test        lint, types, seeds and every test, in $(PROCESSES) processes (PROCESSES=...); ends with the summary of pytest"
 	@echo "make test-lake   chdb, half a gigabyte in an environment for this alone, reads the Delta and Iceberg tables of the sinks"
 	@echo "make quick       lint, types, and the unit tests and laws of what has changed since main"
-	@echo "make seeds       800 random runs of the rescale model, and of whole jobs in the simulator; each hard case must occur"
+	@echo "make seeds       800 random runs of the rescale model, and of whole jobs in the simulator, and 60 of jobs that die while"
+	@echo "                 they commit; each hard case must occur"
 	@echo "make lint        ruff and import-linter"
 	@echo "make types       mypy --strict and pyright"
 	@echo "make format      let ruff rewrite what it can"
@@ -42,8 +45,9 @@ help:
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
 	@echo "make test-kafka  both ends of Kafka against brokers of yours: make test-kafka KAFKA_BOOTSTRAP=localhost:9092"
 	@echo "make long        the tests that make test leaves out: further cases of its slowest tests, and the demos on Ray and Spark"
-	@echo "make soak        $(SEEDS) random runs of the rescale model, and of whole jobs in the simulator (SEEDS=...)"
-	@echo "make chaos       kill workers and coordinators of a job on Ray, $(KILLS) times (KILLS=...), and check all it writes"
+	@echo "make soak        $(SEEDS) random runs of the rescale model, of whole jobs in the simulator, and of commits (SEEDS=...)"
+	@echo "make chaos       kill workers and coordinators of a job on Ray, $(KILLS) times (KILLS=...), and check all it writes; STOPS=..."
+	@echo "                 stops workers until the job has restarted without them; SINK=postgres: another sink than files"
 	@echo "make mutants     search a run in which the oracle sees each wrong rescale protocol"
 	@echo "make matrix      jobs of every shape go from 1..$(SIZES) to 1..$(SIZES) workers under traffic (SIZES=...)"
 	@echo "make exhaustive  every interleaving of tiny rescales, $(SECONDS) s for each at most (SECONDS=...)"
@@ -84,6 +88,7 @@ $(VENV)-lake/.chdb:
 seeds: $(VENV)/.dev
 	@$(PY) -m tests.simulation.soak model --first 2745 --seeds 800
 	@$(PY) -m tests.simulation.soak jobs --first 0 --seeds 800
+	@$(PY) -m tests.simulation.soak commits --first 0 --seeds 60
 
 quick: lint $(VENV)/.dev
 	@$(VENV)/bin/mypy
@@ -127,9 +132,10 @@ long: $(VENV)/.dev
 soak: $(VENV)/.dev
 	@$(PY) -m tests.simulation.soak model --first 0 --seeds $(SEEDS)
 	@$(PY) -m tests.simulation.soak jobs --first 0 --seeds $(SEEDS)
+	@$(PY) -m tests.simulation.soak commits --first 0 --seeds $(SEEDS)
 
 chaos: $(VENV)/.dev
-	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS)
+	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS) --stops $(STOPS) --sink $(SINK)
 
 mutants: $(VENV)/.dev
 	@$(PY) -m tests.simulation.protocol_model.mutants

@@ -229,6 +229,7 @@ LONG: Final = {
         "test_t2_time_stands_still_if[idleness is lost in markers",
         "test_t2_time_stands_still_if[idleness is that before",
     ),
+    "simulation/commits/test_commits.py": ("test_s7_more_seeds",),
     "simulation/jobs/test_oracle.py": (
         "test_each_damage_to_each_shape_is_seen[arrays",
         "test_each_damage_to_each_shape_is_seen[collect",

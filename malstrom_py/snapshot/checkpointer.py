@@ -18,7 +18,7 @@ from malstrom_py.errors import FencedError, SnapshotError
 from malstrom_py.errors.text import count_others
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot import log
-from malstrom_py.snapshot.ids import is_snapshot_id, next_snapshot_id
+from malstrom_py.snapshot.ids import id_of_start, is_snapshot_id, next_snapshot_id
 from malstrom_py.snapshot.log import JobStart, Log, LogEntry
 from malstrom_py.snapshot.manifest import Kind, Manifest, artefact_path, manifest_bytes
 from malstrom_py.snapshot.retention import ARTEFACTS, COMMITS, Pruned, Pruning, files_of
@@ -60,9 +60,9 @@ class Checkpointer(Protocol):
         ...
 
     def next_id(self, now_s: float) -> SnapshotId:
-        """Return an id that is larger than all ids ever saved here, committed or not.
+        """Return an id that is larger than all ids ever saved here, committed or not, and later than all claims.
 
-        `malstrom_py.snapshot.ids.next_snapshot_id` makes one from the largest existing id.
+        `malstrom_py.snapshot.ids.next_snapshot_id` makes one from the largest existing id, such as `id_of_start`.
         """
         ...
 
@@ -169,7 +169,9 @@ class StoreCheckpointer(Checkpointer):
         return artefact_path(id, operator, partition, kind)
 
     def next_id(self, now_s: float) -> SnapshotId:
-        used = [entry.manifest.id for entry in self.entries() if entry.manifest]
+        contents = [entry.content for entry in self.entries()]
+        used = [content.id for content in contents if isinstance(content, Manifest)]
+        used += [id_of_start(content.created) for content in contents if isinstance(content, JobStart)]
         used += [SnapshotId(parts[1]) for parts in (path.split("/") for path in self.files()) if len(parts) > 1]
         return next_snapshot_id(now_s, max(filter(is_snapshot_id, used), default=None))
 

@@ -41,6 +41,22 @@ def next_snapshot_id(now_s: float, after: str | None) -> SnapshotId:
     return _id_at(now)
 
 
+def id_of_start(created: str) -> SnapshotId:
+    """Return the largest id of the time at which a start was claimed, ISO 8601; an empty text if there is no such time.
+
+    A start recovers its sinks with an id that is not larger.
+
+    >>> id_of_start("2026-11-22T04:22:42.123456+00:00")
+    '20261122T042242123456Z-ffffffff'
+    """
+    try:
+        made = datetime.fromisoformat(created)
+    except ValueError:
+        return SnapshotId("")
+    made = made.replace(tzinfo=UTC) if made.tzinfo is None else made.astimezone(UTC)
+    return SnapshotId(f"{made:{_STAMP}}-ffffffff")
+
+
 def is_snapshot_id(text: object) -> bool:
     """Return whether ``text`` has the form of an id.
 

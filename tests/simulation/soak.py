@@ -1,6 +1,6 @@
 """Runs many seeds on several processes: ``python -m tests.simulation.soak jobs --seeds 100000``. A failure ends it.
 
-Seeds are of the *model* of a rescale, or of whole *jobs* in the simulator.
+Seeds are of the *model* of a rescale, of whole *jobs* in the simulator, or of *commits* by jobs that die and pause.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+import tests.simulation.commits.hits
+import tests.simulation.commits.runs
 import tests.simulation.jobs.hits
 import tests.simulation.jobs.runs
 import tests.simulation.protocol_model.hits
@@ -41,6 +43,10 @@ def _of_jobs(seed: int) -> Mapping[str, int]:
     return tests.simulation.jobs.runs.run(seed)[1].hits
 
 
+def _of_commits(seed: int) -> Mapping[str, int]:
+    return tests.simulation.commits.runs.run(seed).hits
+
+
 KINDS: Final = {
     "model": Kind(
         "the rescale model",
@@ -49,6 +55,12 @@ KINDS: Final = {
         "tests.simulation.protocol_model.replay",
     ),
     "jobs": Kind("whole jobs", _of_jobs, tests.simulation.jobs.hits.HARD_CASES, "tests.simulation.jobs.replay"),
+    "commits": Kind(
+        "commits by jobs that die and pause",
+        _of_commits,
+        tests.simulation.commits.hits.HARD_CASES,
+        "tests.simulation.commits.replay",
+    ),
 }
 
 
@@ -88,7 +100,7 @@ def run_batch(kind: Kind, seeds: range) -> Report:
     return report
 
 
-def run_seeds(kind: Kind, first: int, count: int, *, processes: int = 2, batch: int = 50) -> Report:
+def run_seeds(kind: Kind, first: int, count: int, *, processes: int = 2, batch: int = 20) -> Report:
     """Run ``count`` seeds from ``first`` on."""
     batches = [range(start, min(start + batch, first + count)) for start in range(first, first + count, batch)]
     total = Report(kind)

@@ -20,7 +20,7 @@ from malstrom_py.logs import log
 from malstrom_py.operators.read_source import RestoredPart, reads_new
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
-from malstrom_py.snapshot.ids import is_snapshot_id
+from malstrom_py.snapshot.ids import is_snapshot_id, made_at_s, next_snapshot_id
 from malstrom_py.snapshot.manifest import Artefact, Manifest
 from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.snapshots import Snapshots
@@ -243,12 +243,15 @@ def begin(plan: Plan, keeping: SnapshotUse, commits: SinkCommits, clock: Clock, 
         SnapshotError: no snapshot can be used, or the job has changed and the snapshot does not fit.
     """
     checkpointer = keeping.snapshots.checkpointer(plan.job)
+    # `recover` discards what is older than this id, which is made before the claim: if this start is paused, all that a
+    # later start writes has larger ids.
+    commits.next(recovering := checkpointer.next_id(clock.now_s()))
     found, warnings = _found(checkpointer, plan, keeping)
     verified = None if found is None else found.manifest
     grows = _grows(plan, clock)
     if _has_finished(found, keeping, grows=grows):
         return _ended(checkpointer, commits, found, keeping)
-    claim = checkpointer.claim(clock.now_s(), resume=keeping.resume)
+    claim = checkpointer.claim(made_at_s(recovering), resume=keeping.resume)
     if keeping.resume == LATEST:
         # The fenced-off run may have made another.
         found, warnings = _found(checkpointer, plan, keeping, verified)
@@ -268,7 +271,7 @@ def begin(plan: Plan, keeping: SnapshotUse, commits: SinkCommits, clock: Clock, 
     if keeping.resume == NONE:
         _warn_of_what_stays(checkpointer, commits, plan.job)
     _make_ready(checkpointer, commits, found)
-    commits.next(checkpointer.next_id(clock.now_s()))
+    commits.next(max(checkpointer.next_id(clock.now_s()), next_snapshot_id(clock.now_s(), after=recovering)))
     if found is not None:
         log(
             _LOG,

@@ -237,20 +237,20 @@ class Spark:
         log = PublicationLog(self._root, context)
         keep: list[str] = list(committed)
         for snapshot, publication in publications(self._root, context):
-            if publication is None:
-                keep.append(snapshot)
+            if publication is None or snapshot >= context.snapshot:
+                keep.append(snapshot)  # Another run publishes it, or a later start will.
             elif (intent := publication.intent()) is None:
                 publication.clear()
             else:
                 self._finish(publication, intent, log)
-        log.recover(committed)
+        log.recover(context.snapshot, committed)
         remove_leftovers(self._root, context, [*keep, *log.deferred()])
         if self.target is not None:
             settle_pending(self.target)
         # A folder that is swapped in contains its own record.
         if self._target.path is not None and (self._target.mode == "append" or not committed):
             with sink_errors("cannot write to", self._target.path):
-                begin_record(self._target.path, context.job, committed)
+                begin_record(self._target.path, context.job, committed, before=context.snapshot)
         # A target that this job has published itself, at its last commit, passes.
         own = (replace(context, snapshot=snapshot) for snapshot in committed)
         if self._target.mode == "append" or not any(self._is_done(log, one, []) for one in own):

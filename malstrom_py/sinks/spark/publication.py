@@ -295,11 +295,17 @@ class PublicationLog:
             except FileNotFoundError:
                 return []
 
-    def recover(self, committed: Sequence[str]) -> None:
-        """Remove all that belongs neither to a ``committed`` snapshot nor to an older one whose manifest is deleted."""
+    def recover(self, before: str, committed: Sequence[str]) -> None:
+        """Remove what belongs neither to a ``committed`` snapshot nor to an older one whose manifest is deleted.
+
+        Snapshots that are not ``before`` this one are of later starts, and stay.
+        """
         newest = max(committed, default="")
-        self._forget([path for path in self._deferred.glob("*.json") if path.stem > newest])
-        kept = [snapshot for snapshot in self.published() if snapshot in committed]
+        self._forget([path for path in self._deferred.glob("*.json") if newest < path.stem < before])
+        published = self.published()
+        kept = [snapshot for snapshot in published if snapshot in committed or snapshot >= before]
+        if kept == published:
+            return
         with sink_errors("cannot clear", self._published):
             if kept:
                 write_durably(self._published, "\n".join(kept).encode())

@@ -4,12 +4,14 @@ an abort leaves no rows, also when another process commits, or when a snapshot i
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import DataMessage
+from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import (
     CommitContext,
     PartitionedSink,
@@ -29,6 +31,8 @@ IDEMPOTENT: Final = "commit is idempotent"
 ABORTED: Final = "abort leaves nothing"
 RECOVERED: Final = "recover clears"
 KEPT: Final = "recover keeps what is committed"
+NEWER: Final = "recover keeps what is newer"
+AGAIN: Final = "a job can start over"
 ELSEWHERE: Final = "another process continues"
 UNCHANGED: Final = "batches stay unchanged"
 ORDER: Final = "rows in order"
@@ -92,6 +96,10 @@ class TransactionalCheck:
         for closed in (True, False):
             self._check_going_back(closed=closed)
         self._check_forgotten()
+        for closed in (True, False):
+            self._check_delayed_recover(closed=closed)
+        for incarnation in (1, 2):
+            self._check_starting_over(incarnation)
         self._check_elsewhere()
 
     def _made(self) -> Any:
@@ -234,6 +242,51 @@ class TransactionalCheck:
         self._visible(sink, there, KEPT, "committed rows are visible, also if their manifest is missing")
         self._finish(sink, last, 4, KEPT)
 
+    def _check_delayed_recover(self, *, closed: bool) -> None:
+        """Check a start that was paused before its `recover`: a later start has written two snapshots by then."""
+        sink, values = self._made(), self.values
+        first, last = context_of(3, incarnation=2, final=False), context_of(4, incarnation=2)
+        other = self.again(sink)
+        other.recover(context_of(2, incarnation=2), [])
+        writer = other.open(worker_of())
+        writer.write(batch_of(values[:3]))
+        payloads = [writer.pre_commit(first)]
+        writer.write(batch_of(values[3:]))
+        payloads.append(writer.pre_commit(last))
+        if closed:
+            writer.close()
+        _recover_late(sink)
+        self._visible(sink, [], NEWER, "rows that are not committed yet are not visible")
+        self._commit(other, first, payloads[:1], 3, NEWER)
+        _recover_late(sink)
+        self._commit(other, last, payloads[1:], len(values), NEWER)
+        _recover_late(sink)
+        self._visible(other, values, NEWER, "committed rows stay visible")
+        if not closed:
+            writer.close()
+
+    def _check_starting_over(self, incarnation: int) -> None:
+        """Check a job that has ended and starts from the beginning: ``incarnation`` is 1 again without snapshots.
+
+        The rows of the earlier run stay, or are replaced.
+        """
+        sink, before, values = self._made(), self.values[3:], self.values[:3]
+        sink.commit(context_of(1), [_staged(sink, before, context_of(1))])
+        start = context_of(2, incarnation=incarnation)
+        try:
+            sink.recover(start, [])
+        except SinkError:
+            self._visible(sink, before, AGAIN, "a start that is refused changes nothing")
+            require(self.at_end, AGAIN, "a sink that adds to its target takes the rows of another run", "it refuses")
+            return
+        payload = _staged(sink, values, start)
+        for _ in range(2):
+            sink.commit(start, [payload])
+            got = sorted(self.read(sink), key=repr)
+            expected = [sorted(rows, key=repr) for rows in (values, self.values)]
+            case = f"expected {expected[0]}, or also those of the earlier run\n  got      {got}"
+            require(any(same(got, rows) for rows in expected), AGAIN, "the rows of the new run are visible, once", case)
+
     def _check_elsewhere(self) -> None:
         """Check a worker in another process, and a coordinator that dies between manifest and commit."""
         sink, values = self._made(), self.values
@@ -256,6 +309,12 @@ class TransactionalCheck:
         """Write and commit all but the first ``done`` values."""
         payload = _staged(sink, self.values[done:], context)
         self._commit(sink, context, [payload], len(self.values), clause)
+
+
+def _recover_late(sink: Any) -> None:
+    """Call the `recover` of the first start of the job; a sink that knows of a later start may refuse it."""
+    with contextlib.suppress(SinkError):
+        sink.recover(context_of(1), [])
 
 
 def _staged(sink: Any, values: Sequence[Any], context: CommitContext) -> bytes:
@@ -293,8 +352,8 @@ def check_sink(
     Raises:
         LawError: a clause is broken. Of transactional sinks: "hidden until committed", "committed rows are visible",
             "commit is idempotent", "abort leaves nothing", "recover clears", "recover keeps what is committed",
-            "another process continues". Of partitioned ones: "stable parts", "plain position", "exact position". Of
-            all: "rows in order", "batches stay unchanged".
+            "recover keeps what is newer", "a job can start over", "another process continues". Of partitioned ones:
+            "stable parts", "plain position", "exact position". Of all: "rows in order", "batches stay unchanged".
     """
     if len(values) < 6:
         raise ValueError("check_sink needs at least six values")

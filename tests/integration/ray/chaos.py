@@ -1,14 +1,14 @@
-"""Kill workers and coordinators of a job on Ray at random moments, and check that its output is exact:
-``python -m tests.integration.ray.chaos --kills 500`` (``make chaos``).
+"""Kill and stop workers and coordinators of a job on Ray at random moments, and check that its output is exact:
+``python -m tests.integration.ray.chaos --kills 500 --stops 10 --sink files`` (``make chaos``).
 
-Every record has its part and its number, and the state of its key counts it. The files at the end therefore show every
-record that was lost, duplicated or counted twice. A kill counts once the process is gone and the job has restarted.
+Every record has its part and its number, and the state of its key counts it. The rows at the end therefore show every
+record that was lost, duplicated or counted twice. A kill counts once the process is gone and the job has restarted. A
+stopped worker (SIGSTOP) continues after the job has restarted without it: if Ray has not ended it, it is a zombie.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -16,12 +16,14 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import MalstromError
+from tests.integration.ray.chaos_ends import ENDS, Row
 from tests.integration.ray.leftovers import is_alive, pids
 from tests.integration.transport.ends import local_ray
 
@@ -31,8 +33,6 @@ SIZES: Final = (1, 2, 3)
 PATIENCE_S: Final = 120.0
 PAUSE_S: Final = 1.5
 """The longest time between a restart and the next kill; the job makes snapshots in between."""
-
-Row = dict[str, int]
 
 
 def numbers(part: int, start: int) -> Iterator[tuple[int, int]]:
@@ -50,22 +50,18 @@ def counted(key: int, record: tuple[int, int], seen: int) -> tuple[Row, int]:
     return {"part": part, "number": number, "key": key, "seen": seen + 1}, seen + 1
 
 
-def chaotic(name: str, folder: Path, call: Callable[[Row], object] | None = None) -> mp.Job:
-    """Return a job that can be killed at any moment and writes into ``folder``. ``call`` gets each row too."""
+def chaotic(name: str, folder: Path, call: Callable[[Row], object] | None = None, *, sink: Any = None) -> mp.Job:
+    """Return a job that can be killed at any moment and writes into ``folder``, or into ``sink``. ``call`` gets each
+    row too.
+    """
     job = mp.Job(name)
     read = job.source("in", sources.Generator(numbers, parts=PARTS))
     keyed = read.key_by("by-key", lambda record: record[1] % KEYS)
     rows = keyed.stateful_map("count", counted, default=int)
-    rows.sink("out", sinks.Files(folder, format="json"))
+    rows.sink("out", sinks.Files(folder, format="json") if sink is None else sink)
     if call is not None:
         rows.sink("call", sinks.Callable(call))
     return job
-
-
-def rows_in(folder: Path) -> list[Row]:
-    """Return the rows that a job has committed into ``folder``."""
-    files = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.startswith(("_", ".")))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def check(rows: list[Row], *, all_parts: bool = True) -> None:
@@ -120,6 +116,24 @@ class Chaos:
         self.slowest_s = max(self.slowest_s, time.monotonic() - began_s)
         self.hits[f"{kind}{' in a rescale' if rescales else ''}"] += 1
 
+    def stop(self) -> None:
+        """Stop a worker past the restart of the job, and let it continue: it may be a zombie then."""
+        before = self.next_snapshot(None)
+        time.sleep(self._rng.uniform(0.0, PAUSE_S))
+        restarts = self._handle.status().restarts
+        until(lambda: bool(pids("WorkerActor")), lambda: "no worker is alive")
+        pid = self._rng.choice(pids("WorkerActor"))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            until(lambda: self._handle.status().restarts > restarts, self._handle.status)
+            self.next_snapshot(before)
+        finally:
+            is_zombie = is_alive(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self.hits["zombie" if is_zombie else "stopped and then ended by Ray"] += 1
+        until(lambda: not is_alive(pid), lambda: f"process {pid} is alive")
+
     def _rescale(self) -> None:
         """Request another size, and sometimes wait until keys are moving."""
         size = self._rng.choice([size for size in SIZES if size != self._handle.status().workers])
@@ -135,8 +149,12 @@ class Chaos:
         return None if snapshots is None else snapshots.last
 
 
-def ravage(folder: Path, *, kills: int, seed: int, say: Callable[[str], object]) -> dict[str, int]:
-    """Kill ``kills`` times, stop the job, check all its rows, and return the number of kills of each kind."""
+def ravage(
+    folder: Path, *, kills: int, seed: int, say: Callable[[str], object], stops: int = 0, sink: str = "files"
+) -> dict[str, int]:
+    """Kill ``kills`` times and stop ``stops`` workers, then stop the job, check all its rows, and return the number of
+    each kind.
+    """
     rng = random.Random(seed)
     runtime = mp.RayRuntime(
         2,
@@ -144,17 +162,21 @@ def ravage(folder: Path, *, kills: int, seed: int, say: Callable[[str], object])
         snapshots=mp.Snapshots(folder / "snapshots", interval_s=0.5),
         restart=mp.Restart(max_restarts=100_000, backoff_s=0.05, backoff_max_s=0.2),
     )
-    handle = runtime.start(chaotic("chaos", folder / "out"))
-    chaos = Chaos(handle, rng)
-    for number in range(kills):
-        kind = "CoordinatorActor" if number % 4 == 3 else "WorkerActor"
-        chaos.strike(kind, rescales=number % 2 == 1)
-        say(f"{number + 1} of {kills} kills, seed {seed}: {kind}; the slowest took {chaos.slowest_s:.1f} s")
-    handle.stop(drain=True, timeout_s=PATIENCE_S)
-    result = handle.wait(timeout_s=PATIENCE_S)
-    rows = rows_in(folder / "out")
-    check(rows)
-    say(f"{len(rows):,} rows, each once; {dict(chaos.hits)}; {result}")
+    with ENDS[sink](folder) as end:
+        handle = runtime.start(chaotic("chaos", folder, sink=end.sink))
+        chaos = Chaos(handle, rng)
+        for number in range(kills):
+            kind = "CoordinatorActor" if number % 4 == 3 else "WorkerActor"
+            chaos.strike(kind, rescales=number % 2 == 1)
+            say(f"{number + 1} of {kills} kills, seed {seed}: {kind}; the slowest took {chaos.slowest_s:.1f} s")
+        for number in range(stops):
+            chaos.stop()
+            say(f"{number + 1} of {stops} stops, seed {seed}")
+        handle.stop(drain=True, timeout_s=PATIENCE_S)
+        result = handle.wait(timeout_s=PATIENCE_S)
+        rows = end.rows()
+        check(rows)
+    say(f"{sink}: {len(rows):,} rows, each once; {dict(chaos.hits)}; {result}")
     return dict(chaos.hits)
 
 
@@ -162,11 +184,20 @@ def main(arguments: list[str] | None = None) -> None:
     """Run `ravage` and print its progress."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--stops", type=int, default=0)
+    parser.add_argument("--sink", choices=ENDS, default="files")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     chosen: Any = parser.parse_args(arguments)
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - as in the tests: see tests/conftest.py
     with tempfile.TemporaryDirectory(prefix="malstrom-chaos-") as folder, local_ray(num_cpus=4):
-        ravage(Path(folder), kills=chosen.kills, seed=chosen.seed, say=lambda what: print(what, flush=True))
+        ravage(
+            Path(folder),
+            kills=chosen.kills,
+            seed=chosen.seed,
+            say=lambda what: print(what, flush=True),
+            stops=chosen.stops,
+            sink=chosen.sink,
+        )
 
 
 if __name__ == "__main__":

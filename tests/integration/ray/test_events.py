@@ -10,7 +10,8 @@ from typing import Any
 import malstrom_py as mp
 from malstrom_py import events, sinks
 from malstrom_py.operators.logic import KeyedLogic
-from tests.integration.ray.chaos import PATIENCE_S, chaotic, check, numbers, rows_in, until
+from tests.integration.ray.chaos import PATIENCE_S, chaotic, check, numbers, until
+from tests.integration.ray.chaos_ends import rows_in
 from tests.integration.ray.leftovers import pids
 from tests.lives import check_lives
 

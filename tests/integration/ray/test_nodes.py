@@ -9,7 +9,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks
-from tests.integration.ray.chaos import PATIENCE_S, chaotic, check, rows_in, until
+from tests.integration.ray.chaos import PATIENCE_S, chaotic, check, until
+from tests.integration.ray.chaos_ends import rows_in
 from tests.integration.ray.leftovers import actors, check_nothing_left, things
 from tests.integration.ray.traffic import Attendance, Tour, check_counts, check_order, check_rows, memory_rows, traffic
 

@@ -14,7 +14,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from tests.integration.ray.chaos import PATIENCE_S, chaotic, check, rows_in, until
+from tests.integration.ray.chaos import PATIENCE_S, chaotic, check, until
+from tests.integration.ray.chaos_ends import rows_in
 from tests.integration.ray.clusters import stopped
 from tests.integration.ray.leftovers import actors
 from tests.integration.ray.test_nodes import nodes

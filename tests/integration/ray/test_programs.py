@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.ray.chaos import check, rows_in
+from tests.integration.ray.chaos import check
+from tests.integration.ray.chaos_ends import rows_in
 from tests.integration.ray.clusters import PATIENCE_S, StartedCluster
 from tests.integration.ray.leftovers import is_alive, until
 from tests.integration.ray.programs import program, said

@@ -16,7 +16,8 @@ from malstrom_py import sinks, sources
 from malstrom_py.errors import OperatorError, PeerError, SnapshotError
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.store import MemoryStore
-from tests.integration.ray.chaos import KEYS, PATIENCE_S, Row, chaotic, check, ravage, rows_in, until
+from tests.integration.ray.chaos import KEYS, PATIENCE_S, chaotic, check, ravage, until
+from tests.integration.ray.chaos_ends import Row, rows_in
 from tests.integration.ray.leftovers import pids
 from tests.unit.snapshot.in_sqlite import SqliteCheckpointer
 

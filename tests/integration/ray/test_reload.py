@@ -14,7 +14,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import events
-from tests.integration.ray.chaos import PATIENCE_S, rows_in, until
+from tests.integration.ray.chaos import PATIENCE_S, until
+from tests.integration.ray.chaos_ends import rows_in
 from tests.integration.ray.leftovers import pids
 from tests.lives import check_lives
 

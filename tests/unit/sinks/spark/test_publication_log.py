@@ -214,9 +214,11 @@ def test_what_is_noted_is_kept_as_long_as_its_manifest_stands(tmp_path: Path) ->
     log = PublicationLog(tmp_path, context())
     for snapshot in ("s1", "s2"):
         log.mark_published(snapshot)
-    log.recover(["s2", "s3"])
+    log.recover("s1", [])
+    assert log.published() == ["s1", "s2"]
+    log.recover("s4", ["s2", "s3"])
     assert log.published() == ["s2"]
-    log.recover([])
+    log.recover("s4", [])
     assert (log.published(), everything(tmp_path)) == ([], [])
 
 

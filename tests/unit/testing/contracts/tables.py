@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.sinks.base import CommitContext, SnapshotId, is_left_over
 from malstrom_py.worker_context import WorkerInfo
 
 
@@ -51,7 +51,7 @@ class Table:
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         for payload in list(self.staged):
-            if payload.decode().partition("/")[0] not in committed:
+            if is_left_over(payload.decode().partition("/")[0], context, committed):
                 del self.staged[payload]
 
 

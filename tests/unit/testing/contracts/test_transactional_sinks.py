@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.testing import LawError
 from malstrom_py.testing.contracts import check_sink
@@ -96,6 +97,58 @@ class RecoversWhatWaits(CommitsAll):
             self.staged.clear()
 
 
+class RecoversTheNewer(Table):
+    """Discards rows of all snapshots without a manifest, also of those of a later start."""
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        for payload in list(self.staged):
+            if payload.decode().partition("/")[0] not in committed:
+                del self.staged[payload]
+
+
+class EmptiesItself(Table):
+    """Takes away all rows when a job starts from the beginning, also if that call is late."""
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        super().recover(context, committed)
+        if not committed and "20200101T000003000000Z-0000" in self.target.committed:
+            self.rows.clear()
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        super().commit(context, payloads)
+        self.target.committed.append(context.snapshot)
+
+
+class EndsForGood(Table):
+    """Takes no rows after the last commit of a job."""
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        if "the end" not in self.target.committed:
+            super().commit(context, payloads)
+        if context.final:
+            self.target.committed.append("the end")
+
+
+class KnowsTheIncarnation(Table):
+    """Takes rows of an incarnation that is larger than that of the job's end."""
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        if self.target.committed and context.incarnation <= int(self.target.committed[-1]):
+            return
+        super().commit(context, payloads)
+        if context.final:
+            self.target.committed.append(str(context.incarnation))
+
+
+class RefusesToStart(Table):
+    """Refuses a target that has rows."""
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        if self.rows and not committed and context.snapshot > "20200101T000001000000Z-0000":
+            raise SinkError("the target is not empty")
+        super().recover(context, committed)
+
+
 class TakesBack(Table):
     """Treats rows without a manifest as uncommitted."""
 
@@ -116,6 +169,7 @@ class AtTheEnd(Table):
         waiting = self.staged.setdefault(b"~", [])
         for payload in payloads:
             waiting.extend(self.staged.pop(payload, []))
+        self.target.committed.append(context.snapshot)
         if context.final and waiting:
             self.rows[:] = waiting
             waiting.clear()
@@ -123,7 +177,8 @@ class AtTheEnd(Table):
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         waiting = self.staged.pop(b"~", [])
         super().recover(context, committed)
-        self.staged[b"~"] = waiting if committed else []
+        is_late = any(snapshot > context.snapshot for snapshot in self.target.committed)
+        self.staged[b"~"] = waiting if committed or is_late else []
 
 
 class ForgetsTheEarly(AtTheEnd):
@@ -156,6 +211,11 @@ def test_a_sink_that_replaces_its_target_shows_all_rows_at_the_end() -> None:
         (AbortsAll, "abort leaves nothing"),
         (RecoversAll, "recover keeps what is committed"),
         (RecoversWhatWaits, "recover clears"),
+        (RecoversTheNewer, "recover keeps what is newer"),
+        (EmptiesItself, "recover keeps what is newer"),
+        (EndsForGood, "a job can start over"),
+        (KnowsTheIncarnation, "a job can start over"),
+        (RefusesToStart, "a job can start over"),
         (TakesBack, "recover keeps what is committed"),
     ],
 )

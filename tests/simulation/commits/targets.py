@@ -1,0 +1,133 @@
+"""What the seeds write to: each target makes its sink, as each life does, and reads back the visible rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from malstrom_py import sinks
+from malstrom_py.sinks.base import TransactionalSink
+from tests.simulation.commits.hooks import Row, row_of
+from tests.simulation.commits.ledger import Entries, Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A target of one seed. ``sink``: makes a sink on it, as in another process; ``rows``: the visible rows.
+
+    ``at_end``: rows are visible after the last commit of the job, and not before. ``missing``: readers may find nothing
+    while the target is replaced.
+    """
+
+    sink: Callable[[], TransactionalSink]
+    rows: Callable[[], list[Row]]
+    at_end: bool = False
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the visible files of a folder, at any depth."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        path for path in found if not any(part.startswith(("_", ".")) for part in path.relative_to(folder).parts)
+    )
+
+
+def _values(folder: Path, path: Path) -> list[dict[str, Any]]:
+    """Return the rows of one file, with the columns that are in the names of its folders."""
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        rows: list[dict[str, Any]] = pq.ParquetFile(path).read().to_pylist()
+    else:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+    named = dict(part.split("=", 1) for part in path.relative_to(folder).parts[:-1])
+    return [{**named, **row} for row in rows]
+
+
+def rows_in(folder: Path) -> list[Row]:
+    """Return the visible rows of a folder of files."""
+    return [row_of(value) for path in files_in(folder) for value in _values(folder, path)]
+
+
+def ledger(folder: Path, kind: type[Entries] = Entries) -> Place:
+    """A ledger in memory."""
+    book = Ledger()
+    return Place(lambda: kind(book), book.rows)
+
+
+def files(folder: Path) -> Place:
+    """Files of JSON."""
+    return Place(lambda: sinks.Files(folder / "out", format="json"), lambda: rows_in(folder / "out"))
+
+
+def partitioned(folder: Path) -> Place:
+    """Files of JSON, in a folder for each key."""
+    out = folder / "out"
+    return Place(lambda: sinks.Files(out, format="json", partition_by="key"), lambda: rows_in(out))
+
+
+def objects(folder: Path) -> Place:
+    """Files of JSON in an object store in memory."""
+    from malstrom_py.object_stores import Bucket
+
+    bucket = Bucket("memory://commits")
+    prefix = f"{folder.name}/"
+
+    def rows() -> list[Row]:
+        keys = (key for key, _ in bucket.list(prefix) if not key.removeprefix(prefix).startswith("_"))
+        return [row_of(json.loads(line)) for key in keys for line in bucket.get(key).splitlines()]
+
+    return Place(lambda: sinks.Files(f"memory://commits/{folder.name}", format="json"), rows)
+
+
+def spark_append(folder: Path) -> Place:
+    """A Parquet folder to which the sink of Spark adds."""
+    return Place(lambda: sinks.Spark(folder / "out"), lambda: rows_in(folder / "out"))
+
+
+def spark_overwrite(folder: Path) -> Place:
+    """A Parquet folder that the sink of Spark replaces."""
+    out = folder / "parent" / "out"
+    return Place(lambda: sinks.Spark(out, mode="overwrite"), lambda: rows_in(out), at_end=True)
+
+
+def _lake(folder: Path, form: str) -> Place:
+    from tests.integration.connectors.lakes import TABLE, Lake
+
+    lake = Lake(form, folder / "lake")
+
+    def rows() -> list[Row]:
+        if form == "delta":
+            return [row_of(value) for value in lake.frame().to_dicts()]
+        if not (lake.folder / "catalog.db").exists():
+            return []
+        with lake.opened() as catalog:
+            found = catalog.load_table(TABLE).scan().to_arrow().to_pylist() if catalog.table_exists(TABLE) else []
+        return [row_of(value) for value in found]
+
+    return Place(lake.sink, rows)
+
+
+def delta(folder: Path) -> Place:
+    """A Delta table."""
+    return _lake(folder, "delta")
+
+
+def iceberg(folder: Path) -> Place:
+    """An Iceberg table in a catalog in SQLite."""
+    return _lake(folder, "iceberg")
+
+
+TARGETS: Final[dict[str, Callable[[Path], Place]]] = {
+    "ledger": ledger,
+    "files": files,
+    "files by key": partitioned,
+    "objects": objects,
+    "spark append": spark_append,
+    "spark overwrite": spark_overwrite,
+    "delta": delta,
+    "iceberg": iceberg,
+}

@@ -1,0 +1,47 @@
+"""Exactly once wherever a job dies or pauses: a few seeds for each target; and each wrong sink is seen.
+
+`make seeds` runs more of them, and `make soak` any number.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from tests.simulation.commits.ledger import WRONG, Entries
+from tests.simulation.commits.runs import Violation, run
+from tests.simulation.commits.targets import TARGETS, ledger
+
+SEEDS_MAX = 60
+"""In so many seeds each wrong sink has been seen."""
+
+
+def run_many(kind: type[Entries]) -> None:
+    for seed in range(SEEDS_MAX):
+        run(seed, target="ledger", make=partial(ledger, kind=kind))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_s7_each_row_is_visible_once_wherever_the_job_dies_or_pauses(target: str) -> None:
+    for seed in range(4):
+        run(seed, target=target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_s7_more_seeds_of_each_row_once(target: str) -> None:
+    for seed in range(100, 160):
+        run(seed, target=target)
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_sink_is_seen(kind: type[Entries]) -> None:
+    with pytest.raises(Violation):
+        run_many(kind)
+
+
+def test_the_same_seed_has_the_same_trace_and_a_violation_says_how_to_have_it_again() -> None:
+    assert run(3, target="files").trace == run(3, target="files").trace
+    with pytest.raises(Violation) as caught:
+        run_many(WRONG[0])
+    assert "tests.simulation.commits.replay" in "".join(caught.value.__notes__)
