@@ -222,6 +222,7 @@ LONG: Final = {
         "test_a_wrong_step_is_named_by_the_law_it_breaks[migration invariance: state in the logic",
         "test_a_wrong_step_is_named_by_the_law_it_breaks[migration invariance: writes later",
     ),
+    "simulation/commits/test_commits.py": ("test_s7_more_seeds",),
     "simulation/jobs/test_idle_parts.py": (
         "test_t2_time_stands_still_if[idle workers do not",
         "test_t2_time_stands_still_if[idle workers follow",
@@ -229,7 +230,6 @@ LONG: Final = {
         "test_t2_time_stands_still_if[idleness is lost in markers",
         "test_t2_time_stands_still_if[idleness is that before",
     ),
-    "simulation/commits/test_commits.py": ("test_s7_more_seeds",),
     "simulation/jobs/test_oracle.py": (
         "test_each_damage_to_each_shape_is_seen[arrays",
         "test_each_damage_to_each_shape_is_seen[collect",
