@@ -25,26 +25,33 @@ def dsn(postgres: Server) -> Iterator[str]:
         yield dsn
 
 
+ROWS = 20_000
+
+
 def slowly(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row after a while: the job is stopped in the middle."""
-    time.sleep(0.001)
+    """Return the row after a while: all rows take 40 s, so the job is stopped long before its end."""
+    time.sleep(0.002)
     return row
 
 
-def rows_job(dsn: str) -> mp.Job:
+def quickly(row: dict[str, Any]) -> dict[str, Any]:
+    return row
+
+
+def rows_job(dsn: str, pace: Any) -> mp.Job:
     """Copy a table, and write the last row of each key of it."""
     job = mp.Job("copies")
-    rows = job.source("in", sources.Postgres(dsn, "orders", parts=5)).map("slowly", slowly)
+    rows = job.source("in", sources.Postgres(dsn, "orders", parts=5)).map("pace", pace)
     keyed = rows.key_by("by_item", lambda row: row["item"])
     keyed.sink("all", sinks.Postgres(dsn, "copied"))
     keyed.sink("last", sinks.Postgres(dsn, "last", mode="upsert", keys="item"))
     return job
 
 
-def runtime_of(folder: Path, workers: int) -> mp.InProcess:
+def runtime_of(folder: Path, workers: int, rows_max: int = 10) -> mp.InProcess:
     return mp.InProcess(
         workers,
-        batch=mp.Batching(rows_max=10),
+        batch=mp.Batching(rows_max=rows_max),
         snapshots=mp.Snapshots(folder / "kept", interval_s=0.1),
         progress=False,
     )
@@ -54,19 +61,19 @@ def test_a_table_is_copied_once_by_a_job_that_is_rescaled_stopped_and_resumed(ds
     run(
         dsn,
         "CREATE TABLE orders (id int PRIMARY KEY, item int)",
-        "INSERT INTO orders SELECT i, i % 7 FROM generate_series(1, 1500) i",
+        "INSERT INTO orders SELECT i, i % 7 FROM generate_series(1, 20000) i",
         "CREATE TABLE copied (id int, item int)",
         "CREATE TABLE last (item int PRIMARY KEY, id int)",
     )
-    handle = runtime_of(tmp_path, 1).start(rows_job(dsn), control=False)
+    handle = runtime_of(tmp_path, 1).start(rows_job(dsn, slowly), control=False)
     handle.rescale(3, timeout_s=PATIENCE_S)
-    handle.snapshot(timeout_s=PATIENCE_S)
+    wait_until(lambda: run(dsn, "SELECT 1 FROM copied LIMIT 1") != [], "the first rows are committed")
     handle.rescale(2, timeout_s=PATIENCE_S)
     handle.stop(drain=False, timeout_s=PATIENCE_S)
     before = run(dsn, "SELECT count(*) FROM copied")[0][0]
-    assert 0 < before < 1500
-    runtime_of(tmp_path, 2).start(rows_job(dsn), control=False).wait(timeout_s=PATIENCE_S)
-    assert run(dsn, "SELECT id FROM copied ORDER BY id") == [(number,) for number in range(1, 1501)]
+    assert 0 < before < ROWS
+    runtime_of(tmp_path, 2, 2_000).start(rows_job(dsn, quickly), control=False).wait(timeout_s=PATIENCE_S)
+    assert run(dsn, "SELECT id FROM copied ORDER BY id") == [(number,) for number in range(1, ROWS + 1)]
     assert run(dsn, "SELECT count(*) FROM last") == [(7,)]
     assert run(dsn, "SELECT relname FROM pg_class WHERE relname LIKE '\\_malstrom%'") == []
 
