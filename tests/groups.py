@@ -166,23 +166,6 @@ LONG: Final = {
     ),
     "integration/test_demo_ray.py": ("test_the_demo_goes_from_two_workers_to_four_and_back",),
     "integration/test_demo_spark.py": ("test_a_job_on_ray_between_two_ends_of_spark",),
-    "integration/connectors/test_postgres_failures.py": (
-        "test_a_connection_that_is_cut_at_each_message_of_a_commit",
-        "test_a_connection_that_is_cut_at_each_message_of_a_pre_commit",
-        "test_a_server_that_is_killed_between_any_two_calls",
-        "test_a_server_that_is_killed_and_stays_away_for_a_call",
-    ),
-    "integration/connectors/test_postgres_sink.py": ("test_it_keeps_the_contract_of_sinks[upsert",),
-    "integration/control/test_snapshots.py": (
-        "test_s7_a_job_that_was_stopped_goes_on_where_it_was[SIGTERM twice",
-        "test_s7_a_job_that_was_stopped_goes_on_where_it_was[default interval",
-        "test_s7_a_job_that_was_stopped_goes_on_where_it_was[stop --no-drain",
-    ),
-    "integration/sinks/test_files_memory.py": (
-        "test_four_hundred_megabytes_go_into_files_in_less_memory[*-]",
-        "test_four_hundred_megabytes_go_into_files_in_less_memory[csv-part",
-        "test_four_hundred_megabytes_go_into_files_in_less_memory[json-part",
-    ),
     "integration/test_interrupt.py": ("test_ctrl_c_ends_a_run_with_calls_under_way[blocks]",),
     "integration/test_nexmark.py": (
         "*[10 more",

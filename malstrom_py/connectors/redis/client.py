@@ -43,11 +43,25 @@ _CODES: Final = {"NoPermissionError": "NOPERM", "ReadOnlyError": "READONLY", "Ou
 
 def check_url(url: object, what: str) -> str:
     """Return ``url`` if it is one of Redis, and its client is installed; else raise `PlanError`."""
-    if not isinstance(url, str) or urlsplit(url).scheme not in _SCHEMES:
-        raise PlanError(f"{what}: the first argument is a URL such as redis://localhost:6379/0, rediss:// or unix://")
+    if not isinstance(url, str) or _scheme_of(url) not in _SCHEMES:
+        raise PlanError(
+            f"{what}: the first argument is a URL such as redis://user:password@localhost:6379/0, rediss:// or "
+            f"unix://. Write characters such as @ / ? # of a password as %40 %2F %3F %23"
+        )
     if importlib.util.find_spec("redis") is None:
         raise PlanError(f"{what} needs the client of Redis: {pip_install('redis')}")
     return url
+
+
+def _scheme_of(url: str) -> str | None:
+    """Return the scheme of ``url``; None if it has no host and port. A part of a password may then be in their place,
+    so the text of the error is not for messages.
+    """
+    try:
+        parts = urlsplit(url)
+        return parts.scheme if parts.port != 0 else None
+    except ValueError:
+        return None
 
 
 def place_of(url: str) -> str:

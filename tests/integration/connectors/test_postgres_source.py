@@ -139,6 +139,25 @@ def test_what_cannot_be_read_is_named(dsn: str, source: str, options: dict[str, 
         sources.Postgres(dsn, source, **options).pin("docs")  # type: ignore[arg-type]
 
 
+def test_a_type_that_python_does_not_know_is_read_as_text(dsn: str) -> None:
+    run(
+        dsn,
+        "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        "CREATE TABLE m (id mood PRIMARY KEY, many mood[], price money, prices money[], bits bit(3), at point)",
+        "INSERT INTO m VALUES ('ok', '{sad,ok}', '1.50', '{2}', '101', '(1,2)'), ('sad', NULL, NULL, NULL, NULL, NULL)",
+    )
+    source = sources.Postgres(dsn, "m", parts=2)
+    source.pin("docs")
+    try:
+        rows = read_all(source)
+    finally:
+        source.unpin()
+    (price, prices) = run(dsn, "SELECT price::text, prices::text FROM m WHERE price IS NOT NULL")[0]
+    nothing = dict.fromkeys(("many", "price", "prices", "bits", "at"))
+    full = {"id": "ok", "many": "{sad,ok}", "price": price, "prices": prices, "bits": "101", "at": "(1,2)"}
+    assert rows == [{"id": "sad", **nothing}, full]
+
+
 def test_a_value_that_python_cannot_hold_is_an_error_without_the_value(dsn: str) -> None:
     source = sources.Postgres(dsn, "SELECT 'infinity'::timestamptz AS t")
     source.pin("docs")
