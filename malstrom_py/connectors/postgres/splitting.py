@@ -23,7 +23,7 @@ NULLS: Final = "null"
 """The part of rows without a value of ``split_by``."""
 
 _QUERY: Final = re.compile(r"\s*(select|with|values|table)\s", re.IGNORECASE)
-_HASH: Final = "encode(sha256(convert_to(q::text, 'UTF8')), 'hex')"
+_HASH: Final = "encode(sha256(convert_to((q.*)::text, 'UTF8')), 'hex')"
 
 
 def is_query(text: str) -> bool:
@@ -135,10 +135,14 @@ def _table_of(connection: psycopg.Connection[Any], text: str, owner: str) -> str
 
 
 def _primary_key(connection: psycopg.Connection[Any], table: str) -> list[str]:
+    """Return the columns of the primary key; none if tables inherit from the table: it says nothing of their rows."""
     rows = connection.execute(
         "SELECT a.attname FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k(number, place) "
         "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number "
-        "WHERE i.indrelid = to_regclass(%s) AND i.indisprimary ORDER BY k.place",
+        "JOIN pg_class c ON c.oid = i.indrelid "
+        "WHERE i.indrelid = to_regclass(%s) AND i.indisprimary AND k.place <= i.indnkeyatts "
+        "AND NOT (c.relkind = 'r' AND EXISTS (SELECT 1 FROM pg_inherits h WHERE h.inhparent = c.oid)) "
+        "ORDER BY k.place",
         [table],
     )
     return [name for (name,) in rows]
