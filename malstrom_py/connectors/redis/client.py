@@ -12,7 +12,7 @@ import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from malstrom_py.errors import MalstromError, PlanError, pip_install
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import redis
 
 _SCHEMES: Final = ("redis", "rediss", "unix")
+_FIXED: Final = frozenset({"decode_responses", "protocol", "encoding", "encoding_errors"})
+"""Options of the client that change what its answers are made of."""
 _TRIES: Final = 13
 _PAUSE_MAX_S: Final = 1.0
 _TIMEOUT_S: Final = 30.0
@@ -48,6 +50,9 @@ def check_url(url: object, what: str) -> str:
             f"{what}: the first argument is a URL such as redis://user:password@localhost:6379/0, rediss:// or "
             f"unix://. Write characters such as @ / ? # of a password as %40 %2F %3F %23"
         )
+    fixed = _FIXED.intersection(parse_qs(urlsplit(url).query))
+    if fixed:
+        raise PlanError(f"{what}: the URL has the option {min(fixed)}, which is fixed here: leave it out")
     if importlib.util.find_spec("redis") is None:
         raise PlanError(f"{what} needs the client of Redis: {pip_install('redis')}")
     return url

@@ -17,6 +17,8 @@ URL = "redis://localhost:6379/0"
     ("arguments", "options", "message"),
     [
         (("localhost", "in"), {}, "URL"),
+        ((f"{URL}?decode_responses=True", "in"), {}, "option decode_responses"),
+        ((f"{URL}?db=1&protocol=3", "in"), {}, "option protocol"),
         ((URL, []), {}, "several different"),
         ((URL, ["in", "in"]), {}, "several different"),
         ((URL, "in"), {"start": "now"}, "start is"),
