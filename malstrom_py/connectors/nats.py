@@ -108,8 +108,11 @@ class JetStream(Generic[V_co]):
         connect: Mapping[str, Any] | None = None,
     ) -> None:
         urls = [servers] if isinstance(servers, str) else list(servers)
-        if not urls or not all(isinstance(url, str) and "://" in url for url in urls):
-            raise PlanError("sources.JetStream: servers is a URL such as nats://localhost:4222, or several")
+        if not urls or not all(map(_is_url, urls)):
+            raise PlanError(
+                "sources.JetStream: servers is a URL such as nats://user:password@localhost:4222, or several. Write "
+                "characters such as @ / ? # of a password as %40 %2F %3F %23"
+            )
         if importlib.util.find_spec("nats") is None:
             raise PlanError(f"sources.JetStream needs the client of NATS: {pip_install('nats')}")
         if not isinstance(stream, str) or not stream or any(sign in stream for sign in " .*>"):
@@ -144,6 +147,17 @@ class JetStream(Generic[V_co]):
         is_new = state is None and self._start == "new"
         reader = Reader(self._options, self._stream, self._filters[part], self._on_gap, position, is_new)
         return JetStreamPart(part, reader, position, self._value)
+
+
+def _is_url(url: object) -> bool:
+    """Return whether ``url`` has a host and a port, and not a part of a password in their place."""
+    if not isinstance(url, str) or "://" not in url:
+        return False
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _places(options: Mapping[str, Any]) -> str:

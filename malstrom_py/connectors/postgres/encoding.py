@@ -160,7 +160,10 @@ def _of_list(column: TargetColumn, values: list[Any]) -> pa.Array:
             pass
         except UnicodeEncodeError:
             raise _not_utf8(column) from None
-    texts = _texts(column, values, kind)
+    try:
+        texts = _texts(column, values, kind)
+    except OverflowError:  # of a datetime in UTC
+        raise _beyond(column) from None
     try:
         return _escaped(column, _array(texts))
     except UnicodeEncodeError:

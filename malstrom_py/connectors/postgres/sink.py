@@ -41,8 +41,8 @@ class Postgres:
     worker on, in a temporary file.
 
     ``dsn``: a connection string of libpq. ``table``: as in SQL, such as ``sales`` or ``shop."Sales"``; it must exist.
-    The user needs INSERT on it (with ``mode="upsert"`` also UPDATE and SELECT) and CREATE in its schema. Needs
-    PostgreSQL 12 or newer.
+    The user needs SELECT and INSERT on it (with ``mode="upsert"`` also UPDATE), USAGE on the sequences of its columns
+    that rows lack, and CREATE in its schema. Needs PostgreSQL 12 or newer.
 
     The items of a dict and the fields of a dataclass or named tuple are written to the columns of their names; any
     other value to a column ``value``. The key of a keyed stream is written to a column ``key``, if the table has one

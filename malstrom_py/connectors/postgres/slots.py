@@ -30,6 +30,9 @@ CHANGES_MAX: Final = 10_000
 
 _FETCH: Final = b"FETCH 2000 FROM malstrom"
 _PAUSE_S: Final = 0.1
+_BUSY_S: Final = 30.0
+"""The longest wait for a slot that a function uses."""
+
 _WARN_EVERY_S: Final = 300.0
 _CANCEL_S: Final = 2.0
 _LOG: Final = logging.getLogger("malstrom_py.sources.postgres")
@@ -51,12 +54,7 @@ def find_slot(connection: psycopg.Connection[Any], name: str, publication: str) 
             f"there is no publication {publication!r} in the database of the DSN. Run: "
             f'CREATE PUBLICATION "{publication}" FOR TABLE …;'
         )
-    row = connection.execute(
-        "SELECT plugin, database = current_database(), active_pid, coalesce(wal_status, ''), "
-        "confirmed_flush_lsn::text, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint "
-        "FROM pg_replication_slots WHERE slot_name = %s",
-        [name],
-    ).fetchone()
+    row = _described(connection, name)
     if row is None:
         level = connection.execute("SHOW wal_level").fetchone()
         first = "" if level == ("logical",) else "ALTER SYSTEM SET wal_level = logical; restart the server, and then "
@@ -64,7 +62,7 @@ def find_slot(connection: psycopg.Connection[Any], name: str, publication: str) 
             f"there is no replication slot {name!r}. Run: {first}"
             f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput');"
         )
-    plugin, is_here, active_pid, status, confirmed, retained = row
+    plugin, is_here, active_pid, status, confirmed, retained, _ = row
     if plugin != "pgoutput" or not is_here:
         where = "is of another database" if plugin == "pgoutput" else f"has the plugin {plugin}"
         raise _refused(
@@ -82,6 +80,22 @@ def find_slot(connection: psycopg.Connection[Any], name: str, publication: str) 
             f"each reader a slot"
         )
     return Slot(name, lsn_of(confirmed), int(retained or 0))
+
+
+def _described(connection: psycopg.Connection[Any], name: str) -> Any:
+    """Return what the server says of a slot. Waits while a function uses it: an acknowledgement moves it right now."""
+    ends_s = time.monotonic() + _BUSY_S
+    while True:
+        row = connection.execute(
+            "SELECT plugin, database = current_database(), active_pid, coalesce(wal_status, ''), "
+            "confirmed_flush_lsn::text, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint, "
+            "EXISTS (SELECT 1 FROM pg_stat_replication AS r WHERE r.pid = active_pid) "
+            "FROM pg_replication_slots WHERE slot_name = %s",
+            [name],
+        ).fetchone()
+        if row is None or row[2] is None or row[6] or time.monotonic() > ends_s:
+            return row
+        time.sleep(_PAUSE_S)
 
 
 def _refused(text: str) -> SourceError:
@@ -255,7 +269,10 @@ class _Transactions:
                     self._end(event)
                 else:
                     self._add(event, chunk)
-        chunk.last = (self.lsn, self._commit, self._index) if self._index else (self.lsn, 0, 0)
+        commit, index = self._resumed
+        # Changes that were taken before, and are decoded again, never move the position back.
+        taken = max(self._index, index) if self._commit == commit else self._index
+        chunk.last = (self.lsn, self._commit, taken) if self._index else (self.lsn, *self._resumed)
         return chunk
 
     def _begin(self, event: Begin) -> None:

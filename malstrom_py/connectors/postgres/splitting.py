@@ -23,7 +23,7 @@ NULLS: Final = "null"
 """The part of rows without a value of ``split_by``."""
 
 _QUERY: Final = re.compile(r"\s*(select|with|values|table)\s", re.IGNORECASE)
-_HASH: Final = "encode(sha256(convert_to(q::text, 'UTF8')), 'hex')"
+_HASH: Final = "encode(sha256(convert_to((q.*)::text, 'UTF8')), 'hex')"
 
 
 def is_query(text: str) -> bool:
@@ -45,12 +45,16 @@ class OrderKey:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is read, as found when the job starts. ``relation``: in SQL, a table or a query in parentheses."""
+    """What is read, as found when the job starts. ``relation``: in SQL, a table or a query in parentheses.
+
+    ``as_text``: the columns of types without a counterpart in Python, such as enums.
+    """
 
     relation: str
     columns: tuple[str, ...]
     order: tuple[OrderKey, ...]
     is_split: bool
+    as_text: frozenset[str] = frozenset()
 
     def record(self) -> dict[str, Any]:
         """Return the shape in plain types."""
@@ -98,7 +102,20 @@ def find_shape(
     order = [OrderKey(f"q.{quoted(name)}", _type_of(connection, types[name])) for name in dict.fromkeys(names)]
     if not keys:
         order.append(OrderKey(_HASH, "text"))
-    return Shape(relation, chosen, tuple(order), split_by is not None)
+    as_text = frozenset(name for name in chosen if not _is_known(connection, types[name]))
+    return Shape(relation, chosen, tuple(order), split_by is not None, as_text)
+
+
+def _is_known(connection: psycopg.Connection[Any], oid: int) -> bool:
+    """Return whether psycopg makes a value of Python of a type, or of the items of an array.
+
+    Of other types its binary form, in which rows are fetched, is bytes that mean nothing.
+    """
+    from psycopg.pq import Format
+
+    adapters = connection.adapters
+    info = adapters.types.get(oid)
+    return info is not None and adapters.get_loader(info.oid, Format.BINARY) is not None
 
 
 def _text(statement: str) -> bytes:
@@ -118,10 +135,14 @@ def _table_of(connection: psycopg.Connection[Any], text: str, owner: str) -> str
 
 
 def _primary_key(connection: psycopg.Connection[Any], table: str) -> list[str]:
+    """Return the columns of the primary key; none if tables inherit from the table: it says nothing of their rows."""
     rows = connection.execute(
         "SELECT a.attname FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k(number, place) "
         "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number "
-        "WHERE i.indrelid = to_regclass(%s) AND i.indisprimary ORDER BY k.place",
+        "JOIN pg_class c ON c.oid = i.indrelid "
+        "WHERE i.indrelid = to_regclass(%s) AND i.indisprimary AND k.place <= i.indnkeyatts "
+        "AND NOT (c.relkind = 'r' AND EXISTS (SELECT 1 FROM pg_inherits h WHERE h.inhparent = c.oid)) "
+        "ORDER BY k.place",
         [table],
     )
     return [name for (name,) in rows]
@@ -172,7 +193,8 @@ def statement_of(shape: Shape, part: Range, after: Sequence[str] | None) -> byte
         places = ", ".join(f"{literal(text)}::{key.type}" for text, key in zip(after, order, strict=True))
         conditions.append(f"ROW({', '.join(expressions)}) >= ROW({places})")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    shown = [*(f"q.{quoted(name)}" for name in shape.columns), *(f"{each}::text" for each in expressions)]
+    columns = (f"q.{quoted(name)}{'::text' if name in shape.as_text else ''}" for name in shape.columns)
+    shown = [*columns, *(f"{each}::text" for each in expressions)]
     ordered = f" ORDER BY {', '.join(expressions)}" if order else ""
     return f"SELECT {', '.join(shown)} FROM {shape.relation} AS q{where}{ordered}".encode()
 

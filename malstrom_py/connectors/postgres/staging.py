@@ -71,13 +71,20 @@ class Segment:
 def find_target(connection: psycopg.Connection[Any], table: str, owner: str) -> Target:
     """Return the table that ``table`` names, as SQL would."""
     found = connection.execute(
-        "SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "SELECT c.oid, n.nspname, c.relname, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE c.oid = to_regclass(%s) AND c.relkind IN ('r', 'p', 'v', 'f')",
         [table],
     ).fetchone()
     if found is None:
         raise lasting(SinkError(f"{owner}: there is no table {table} in the database: create it, or correct the name"))
-    oid, schema, name = found
+    oid, schema, name, kind = found
+    if kind == "f":
+        raise lasting(
+            SinkError(
+                f"{owner}: {table} is a foreign table, which PostgreSQL does not write in one transaction with the "
+                f"record of the commit: give the DSN and the table of the other server"
+            )
+        )
     rows = connection.execute(
         "SELECT attname, format_type(atttypid, NULL), attidentity, attgenerated, attnotnull, atthasdef "
         "FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
@@ -175,7 +182,7 @@ def _create(connection: psycopg.Connection[Any], target: Target, name: str, keys
         )
     # Of a column GENERATED ALWAYS AS IDENTITY, the commit makes the value.
     for column in _always(connection, target):
-        connection.execute(_sql("ALTER TABLE {} DROP COLUMN {}", staged, _names([column])))
+        connection.execute(_sql("ALTER TABLE {} DROP COLUMN {} CASCADE", staged, _names([column])))
     if keys:
         for key in keys:
             connection.execute(_sql("ALTER TABLE {} ALTER {} SET NOT NULL", staged, _names([key])))
@@ -280,7 +287,7 @@ def publish(
                 )
             )
         move = _upsert if keys else _append
-        move(connection, target, tables, keys)
+        move(connection, target, tables, keys, _movable(connection, target, tables))
         _drop(connection, target.schema, tables)
         connection.execute(
             _sql(
@@ -291,8 +298,38 @@ def publish(
         )
 
 
-def _append(connection: psycopg.Connection[Any], target: Target, tables: Sequence[str], keys: Sequence[str]) -> None:
-    columns = _names(target.moved)
+def _movable(connection: psycopg.Connection[Any], target: Target, tables: Sequence[str]) -> list[str]:
+    """Return the columns that the target and all staged tables have: the target may have been altered in between.
+
+    A column that was added gets its default, and one that was dropped is left out. Both may also be a new name.
+    """
+    rows = connection.execute(
+        "SELECT a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n "
+        "ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = ANY (%s) AND a.attnum > 0 "
+        "AND NOT a.attisdropped GROUP BY a.attname HAVING count(*) = %s",
+        [target.schema, list(tables), len(tables)],
+    )
+    staged = {name for (name,) in rows}
+    moved = [name for name in target.moved if name in staged]
+    gone = sorted(staged.difference((column.name for column in target.columns), (VERSION, ROW)))
+    if gone and len(moved) < len(target.moved):
+        raise lasting(
+            SinkError(
+                f"column {gone[0]!r} of staged rows is no longer in table {target}, which has other columns: was it "
+                f"renamed? Give it its former name back until the job has committed the rows"
+            )
+        )
+    return moved
+
+
+def _append(
+    connection: psycopg.Connection[Any],
+    target: Target,
+    tables: Sequence[str],
+    keys: Sequence[str],
+    moved: Sequence[str],
+) -> None:
+    columns = _names(moved)
     into = _table(target.schema, target.name)
     for name in tables:
         connection.execute(
@@ -300,15 +337,21 @@ def _append(connection: psycopg.Connection[Any], target: Target, tables: Sequenc
         )
 
 
-def _upsert(connection: psycopg.Connection[Any], target: Target, tables: Sequence[str], keys: Sequence[str]) -> None:
+def _upsert(
+    connection: psycopg.Connection[Any],
+    target: Target,
+    tables: Sequence[str],
+    keys: Sequence[str],
+    moved: Sequence[str],
+) -> None:
     """Write the last row of each key: of the highest version of the routing table, then the last of its writer."""
     from psycopg import sql
 
-    columns, by = _names(target.moved), _names(keys)
+    columns, by = _names(moved), _names(keys)
     selects = [
         _sql("SELECT {}, {} FROM {}", columns, _names([VERSION, ROW]), _table(target.schema, name)) for name in tables
     ]
-    others = [name for name in target.moved if name not in keys]
+    others = [name for name in moved if name not in keys]
     values = sql.SQL(", ").join(_sql("{} = EXCLUDED.{}", _names([name]), _names([name])) for name in others)
     action = _sql("DO UPDATE SET {}", values) if others else sql.SQL("DO NOTHING")
     connection.execute(

@@ -12,7 +12,7 @@ import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from malstrom_py.errors import MalstromError, PlanError, pip_install
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import redis
 
 _SCHEMES: Final = ("redis", "rediss", "unix")
+_FIXED: Final = frozenset({"decode_responses", "protocol", "encoding", "encoding_errors"})
+"""Options of the client that change what its answers are made of."""
 _TRIES: Final = 13
 _PAUSE_MAX_S: Final = 1.0
 _TIMEOUT_S: Final = 30.0
@@ -43,11 +45,28 @@ _CODES: Final = {"NoPermissionError": "NOPERM", "ReadOnlyError": "READONLY", "Ou
 
 def check_url(url: object, what: str) -> str:
     """Return ``url`` if it is one of Redis, and its client is installed; else raise `PlanError`."""
-    if not isinstance(url, str) or urlsplit(url).scheme not in _SCHEMES:
-        raise PlanError(f"{what}: the first argument is a URL such as redis://localhost:6379/0, rediss:// or unix://")
+    if not isinstance(url, str) or _scheme_of(url) not in _SCHEMES:
+        raise PlanError(
+            f"{what}: the first argument is a URL such as redis://user:password@localhost:6379/0, rediss:// or "
+            f"unix://. Write characters such as @ / ? # of a password as %40 %2F %3F %23"
+        )
+    fixed = _FIXED.intersection(parse_qs(urlsplit(url).query))
+    if fixed:
+        raise PlanError(f"{what}: the URL has the option {min(fixed)}, which is fixed here: leave it out")
     if importlib.util.find_spec("redis") is None:
         raise PlanError(f"{what} needs the client of Redis: {pip_install('redis')}")
     return url
+
+
+def _scheme_of(url: str) -> str | None:
+    """Return the scheme of ``url``; None if it has no host and port. A part of a password may then be in their place,
+    so the text of the error is not for messages.
+    """
+    try:
+        parts = urlsplit(url)
+        return parts.scheme if parts.port != 0 else None
+    except ValueError:
+        return None
 
 
 def place_of(url: str) -> str:

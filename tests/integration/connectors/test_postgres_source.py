@@ -98,6 +98,48 @@ def test_a_resumed_job_reads_the_rows_that_did_not_change_once(dsn: str) -> None
         sources.Postgres(dsn, "t").pin("docs", record)
 
 
+@pytest.mark.parametrize(
+    "statements",
+    [
+        # The name of a column may be that under which the rows are queried.
+        ["CREATE TABLE t (q int, n int)", "INSERT INTO t SELECT nullif(i % 2, 0), i FROM generate_series(1, 9) i"],
+        # A primary key may have columns that are only stored in its index.
+        [
+            "CREATE TABLE t (id int, q int, n int, PRIMARY KEY (id) INCLUDE (q))",
+            "INSERT INTO t SELECT i, NULL, i FROM generate_series(1, 9) i",
+        ],
+        # A primary key says nothing of the tables that inherit.
+        [
+            "CREATE TABLE t (id int PRIMARY KEY, n int)",
+            "CREATE TABLE child () INHERITS (t)",
+            "INSERT INTO child SELECT 1, i FROM generate_series(2, 9) i",
+            "INSERT INTO t VALUES (1, 1)",
+        ],
+    ],
+    ids=["q", "include", "inherited"],
+)
+def test_a_part_resumes_after_each_row(dsn: str, statements: list[str]) -> None:
+    run(dsn, *statements)
+    source = sources.Postgres(dsn, "t", columns=["n"], parts=1)
+    source.pin("docs")
+    try:
+        [name] = source.list_parts()
+        found, places = [], set()
+        part = Waiting(source.build_part(name, None), 30)
+        while rows := part.poll(1):
+            found += [row["n"] for row in rows]
+            position = part.snapshot()
+            places.add((tuple(position["after"]), position["same"]))
+            part.close()
+            part = Waiting(source.build_part(name, position), 30)
+        part.close()
+    finally:
+        source.unpin()
+    assert sorted(found) == list(range(1, 10))
+    assert {same for _, same in places} == {1}  # rows that differ share no place
+    assert None not in [text for after, _ in places for text in after]
+
+
 def test_values_have_the_types_of_python(dsn: str) -> None:
     source = sources.Postgres(
         dsn,
@@ -137,6 +179,25 @@ def test_values_have_the_types_of_python(dsn: str) -> None:
 def test_what_cannot_be_read_is_named(dsn: str, source: str, options: dict[str, str], words: str) -> None:
     with pytest.raises(SourceError, match=words):
         sources.Postgres(dsn, source, **options).pin("docs")  # type: ignore[arg-type]
+
+
+def test_a_type_that_python_does_not_know_is_read_as_text(dsn: str) -> None:
+    run(
+        dsn,
+        "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        "CREATE TABLE m (id mood PRIMARY KEY, many mood[], price money, prices money[], bits bit(3), at point)",
+        "INSERT INTO m VALUES ('ok', '{sad,ok}', '1.50', '{2}', '101', '(1,2)'), ('sad', NULL, NULL, NULL, NULL, NULL)",
+    )
+    source = sources.Postgres(dsn, "m", parts=2)
+    source.pin("docs")
+    try:
+        rows = read_all(source)
+    finally:
+        source.unpin()
+    (price, prices) = run(dsn, "SELECT price::text, prices::text FROM m WHERE price IS NOT NULL")[0]
+    nothing = dict.fromkeys(("many", "price", "prices", "bits", "at"))
+    full = {"id": "ok", "many": "{sad,ok}", "price": price, "prices": prices, "bits": "101", "at": "(1,2)"}
+    assert rows == [{"id": "sad", **nothing}, full]
 
 
 def test_a_value_that_python_cannot_hold_is_an_error_without_the_value(dsn: str) -> None:

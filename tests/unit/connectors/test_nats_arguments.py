@@ -32,6 +32,14 @@ def test_a_wrong_source_is_refused(arguments: Any, options: Any, message: str) -
         sources.JetStream(*arguments, **options)
 
 
+@pytest.mark.parametrize("url", ["nats://app:hu/sh@host:4222", "nats://app:hu?sh@host", "nats://[app:hush@host"])
+def test_a_password_with_characters_of_a_url_is_refused_without_it(url: str) -> None:
+    with pytest.raises(PlanError, match="password as %40") as raised:
+        sources.JetStream(["nats://localhost:4222", url], "in")
+    assert "hu" not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
 def test_a_missing_client_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PlanError, match=r"pip install 'nats-py>="):

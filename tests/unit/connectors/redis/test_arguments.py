@@ -17,6 +17,8 @@ URL = "redis://localhost:6379/0"
     ("arguments", "options", "message"),
     [
         (("localhost", "in"), {}, "URL"),
+        ((f"{URL}?decode_responses=True", "in"), {}, "option decode_responses"),
+        ((f"{URL}?db=1&protocol=3", "in"), {}, "option protocol"),
         ((URL, []), {}, "several different"),
         ((URL, ["in", "in"]), {}, "several different"),
         ((URL, "in"), {"start": "now"}, "start is"),
@@ -44,6 +46,15 @@ def test_a_wrong_source_is_refused(arguments: Any, options: Any, message: str) -
 def test_a_wrong_sink_is_refused(arguments: Any, options: Any, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         sinks.RedisStream(*arguments, **options)
+
+
+@pytest.mark.parametrize("url", ["redis://app:hu/sh@host:6379/0", "rediss://:hu#sh@host", "redis://[app:hush@host"])
+@pytest.mark.parametrize("make", [sources.RedisStream, sinks.RedisStream])
+def test_a_password_with_characters_of_a_url_is_refused_without_it(make: Any, url: str) -> None:
+    with pytest.raises(PlanError, match="password as %40") as raised:
+        make(url, "in")
+    assert "hu" not in str(raised.value)
+    assert raised.value.__cause__ is None
 
 
 def test_a_missing_client_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
