@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.object_stores import Bucket
+from malstrom_py.object_stores import Bucket, StoreError
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.files import Files
 from malstrom_py.sources.files.objects import ObjectFile, ObjectPath
@@ -140,6 +140,34 @@ def test_an_object_that_changes_while_it_is_read_is_an_error() -> None:
     with pytest.raises(SourceError, match="the object changed since the position was saved"):
         again.poll(1)
     again.close()
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv"])
+def test_a_store_that_fails_while_it_is_read_is_no_damaged_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stored(a_csv=CSV, a_parquet=parquet(ROWS * 50_000, row_group_size=500_000, compression="none"))
+    source, read = Waiting(f"{folder}/{name}"), Bucket.read
+    part = source.build_part(source.list_parts()[0], None)
+
+    def failing(self: Bucket, key: str, start: int, stop: int, *, etag: str = "") -> bytes:
+        if start or name == "a.csv":
+            raise StoreError(5, "the server is gone")
+        return read(self, key, start, stop, etag=etag)
+
+    monkeypatch.setattr(Bucket, "read", failing)
+    with pytest.raises(SourceError, match="the server is gone") as raised:
+        part.poll(10)
+    assert "damaged" not in str(raised.value)
+    part.close()
+
+
+def test_an_object_that_is_removed_before_it_is_read_is_missing() -> None:
+    folder = stored(a_txt=b"one\n")
+    source = Waiting(f"{folder}/a.txt", format="text")
+    part = source.build_part(source.list_parts()[0], None)
+    Bucket(ROOT).delete([f"{folder.removeprefix(ROOT + '/')}/a.txt"])
+    with pytest.raises(SourceError, match="does not exist"):
+        part.poll(10)
+    part.close()
 
 
 def test_new_objects_are_found_and_a_changed_one_is_an_error() -> None:
