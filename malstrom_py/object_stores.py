@@ -107,7 +107,7 @@ def object_url(text: str) -> ObjectUrl:
     key = key.strip("/")
     if key and _BAD_KEY.search(key):
         raise PlanError(
-            f"{text!r} has a folder with an empty name, '.', '..' or a control character: name it otherwise"
+            f"{text!r} has an empty name between two /, '.', '..' or a control character: rename it"
         )
     return ObjectUrl(f"{kind}://{bucket}", key)
 
@@ -149,7 +149,7 @@ def is_panic(error: BaseException) -> bool:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error of obstore, without passwords in URLs; what follows may be a whole request.
 
-    >>> first_line(ValueError("cannot reach http://me:hush@host/a\\nrequest: …"))
+    >>> first_line(ValueError("cannot reach http://me:hush@host/a"))
     'cannot reach http://…@host/a'
     """
     return _LOGIN.sub("//…@", (str(error).strip().splitlines() or [type(error).__name__])[0])

@@ -229,7 +229,7 @@ def test_a_payload_that_names_something_else_is_refused(payload: bytes) -> None:
 def test_arguments_that_make_no_sense_are_refused() -> None:
     with pytest.raises(PlanError, match="names no bucket"):
         Files("s3:///out")
-    with pytest.raises(PlanError, match="a folder with an empty name"):
+    with pytest.raises(PlanError, match="has an empty name between two /"):
         Files("s3://bucket/out//day")
     with pytest.raises(PlanError, match="has a password") as raised:
         Files("s3://key:hush@bucket/out")
