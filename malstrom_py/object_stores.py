@@ -106,9 +106,7 @@ def object_url(text: str) -> ObjectUrl:
         raise PlanError(f"{text!r} names no bucket: write {kind}://bucket/folder")
     key = key.strip("/")
     if key and _BAD_KEY.search(key):
-        raise PlanError(
-            f"{text!r} has an empty name between two /, '.', '..' or a control character: rename it"
-        )
+        raise PlanError(f"{text!r} has an empty name between two /, '.', '..' or a control character: rename it")
     return ObjectUrl(f"{kind}://{bucket}", key)
 
 
