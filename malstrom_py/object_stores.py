@@ -295,4 +295,5 @@ def _stat(meta: Any) -> ObjectStat:
 
 
 def _tag(meta: Any) -> str:
-    return str(meta["e_tag"] or "")
+    tag = str(meta["e_tag"] or "")
+    return f'"{tag}"' if tag.startswith("0x") else tag  # the lists of Azure leave out the quotes
