@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib.util
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,12 @@ OF_CONNECTIONS: Final = frozenset(
     )
 )
 """Options of the connection; obstore takes them separately from those of the store."""
+
+_LOGIN: Final = re.compile(r"//[^/@\s]*@")
+"""Name and password in a URL, such as one of an endpoint or a proxy."""
+
+_BAD_KEY: Final = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
+"""What obstore takes in no key: an empty name, ``.``, ``..``, control characters."""
 
 _PART_BYTES: Final = 8 << 20
 _PARTS_AT_ONCE: Final = 4
@@ -90,12 +97,17 @@ def is_object_url(text: object) -> bool:
 
 
 def object_url(text: str) -> ObjectUrl:
-    """Return the parts of a URL for which `is_object_url` is true. `PlanError` if it names no bucket."""
+    """Return the parts of a URL for which `is_object_url` is true. `PlanError` if it names no bucket, or no key."""
     kind, _, rest = text.partition("://")
     bucket, _, key = rest.partition("/")
+    if ":" in bucket.partition("@")[0] and "@" in bucket:
+        raise PlanError(f"a URL {kind}://… has a password: give it in store_options, which are never shown")
     if not bucket and kind != "memory":
         raise PlanError(f"{text!r} names no bucket: write {kind}://bucket/folder")
-    return ObjectUrl(f"{kind}://{bucket}", key.strip("/"))
+    key = key.strip("/")
+    if key and _BAD_KEY.search(key):
+        raise PlanError(f"{text!r} has an empty name between two /, '.', '..' or a control character: rename it")
+    return ObjectUrl(f"{kind}://{bucket}", key)
 
 
 def checked_options(options: object, asked_by: str) -> dict[str, str]:
@@ -124,7 +136,7 @@ def open_store(url: str, options: Mapping[str, str], *, what: str) -> Opened:
     except BaseException as error:
         if not isinstance(error, (BaseError, ValueError, OSError)) and not is_panic(error):
             raise
-        raise PlanError(f"{what} {url}: the store cannot be opened: {first_line(error)}") from error
+        raise PlanError(f"{what} {url}: the store cannot be opened: {first_line(error)}") from None
 
 
 def is_panic(error: BaseException) -> bool:
@@ -133,8 +145,12 @@ def is_panic(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error of obstore; the inner errors that follow may contain a whole request."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """Return the first line of an error of obstore, without passwords in URLs; what follows may be a whole request.
+
+    >>> first_line(ValueError("cannot reach http://me:hush@host/a"))
+    'cannot reach http://…@host/a'
+    """
+    return _LOGIN.sub("//…@", (str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
 class Bucket:
@@ -251,18 +267,21 @@ class Bucket:
         self._store()
         from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
 
+        # The errors of obstore show whole requests, so they are no causes.
         try:
             yield
-        except (FileNotFoundError, ObjectChanged):
+        except ObjectChanged:
             raise
-        except PreconditionError as error:
-            raise ObjectChanged(errno.ESTALE, "the object has changed") from error
-        except (PermissionDeniedError, UnauthenticatedError) as error:
-            raise PermissionError(errno.EACCES, f"the credentials do not allow it for {self.root}/{key}") from error
+        except FileNotFoundError:
+            raise FileNotFoundError(errno.ENOENT, "there is no such object, or bucket", f"{self.root}/{key}") from None
+        except PreconditionError:
+            raise ObjectChanged(errno.ESTALE, "the object has changed") from None
+        except (PermissionDeniedError, UnauthenticatedError):
+            raise PermissionError(errno.EACCES, f"the credentials do not allow it for {self.root}/{key}") from None
         except BaseException as error:
             if not isinstance(error, (BaseError, OSError)) and not is_panic(error):
                 raise
-            raise StoreError(errno.EIO, f"{self.root}/{key}: {first_line(error)}") from error
+            raise StoreError(errno.EIO, f"{self.root}/{key}: {first_line(error)}") from None
 
 
 @cache
@@ -276,4 +295,5 @@ def _stat(meta: Any) -> ObjectStat:
 
 
 def _tag(meta: Any) -> str:
-    return str(meta["e_tag"] or "")
+    tag = str(meta["e_tag"] or "")
+    return f'"{tag}"' if tag.startswith("0x") else tag  # the lists of Azure leave out the quotes

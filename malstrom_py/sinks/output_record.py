@@ -165,12 +165,13 @@ def begin_record(root: Path, job: str, committed: Sequence[SnapshotId], *, befor
 
     A run that resumes adds to the record, if the record belongs to one of the ``committed`` snapshots. A run that
     starts from the beginning (no committed snapshots) replaces it. ``before``: the next snapshot of this run; a record
-    of a later one belongs to a later start, and stays. OSError: the record cannot be written.
+    of a later one, which is not committed, belongs to a later start, and stays. OSError: the record cannot be written.
     """
     known = find_record(root, job)
     if known is None or (committed and known.snapshot not in committed):
         return
-    if before is not None and known.snapshot > before:
+    # After the clock was set back, a committed snapshot may be later too.
+    if not committed and before is not None and known.snapshot > before:
         return
     if known.final == bool(committed):
         write_durably(root / RECORDS / f"{job}.json", _encode(replace(known, final=not committed)))

@@ -11,6 +11,7 @@ from malstrom_py.connectors.lake.options import checked_file_bytes, checked_new_
 from malstrom_py.connectors.lake.sink import LakeSink
 from malstrom_py.local_files import local_path
 from malstrom_py.sinks.files.partitions import checked_columns
+from malstrom_py.sinks.output_record import Target
 
 
 class Delta(LakeSink):
@@ -68,6 +69,11 @@ class Delta(LakeSink):
     def __getstate__(self) -> dict[str, Any]:
         """Make the path absolute: a copy in another process may have another working directory."""
         return {**self.__dict__, "_root": self._root.absolute()}
+
+    @property
+    def target(self) -> Target:
+        """The folder, which the sink appends to."""
+        return Target(self._root, replaces=False)
 
     @property
     def _table(self) -> DeltaTable:

@@ -22,6 +22,7 @@ from malstrom_py.connectors.lake.files import LakeFile
 from malstrom_py.connectors.lake.types import Seen, Shape, check_new_names, new_columns, table_fields
 from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import PlanError, SinkError, pip_install
+from malstrom_py.sinks.files.partitions import check_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -180,6 +181,9 @@ class DeltaTable:
                 f"no value of partition column {missing[0]!r} is among the first rows, so {self._where} cannot be "
                 f"created: create it before the job starts, or give all rows the column"
             )
+        for field in fields:
+            if field.name in self._partition_by:
+                check_type(field.name, field.type)
         if len(fields) == len(self._partition_by):
             raise SinkError(f"{self._where} cannot be created: no column besides the partition columns has a value yet")
         self._root.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from malstrom_py.connectors.lake.files import LakeFile
 from malstrom_py.connectors.lake.iceberg_catalog import is_to_repeat, local_folder, opened, said, why_not_known
 from malstrom_py.connectors.lake.types import Seen, Shape, check_new_names, new_columns, table_fields
 from malstrom_py.errors import SinkError
+from malstrom_py.sinks.files.partitions import check_type
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +81,7 @@ class IcebergTable:
                 except Exception as error:
                     if not is_to_repeat(error):
                         raise
-                    self._pause(deadline)
+                    self._pause(deadline, error)
 
     def describe(self, shape: Shape, metadata: pq.FileMetaData) -> dict[str, Any]:
         """See `LakeTable.describe`."""
@@ -117,7 +118,7 @@ class IcebergTable:
                 except Exception as error:
                     if not is_to_repeat(error):
                         raise
-                    self._pause(deadline)
+                    self._pause(deadline, error)
 
     def contains(self, file: LakeFile) -> bool:
         """See `LakeTable.contains`."""
@@ -205,6 +206,9 @@ class IcebergTable:
                 f"no value of partition column {missing[0]!r} is among the first rows, so {self._where} cannot be "
                 f"created: create it before the job starts, or give all rows the column"
             )
+        for field in fields:
+            if field.name in self._partition_by:
+                check_type(field.name, field.type)
         if not fields:
             raise SinkError(f"{self._where} cannot be created: no column has a value yet")
         catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
@@ -231,12 +235,13 @@ class IcebergTable:
         check_new_names(fields, known, self._where, _ILLEGAL)
         return table_fields(fields, "Iceberg", has_times=True)
 
-    def _pause(self, deadline: float) -> None:
+    def _pause(self, deadline: float, error: Exception) -> None:
         """Wait for a random time, so that two committers do not meet again; `SinkError` after the ``deadline``."""
         if time.monotonic() > deadline:
             raise SinkError(
-                f"{self._where} was changed by others at each try for {DEADLINE_S:.0f} s: let fewer programs write"
-            )
+                f"{self._where} could not be changed in {DEADLINE_S:.0f} s ({said(error, self._catalog)}): check that "
+                f"its catalog can be written, and let fewer programs write"
+            ) from None
         time.sleep(random.uniform(0, _PAUSE_S))
 
 

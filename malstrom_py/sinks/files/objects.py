@@ -36,7 +36,7 @@ FILE_BYTES_MAX: Final = 4 << 30
 """S3 copies objects of at most 5 GiB in one request."""
 
 _AT_ONCE: Final = 8
-_STAGED: Final = re.compile(r"([A-Za-z0-9_-]{1,64})/([0-9a-f]{16})-([0-9]{6})(\.[a-z]+)")
+_STAGED: Final = re.compile(r"([A-Za-z0-9_-]{1,64})/([0-9a-f]{16})-([0-9]{6,})(\.[a-z]+)")
 """A staged object below the folder of its step: snapshot, run, number and suffix."""
 
 
@@ -199,7 +199,7 @@ class ObjectFolder:
             match = _STAGED.fullmatch(name) if isinstance(name, str) else None
             if match is None or match[1] != context.snapshot or not is_beneath(folder):
                 raise SinkError(f"a pre-commit payload of step {context.step!r} names a file of another snapshot")
-        return [StagedObject(name, folders[name]) for name in sorted(folders)]
+        return [StagedObject(name, folders[name]) for name in sorted(folders, key=lambda name: (len(name), name))]
 
     def _names(self, context: CommitContext, staged: Sequence[StagedObject]) -> list[str]:
         prefix = f"{checked(context.step)}-{checked(context.snapshot)}"

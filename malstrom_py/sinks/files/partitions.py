@@ -120,12 +120,13 @@ def split(names: Sequence[str], columns: Sequence[pa.Array]) -> Iterator[tuple[s
     [('a=x', [0, 2]), ('a=__HIVE_DEFAULT_PARTITION__', [1])]
     """
     for name, column in zip(names, columns, strict=True):
-        _check_type(name, column.type)
+        check_type(name, column.type)
     for values, rows in _groups(columns, None):
         yield folder_of(names, values), rows
 
 
-def _check_type(name: str, kind: pa.DataType) -> None:
+def check_type(name: str, kind: pa.DataType) -> None:
+    """Raise `SinkError` if output cannot be partitioned by column ``name`` of type ``kind``."""
     if kind_of(kind) not in _PARTITION_KINDS:
         raise SinkError(
             f"column {name!r} holds {kind}, and output is partitioned by str, int, bool or date: "

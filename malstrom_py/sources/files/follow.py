@@ -292,8 +292,9 @@ class KnownFiles:
         return list(self._parts)
 
     def new(self, files: Sequence[str]) -> list[str]:
-        """Return the ``files`` that are not known under any name."""
+        """Return the ``files`` that are not known under any name. Objects are never renamed: a copy is a new one."""
         gone = {file: read for file in self._parts if not self._is_there(file) and (read := self._read_whole(file))}
+        gone = {} if isinstance(self._base, ObjectFolders) else gone
         new = []
         for file in files:
             if self._real(file) in self._names:
@@ -363,7 +364,8 @@ class KnownFiles:
         path = self._base / file
         try:
             status = self._stat(file)
-            if all(identity[:2] == [status.st_size, status.st_mtime_ns] for identity in read):
+            is_alike = all(identity[:2] == [status.st_size, status.st_mtime_ns] for identity in read)
+            if is_alike and not isinstance(path, ObjectPath):  # whose tag is known without reading it
                 return
             now = identity_of(path)
         except OSError as error:

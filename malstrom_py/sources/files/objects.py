@@ -183,6 +183,8 @@ class ObjectFolders:
         first = next(index for index, part in enumerate(parts) if has_magic(part))
         prefix = "".join(f"{part}/" for part in parts[:first])
         found = {key: stat for key, stat in bucket.list(prefix) if matches(key.split("/"), parts)}
+        # Programs that show folders make empty objects "in/", which are listed as "in": there is no object of that key.
+        found = {key: stat for key, stat in found.items() if stat.st_size or bucket.exists(key)}
         with_name = [key for key in (pattern,) if key in found]  # an object may be named "a[1].csv"
         return {key: found[key] for key in with_name} or found
 

@@ -33,7 +33,7 @@ from malstrom_py.errors import SourceError
 from malstrom_py.sources.files.frames import BadRecord, Cursor, Run
 from malstrom_py.sources.files.objects import ObjectFile, ObjectPath
 from malstrom_py.sources.files.options import adapted, check_columns
-from malstrom_py.sources.files.streams import file_changed, file_replaced
+from malstrom_py.sources.files.streams import file_changed, file_replaced, why_unreadable
 from malstrom_py.sources.files.typed_rows import RowMaker
 from malstrom_py.sources.files.zones import NoSuchTime, has_naive, zoned
 
@@ -423,9 +423,11 @@ class ParquetPart:
                 if self._finished or not (self._load_whole() or self._load(rows_max)):
                     return None
         except (OSError, pa.ArrowException, PolarsError, PanicException) as error:
+            why = f"{type(error).__name__}. The file is damaged or cannot be read: replace it"
+            if isinstance(error, OSError) and error.errno is not None:
+                why = why_unreadable(error)
             raise SourceError(
-                f"{self._name} failed in row group {self._row_group} after {self._rows()} rows were read: "
-                f"{type(error).__name__}. The file is damaged or cannot be read: replace it."
+                f"{self._name} failed in row group {self._row_group} after {self._rows()} rows were read: {why}."
             ) from error
         return self._cursor.take(rows_max, self._name, self._rows())
 

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
-from malstrom_py.connectors.lake import files, sink
+from malstrom_py.connectors.lake import files, iceberg_table, sink
 from malstrom_py.connectors.lake.delta_table import DeltaTable as DeltaLog
 from malstrom_py.connectors.lake.iceberg_table import IcebergTable
 from malstrom_py.data.batch import Batch, ColumnBatch
@@ -310,6 +310,37 @@ def test_partitions_have_any_value(lake: Lake) -> None:
 def test_partitions_have_plain_types(lake: Lake, kind: Any) -> None:
     lake.write([{"value": 1, "part": kind}, {"value": 2, "part": None}], 1, partition_by="part")
     assert sorted(lake.frame().select("value", "part").rows()) == [(1, kind), (2, None)]
+
+
+def test_a_type_that_no_partition_has_makes_no_table(lake: Lake) -> None:
+    with pytest.raises(SinkError, match="column 'p' holds double, and output is partitioned by"):
+        lake.write([{"p": 1.5, "value": 1}], partition_by="p")
+    lake.write([{"p": "1.5", "value": 1}], partition_by="p")
+    assert lake.values() == [1]
+
+
+def test_a_job_that_starts_over_is_warned_of_the_rows_that_stay(lake: Lake) -> None:
+    lake.write([{"value": 1}])
+    assert lake.sink().target.may_show_rows()  # the question of a start with resume="none"
+
+
+def test_a_catalog_that_cannot_be_written_is_named_as_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake("iceberg", tmp_path)
+    lake.write([{"value": 1}])
+    payload = staged(lake.sink(), [{"value": 2}], 2)
+
+    class OperationalError(Exception):
+        """As of SQLAlchemy."""
+
+    def fail(*_: object) -> None:
+        raise OperationalError("attempt to write a readonly database")
+
+    monkeypatch.setattr(IcebergTable, "_append", fail)
+    monkeypatch.setattr(iceberg_table, "DEADLINE_S", -1.0)
+    with pytest.raises(SinkError, match=r"readonly database.*check that its catalog can be written"):
+        lake.sink().commit(context_of(2), [payload])
 
 
 def test_an_empty_text_is_refused_as_a_partition(lake: Lake) -> None:

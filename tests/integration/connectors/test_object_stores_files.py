@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import traceback
+import urllib.request
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import SinkError, SourceError
+from malstrom_py.object_stores import Bucket
 from malstrom_py.sources.base import Part
 from malstrom_py.testing.contracts import check_sink, check_source
 from tests.integration.connectors.buckets import TestBucket, new_bucket
@@ -133,6 +136,28 @@ def test_a_bucket_that_is_missing_and_a_server_that_is_gone_are_clear_errors(buc
     assert "hush" not in str(raised.value)
     with pytest.raises(SourceError, match=r"s3://nothing-here/\*.csv cannot be listed"):
         sources.Files("s3://nothing-here/*.csv", store_options=bucket.options).list_parts()
+
+
+def test_objects_that_mark_folders_are_not_read(bucket: TestBucket, s3: str) -> None:
+    bucket.objects.put("in/a.json", b'{"n": 1}\n')
+    bucket.objects.put("in/empty.json", b"")
+    for name in ("in/", "in/sub/"):
+        address = f"{s3}/{bucket.url.removeprefix('s3://')}/{name}"
+        with urllib.request.urlopen(urllib.request.Request(address, method="PUT"), timeout=60):
+            pass
+    for pattern in ("in/*", "in/**"):
+        source = sources.Files(f"{bucket.url}/{pattern}", format="json", store_options=bucket.options)
+        names = [part.removeprefix(f"{bucket.url}/") for part in source.list_parts()]
+        assert names == ["in/a.json", "in/empty.json"]
+
+
+def test_errors_show_no_password_of_an_endpoint() -> None:
+    with small_s3() as server:
+        options = {**server.options, "endpoint": server.options["endpoint"].replace("//", "//me:hush@")}
+        bucket = Bucket("s3://bucket", options)
+        with pytest.raises(FileNotFoundError) as raised:
+            bucket.get("nothing")
+        assert "hush" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_a_store_that_ignores_conditions_is_refused_by_sinks_and_snapshots() -> None:

@@ -14,7 +14,8 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import PlanError, SinkError, SourceError
-from malstrom_py.sinks.output_record import StepOutput, jobs_in, read_output, record_output
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.sinks.output_record import StepOutput, begin_record, jobs_in, read_output, record_output
 from tests.unit.sinks.writing import context, everything, visible
 
 CSV = StepOutput("csv", ("a.csv",))
@@ -167,3 +168,10 @@ def test_sinks_that_add_to_one_place_and_those_of_several_go_together(tmp_path: 
     job(sinks.Spark(tmp_path / "a", mode="overwrite"), sinks.Spark(tmp_path / "ab", mode="overwrite")).plan()
     job(sinks.Spark(table="a", mode="overwrite"), sinks.Spark(tmp_path / "a"), sinks.Memory()).plan()
     job(sinks.Spark(foreach_snapshot=print), sinks.Spark(foreach_snapshot=print), sinks.Stdout()).plan()
+
+
+def test_a_run_that_resumes_after_the_clock_was_set_back_adds_to_the_record(tmp_path: Path) -> None:
+    record_output(tmp_path, context("s5"), CSV)
+    begin_record(tmp_path, "job", [SnapshotId("s5")], before="s2")
+    record_output(tmp_path, context("s6"), StepOutput("csv", ("b.csv",)))
+    assert read_output(tmp_path, "job").outputs["out"].files == ("a.csv", "b.csv")

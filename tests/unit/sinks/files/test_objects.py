@@ -17,6 +17,7 @@ from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.object_stores import Bucket
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.files import Files
+from malstrom_py.sinks.files.objects import ObjectStaging
 from malstrom_py.testing.contracts import check_sink
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.spark.publishing import Died
@@ -177,6 +178,19 @@ def test_a_recovery_that_was_delayed_keeps_what_a_later_start_has_staged() -> No
     assert keys(case.url) == before
 
 
+def test_a_writer_of_more_than_a_million_files_can_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = empty_folder()
+    made = ObjectStaging.__init__
+
+    def made_long_ago(self: ObjectStaging, *args: Any) -> None:
+        made(self, *args)
+        self._uploaded = 999_999
+
+    monkeypatch.setattr(ObjectStaging, "__init__", made_long_ago)
+    Files(url).commit(context("s1", final=False), pre_committed(url, "s1"))
+    assert sorted(row["n"] for row in rows(url, "json")) == written("s1")
+
+
 def test_the_commit_object_lists_the_files() -> None:
     url = empty_folder()
     sink = Files(url, format="csv", partition_by="day")
@@ -215,6 +229,11 @@ def test_a_payload_that_names_something_else_is_refused(payload: bytes) -> None:
 def test_arguments_that_make_no_sense_are_refused() -> None:
     with pytest.raises(PlanError, match="names no bucket"):
         Files("s3:///out")
+    with pytest.raises(PlanError, match="has an empty name between two /"):
+        Files("s3://bucket/out//day")
+    with pytest.raises(PlanError, match="has a password") as raised:
+        Files("s3://key:hush@bucket/out")
+    assert "hush" not in str(raised.value)
     with pytest.raises(PlanError, match="store_options are for object stores"):
         Files("/out", store_options={"region": "here"})
     with pytest.raises(PlanError, match="maps names to texts"):

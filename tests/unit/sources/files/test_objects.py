@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -14,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from malstrom_py import object_stores
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.object_stores import Bucket
+from malstrom_py.object_stores import Bucket, StoreError
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.files import Files
 from malstrom_py.sources.files.objects import ObjectFile, ObjectPath
@@ -142,6 +144,34 @@ def test_an_object_that_changes_while_it_is_read_is_an_error() -> None:
     again.close()
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv"])
+def test_a_store_that_fails_while_it_is_read_is_no_damaged_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stored(a_csv=CSV, a_parquet=parquet(ROWS * 50_000, row_group_size=500_000, compression="none"))
+    source, read = Waiting(f"{folder}/{name}"), Bucket.read
+    part = source.build_part(source.list_parts()[0], None)
+
+    def failing(self: Bucket, key: str, start: int, stop: int, *, etag: str = "") -> bytes:
+        if start or name == "a.csv":
+            raise StoreError(5, "the server is gone")
+        return read(self, key, start, stop, etag=etag)
+
+    monkeypatch.setattr(Bucket, "read", failing)
+    with pytest.raises(SourceError, match="the server is gone") as raised:
+        part.poll(10)
+    assert "damaged" not in str(raised.value)
+    part.close()
+
+
+def test_an_object_that_is_removed_before_it_is_read_is_missing() -> None:
+    folder = stored(a_txt=b"one\n")
+    source = Waiting(f"{folder}/a.txt", format="text")
+    part = source.build_part(source.list_parts()[0], None)
+    Bucket(ROOT).delete([f"{folder.removeprefix(ROOT + '/')}/a.txt"])
+    with pytest.raises(SourceError, match="does not exist"):
+        part.poll(10)
+    part.close()
+
+
 def test_new_objects_are_found_and_a_changed_one_is_an_error() -> None:
     folder = stored(a_txt=TEXT)
     source = Waiting(f"{folder}/*.txt", new_files=True)
@@ -160,6 +190,31 @@ def test_new_objects_are_found_and_a_changed_one_is_an_error() -> None:
         again.list_parts_after(known)
     Bucket(ROOT).delete([f"{key}/a.txt"])
     assert list(again.list_parts_after(known)) == [f"{folder}/b.txt"]
+
+
+def test_times_of_objects_are_too_coarse_to_tell_them_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two objects of one second and one content are two; one that was replaced within its second has changed."""
+    made = object_stores._stat
+    monkeypatch.setattr(object_stores, "_stat", lambda meta: replace(made(meta), st_mtime_ns=0))
+    tags = {"monday.txt": "one", "tuesday.txt": "one"}
+    monkeypatch.setattr(object_stores, "_tag", lambda meta: tags[meta["path"].split("/")[-1]])
+    folder = stored(monday_txt=b"n\n")
+    (part,) = Waiting(f"{folder}/*.txt", new_files=True).list_parts()
+    position = {"format": "text", "schema": None, "finished": True, "split_bytes": None, "first": ""}
+    known = {part: {**position, "file": [2, 0, "one"], "offset": 2, "records": 0, "rows": 1}}
+    key = folder.removeprefix(ROOT + "/")
+    Bucket(ROOT).delete([f"{key}/monday.txt"])
+    Bucket(ROOT).put(f"{key}/tuesday.txt", b"n\n")
+    again = Waiting(f"{folder}/*.txt", new_files=True)
+    assert list(again.list_parts_after(known)) == [f"{folder}/tuesday.txt"]
+    Bucket(ROOT).put(f"{key}/monday.txt", b"x\n")
+    tags["monday.txt"] = "two"
+    with pytest.raises(SourceError, match="was changed after an earlier run had read it"):
+        again.list_parts_after(known)
+
+
+def test_the_tag_of_azure_is_the_same_in_lists_and_in_answers() -> None:
+    assert object_stores._tag({"e_tag": "0x8DA1"}) == object_stores._tag({"e_tag": '"0x8DA1"'}) == '"0x8DA1"'
 
 
 def test_a_file_reads_any_range_of_an_object() -> None:
