@@ -168,7 +168,9 @@ class ExactlyOnceKafka(Kafka):
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         """End the transaction that an interrupted commit left open, and write the first marker of a new job."""
-        has_marker = self._publisher(context).begin(context.snapshot, first=not committed)
+        # The run that this one has fenced off may have committed a snapshot that is larger than that of this start.
+        newest = max((context.snapshot, *committed))
+        has_marker = self._publisher(context).begin(newest, first=not committed)
         self._in_doubt = frozenset() if has_marker else frozenset(committed)
 
     def _publisher(self, context: CommitContext) -> Publisher:

@@ -192,6 +192,7 @@ def test_a_start_before_the_last_commit_is_refused_and_loses_no_row(kafka: Model
     with pytest.raises(SinkError, match=r"clock here was set back.*correct the clock") as raised:
         set_back.recover(context_of(2), [])
     assert raised.value.lasting
+    exactly_once(kafka, topic).recover(context_of(4, incarnation=2), [context_of(5).snapshot])  # it was fenced off
     set_back.recover(context_of(6), [])
     set_back.commit(context_of(7), [staged(set_back, [2], 7)])
     assert visible(kafka, topic) == [1, 2]
