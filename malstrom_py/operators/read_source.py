@@ -165,7 +165,7 @@ class ReadSource(Operator):
         self.lists_again_every_s = lists_again_every_s(source, context.step)
         """How often new parts are looked for while the job runs, in seconds; None: never."""
         self._expects_parts = False
-        self._stopping = self._stopped = False
+        self._stopping = False
         self._failures = ErrorPolicy(context)
         self._waiting: deque[tuple[Part, Any]] = deque()
         self._readers: deque[PartReader] = deque()
@@ -295,8 +295,10 @@ class ReadSource(Operator):
             out.forward(PartFinished(self._place))
 
     def add(self, out: Outlet, *, parts: Sequence[tuple[Part, Any]]) -> None:
-        """R13: read new ``parts`` from their positions. After `stop` they end there."""
-        if self._stopped:
+        """R13: read new ``parts`` from their positions. Once a stop is planned they end there, because this worker may
+        have sent the maximum epoch.
+        """
+        if self._stopping:
             self.ended.update(parts)
             return
         for part, position in parts:
@@ -356,7 +358,7 @@ class ReadSource(Operator):
 
     def stop(self, out: Outlet) -> None:
         """Stop reading: every part ends at its current position."""
-        self._stopping = self._stopped = True
+        self._stopping = True
         for part, position in (*self._waiting, *self._gained):
             self.ended[part] = position
             out.forward(PartFinished(self._name(part)))

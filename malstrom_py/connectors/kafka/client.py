@@ -90,7 +90,7 @@ class Cluster:
         except (kafka(self.what).KafkaException, TypeError, ValueError) as error:
             raise PlanError(
                 f"{self.what}: librdkafka refuses an option: {self.safe(error)}. Correct options="
-            ) from error
+            ) from None
 
     def consumer(self, group: str, settings: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Consumer:
         """Return a new consumer that commits nothing and joins no group."""

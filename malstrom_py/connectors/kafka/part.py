@@ -151,7 +151,7 @@ class KafkaPart:
         if error.code() in {codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_PARTITION, codes._UNKNOWN_TOPIC}:
             raise SourceError(
                 f"{self._name}: the partition does not exist any more ({text}): the topic was deleted, or created "
-                f"again with fewer partitions. Leave the topic out, or start the job without its snapshots"
+                f"again with fewer partitions. Create it, or start the job without its snapshots"
             )
         if not error.retriable() or error.fatal():
             raise SourceError(f"{self._name} cannot be read: {text}")

@@ -26,7 +26,7 @@ from malstrom_py.sinks.base import CommitContext
 from malstrom_py.snapshot.ids import number_of
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
+    from confluent_kafka import Consumer, Message, TopicPartition
 
 _ATTEMPTS: Final = 4
 _PAUSE_S: Final = 0.3
@@ -45,19 +45,24 @@ class Publisher:
         self._bytes_max = bytes_max
         self._name = f"malstrom.{context.job}.{context.step}"
 
-    def marker(self) -> int | None:
-        """End what an earlier committer left open, and return the marker; None without one."""
-        found: int | None = self._in_turn(lambda sending, consumer: self._marker(consumer))
-        return found
+    def begin(self, snapshot: str, *, first: bool) -> bool:
+        """End what an earlier committer left open. Return whether there was a marker. All later snapshots of this start
+        are larger than ``snapshot``.
 
-    def begin(self) -> None:
-        """Write the first marker, unless there is one."""
+        ``first``: the job has committed nothing, so that the first marker is written. `SinkError`: the marker is larger
+        than ``snapshot``, so that the rows of later snapshots would be taken for committed.
+        """
 
-        def begin(sending: Sending, consumer: Consumer) -> None:
-            if self._marker(consumer) is None:
+        def begin(sending: Sending, consumer: Consumer) -> bool:
+            marker = self._marker(consumer)
+            if marker is not None and marker > number_of(snapshot):
+                raise lasting(self._from_the_future(marker))
+            if marker is None and first:
                 self._publish(sending, consumer, 0, ())
+            return marker is not None
 
-        self._in_turn(begin)
+        found: bool = self._in_turn(begin)
+        return found
 
     def publish(self, snapshot: str, segments: Sequence[Segment], *, needs_marker: bool) -> None:
         """Publish ``segments`` unless ``snapshot`` has been committed.
@@ -149,7 +154,7 @@ class Publisher:
         is_done = False
         while not is_done:
             if time.monotonic() > ends_s:
-                raise self._gone(segment, f"nothing came within {_READ_S:.0f} s")
+                raise self._silent(consumer, place, segment)
             for message in consumer.consume(_CHUNKS, 0.05):
                 if message.error() is not None:
                     self._unreadable(message, segment)
@@ -164,6 +169,18 @@ class Publisher:
         consumer.unassign()
         if chunks != segment.chunks:
             raise self._gone(segment, f"{chunks} of {segment.chunks} chunks are left")
+
+    def _silent(self, consumer: Consumer, place: TopicPartition, segment: Segment) -> SinkError:
+        """Return the error of a segment of which nothing comes: lasting only if a broker has an end before it."""
+        why = f"nothing came within {_READ_S:.0f} s"
+        with suppress(kafka(self._cluster.what).KafkaException):
+            ends = consumer.get_watermark_offsets(place, timeout=ANSWER_S)
+            if ends is not None and 0 <= ends[1] <= segment.last:
+                return self._gone(segment, f"the partition ends at offset {ends[1]}")
+        return DeliveryError(
+            f"{self._cluster.what}: rows that were staged in topic {segment.topic!r}, partition {segment.partition}, "
+            f"were not read: {why}. Check that the brokers of {self._cluster.bootstrap} run"
+        )
 
     def _unreadable(self, message: Message, segment: Segment) -> None:
         error, codes = message.error(), kafka(self._cluster.what).KafkaError
@@ -184,6 +201,14 @@ class Publisher:
                 f"committed. Start the job from its beginning or from another snapshot, and keep records of that "
                 f"topic for longer than a job is down"
             )
+        )
+
+    def _from_the_future(self, marker: int) -> SinkError:
+        return SinkError(
+            f"{self._cluster.what}: group {self._name!r} has the offset {marker} for topic {self._topic!r}, "
+            f"partition 0, which is the time of a commit after this start, in microseconds since 1970: the clock here "
+            f"was set back, or another run of this job has started since. Rows of this start would be taken for "
+            f"committed, and be lost: correct the clock, or name the job otherwise"
         )
 
     def _forgotten(self, snapshot: str, number: int) -> SinkError:

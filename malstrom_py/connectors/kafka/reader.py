@@ -234,10 +234,10 @@ class SharedReader:
                 is_missing = error is not None and error.code() == self._errors.UNKNOWN_TOPIC_OR_PART
                 self._missing[topic] = self._missing.get(topic, 0) + 1 if is_missing else 0
             if self._missing.get(topic, 0) >= _MISSES:
-                text = (
-                    f"{self._cluster.what}: topic {topic!r} does not exist any more. Leave it out, or create it again "
+                error_of_all = SourceError(
+                    f"{self._cluster.what}: topic {topic!r} does not exist any more. Create it again, or leave it out "
+                    f"and start the job without its snapshots"
                 )
-                error_of_all = SourceError(f"{text}and start the job without its snapshots")
                 runs += [Run(place, [], error=error_of_all) for place in list(self._feeds) if place[0] == topic]
         return runs
 

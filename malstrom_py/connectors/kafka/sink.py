@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -24,6 +26,8 @@ from malstrom_py.worker_context import WorkerInfo
 
 _WHAT: Final = "sinks.Kafka"
 _STAGING_DAYS: Final = 7
+_MARKER_S: Final = 24 * 3600.0
+"""How old a marker may become: a commit without rows writes it again, or Kafka would forget it."""
 
 
 class Kafka:
@@ -128,12 +132,15 @@ class ExactlyOnceKafka(Kafka):
     _exactly_once = True
     _in_doubt: frozenset[str] = frozenset()
     """Snapshots of an earlier start for which there was no marker."""
+    _marked_at_s = -math.inf
+    """When the marker was last written, as far as is known here, in monotonic time."""
 
     def open(self, worker: WorkerInfo) -> StagingWriter:
         """Open the writer of one worker, and create the topic for staging if it is missing."""
         target_bytes = bytes_max_of(self._cluster, self._topic)
         retention = {
             "retention.ms": str(_STAGING_DAYS * 24 * 3600 * 1000),
+            "retention.bytes": "-1",
             "max.message.bytes": str(2 * target_bytes),
             "cleanup.policy": "delete",
         }
@@ -151,20 +158,20 @@ class ExactlyOnceKafka(Kafka):
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         """Publish the staged rows with a marker, in one transaction."""
         segments = segments_of(payloads)
-        if segments:
-            needs_marker = context.snapshot in self._in_doubt
-            self._publisher(context).publish(context.snapshot, segments, needs_marker=needs_marker)
+        is_in_doubt = context.snapshot in self._in_doubt
+        if segments or (not is_in_doubt and time.monotonic() - self._marked_at_s > _MARKER_S):
+            self._publisher(context).publish(context.snapshot, segments, needs_marker=is_in_doubt)
+            self._marked_at_s = time.monotonic()
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         """Do nothing: rows that no commit names are never published, and the topic for staging forgets them."""
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         """End the transaction that an interrupted commit left open, and write the first marker of a new job."""
-        publisher = self._publisher(context)
-        if committed:
-            self._in_doubt = frozenset(committed) if publisher.marker() is None else frozenset()
-        else:
-            publisher.begin()
+        # The run that this one has fenced off may have committed a snapshot that is larger than that of this start.
+        newest = max((context.snapshot, *committed))
+        has_marker = self._publisher(context).begin(newest, first=not committed)
+        self._in_doubt = frozenset() if has_marker else frozenset(committed)
 
     def _publisher(self, context: CommitContext) -> Publisher:
         self._partitions(self._topic)

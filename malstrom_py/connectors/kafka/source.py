@@ -24,7 +24,7 @@ from malstrom_py.connectors.kafka.client import (
 from malstrom_py.connectors.kafka.part import KafkaPart, OnLost, Reading, position_of
 from malstrom_py.connectors.kafka.reader import Readers
 from malstrom_py.connectors.kafka.records import Decode, Decoder
-from malstrom_py.errors import PlanError, SourceError
+from malstrom_py.errors import PlanError, SourceError, lasting
 from malstrom_py.sources.base import Part
 from malstrom_py.validation import function_of
 
@@ -126,6 +126,13 @@ class Kafka:
 
     def build_part(self, part: Part, state: Any) -> KafkaPart:
         topic, partition = _place_of(part)
+        if topic not in self._topics:
+            raise lasting(
+                SourceError(
+                    f"{_WHAT}: the job resumes from a snapshot in which it reads topic {topic!r}, which topics= leaves "
+                    f"out: name it, or start the job without its snapshots"
+                )
+            )
         starts, stops = self._starts, self._stops
         if starts is None:  # not pinned: read outside a job
             with self._cluster.asking() as consumer:

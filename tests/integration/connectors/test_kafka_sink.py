@@ -183,6 +183,63 @@ def test_a_marker_that_kafka_has_forgotten_is_noticed(kafka: ModelBroker) -> Non
     assert visible(kafka, topic) == [1, 2]
 
 
+def test_a_start_before_the_last_commit_is_refused_and_loses_no_row(kafka: ModelBroker) -> None:
+    topic = new_topic(kafka)
+    earlier = exactly_once(kafka, topic)
+    earlier.recover(context_of(4), [])
+    earlier.commit(context_of(5), [staged(earlier, [1], 5)])
+    set_back = exactly_once(kafka, topic)
+    with pytest.raises(SinkError, match=r"clock here was set back.*correct the clock") as raised:
+        set_back.recover(context_of(2), [])
+    assert raised.value.lasting
+    exactly_once(kafka, topic).recover(context_of(4, incarnation=2), [context_of(5).snapshot])  # it was fenced off
+    set_back.recover(context_of(6), [])
+    set_back.commit(context_of(7), [staged(set_back, [2], 7)])
+    assert visible(kafka, topic) == [1, 2]
+
+
+def test_commits_without_rows_renew_the_marker_before_kafka_forgets_it(
+    kafka: ModelBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(kafka)
+    offsets = kafka.state.offsets["malstrom.contract.out"]
+    sink = exactly_once(kafka, topic)
+    sink.recover(context_of(1), [])
+    sink.commit(context_of(1, final=False), [staged(sink, [1])])
+    before = offsets[topic, 0]
+    sink.commit(context_of(2, final=False), [])
+    assert offsets[topic, 0] == before
+    monkeypatch.setattr("malstrom_py.connectors.kafka.sink._MARKER_S", 0.0)
+    sink.commit(context_of(3, final=False), [])
+    assert offsets[topic, 0] > before
+    resumed = exactly_once(kafka, topic)
+    with kafka.state.changed:
+        del offsets[topic, 0]
+    resumed.recover(context_of(4, incarnation=2), [context_of(3).snapshot])
+    resumed.commit(context_of(3), [])
+    assert (topic, 0) not in offsets, "a snapshot in doubt writes none"
+    resumed.commit(context_of(5, final=False), [])
+    assert (topic, 0) in offsets, "the first commit of a start writes the marker that was forgotten"
+    assert visible(kafka, topic) == [1]
+
+
+def test_staged_rows_that_do_not_arrive_in_time_are_tried_again(
+    kafka: ModelBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(kafka)
+    sink = exactly_once(kafka, topic)
+    sink.recover(context_of(1), [])
+    payload = staged(sink, [1])
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "_READ_S", -1.0)
+        patch.setattr(publishing, "_PAUSE_S", 0.0)
+        with pytest.raises(SinkError, match="were not read: nothing came") as raised:
+            sink.commit(context_of(1), [payload])
+    assert not raised.value.lasting, "a broker that is away comes back"
+    sink.commit(context_of(1), [payload])
+    assert visible(kafka, topic) == [1]
+
+
 def test_staged_rows_that_are_gone_are_an_error(kafka: ModelBroker) -> None:
     topic = new_topic(kafka)
     sink = exactly_once(kafka, topic)

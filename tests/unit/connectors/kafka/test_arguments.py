@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import traceback
 from datetime import datetime
 from typing import Any
 
@@ -55,6 +56,19 @@ def test_secrets_are_in_no_text() -> None:
         source.build_part(Part("topic/0"), {"offset": 1})
     assert "secret" not in str(raised.value)
     assert Cluster("docs", "b", {"sasl.password": "secret-1"}).safe(ValueError("secret-1")) == "ValueError"
+
+
+def test_secrets_are_in_no_traceback() -> None:
+    source = sources.Kafka("b:9092", "topic", options={"isolation.level": "hunter-3"})
+    with pytest.raises(PlanError, match=r"isolation\.level") as raised:
+        source.build_part(Part("topic/0"), {"offset": 1})
+    assert "hunter-3" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_topic_of_the_snapshot_that_is_left_out_is_not_read_silently() -> None:
+    with pytest.raises(SourceError, match=r"reads topic 'left', which topics= leaves out: name it") as raised:
+        sources.Kafka("b:9092", "kept").build_part(Part("left/0"), {"offset": 1})
+    assert raised.value.lasting
 
 
 def test_without_the_package_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
