@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.base import CommitContext, SnapshotId, is_left_over
+from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.worker_context import WorkerInfo
 
 
@@ -76,10 +76,9 @@ class Memory:
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         if self._staged is not None:
             for payload, (snapshot, _) in list(self._staged.items()):
-                if is_left_over(snapshot, context, committed):
+                if snapshot not in committed:
                     del self._staged[payload]
-        is_late = any(snapshot > context.snapshot for _, _, snapshot in self._committed)
-        if not committed and not is_late:
+        if not committed:
             self.items, self.by_key = [], {}
             self._committed.clear()
 

@@ -245,6 +245,8 @@ class TransactionalCheck:
     def _check_delayed_recover(self, *, closed: bool) -> None:
         """Check a start that was paused before its `recover`: a later start has written two snapshots by then."""
         sink, values = self._made(), self.values
+        if getattr(sink, "commits_in_driver", False) is True:
+            return  # the program that commits starts a job again only after its run has ended
         first, last = context_of(3, incarnation=2, final=False), context_of(4, incarnation=2)
         other = self.again(sink)
         other.recover(context_of(2, incarnation=2), [])

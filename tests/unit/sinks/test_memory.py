@@ -125,7 +125,7 @@ def test_what_an_earlier_run_left_half_done_is_cleared() -> None:
     writer = out.open(WorkerInfo("job", "out", WorkerId(0)))
     writer.write(Batch([1]))
     payload = writer.pre_commit(CONTEXT)
-    out.recover(CommitContext("job", "out", SnapshotId("s2"), 2), [])
+    out.recover(CONTEXT, [])
     out.commit(CONTEXT, [payload])
     assert out.items == []
 
