@@ -272,7 +272,7 @@ class _Transactions:
         commit, index = self._resumed
         # Changes that were taken before, and are decoded again, never move the position back.
         taken = max(self._index, index) if self._commit == commit else self._index
-        chunk.last = (self.lsn, self._commit, taken) if self._index else (self.lsn, *self._resumed)
+        chunk.last = (self.lsn, self._commit, taken) if self._index else (self.lsn, commit, index)
         return chunk
 
     def _begin(self, event: Begin) -> None:
