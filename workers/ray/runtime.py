@@ -310,6 +310,7 @@ class RayRuntime:
             pins.pin(known)
 
     def _begun(self, plan: Plan, packed: bytes, pins: SourcePins, is_local: bool, *, control: bool) -> RunningJob:
+        from malstrom_py.workers.ray import coordinator_watch
         from malstrom_py.workers.ray.cluster import imported_ray
         from malstrom_py.workers.ray.coordinator_start import start_coordinator
         from malstrom_py.workers.ray.ray_job import OwnRayJob
@@ -329,6 +330,7 @@ class RayRuntime:
             outlives=self._detached,
             files=modules_of(plan),
             logs=logs.configured(),
+            silent_s=coordinator_watch.SILENT_S,
         )
         actor = start_coordinator(setup, detached=self._detached)
         try:
@@ -340,6 +342,7 @@ class RayRuntime:
                 control=control,
                 kept=self._keeping is not None,
                 observers=self._observers,
+                coordinator_watch=None if self._keeping is None else coordinator_watch.of_job(setup, actor),
             )
         except BaseException:  # such as a name that another job of this machine holds
             imported_ray().kill(actor, no_restart=True)

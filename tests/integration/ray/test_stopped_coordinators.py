@@ -1,0 +1,85 @@
+"""A coordinator whose process is stopped (SIGSTOP) is replaced, and a slow one is not (S6, S7)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks
+from malstrom_py.sinks.base import CommitContext
+from malstrom_py.workers.ray import coordinator_watch
+from tests.integration.ray.chaos import PATIENCE_S, chaotic, check, until
+from tests.integration.ray.chaos_ends import rows_in
+from tests.integration.ray.leftovers import is_alive, pids
+
+SILENT_S = 2.0
+
+
+def started(folder: Path, sink: sinks.Files | None = None) -> mp.JobHandle:
+    runtime = mp.RayRuntime(2, num_cpus=0.2, snapshots=mp.Snapshots(folder / "kept", interval_s=0.5))
+    return runtime.start(chaotic("stopped", folder / "out", sink=sink))
+
+
+def test_s7_a_stopped_coordinator_is_replaced(tidy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_watch, "SILENT_S", SILENT_S)
+    handle = started(tmp_path)
+    first = handle.snapshot()
+    [pid] = pids("CoordinatorActor")
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: not is_alive(pid), lambda: f"process {pid} is alive")
+    until(lambda: handle.status().restarts == 1, handle.status)
+    assert handle.snapshot() > first
+    handle.stop(drain=True, timeout_s=PATIENCE_S)
+    assert handle.wait().last_snapshot is not None
+    check(rows_in(tmp_path / "out"))
+
+
+class HoldsTheLock(sinks.Files):
+    """A sink whose third commit holds the interpreter's lock in the coordinator."""
+
+    commits = 0
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        """Commit, and hold the lock once, as a library that does not release it."""
+        super().commit(context, payloads)
+        self.commits += 1
+        if self.commits == 3:
+            ctypes.PyDLL(None).sleep(int(4 * SILENT_S))
+
+
+def test_a_coordinator_that_holds_the_interpreter_lock_is_not_replaced(
+    tidy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(coordinator_watch, "SILENT_S", SILENT_S)
+    handle = started(tmp_path, HoldsTheLock(tmp_path / "out", format="json"))
+    until(lambda: "no stopped process was found" in caplog.text, lambda: caplog.text)
+    handle.snapshot()
+    status = handle.status()
+    assert (status.restarts, status.state) == (0, "running")
+    handle.stop(drain=True, timeout_s=PATIENCE_S)
+    check(rows_in(tmp_path / "out"))
+
+
+def test_a_process_that_is_not_stopped_or_not_the_same_is_not_ended() -> None:
+    with subprocess.Popen(["sleep", str(PATIENCE_S)]) as process:
+        try:
+            pid = process.pid
+            _, began = coordinator_watch.state_of(pid)
+            assert not coordinator_watch.end_if_stopped(pid, began)
+            process.send_signal(signal.SIGSTOP)
+            until(lambda: coordinator_watch.state_of(pid)[0] == "T", lambda: coordinator_watch.state_of(pid))
+            assert not coordinator_watch.end_if_stopped(pid, "1")
+            assert not coordinator_watch.end_if_stopped(pid, "")
+            assert is_alive(pid)
+            assert coordinator_watch.end_if_stopped(pid, began)
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert not coordinator_watch.end_if_stopped(pid, began)
