@@ -1,10 +1,9 @@
 """Replaces a coordinator whose process is stopped (SIGSTOP): ends it, so that Ray starts another one in its place.
 
-Another process asks the coordinator for a sign of life, again and again: the program that started the job, or in a job
-that may outlive it the process of its first worker. Rule: only a stopped process is ended, never a slow one. It has
-answered nothing for `SILENT_S`, and the system of its machine reports it as stopped. One that computes, waits for a
-store, or holds the interpreter's lock for however long is not. A stopped process that is ended cannot continue as a
-zombie; where it cannot be reached, the claims in the log of the job keep it from committing.
+The process of the first worker asks the coordinator for a sign of life, again and again. Rule: only a stopped process
+is ended, never a slow one. It has answered nothing for `SILENT_S`, and the system of its machine reports it as stopped.
+One that computes, waits for a store, or holds the interpreter's lock for however long is not. A stopped process that is
+ended cannot continue as a zombie; where it cannot be reached, the claims in the log of the job keep it from committing.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from ray.exceptions import RayActorError, RayError
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.logs import log
+from malstrom_py.workers.ray.cluster import NAMESPACE
 from malstrom_py.workers.ray.job_config import JobSetup
 
 SILENT_S: Final = 30.0
@@ -32,6 +31,9 @@ SILENT_S: Final = 30.0
 
 LOOK_S: Final = 1.0
 """The interval at which this process looks for the answer."""
+
+START_S: Final = 60.0
+"""How long a task may take to start on the node of the coordinator, beside the limit."""
 
 _CALLS: Final = 6
 """The signs of life that are asked for within the limit."""
@@ -113,54 +115,45 @@ class Silence:
 
 
 class CoordinatorWatch:
-    """Watches the coordinator ``actor`` of ``job`` from its own thread, from `start` to `close`.
+    """Watches the coordinator of the job of ``setup`` from its own thread, from `start` to the end of this process."""
 
-    ``runtime_env``: that of the actors of the job. ``silent_s``: how long the coordinator may answer nothing.
-    """
-
-    def __init__(self, job: str, actor: Any, runtime_env: Mapping[str, Any] | None, *, silent_s: float) -> None:
-        self._job = job
-        self._actor = actor
-        self._runtime_env = runtime_env
-        self._silent_s = silent_s
-        self._silence = Silence(self._silent_s)
-        self._closed = threading.Event()
+    def __init__(self, setup: JobSetup) -> None:
+        self._job = setup.job
+        self._silent_s = setup.silent_s
+        self._silence = Silence(setup.silent_s)
         self._seen: ActorProcess | None = None
 
     def start(self) -> None:
         """Start the thread."""
         threading.Thread(target=self._watch, name=f"malstrom-ray-watch-{self._job}", daemon=True).start()
 
-    def close(self) -> None:
-        """End the thread."""
-        self._closed.set()
-
     def _watch(self) -> None:
-        while not self._closed.is_set() and ray.is_initialized():
+        clock = SystemClock()
+        while ray.is_initialized():
             try:
-                self._seen = self._answer(self._actor.process.remote().future())
-            except RayActorError:
-                return  # the job has ended
+                actor = ray.get_actor(self._job, namespace=NAMESPACE)
+                self._seen = self._answer(actor.process.remote().future())
+            except (RayActorError, ValueError):
+                return  # the job has ended, and this process ends too
             except RayError:
                 pass  # Ray's head may be down for a while
             self._silence.end()
-            self._closed.wait(self._silent_s / _CALLS)
+            clock.sleep_s(self._silent_s / _CALLS)
 
-    def _answer(self, asked: Future[ActorProcess]) -> ActorProcess | None:
-        """Return the answer, and end the coordinator if it is stopped instead; None if the watch is closed."""
+    def _answer(self, asked: Future[ActorProcess]) -> ActorProcess:
+        """Return the answer, and end the coordinator if it is stopped instead."""
         while not asked.done():
             if self._is_silent(asked) and self._seen is not None:
                 self._look_at(self._seen)
                 self._silence.end()
-            if self._closed.is_set():
-                return None
         return asked.result()
 
     def _is_silent(self, asked: Future[Any]) -> bool:
         """Wait a little, and return whether the answer is missing for too long."""
         clock, wait_s = SystemClock(), min(LOOK_S, self._silent_s / _CALLS)
         began_s = clock.monotonic_s()
-        self._closed.wait(wait_s)
+        with suppress(Exception):  # what came is seen by `_answer`
+            asked.result(wait_s)
         return not asked.done() and self._silence.passed(clock.monotonic_s() - began_s, limit_s=wait_s)
 
     def _look_at(self, process: ActorProcess) -> None:
@@ -185,18 +178,11 @@ class CoordinatorWatch:
 
         remote: Any = ray.remote
         there = NodeAffinitySchedulingStrategy(process.node, soft=False)
-        options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": there, "runtime_env": self._runtime_env}
-        task = remote(end_if_stopped).options(**options).remote(process.pid, process.started)
+        end = remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(end_if_stopped)
+        task = end.remote(process.pid, process.started)
         answer: Future[bool] = task.future()
-        for _ in range(max(1, int(self._silent_s / LOOK_S))):
-            if answer.done():
-                return answer.result()
-            if self._closed.wait(LOOK_S):
-                break
-        ray.cancel(task, force=True)
-        return None
-
-
-def of_job(setup: JobSetup, actor: Any) -> CoordinatorWatch:
-    """Return the watch of the coordinator ``actor`` of the job of ``setup``."""
-    return CoordinatorWatch(setup.job, actor, setup.options.runtime_env, silent_s=setup.silent_s)
+        try:
+            return answer.result(self._silent_s + START_S)
+        except TimeoutError:
+            ray.cancel(task, force=True)
+            return None

@@ -32,7 +32,6 @@ from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.monitoring.observers import Observers, Observing
 from malstrom_py.workers.ray.cluster import NAMESPACE, is_reachable, summarize_error
 from malstrom_py.workers.ray.coordinator_actor import PackedEnding
-from malstrom_py.workers.ray.coordinator_watch import CoordinatorWatch
 from malstrom_py.workers.ray.driver_commits import DriverTaskRunner
 from malstrom_py.workers.reports.commands import (
     Command,
@@ -113,7 +112,6 @@ class OwnRayJob(RayJob):
         control: bool,
         kept: bool = False,
         observers: Observers | None = None,
-        coordinator_watch: CoordinatorWatch | None = None,
     ) -> None:
         super().__init__(plan.job, actor)
         here = sinks_here(plan)
@@ -132,7 +130,6 @@ class OwnRayJob(RayJob):
         self._metrics: JobMetrics | None = None
         self._observing: Observing | None = None
         self._ended_because = ""
-        self._coordinator_watch = coordinator_watch
         self._control = ControlSocket(plan.job, self._answer) if control else None
         try:
             asked = actor.ending.remote()
@@ -145,8 +142,6 @@ class OwnRayJob(RayJob):
             if observers is not None:
                 self._observing = observers.begin(self)
             self._watching.start()
-            if coordinator_watch is not None:
-                coordinator_watch.start()
             if kept and here:
                 threading.Thread(target=self._run_tasks, name=f"malstrom-ray-sinks-{plan.job}", daemon=True).start()
         except BaseException:  # such as too many threads
@@ -303,8 +298,6 @@ class OwnRayJob(RayJob):
         log.emit(Ended(ending.how, "" if error is None else str(error)))
         self._log = log
         self._has_log.set()
-        if self._coordinator_watch is not None:
-            self._coordinator_watch.close()
         if self._observing is not None:
             self._observing.end(str(ending.public_error()) if ending.how == "failed" else None)
         if self._control is not None:

@@ -342,7 +342,6 @@ class RayRuntime:
                 control=control,
                 kept=self._keeping is not None,
                 observers=self._observers,
-                coordinator_watch=None if self._keeping is None else coordinator_watch.of_job(setup, actor),
             )
         except BaseException:  # such as a name that another job of this machine holds
             imported_ray().kill(actor, no_restart=True)

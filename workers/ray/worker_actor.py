@@ -29,8 +29,7 @@ from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.engine.worker_loop import Wake, WorkerLoop
-from malstrom_py.workers.ray.cluster import NAMESPACE
-from malstrom_py.workers.ray.coordinator_watch import CoordinatorWatch, of_job
+from malstrom_py.workers.ray.coordinator_watch import CoordinatorWatch
 from malstrom_py.workers.ray.job_config import JobSetup, log_as, unpack_plan
 from malstrom_py.workers.reports.error_transfer import pack_error
 from malstrom_py.workers.runtime.worker_host import WorkerHost
@@ -241,15 +240,10 @@ class WorkerActor:
             )
         except MalstromError as error:
             return PackedFailure(error)  # Ray would wrap an error
-        if worker == 0 and setup.outlives and setup.keeping is not None:
-            self._watch_coordinator(setup)
-        return self._transport.address
-
-    def _watch_coordinator(self, setup: JobSetup) -> None:
-        """Watch the coordinator in place of the program that started the job, which may have ended."""
-        if self._coordinator_watch is None:
-            self._coordinator_watch = of_job(setup, ray.get_actor(setup.job, namespace=NAMESPACE))
+        if worker == 0 and setup.keeping is not None and self._coordinator_watch is None:
+            self._coordinator_watch = CoordinatorWatch(setup)
             self._coordinator_watch.start()
+        return self._transport.address
 
     def node(self) -> str:
         """Return the id of the worker's node."""

@@ -8,8 +8,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 import malstrom_py as mp
 from malstrom_py import sinks
@@ -17,7 +16,12 @@ from malstrom_py.sinks.base import CommitContext
 from malstrom_py.workers.ray import coordinator_watch
 from tests.integration.ray.chaos import PATIENCE_S, chaotic, check, until
 from tests.integration.ray.chaos_ends import rows_in
+from tests.integration.ray.clusters import StartedCluster
 from tests.integration.ray.leftovers import is_alive, pids
+from tests.integration.ray.programs import malstrom, program, said
+
+if TYPE_CHECKING:
+    import pytest
 
 SILENT_S = 2.0
 
@@ -41,10 +45,44 @@ def test_s7_a_stopped_coordinator_is_replaced(tidy: None, tmp_path: Path, monkey
     check(rows_in(tmp_path / "out"))
 
 
+DETACHED = """
+import os, sys, time
+from pathlib import Path
+import ray
+import malstrom_py as mp
+from malstrom_py.workers.ray import coordinator_watch
+from malstrom_py.workers.ray.cluster import NAMESPACE
+from tests.integration.ray.chaos import chaotic
+coordinator_watch.SILENT_S = float(sys.argv[3])
+kept = mp.Snapshots(Path(sys.argv[1]) / "kept", interval_s=0.5)
+runtime = mp.RayRuntime(2, num_cpus=0.2, address=sys.argv[2], detached=True, snapshots=kept)
+handle = runtime.start(chaotic("stopped", Path(sys.argv[1]) / "out"))
+handle.snapshot()
+print(ray.get(ray.get_actor("stopped", namespace=NAMESPACE).process.remote()).pid)
+"""
+
+
+def test_s7_a_stopped_coordinator_of_a_detached_job_is_replaced(
+    tmp_path: Path, started_cluster: StartedCluster
+) -> None:
+    address = started_cluster.address
+    with program(tmp_path, DETACHED, tmp_path, address, SILENT_S) as process:
+        pid = int(said(process))
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: not is_alive(pid), lambda: f"process {pid} is alive")
+    kept = mp.Snapshots(tmp_path / "kept").checkpointer("stopped")
+    last = kept.list_checkpoints()[-1]
+    until(lambda: kept.list_checkpoints()[-1] > last, kept.list_checkpoints)
+    with malstrom(tmp_path, "stop", "stopped", "--drain", "--address", address, **started_cluster.environment) as stop:
+        said(stop)
+    check(rows_in(tmp_path / "out"))
+
+
 class HoldsTheLock(sinks.Files):
-    """A sink whose third commit holds the interpreter's lock in the coordinator."""
+    """A sink whose third commit holds the interpreter's lock in the coordinator, and writes the file ``held`` then."""
 
     commits = 0
+    held: Path
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         """Commit, and hold the lock once, as a library that does not release it."""
@@ -52,14 +90,17 @@ class HoldsTheLock(sinks.Files):
         self.commits += 1
         if self.commits == 3:
             ctypes.PyDLL(None).sleep(int(4 * SILENT_S))
+            self.held.touch()
 
 
 def test_a_coordinator_that_holds_the_interpreter_lock_is_not_replaced(
-    tidy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tidy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinator_watch, "SILENT_S", SILENT_S)
-    handle = started(tmp_path, HoldsTheLock(tmp_path / "out", format="json"))
-    until(lambda: "no stopped process was found" in caplog.text, lambda: caplog.text)
+    sink = HoldsTheLock(tmp_path / "out", format="json")
+    sink.held = tmp_path / "held"
+    handle = started(tmp_path, sink)
+    until(sink.held.exists, handle.status)
     handle.snapshot()
     status = handle.status()
     assert (status.restarts, status.state) == (0, "running")
