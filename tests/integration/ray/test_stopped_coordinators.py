@@ -8,20 +8,21 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+
+import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks
+from malstrom_py.errors import FencedError
 from malstrom_py.sinks.base import CommitContext
-from malstrom_py.workers.ray import coordinator_watch
+from malstrom_py.workers.ray import coordinator_actor, coordinator_watch
+from malstrom_py.workers.ray.coordinator_actor import CoordinatorJournal
 from tests.integration.ray.chaos import PATIENCE_S, chaotic, check, until
 from tests.integration.ray.chaos_ends import rows_in
 from tests.integration.ray.clusters import StartedCluster
 from tests.integration.ray.leftovers import is_alive, pids
 from tests.integration.ray.programs import malstrom, program, said
-
-if TYPE_CHECKING:
-    import pytest
 
 SILENT_S = 2.0
 
@@ -106,6 +107,39 @@ def test_a_coordinator_that_holds_the_interpreter_lock_is_not_replaced(
     assert (status.restarts, status.state) == (0, "running")
     handle.stop(drain=True, timeout_s=PATIENCE_S)
     check(rows_in(tmp_path / "out"))
+
+
+class Kept:
+    """Ray's key-value store in memory."""
+
+    def __init__(self) -> None:
+        self.data: dict[bytes, Any] = {}
+
+    def _internal_kv_put(self, key: bytes, value: Any, namespace: bytes) -> None:
+        self.data[key] = value
+
+    def _internal_kv_get(self, key: bytes, namespace: bytes) -> Any:
+        return self.data.get(key)
+
+    def _internal_kv_del(self, key: bytes, namespace: bytes) -> None:
+        self.data.pop(key, None)
+
+
+def test_s7_a_coordinator_that_was_replaced_leaves_the_journal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept()
+    monkeypatch.setattr(coordinator_actor, "_store", lambda: kept)
+    old = CoordinatorJournal("actor", kept=True)
+    old.has_begun()
+    new = CoordinatorJournal("actor", kept=True)
+    new.restarted(died_at_s=1.0)
+    new.completed("2")
+    with pytest.raises(FencedError, match="another coordinator has replaced this one"):
+        old.completed("1")
+    old.forget()
+    third = CoordinatorJournal("actor", kept=True).entry
+    assert (third.has_begun, third.restarts, third.last_known) == (True, 1, "2")
+    new.forget()
+    assert kept.data == {}
 
 
 def test_a_process_that_is_not_stopped_or_not_the_same_is_not_ended() -> None:
