@@ -124,14 +124,17 @@ class Chaos:
 
     def stop(self, kind: str) -> None:
         """Stop an actor past the restart of the job, and let it continue: it may be a zombie then."""
-        before = self.next_snapshot(None)
+        before = self.next_snapshot(self._last())  # all workers are up
         time.sleep(self._rng.uniform(0.0, PAUSE_S))
         restarts = self._handle.status().restarts
         until(lambda: bool(pids(kind)), lambda: f"no {kind} is alive")
         pid = self._rng.choice(pids(kind))
         os.kill(pid, signal.SIGSTOP)
         try:
-            until(lambda: self._handle.status().restarts > restarts, self._handle.status)
+            if kind == "CoordinatorActor":
+                until(lambda: not is_alive(pid), lambda: f"process {pid} is alive")
+            else:
+                until(lambda: self._handle.status().restarts > restarts, self._handle.status)
             self.next_snapshot(before)
         finally:
             is_zombie = is_alive(pid)
