@@ -47,7 +47,7 @@ help:
 	@echo "make long        the tests that make test leaves out: further cases of its slowest tests, and the demos on Ray and Spark"
 	@echo "make soak        $(SEEDS) random runs of the rescale model, of whole jobs in the simulator, and of commits (SEEDS=...)"
 	@echo "make chaos       kill workers and coordinators of a job on Ray, $(KILLS) times (KILLS=...), and check all it writes; STOPS=..."
-	@echo "                 stops workers until the job has restarted without them; SINK=postgres: another sink than files"
+	@echo "                 stops some until the job has restarted without them; SINK=postgres: another sink than files"
 	@echo "make mutants     search a run in which the oracle sees each wrong rescale protocol"
 	@echo "make matrix      jobs of every shape go from 1..$(SIZES) to 1..$(SIZES) workers under traffic (SIZES=...)"
 	@echo "make exhaustive  every interleaving of tiny rescales, $(SECONDS) s for each at most (SECONDS=...)"

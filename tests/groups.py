@@ -125,6 +125,10 @@ LONG: Final = {
         "test_functions_get_each_row_once",
         "test_s7_a_recording_has_each_row_once",
     ),
+    "integration/ray/test_stopped_coordinators.py": (
+        "test_a_coordinator_that_holds_the_interpreter_lock",
+        "test_s7_a_stopped_coordinator",
+    ),
     "integration/ray/test_stops.py": (
         "test_s7_a_detached_job_is_stopped",
         "test_s7_a_sigterm_before_the_job_has_been_started_stops_it_then",

@@ -294,6 +294,10 @@ class StoreCheckpointer(Checkpointer):
     def entries(self) -> list[LogEntry]:
         return self._log.entries()
 
+    def entry_after(self, sequence: int) -> LogEntry | None:
+        """Return the entry of the log that follows ``sequence``, if any."""
+        return self._log.read(sequence + 1)
+
     def files(self) -> list[str]:
         folder = f"{self.job}/"
         return [path.removeprefix(folder) for path in self.store.list(self.job)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from malstrom_py.errors import SnapshotError, lasting
+from malstrom_py.errors import FencedError, SnapshotError, lasting
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import LATEST, Checkpointer, StoreCheckpointer
 from malstrom_py.snapshot.ids import is_snapshot_id
@@ -62,6 +62,20 @@ def latest_manifest(
         f'Restore the log from a copy, or start without state with resume="none"'
     )
     raise lasting(SnapshotError(message))
+
+
+def check_claim(checkpointer: Checkpointer, manifest: Manifest) -> None:
+    """`FencedError` if a newer start has claimed the job since ``manifest``, the last snapshot of a run, was saved."""
+    read_next = getattr(checkpointer, "entry_after", None)  # a user's checkpointer has only `entries`
+    for entry in checkpointer.entries() if read_next is None else [read_next(manifest.sequence)]:
+        if entry is None or entry.sequence <= manifest.sequence or entry.content is None:
+            continue
+        if entry.content.incarnation > manifest.incarnation:
+            raise FencedError(
+                f"job {manifest.job!r}: incarnation {manifest.incarnation} does not commit the output of snapshot "
+                f"{manifest.id}, because incarnation {entry.content.incarnation} has taken over. End this incarnation; "
+                f"the newer one commits that output"
+            )
 
 
 def newest_noted(checkpointer: Checkpointer) -> str:

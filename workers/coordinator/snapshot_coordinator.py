@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any, Final
 
 from malstrom_py.clock import Clock
-from malstrom_py.errors import DeadlineError, InternalError, MalstromError
+from malstrom_py.errors import DeadlineError, FencedError, InternalError, MalstromError, SnapshotError
 from malstrom_py.logs import log
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.ids import next_snapshot_id
 from malstrom_py.snapshot.manifest import Artefact, Manifest, PlanImage, artefact_path
-from malstrom_py.snapshot.selection import copy_savepoint
+from malstrom_py.snapshot.selection import check_claim, copy_savepoint
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.verification import load_verified
 from malstrom_py.sources.base import Part
@@ -242,8 +242,29 @@ class SnapshotCoordinator:
         self._handle(machine.ManifestStored())
 
     def _commit_sinks(self, snapshot: SnapshotId) -> None:
+        self._check_claim()
         self._commits.commit(self._count(), snapshot=snapshot, final=self._is_final)
         self._handle(machine.SinksCommitted())
+
+    def _check_claim(self) -> None:
+        """`FencedError` if another start has claimed the job: this one was stopped for a while, and commits nothing.
+
+        The check is not needed for S3: a commit that is repeated changes nothing. It ends a replaced run early.
+        """
+        if self._manifest is None or not self._commits.any:
+            return
+        try:
+            check_claim(self.checkpointer, self._manifest)
+        except FencedError:
+            raise
+        except SnapshotError as error:
+            log(
+                _LOG,
+                logging.WARNING,
+                "job %s: the log could not be read before a commit of sinks, which follows: %s",
+                *(self._job, error),
+                job=self._job,
+            )
 
     def _complete(self, completed: machine.Completed) -> None:
         self.completed += 1

@@ -22,7 +22,7 @@ import ray
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import JobEnded, MalstromError, PeerError
+from malstrom_py.errors import FencedError, JobEnded, MalstromError, PeerError
 from malstrom_py.events import NodeFailed
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
@@ -35,6 +35,7 @@ from malstrom_py.workers.coordinator.recovery import begun_again
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.ray.cluster import room_now
+from malstrom_py.workers.ray.coordinator_watch import ActorProcess, this_process
 from malstrom_py.workers.ray.driver_commits import DriverTask, DriverTasks, commit_in_driver
 from malstrom_py.workers.ray.job_config import JobSetup, log_as, pack_plan, unpack_plan
 from malstrom_py.workers.ray.node_watch import NodeWatch
@@ -119,16 +120,22 @@ class CoordinatorJournal:
         return plan
 
     def forget(self) -> None:
-        """Delete the journal: the job has ended."""
-        if self._kept:
+        """Delete the journal: the job has ended. That of a coordinator that has replaced this one stays."""
+        if self._kept and not self._is_taken():
             for key in (self._key, self._key + b"-plan"):
                 _store()._internal_kv_del(key, namespace=_NAMESPACE)
 
     def _write(self, **changes: Any) -> None:
         with self._lock:
+            if self._kept and self._is_taken():
+                raise FencedError("another coordinator has replaced this one, which was stopped for a while: it ends")
             self.entry = replace(self.entry, **changes)
             if self._kept:
                 _store()._internal_kv_put(self._key, json.dumps(asdict(self.entry)), namespace=_NAMESPACE)
+
+    def _is_taken(self) -> bool:
+        """Return whether a coordinator that has replaced this one has written: it has counted one more restart."""
+        return self._read().restarts > self.entry.restarts
 
     def _read(self) -> JournalEntry:
         data = _store()._internal_kv_get(self._key, namespace=_NAMESPACE)
@@ -246,6 +253,11 @@ class CoordinatorActor:
     def is_up(self) -> bool:
         """Answer as soon as the coordinator is up."""
         return True
+
+    @ray.method(max_task_retries=-1)
+    def process(self) -> ActorProcess:
+        """Return the process of the coordinator, as a sign of life."""
+        return this_process()
 
     @ray.method(max_task_retries=-1)
     def begin(self) -> None:

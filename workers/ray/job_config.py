@@ -141,7 +141,8 @@ class JobSetup:
     ``keeping``: how the job keeps snapshots, None without; ``restart``: the restart policy. ``incarnation``: the number
     of this start, for a job without snapshots. ``outlives``: the job outlives its driver. ``watched``: workers keep
     black boxes. ``files``: the modules of the user's functions -> their files, for a reload. ``logs``: the settings of
-    the program that starts the job, None if it has none.
+    the program that starts the job, None if it has none. ``silent_s``: how long the coordinator of a job with
+    snapshots may answer nothing before its process is looked at.
     """
 
     job: str
@@ -160,3 +161,4 @@ class JobSetup:
     watched: bool = False
     files: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     logs: LogSettings | None = None
+    silent_s: float = 0.0

@@ -310,6 +310,7 @@ class RayRuntime:
             pins.pin(known)
 
     def _begun(self, plan: Plan, packed: bytes, pins: SourcePins, is_local: bool, *, control: bool) -> RunningJob:
+        from malstrom_py.workers.ray import coordinator_watch
         from malstrom_py.workers.ray.cluster import imported_ray
         from malstrom_py.workers.ray.coordinator_start import start_coordinator
         from malstrom_py.workers.ray.ray_job import OwnRayJob
@@ -329,6 +330,7 @@ class RayRuntime:
             outlives=self._detached,
             files=modules_of(plan),
             logs=logs.configured(),
+            silent_s=coordinator_watch.SILENT_S,
         )
         actor = start_coordinator(setup, detached=self._detached)
         try:

@@ -29,6 +29,7 @@ from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.engine.worker_loop import Wake, WorkerLoop
+from malstrom_py.workers.ray.coordinator_watch import CoordinatorWatch
 from malstrom_py.workers.ray.job_config import JobSetup, log_as, unpack_plan
 from malstrom_py.workers.reports.error_transfer import pack_error
 from malstrom_py.workers.runtime.worker_host import WorkerHost
@@ -211,6 +212,7 @@ class WorkerActor:
         self._name = f"malstrom(job={job} worker)"
         self._transport: Transport | None = None
         self._server: WorkerServer | None = None
+        self._coordinator_watch: CoordinatorWatch | None = None
 
     def __repr__(self) -> str:
         return self._name
@@ -238,6 +240,9 @@ class WorkerActor:
             )
         except MalstromError as error:
             return PackedFailure(error)  # Ray would wrap an error
+        if worker == 0 and setup.keeping is not None and self._coordinator_watch is None:
+            self._coordinator_watch = CoordinatorWatch(setup)
+            self._coordinator_watch.start()
         return self._transport.address
 
     def node(self) -> str:

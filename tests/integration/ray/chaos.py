@@ -3,7 +3,8 @@
 
 Every record has its part and its number, and the state of its key counts it. The rows at the end therefore show every
 record that was lost, duplicated or counted twice. A kill counts once the process is gone and the job has restarted. A
-stopped worker (SIGSTOP) continues after the job has restarted without it: if Ray has not ended it, it is a zombie.
+stopped worker (SIGSTOP) continues after the job has restarted without it: if Ray has not ended it, it is a zombie. A
+stopped coordinator is ended and replaced.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import MalstromError
+from malstrom_py.workers.ray import coordinator_watch
 from tests.integration.ray.chaos_ends import ENDS, Row
 from tests.integration.ray.leftovers import is_alive, pids
 from tests.integration.transport.ends import local_ray
@@ -33,6 +36,9 @@ SIZES: Final = (1, 2, 3)
 PATIENCE_S: Final = 120.0
 PAUSE_S: Final = 1.5
 """The longest time between a restart and the next kill; the job makes snapshots in between."""
+
+SILENT_S: Final = 3.0
+"""How long a stopped coordinator may answer nothing."""
 
 
 def numbers(part: int, start: int) -> Iterator[tuple[int, int]]:
@@ -116,22 +122,25 @@ class Chaos:
         self.slowest_s = max(self.slowest_s, time.monotonic() - began_s)
         self.hits[f"{kind}{' in a rescale' if rescales else ''}"] += 1
 
-    def stop(self) -> None:
-        """Stop a worker past the restart of the job, and let it continue: it may be a zombie then."""
-        before = self.next_snapshot(None)
+    def stop(self, kind: str) -> None:
+        """Stop an actor past the restart of the job, and let it continue: it may be a zombie then."""
+        before = self.next_snapshot(self._last())  # all workers are up
         time.sleep(self._rng.uniform(0.0, PAUSE_S))
         restarts = self._handle.status().restarts
-        until(lambda: bool(pids("WorkerActor")), lambda: "no worker is alive")
-        pid = self._rng.choice(pids("WorkerActor"))
+        until(lambda: bool(pids(kind)), lambda: f"no {kind} is alive")
+        pid = self._rng.choice(pids(kind))
         os.kill(pid, signal.SIGSTOP)
         try:
-            until(lambda: self._handle.status().restarts > restarts, self._handle.status)
+            if kind == "CoordinatorActor":
+                until(lambda: not is_alive(pid), lambda: f"process {pid} is alive")
+            else:
+                until(lambda: self._handle.status().restarts > restarts, self._handle.status)
             self.next_snapshot(before)
         finally:
             is_zombie = is_alive(pid)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-        self.hits["zombie" if is_zombie else "stopped and then ended by Ray"] += 1
+        self.hits[f"{kind}: {'zombie' if is_zombie else 'stopped and then ended'}"] += 1
         until(lambda: not is_alive(pid), lambda: f"process {pid} is alive")
 
     def _rescale(self) -> None:
@@ -152,7 +161,7 @@ class Chaos:
 def ravage(
     folder: Path, *, kills: int, seed: int, say: Callable[[str], object], stops: int = 0, sink: str = "files"
 ) -> dict[str, int]:
-    """Kill ``kills`` times and stop ``stops`` workers, then stop the job, check all its rows, and return the number of
+    """Kill ``kills`` times and stop ``stops`` actors, then stop the job, check all its rows, and return the number of
     each kind.
     """
     rng = random.Random(seed)
@@ -162,7 +171,7 @@ def ravage(
         snapshots=mp.Snapshots(folder / "snapshots", interval_s=0.5),
         restart=mp.Restart(max_restarts=100_000, backoff_s=0.05, backoff_max_s=0.2),
     )
-    with ENDS[sink](folder) as end:
+    with ENDS[sink](folder) as end, mock.patch.object(coordinator_watch, "SILENT_S", SILENT_S):
         handle = runtime.start(chaotic("chaos", folder, sink=end.sink))
         chaos = Chaos(handle, rng)
         for number in range(kills):
@@ -170,8 +179,9 @@ def ravage(
             chaos.strike(kind, rescales=number % 2 == 1)
             say(f"{number + 1} of {kills} kills, seed {seed}: {kind}; the slowest took {chaos.slowest_s:.1f} s")
         for number in range(stops):
-            chaos.stop()
-            say(f"{number + 1} of {stops} stops, seed {seed}")
+            kind = "CoordinatorActor" if number % 4 == 3 else "WorkerActor"
+            chaos.stop(kind)
+            say(f"{number + 1} of {stops} stops, seed {seed}: {kind}")
         handle.stop(drain=True, timeout_s=PATIENCE_S)
         result = handle.wait(timeout_s=PATIENCE_S)
         rows = end.rows()

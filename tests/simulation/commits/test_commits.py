@@ -5,12 +5,19 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from malstrom_py.errors import FencedError
+from malstrom_py.sinks.base import CommitContext
+from tests.simulation.commits.hooks import WatchedSink, watched_disk
 from tests.simulation.commits.ledger import WRONG, Entries
-from tests.simulation.commits.runs import Violation, run
+from tests.simulation.commits.lives import Fault, Life, life_here
+from tests.simulation.commits.runs import Scene, Violation, run
 from tests.simulation.commits.targets import TARGETS, ledger
 
 SEEDS_MAX = 60
@@ -32,6 +39,32 @@ def test_s7_each_row_is_visible_once_wherever_the_job_dies_or_pauses(target: str
 def test_s7_more_seeds_of_each_row_once(target: str) -> None:
     for seed in range(100, 160):
         run(seed, target=target)
+
+
+@pytest.mark.parametrize("place", ["manifest", "commit"])
+def test_s7_a_life_that_was_replaced_commits_nothing(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed: list[Life] = []
+    commit = WatchedSink.commit
+
+    def noted(sink: WatchedSink, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        if (life := life_here()) is not None:
+            committed.append(life)
+        commit(sink, context, payloads)
+
+    monkeypatch.setattr(WatchedSink, "commit", noted)
+    with watched_disk():
+        scene = Scene(random.Random(1), TARGETS["files"](tmp_path))
+        stopped = scene.live([Fault("pause", place, "after", 0)])
+        assert stopped.is_zombie
+        before = committed.count(stopped)
+        assert scene.live([]).error is None
+        scene.check_end()
+        scene.let_go_on(stopped)
+        scene.check_end()
+    assert isinstance(stopped.error, FencedError)
+    assert committed.count(stopped) == before
 
 
 @pytest.mark.parametrize("kind", WRONG)
