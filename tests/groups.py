@@ -226,7 +226,13 @@ LONG: Final = {
         "test_a_wrong_step_is_named_by_the_law_it_breaks[migration invariance: state in the logic",
         "test_a_wrong_step_is_named_by_the_law_it_breaks[migration invariance: writes later",
     ),
-    "simulation/commits/test_commits.py": ("test_s7_more_seeds",),
+    "simulation/commits/test_commits.py": (
+        "test_a_wrong_sink_is_seen[AbortDeletesOthers",
+        "test_a_wrong_sink_is_seen[RecoverDeletesNewer",
+        "test_s7_each_row_is_visible_once_wherever_the_job_dies_or_pauses[iceberg",
+        "test_s7_more_seeds",
+    ),
+    "simulation/test_seeds.py": ("test_other_seeds_have_other_traces[commits",),
     "simulation/jobs/test_idle_parts.py": (
         "test_t2_time_stands_still_if[idle workers do not",
         "test_t2_time_stands_still_if[idle workers follow",

@@ -95,7 +95,7 @@ def test_a_detached_job_that_had_finished_says_so_and_how_it_starts_over(
     start_detached(runtime, job, address=None, quiet=True)
     reported = capsys.readouterr().err
     assert "job nightly has already finished" in reported
-    assert reported.endswith("nothing was run; --resume none starts over\n")
+    assert reported.endswith("nothing was read; --resume none starts over\n")
     start_detached(runtime, job, address=None, quiet=False)
     assert "2 read" in capsys.readouterr().err
 
