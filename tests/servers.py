@@ -114,7 +114,8 @@ def _owner() -> dict[str, Any]:
 @contextmanager
 def postgres_server(**settings: Any) -> Iterator[Server]:
     """Run a PostgreSQL with logical replication; its superuser is ``postgres``, without a password."""
-    folder = Path(tempfile.mkdtemp(prefix="malstrom-pg-"))
+    # Its user must be able to enter the folder, and may not enter that of the tests with Ray.
+    folder = Path(tempfile.mkdtemp(prefix="malstrom-pg-", dir="/tmp"))
     owner = _owner()
     if owner:
         shutil.chown(folder, owner["user"], owner["group"])
