@@ -18,10 +18,11 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from malstrom_py.connectors.lake.delta_location import Location, said
 from malstrom_py.connectors.lake.files import LakeFile
 from malstrom_py.connectors.lake.types import Seen, Shape, check_new_names, new_columns, table_fields
 from malstrom_py.data.schema import ColumnKind, kind_of
-from malstrom_py.errors import PlanError, SinkError, pip_install
+from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files.partitions import check_type
 
 if TYPE_CHECKING:
@@ -56,28 +57,14 @@ _STATS_COLUMNS_MAX: Final = 32
 _STATS_TEXT_MAX: Final = 64
 
 
-def require_deltalake(asked_by: str) -> None:
-    """Raise `PlanError` if deltalake is not installed."""
-    try:
-        import deltalake  # noqa: F401
-    except ImportError:
-        raise PlanError(f"{asked_by} needs deltalake, which is not installed: {pip_install('delta')}") from None
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of the message of ``error``: others are a trace."""
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
 class DeltaTable:
-    """The table in the folder ``root``. ``partition_by``: of a new table, and required of one that exists, if given."""
+    """The table at ``location``. ``partition_by``: of a new table, and required of one that exists, if given."""
 
-    def __init__(self, root: Path, *, partition_by: Sequence[str] = (), adds_columns: bool = False) -> None:
-        self._root = root
+    def __init__(self, location: Location, *, partition_by: Sequence[str] = (), adds_columns: bool = False) -> None:
+        self._location = location
         self._partition_by = tuple(partition_by)
         self._adds_columns = adds_columns
-        self._where = f"the Delta table {root}"
+        self._where = f"the Delta table {location}"
 
     def look(self, app: str) -> Seen | None:
         """See `LakeTable.look`."""
@@ -102,10 +89,10 @@ class DeltaTable:
                 self._add_columns(table, shape, added)
             except CommitFailedError:
                 _pause(deadline, self._where)
-            except DeltaError as error:
+            except (DeltaError, OSError) as error:
                 # Another writer may have created the table in the meantime.
                 if table is not None or self._opened() is None:
-                    raise SinkError(f"{self._where} cannot be created: {first_line(error)}") from None
+                    raise SinkError(f"{self._where} cannot be created: {said(error)}") from None
 
     def describe(self, shape: Shape, metadata: pq.FileMetaData) -> str:
         """See `LakeTable.describe`."""
@@ -128,7 +115,7 @@ class DeltaTable:
             noted = CommitProperties(max_commit_retries=0, app_transactions=[Transaction(app, number)])
             try:
                 table.create_write_transaction(
-                    [self._action(file, partition_by) for file in files],
+                    [_action(file, partition_by) for file in files],
                     "append",
                     table.schema(),
                     partition_by,
@@ -137,26 +124,21 @@ class DeltaTable:
                 return True
             except CommitFailedError:
                 _pause(deadline, self._where)
-            except DeltaError as error:
-                raise SinkError(f"{self._where} does not take a commit: {first_line(error)}") from None
+            except (DeltaError, OSError) as error:
+                raise SinkError(f"{self._where} does not take a commit: {said(error)}") from None
 
     def contains(self, file: LakeFile) -> bool:
         """See `LakeTable.contains`."""
         table = self._opened()
-        return table is not None and str(self._root / file.path) in table.file_uris()
+        return table is not None and self._location.file(file.path) in table.file_uris()
 
     def _opened(self) -> Opened | None:
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError, TableNotFoundError
+        from deltalake.exceptions import DeltaError
 
-        if not (self._root / "_delta_log").is_dir():
-            return None
         try:
-            return DeltaTable(self._root)
-        except TableNotFoundError:
-            return None
-        except DeltaError as error:
-            raise SinkError(f"{self._where} cannot be read: {first_line(error)}") from None
+            return self._location.open()
+        except (DeltaError, OSError) as error:
+            raise SinkError(f"{self._where} cannot be read: {said(error)}") from None
 
     def _shape_of(self, table: Opened) -> Shape:
         import pyarrow as pa
@@ -169,7 +151,9 @@ class DeltaTable:
             raise SinkError(
                 f"{self._where} is partitioned by {list(partition_by)}, and partition_by is {list(self._partition_by)}"
             )
-        return Shape(self._where, pa.schema(table.schema().to_arrow()), partition_by, self._root, in_files=False)
+        return Shape(
+            self._where, pa.schema(table.schema().to_arrow()), partition_by, self._location.place, in_files=False
+        )
 
     def _create(self, schema: pa.Schema) -> None:
         from deltalake import DeltaTable, Schema
@@ -186,9 +170,15 @@ class DeltaTable:
                 check_type(field.name, field.type)
         if len(fields) == len(self._partition_by):
             raise SinkError(f"{self._where} cannot be created: no column besides the partition columns has a value yet")
-        self._root.mkdir(parents=True, exist_ok=True)
-        arrow = Schema.from_arrow(_arrow_schema(fields))
-        DeltaTable.create(self._root, arrow, mode="error", partition_by=list(self._partition_by))
+        if isinstance(self._location.root, Path):
+            self._location.root.mkdir(parents=True, exist_ok=True)
+        DeltaTable.create(
+            str(self._location),
+            Schema.from_arrow(_arrow_schema(fields)),
+            mode="error",
+            partition_by=list(self._partition_by),
+            storage_options=self._location.storage_options,
+        )
 
     def _add_columns(self, table: Opened, shape: Shape, added: Sequence[pa.Field]) -> None:
         from deltalake import CommitProperties, Schema
@@ -205,17 +195,18 @@ class DeltaTable:
         check_new_names(fields, known, self._where, _ILLEGAL)
         return table_fields(fields, "Delta", has_times=False)
 
-    def _action(self, file: LakeFile, partition_by: Sequence[str]) -> Any:
-        from deltalake.transaction import AddAction
 
-        return AddAction(
-            path=file.path,
-            size=file.size,
-            partition_values=dict(zip(partition_by, file.values, strict=True)),
-            modification_time=(self._root / file.path).stat().st_mtime_ns // 1_000_000,
-            data_change=True,
-            stats=file.stats,
-        )
+def _action(file: LakeFile, partition_by: Sequence[str]) -> Any:
+    from deltalake.transaction import AddAction
+
+    return AddAction(
+        path=file.path,
+        size=file.size,
+        partition_values=dict(zip(partition_by, file.values, strict=True)),
+        modification_time=time.time_ns() // 1_000_000,
+        data_change=True,
+        stats=file.stats,
+    )
 
 
 def _arrow_schema(fields: Sequence[pa.Field]) -> pa.Schema:

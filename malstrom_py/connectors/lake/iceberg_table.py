@@ -14,19 +14,25 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.connectors.lake.files import LakeFile
-from malstrom_py.connectors.lake.iceberg_catalog import is_to_repeat, local_folder, opened, said, why_not_known
+from malstrom_py.connectors.lake.iceberg_catalog import (
+    CatalogAccess,
+    data_place,
+    is_to_repeat,
+    opened,
+    said,
+    why_not_known,
+)
+from malstrom_py.connectors.lake.places import Place
 from malstrom_py.connectors.lake.types import Seen, Shape, check_new_names, new_columns, table_fields
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files.partitions import check_type
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyiceberg.catalog import Catalog
@@ -46,7 +52,7 @@ class IcebergTable:
     def __init__(
         self,
         name: str,
-        catalog: str | Mapping[str, str],
+        catalog: CatalogAccess,
         *,
         partition_by: Sequence[str] = (),
         adds_columns: bool = False,
@@ -124,7 +130,7 @@ class IcebergTable:
         """See `LakeTable.contains`."""
         with opened(self._catalog, SinkError) as catalog:
             table = self._find(catalog)
-            path = None if table is None else f"{self._folder(table)[1]}/{file.path}"
+            path = None if table is None else f"{self._place(table)[1]}/{file.path}"
             return table is not None and any(task.file.file_path == path for task in table.scan().plan_files())
 
     def _append(self, table: Table, app: str, number: int, files: Sequence[LakeFile]) -> None:
@@ -147,7 +153,7 @@ class IcebergTable:
         values = [_plain(text, kind) for text, kind in zip(file.values, types, strict=True)]
         return DataFile.from_args(
             content=DataFileContent.DATA,
-            file_path=f"{self._folder(table)[1]}/{file.path}",
+            file_path=f"{self._place(table)[1]}/{file.path}",
             file_format=FileFormat.PARQUET,
             partition=Record(*values),
             file_size_in_bytes=file.size,
@@ -168,11 +174,12 @@ class IcebergTable:
         except OSError as error:
             raise SinkError(f"{self._where} cannot be read: {said(error, self._catalog)}") from None
 
-    def _folder(self, table: Table) -> tuple[Path, str]:
-        found = local_folder(table)
+    def _place(self, table: Table) -> tuple[Place, str]:
+        found = data_place(table, self._catalog.store_options)
         if found is None:
             raise SinkError(
-                f"{self._where} is not in a local folder, which sinks.Iceberg needs: see docs/connectors/lake.md#limits"
+                f"{self._where} is neither in a local folder nor in S3, which sinks.Iceberg needs: see "
+                f"docs/connectors/lake.md#limits"
             )
         return found
 
@@ -192,8 +199,8 @@ class IcebergTable:
                 f"{self._where} is partitioned by {list(partition_by)}, and partition_by is {list(self._partition_by)}"
             )
         schema = _in_plain_layouts(schema_to_pyarrow(table.schema()))
-        root, spec = self._folder(table)[0], table.spec().spec_id
-        return Shape(self._where, schema, partition_by, root, in_files=True, spec=spec)
+        place, spec = self._place(table)[0], table.spec().spec_id
+        return Shape(self._where, schema, partition_by, place, in_files=True, spec=spec)
 
     def _create(self, catalog: Catalog, schema: pa.Schema) -> None:
         import pyarrow as pa

@@ -16,9 +16,10 @@ import pytest
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
-from malstrom_py.connectors.lake import files, iceberg_table, sink
+from malstrom_py.connectors.lake import delta_table, iceberg_table, places
 from malstrom_py.connectors.lake.delta_table import DeltaTable as DeltaLog
 from malstrom_py.connectors.lake.iceberg_table import IcebergTable
+from malstrom_py.connectors.lake.places import FolderPlace
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.testing.contracts import check_sink
@@ -58,11 +59,8 @@ class Crashing:
         self._calls = 0
         self._at = at
         for owner, name in (
-            (files, "_move"),
-            (files, "sync"),
-            (sink, "move_into_place"),
-            (sink, "remove_folders"),
-            (sink, "clear_left_over"),
+            (places, "sync"),
+            *((FolderPlace, name) for name in ("_move", "move", "tidy", "clear")),
             (DeltaLog, "commit"),
             (DeltaLog, "ensure"),
             (IcebergTable, "commit"),
@@ -186,7 +184,7 @@ def test_s7_a_late_committer_that_has_read_the_table_before_loses(lake: Lake, mo
     lake.write([{"value": 0}], 1)
     payload = staged(there, [{"value": 1}], 2)
     name = "_action" if lake.form == "delta" else "_data_file"
-    owner: Any = DeltaLog if lake.form == "delta" else IcebergTable
+    owner: Any = delta_table if lake.form == "delta" else IcebergTable
     inner = getattr(owner, name)
     others: list[bytes] = []
 
@@ -209,14 +207,14 @@ def test_rows_that_a_later_snapshot_of_another_run_overtakes_are_not_lost_withou
     """Two runs of one job without snapshots: the commit of one comes between reading and writing of the other."""
     lake.write([{"value": 0}], 1)
     payload = staged(lake.sink(), [{"value": 1}], 2)
-    inner = files.move_into_place
+    inner = FolderPlace.move
 
     def overtaken(*args: Any) -> None:
-        monkeypatch.setattr(sink, "move_into_place", inner)
+        monkeypatch.setattr(FolderPlace, "move", inner)
         lake.write([{"value": 2}], 3)
         inner(*args)
 
-    monkeypatch.setattr(sink, "move_into_place", overtaken)
+    monkeypatch.setattr(FolderPlace, "move", overtaken)
     with pytest.raises(SinkError, match="another start of the job has taken over"):
         lake.sink().commit(context_of(2), [payload])
     assert lake.values() == [0, 2]
