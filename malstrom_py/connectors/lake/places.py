@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import quote
 
 from malstrom_py.connectors.lake.files import LakeFile
 from malstrom_py.errors import SinkError
@@ -31,6 +32,10 @@ _OPEN: Final = re.compile(r"open-[0-9]+")
 
 class Place(Protocol):
     """The folder of a table's data files; as text its path or URL."""
+
+    def folder(self, name: str) -> str:
+        """Return what the folder of a partition, called ``name`` by `sinks.Files`, is called here."""
+        ...
 
     def stages(self, job: str, step: str) -> Stages:
         """Return the staging of a new writer."""
@@ -69,6 +74,9 @@ class FolderPlace:
 
     def __str__(self) -> str:
         return str(self._root)
+
+    def folder(self, name: str) -> str:
+        return name
 
     def stages(self, job: str, step: str) -> Stages:
         return Staging(self._root, job, step)
@@ -134,6 +142,9 @@ class ObjectPlace:
     def check(self, job: str) -> None:
         """Raise `SinkError` unless obstore can be used, and the store creates an object only if there is none."""
         self._folder.check(job)
+
+    def folder(self, name: str) -> str:
+        return quote(name, safe="/=%")  # readers disagree on whether a space in a URL is one in the key
 
     def stages(self, job: str, step: str) -> Stages:
         return ObjectStaging(self._folder, job, step)

@@ -248,7 +248,7 @@ class LakeWriter:
         metadata = pq.read_metadata(file.path)
         values = [parse_folder(name) for name in file.folder.split("/")] if file.folder else []
         return {
-            "folder": file.folder,
+            "folder": shape.place.folder(file.folder),
             "size": file.path.stat().st_size,
             "rows": metadata.num_rows,
             "values": [None if value is None else value[1] for value in values],
