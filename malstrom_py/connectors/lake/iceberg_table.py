@@ -12,8 +12,6 @@ Rules:
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +26,7 @@ from malstrom_py.connectors.lake.iceberg_catalog import (
     why_not_known,
 )
 from malstrom_py.connectors.lake.places import Place
+from malstrom_py.connectors.lake.repeating import repeat
 from malstrom_py.connectors.lake.types import Seen, Shape, check_new_names, new_columns, table_fields
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files.partitions import check_type
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
-DEADLINE_S: Final = 60.0
-_PAUSE_S: Final = 0.5
 _ILLEGAL: Final = "."
 _NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
 _EPOCH: Final = date(1970, 1, 1)
@@ -71,23 +68,21 @@ class IcebergTable:
 
     def ensure(self, schema: pa.Schema) -> Shape:
         """See `LakeTable.ensure`."""
-        deadline = time.monotonic() + DEADLINE_S
         with opened(self._catalog, SinkError) as catalog:
-            while True:
+
+            def attempt() -> Shape | None:
                 table = self._find(catalog)
-                try:
-                    if table is None:
-                        self._create(catalog, schema)
-                        continue
-                    shape = self._shape_of(table)
-                    added = new_columns(schema, shape.schema.names)
-                    if not added:
-                        return shape
-                    self._add_columns(table, shape, added)
-                except Exception as error:
-                    if not is_to_repeat(error):
-                        raise
-                    self._pause(deadline, error)
+                if table is None:
+                    self._create(catalog, schema)
+                    return None
+                shape = self._shape_of(table)
+                added = new_columns(schema, shape.schema.names)
+                if not added:
+                    return shape
+                self._add_columns(table, shape, added)
+                return None
+
+            return repeat(attempt, self._lost, self._where)
 
     def describe(self, shape: Shape, metadata: pq.FileMetaData) -> dict[str, Any]:
         """See `LakeTable.describe`."""
@@ -109,22 +104,19 @@ class IcebergTable:
 
     def commit(self, app: str, number: int, files: Sequence[LakeFile]) -> bool:
         """See `LakeTable.commit`."""
-        deadline = time.monotonic() + DEADLINE_S
         with opened(self._catalog, SinkError) as catalog:
-            while True:
+
+            def attempt() -> bool:
                 table = self._find(catalog)
                 if table is None:
                     raise SinkError(f"{self._where} is not there, but rows were written for it: restore it")
                 known = _noted(table, app)
                 if known is not None and known >= number:
                     return known == number
-                try:
-                    self._append(table, app, number, files)
-                    return True
-                except Exception as error:
-                    if not is_to_repeat(error):
-                        raise
-                    self._pause(deadline, error)
+                self._append(table, app, number, files)
+                return True
+
+            return repeat(attempt, self._lost, self._where)
 
     def contains(self, file: LakeFile) -> bool:
         """See `LakeTable.contains`."""
@@ -242,14 +234,8 @@ class IcebergTable:
         check_new_names(fields, known, self._where, _ILLEGAL)
         return table_fields(fields, "Iceberg", has_times=True)
 
-    def _pause(self, deadline: float, error: Exception) -> None:
-        """Wait for a random time, so that two committers do not meet again; `SinkError` after the ``deadline``."""
-        if time.monotonic() > deadline:
-            raise SinkError(
-                f"{self._where} could not be changed in {DEADLINE_S:.0f} s ({said(error, self._catalog)}): check that "
-                f"its catalog can be written, and let fewer programs write"
-            ) from None
-        time.sleep(random.uniform(0, _PAUSE_S))
+    def _lost(self, error: Exception) -> str | None:
+        return said(error, self._catalog) if is_to_repeat(error) else None
 
 
 def _in_plain_layouts(schema: pa.Schema) -> pa.Schema:

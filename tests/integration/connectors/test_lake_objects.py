@@ -76,7 +76,8 @@ def test_partitions_have_any_value_and_a_table_keeps_the_contract_of_sources(lak
     rows = [{"value": number, "part": part} for number, part in enumerate(STRANGE)]
     lake.write(rows, 1, partition_by="part")
     lake.write([{"value": 100 + number, "part": "a b"} for number in range(10)], 2)
-    written = {**{row["value"]: row["part"] for row in rows}, **dict.fromkeys(range(100, 110), "a b")}
+    written: dict[Any, Any] = {row["value"]: row["part"] for row in rows}
+    written |= dict.fromkeys(range(100, 110), "a b")
     assert {row["value"]: row["part"] for row in lake.frame().to_dicts()} == written
     assert lake.staged() == []
     found = read_all(lake.source(columns=["part", "value"]))
@@ -226,7 +227,7 @@ def test_commits_of_delta_are_conditional_also_if_the_environment_switches_that_
         lake = Lake("delta", tmp_path, TestBucket("s3://bucket", server.options))
         lake.write([{"value": 1}], 1)
         lake.write([{"value": 2, "more": 3}], 2, new_columns="add")
-        assert lake.values() == [1, 2]
+        assert lake.commits() == 3
         log = [(path, absent) for method, path, absent in server.seen if method == "PUT" and "/_delta_log/" in path]
     assert len(log) == 4
     assert all(absent for _, absent in log)

@@ -17,7 +17,7 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
 from malstrom_py.connectors.lake import delta_table as delta_log
-from malstrom_py.connectors.lake import iceberg_table
+from malstrom_py.connectors.lake import repeating
 from malstrom_py.connectors.lake.iceberg_table import IcebergTable
 from malstrom_py.connectors.lake.places import FolderPlace
 from malstrom_py.data.batch import Batch, ColumnBatch
@@ -254,8 +254,8 @@ def test_a_catalog_that_cannot_be_written_is_named_as_the_cause(
         raise OperationalError("attempt to write a readonly database")
 
     monkeypatch.setattr(IcebergTable, "_append", fail)
-    monkeypatch.setattr(iceberg_table, "DEADLINE_S", -1.0)
-    with pytest.raises(SinkError, match=r"readonly database.*check that its catalog can be written"):
+    monkeypatch.setattr(repeating, "DEADLINE_S", -1.0)
+    with pytest.raises(SinkError, match=r"readonly database.*check that it can be written"):
         lake.sink().commit(context_of(2), [payload])
 
 
