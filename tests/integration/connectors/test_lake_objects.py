@@ -106,7 +106,7 @@ def test_s7_a_crash_between_any_two_calls_leaves_each_row_once(
 
 
 def test_s7_a_late_committer_changes_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop after the number of the last snapshot was read, while another process commits; then come back once more."""
+    """Stop after the number of the last snapshot was read, while another process commits; then come back later."""
     lake.write([{"value": 0}], 1)
     payload = staged(lake.sink(), [{"value": 1}], 2)
     owner: Any = delta_table if lake.form == "delta" else IcebergTable
