@@ -323,7 +323,12 @@ def run(seed: int, *, target: str | None = None, make: Callable[[Path], Place] |
     rng = random.Random(seed)
     names = list(TARGETS)
     name = target or names[seed % len(names)]
-    with tempfile.TemporaryDirectory(prefix="malstrom-commits-") as folder, _quiet(folder), watched_disk():
+    with (
+        tempfile.TemporaryDirectory(prefix="malstrom-commits-") as folder,
+        _own_garbage(),
+        _quiet(folder),
+        watched_disk(),
+    ):
         scene = Scene(rng, (make or TARGETS[name])(Path(folder)))
         scene.hits[f"target {name}"] += 1
         try:
@@ -365,6 +370,18 @@ def _live_and_die(scene: Scene) -> None:
         scene.hits["a zombie continues after the end"] += 1
         scene.let_go_on(zombie)
     scene.check_end()
+
+
+@contextmanager
+def _own_garbage() -> Iterator[None]:
+    """Let `gc.collect` look at what this seed has made, and at nothing else; it runs only where the seed calls it."""
+    gc.disable()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.enable()
 
 
 @contextmanager
