@@ -10,8 +10,10 @@ import gc
 import hashlib
 import logging
 import random
+import secrets
 import tempfile
 import threading
+import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +34,7 @@ from malstrom_py.workers.runtime.job_run import JobRun
 from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
 from tests.simulation.commits.hooks import STEP, Truth, WatchedSink, WatchedStore, watched_disk
 from tests.simulation.commits.lives import Fault, Kind, Life, When
-from tests.simulation.commits.targets import TARGETS, Place
+from tests.simulation.commits.targets import DRAWN, TARGETS, Place
 
 JOB: Final = "commits"
 RECORDS: Final = 36
@@ -321,15 +323,16 @@ def drawn_story(rng: random.Random) -> list[list[Fault]]:
 def run(seed: int, *, target: str | None = None, make: Callable[[Path], Place] | None = None) -> Ran:
     """Run one seed. `Violation` if rows are lost, repeated, or visible too early. ``target``: by default drawn."""
     rng = random.Random(seed)
-    names = list(TARGETS)
-    name = target or names[seed % len(names)]
+    name = target or DRAWN[seed % len(DRAWN)]
     with (
         tempfile.TemporaryDirectory(prefix="malstrom-commits-") as folder,
         _own_garbage(),
         _quiet(folder),
+        _names_of(seed),
         watched_disk(),
+        (place := (make or TARGETS[name])(Path(folder))).around(),
     ):
-        scene = Scene(rng, (make or TARGETS[name])(Path(folder)))
+        scene = Scene(rng, place)
         scene.hits[f"target {name}"] += 1
         try:
             _live_and_die(scene)
@@ -382,6 +385,16 @@ def _own_garbage() -> Iterator[None]:
     finally:
         gc.unfreeze()
         gc.enable()
+
+
+@contextmanager
+def _names_of(seed: int) -> Iterator[None]:
+    """Draw the random parts of names by the seed: a folder lists its files in another order under other names."""
+    rng = random.Random(f"names of {seed}")
+    uuids = lambda: uuid.UUID(int=rng.getrandbits(128), version=4)  # noqa: E731
+    hexes = lambda size=16: rng.randbytes(size).hex()  # noqa: E731
+    with mock.patch.object(secrets, "token_hex", hexes), mock.patch.object(uuid, "uuid4", uuids):
+        yield
 
 
 @contextmanager
