@@ -11,6 +11,7 @@ from typing import Any, Final
 from unittest import mock
 
 from malstrom_py.connectors.kafka.client import Cluster
+from malstrom_py.connectors.postgres import staging
 from tests.simulation.commits.lives import at, life_here, on_disk
 
 _REQUESTS: Final = (
@@ -49,4 +50,26 @@ def watched_kafka() -> Iterator[None]:
         return KafkaClient(made(*arguments))
 
     with mock.patch.object(Cluster, "made", watched):
+        yield
+
+
+_IDLE_S: Final = 2.0
+"""How long a zombie keeps its locks in PostgreSQL: a life that waits for them takes as long. A life that is not paused
+is never idle for so long."""
+
+
+@contextmanager
+def watched_postgres() -> Iterator[None]:
+    """Make points of the exchanges with PostgreSQL in a transaction, from the first statement in it to its end."""
+    import psycopg
+    from psycopg.pq import TransactionStatus
+
+    wait: Callable[..., Any] = psycopg.Connection.wait
+    point = on_disk(wait)
+
+    def watched(connection: psycopg.Connection[Any], *arguments: Any, **options: Any) -> Any:
+        is_outside = connection.info.transaction_status == TransactionStatus.IDLE
+        return (wait if is_outside else point)(connection, *arguments, **options)
+
+    with mock.patch.object(psycopg.Connection, "wait", watched), mock.patch.object(staging, "IDLE_S", _IDLE_S):
         yield

@@ -400,14 +400,15 @@ def _names_of(seed: int) -> Iterator[None]:
 @contextmanager
 def _quiet(folder: str) -> Iterator[None]:
     """Keep back the warnings that belong to failures, and keep what the dead leave in ``folder``."""
-    log = logging.getLogger("malstrom_py")
-    before, log.disabled = log.disabled, True
-    own = logging.getLogger("malstrom_py.coordinator")
-    own_before, own.disabled = own.disabled, True
+    logs = [logging.getLogger(f"malstrom_py{name}") for name in ("", ".coordinator", ".connectors.kafka")]
+    before = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
     try:
         with mock.patch.object(tempfile, "tempdir", folder), warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # The dead close nothing.
             yield
             gc.collect()
     finally:
-        log.disabled, own.disabled = before, own_before
+        for log, was_disabled in zip(logs, before, strict=True):
+            log.disabled = was_disabled

@@ -165,4 +165,4 @@ TARGETS: Final[dict[str, Callable[[Path], Place]]] = {
 _DEAR: Final = {"ledger", "iceberg", "kafka"}
 
 DRAWN: Final = (*TARGETS, *(name for name in TARGETS if name not in _DEAR))
-"""The targets that seeds draw, by turns."""
+"""The targets that seeds draw, by turns. PostgreSQL needs a server: see `on_postgres`."""
