@@ -25,7 +25,6 @@ import tests.simulation.jobs.runs
 import tests.simulation.protocol_model.hits
 import tests.simulation.protocol_model.runs
 
-
 Hits = Callable[[int], Mapping[str, int]]
 
 
