@@ -173,7 +173,7 @@ def watched_disk() -> Iterator[None]:
     patches: dict[str, Any] = {name: on_disk(getattr(os, name)) for name in _DISK}
     with (
         mock.patch.multiple(os, fsync=lambda descriptor: None, **patches),
-        mock.patch.object(snapshot_capture, "sleep", lambda pause_s: None),
+        mock.patch.object(snapshot_capture, "sleep"),
         mock.patch.object(RunLock, "hold", noted),
         mock.patch.multiple(Bucket, **requests),
     ):
