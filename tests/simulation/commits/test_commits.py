@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from functools import partial
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from malstrom_py.connectors.kafka import publishing
 from malstrom_py.errors import FencedError
 from malstrom_py.sinks.base import CommitContext
 from tests.simulation.commits.hooks import WatchedSink, watched_disk
@@ -104,6 +106,13 @@ def test_a_wrong_sink_is_seen_by_any_seeds(kind: type[Entries]) -> None:
     for first in (0, 1000):
         with pytest.raises(Violation):
             run_wrong(kind, *range(first, first + SEEDS_MAX))
+
+
+def test_a_kafka_sink_whose_marker_is_lower_than_each_repeated_commit_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = itertools.count(1)
+    monkeypatch.setattr(publishing, "number_of", lambda snapshot: next(numbers))
+    with pytest.raises(Violation, match="more than once"):
+        run(1, target="kafka")
 
 
 @pytest.mark.parametrize("target", ["files by key", "spark append", "objects"])
