@@ -5,17 +5,19 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from malstrom_py.connectors.kafka import publishing
+from malstrom_py.connectors.kafka.staging import Segment
 from malstrom_py.errors import FencedError
 from malstrom_py.sinks.base import CommitContext
+from malstrom_py.snapshot.ids import number_of
 from tests.simulation.commits.hooks import WatchedSink, watched_disk
 from tests.simulation.commits.ledger import (
     WRONG,
@@ -108,9 +110,15 @@ def test_a_wrong_sink_is_seen_by_any_seeds(kind: type[Entries]) -> None:
             run_wrong(kind, *range(first, first + SEEDS_MAX))
 
 
-def test_a_kafka_sink_whose_marker_is_lower_than_each_repeated_commit_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = itertools.count(1)
-    monkeypatch.setattr(publishing, "number_of", lambda snapshot: next(numbers))
+def test_a_kafka_sink_that_ignores_its_marker_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def publish(publisher: Any, snapshot: str, segments: Sequence[Segment], *, needs_marker: bool) -> None:
+        def act(sending: Any, consumer: Any) -> None:
+            publisher._marker(consumer)
+            publisher._publish(sending, consumer, number_of(snapshot), segments)
+
+        publisher._in_turn(act)
+
+    monkeypatch.setattr(publishing.Publisher, "publish", publish)
     with pytest.raises(Violation, match="more than once"):
         run(1, target="kafka")
 
