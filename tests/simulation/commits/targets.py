@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from malstrom_py import sinks
 from malstrom_py.sinks.base import TransactionalSink
@@ -143,11 +143,11 @@ def kafka(folder: Path) -> Place:
     broker = _broker()
     broker.state = BrokerState()
     topic = new_topic(broker, partitions=2)
-    return Place(
-        lambda: sinks.Kafka(broker.bootstrap, topic, exactly_once=True, options=_OPTIONS),
-        lambda: [row_of(value) for value in visible(broker, topic)],
-        around=watched_kafka,
-    )
+
+    def sink() -> TransactionalSink:
+        return cast(TransactionalSink, sinks.Kafka(broker.bootstrap, topic, exactly_once=True, options=_OPTIONS))
+
+    return Place(sink, lambda: [row_of(value) for value in visible(broker, topic)], around=watched_kafka)
 
 
 TARGETS: Final[dict[str, Callable[[Path], Place]]] = {
