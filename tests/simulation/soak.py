@@ -54,14 +54,14 @@ def _of_commits(seed: int) -> Mapping[str, int]:
     return tests.simulation.commits.runs.run(seed).hits
 
 
-def _of_postgres(seed: int, *, dsn: str = "") -> Mapping[str, int]:
+def _of_postgres(dsn: str, seed: int) -> Mapping[str, int]:
     return tests.simulation.commits.on_postgres.run_on(dsn, seed).hits
 
 
 @contextmanager
-def _on_postgres(hits: Hits) -> Iterator[Hits]:
+def _on_postgres(_without: Hits) -> Iterator[Hits]:
     with tests.simulation.commits.on_postgres.served() as dsn:
-        yield partial(hits, dsn=dsn)
+        yield partial(_of_postgres, dsn)
 
 
 KINDS: Final = {
@@ -80,7 +80,7 @@ KINDS: Final = {
     ),
     "postgres": Kind(
         "commits to PostgreSQL by jobs that die and pause",
-        _of_postgres,
+        partial(_of_postgres, ""),
         tests.simulation.commits.hits.WHEREVER,
         "tests.simulation.commits.on_postgres",
         _on_postgres,
