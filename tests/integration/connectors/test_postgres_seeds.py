@@ -26,7 +26,7 @@ pytestmark = pytest.mark.needs_postgres
 
 
 def test_s7_each_row_is_there_once_wherever_the_job_dies_or_pauses(postgres: Server) -> None:
-    for seed in (1, 2, 8):  # none of them waits long for the lock of a zombie
+    for seed in (1, 2, 8):  # seeds in which no life waits for the lock of a zombie
         run_on(dsn_of(postgres), seed)
 
 

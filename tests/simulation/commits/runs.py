@@ -298,7 +298,8 @@ def _ended(result: object) -> None:
 
 def drawn_fault(rng: random.Random, kind: Kind, points: Sequence[tuple[str, When]] = ()) -> Fault:
     """Draw where something happens to a life. What comes early is likelier: later on the job may have finished."""
-    place, when = rng.choice(points or [(place, when) for place in PLACES for when in _WHEN])
+    anywhere: Sequence[tuple[str, When]] = [(place, when) for place in PLACES for when in _WHEN]
+    place, when = rng.choice(points or anywhere)
     return Fault(kind, place, when, int(PLACES[place] * rng.random() ** 1.5))
 
 
