@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from malstrom_py.data.schema import ColumnKind, in_microseconds, type_of
 from malstrom_py.errors import PlanError, SourceError
+from malstrom_py.sources.files.csv_scan import Projection, last_end
 from malstrom_py.sources.files.frames import BadRecord, Framer, Run, text_of
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, FilePath
 from malstrom_py.sources.files.zones import NoSuchTime, zoned
@@ -39,7 +40,7 @@ _LAST_RECORD: Final = re.compile(_RECORD + rb"\r?\Z")
 _ONE_RECORD: Final = re.compile(_RECORD + rb"(?:\r\n|\n|\r|\Z)")
 
 
-def cut_records(window: bytes, ended: bool) -> int:
+def cut_records(window: bytes | bytearray, ended: bool) -> int:
     r"""Return the end of the last whole record; at the end of a file it needs no line end, but closed quotes.
 
     >>> cut_records(b'1,"a\nb"\n2,"c\n', ended=False)
@@ -47,8 +48,10 @@ def cut_records(window: bytes, ended: bool) -> int:
     """
     if b'"' not in window:
         return cut_csv_lines(window, ended)
-    match = _WHOLE_RECORDS.match(window)
-    end = match.end() if match is not None else 0
+    end = last_end(window)
+    if end is None:
+        match = _WHOLE_RECORDS.match(window)
+        end = match.end() if match is not None else 0
     return len(window) if ended and _LAST_RECORD.match(window, end) else end
 
 
@@ -80,7 +83,7 @@ _WHOLE_LINES: Final = re.compile(rb"(?:" + _LINE + rb"(?:\r\n|\n|\r))*+(?:" + _L
 _ONE_LINE: Final = re.compile(rb"[^\r\n]*+(?:\r\n|\n|\r|\Z)")
 
 
-def cut_csv_lines(window: bytes, ended: bool) -> int:
+def cut_csv_lines(window: bytes | bytearray, ended: bool) -> int:
     r"""Return the end of the last whole line, ignoring quotes; a ``\r`` at the end may be half of ``\r\n``.
 
     >>> cut_csv_lines(b'1,"a\nb"\r', ended=False)
@@ -203,10 +206,15 @@ class CsvDecoder:
         self._one_line = one_line
         self._timezone = timezone
         self._schema = schema
+        # Below half of the fields, it costs less to leave out the others than to have Arrow separate them.
+        is_few = 0 < 2 * len(schema) <= len(names)
+        self._projection = Projection(names, schema.names, one_line=one_line) if is_few else None
         self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **_nulls(null_values))
 
     def runs(self, frame: bytes) -> list[Run]:
         """Return the rows of ``frame`` as record batches, with the bad records between them."""
+        if self._projection is not None and (batch := self._projected(frame, self._projection)) is not None:
+            return [batch]
         if not self._one_line:
             return self._runs(frame)
         found: list[Run] = []
@@ -214,11 +222,21 @@ class CsvDecoder:
             found += self._runs(lines) if is_whole else [BadRecord(QUOTES_FLAW, text_of(lines))]
         return found
 
+    def _projected(self, frame: bytes, projection: Projection) -> pa.RecordBatch | None:
+        """Return the rows of ``frame``; None if they are not certain to be good, each of them."""
+        import pyarrow as pa
+
+        part = projection.of(frame)
+        try:
+            return None if part is None else self._parse(part, projection.names)
+        except (pa.ArrowInvalid, NoSuchTime):
+            return None
+
     def _runs(self, frame: bytes) -> list[Run]:
         import pyarrow as pa
 
         try:
-            return [self._parse(frame)]
+            return [self._parse(frame, self._names)]
         except (pa.ArrowInvalid, NoSuchTime):
             spans = split_records(frame, with_empty=len(self._names) == 1)
             pieces = [spans[start : start + _PIECE_RECORDS] for start in range(0, len(spans), _PIECE_RECORDS)]
@@ -234,7 +252,7 @@ class CsvDecoder:
                 continue
             part = frame[spans[0][0] : spans[-1][1]]
             try:
-                yield self._parse(part)
+                yield self._parse(part, self._names)
             except (pa.ArrowInvalid, NoSuchTime) as error:
                 if len(spans) == 1:
                     why = str(error) if isinstance(error, NoSuchTime) else self._why(str(error))
@@ -245,10 +263,10 @@ class CsvDecoder:
                 bad = min(int(match[1]) - 1, len(spans) - 1) if match else len(spans) // 2
                 pieces += [spans[bad + 1 :], spans[bad : bad + 1], spans[:bad]]
 
-    def _parse(self, part: bytes) -> pa.RecordBatch:
+    def _parse(self, part: bytes | pa.Buffer, names: list[str]) -> pa.RecordBatch:
         import pyarrow as pa
 
-        table = _read(part, self._names, self._convert)
+        table = _read(part, names, self._convert)
         batches = table.combine_chunks().to_batches()
         batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=self._schema)
         return zoned(batch, self._timezone)
@@ -375,7 +393,7 @@ def _kept_as_written(found: pa.Schema, frame: bytes, names: list[str], convert: 
     return pa.schema([(field.name, pa.string() if field.name in as_written else field.type) for field in found])
 
 
-def _read(part: bytes, names: list[str], convert: pa_csv.ConvertOptions, *, skip_malformed: bool = False) -> pa.Table:
+def _read(part: bytes | pa.Buffer, names: list[str], convert: pa_csv.ConvertOptions, *, skip_malformed: bool = False) -> pa.Table:
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
@@ -383,7 +401,7 @@ def _read(part: bytes, names: list[str], convert: pa_csv.ConvertOptions, *, skip
         pa.BufferReader(part),
         read_options=pa_csv.ReadOptions(column_names=names, block_size=len(part) + 1, use_threads=False),
         parse_options=pa_csv.ParseOptions(
-            newlines_in_values=b'"' in part,
+            newlines_in_values=True,  # it is one block, which nothing has to cut
             ignore_empty_lines=len(names) != 1,
             invalid_row_handler=(lambda _row: "skip") if skip_malformed else None,
         ),

@@ -131,7 +131,7 @@ FRAME_BYTES_MIN: Final = 1 << 14
 RECORD_BYTES_MAX: Final = 1 << 24
 _HEAD_BYTES: Final = 1 << 12
 
-Cut = Callable[[bytes, bool], int]
+Cut = Callable[[bytes | bytearray, bool], int]
 """(bytes from the start of a record on, whether the file ends with them) -> the end of the last whole record."""
 
 
@@ -164,8 +164,9 @@ class Framer:
         goal = FRAME_BYTES if size is None else min(FRAME_BYTES, max(FRAME_BYTES_MIN, size))
         while True:
             self._fill(goal)
-            # Chunks overshoot the goal by a size that depends on earlier reads; a frame must not depend on that.
-            window, is_all = bytes(self._buffer[:goal]), len(self._buffer) <= goal
+            # What is left of a larger frame must not count: a frame depends on the goal alone.
+            is_all = len(self._buffer) <= goal
+            window = self._buffer if is_all else self._buffer[:goal]
             if cut := self._cut(window, self._ended and is_all):
                 return self._take(cut)
             if self._damage is not None and is_all:
@@ -188,7 +189,7 @@ class Framer:
     def _fill(self, goal: int) -> None:
         while len(self._buffer) < goal and not self._ended and self._damage is None:
             try:
-                chunk = self._stream.read()
+                chunk = self._stream.read(goal - len(self._buffer))
             except READ_ERRORS as error:
                 self._damage = error
                 return
@@ -196,17 +197,18 @@ class Framer:
             self._ended = not chunk
 
     def _take(self, size: int, flaw: str | None = None) -> RecordFrame:
-        frame = RecordFrame(self.offset, self.offset + size, bytes(self._buffer[:size]), flaw)
+        with memoryview(self._buffer) as view:  # which spares a copy
+            frame = RecordFrame(self.offset, self.offset + size, bytes(view[:size]), flaw)
         del self._buffer[:size]
         self.offset = frame.end
         return frame
 
-    def _take_flaw(self, window: bytes) -> RecordFrame:
+    def _take_flaw(self, window: bytearray) -> RecordFrame:
         """Return the first line as one bad record, so that the lines after it can be read."""
         line = window.find(b"\n") + 1
         if line or len(window) < RECORD_BYTES_MAX:
             return self._take(line or len(window), "a quoted field is never closed")
-        head, start = window[:_HEAD_BYTES], self.offset
+        head, start = bytes(window[:_HEAD_BYTES]), self.offset
         while not (line := self._buffer.find(b"\n") + 1):
             self.offset += len(self._buffer)
             self._buffer.clear()

@@ -15,7 +15,7 @@ _NO_TEXT: Final = "not valid UTF-8 text"
 _decode_json: Final = JSONDecoder().decode
 
 
-def cut_lines(window: bytes, ended: bool) -> int:
+def cut_lines(window: bytes | bytearray, ended: bool) -> int:
     """Return the end of the last whole line."""
     return len(window) if ended else window.rfind(b"\n") + 1
 

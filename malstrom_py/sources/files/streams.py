@@ -70,11 +70,11 @@ class ByteStream:
         if self._head == _BOM:
             self.offset, self._head = len(_BOM), b""
 
-    def read(self) -> bytes:
-        """Return the next bytes, at most 64 KiB; empty at ``stop`` or the end of the file."""
+    def read(self, size: int = _CHUNK_BYTES) -> bytes:
+        """Return the next bytes, about ``size`` and at most 64 KiB; empty at ``stop`` or the end of the file."""
         if self._stop is not None and self.offset >= self._stop:
             return b""
-        chunk = self._head or self._read(_CHUNK_BYTES)
+        chunk = self._head or self._read(min(size, _CHUNK_BYTES))
         if self._stop is not None:
             chunk = chunk[: self._stop - self.offset]
         self._head = b""
