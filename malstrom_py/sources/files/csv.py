@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from malstrom_py.data.schema import ColumnKind, in_microseconds, type_of
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.files.csv_scan import Projection, last_end
-from malstrom_py.sources.files.frames import BadRecord, Framer, Run, text_of
+from malstrom_py.sources.files.frames import BadRecord, Bytes, Framer, Run, text_of
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, FilePath
 from malstrom_py.sources.files.zones import NoSuchTime, zoned
 
@@ -40,7 +40,7 @@ _LAST_RECORD: Final = re.compile(_RECORD + rb"\r?\Z")
 _ONE_RECORD: Final = re.compile(_RECORD + rb"(?:\r\n|\n|\r|\Z)")
 
 
-def cut_records(window: bytes | bytearray, ended: bool) -> int:
+def cut_records(window: Bytes, ended: bool) -> int:
     r"""Return the end of the last whole record; at the end of a file it needs no line end, but closed quotes.
 
     >>> cut_records(b'1,"a\nb"\n2,"c\n', ended=False)
@@ -55,7 +55,7 @@ def cut_records(window: bytes | bytearray, ended: bool) -> int:
     return len(window) if ended and _LAST_RECORD.match(window, end) else end
 
 
-def split_records(frame: bytes, *, with_empty: bool = False) -> list[tuple[int, int]]:
+def split_records(frame: Bytes, *, with_empty: bool = False) -> list[tuple[int, int]]:
     r"""Return start and end of each record, line end included; empty lines count only if ``with_empty``.
 
     >>> split_records(b'1,"a\nb"\n\n2,c')
@@ -83,7 +83,7 @@ _WHOLE_LINES: Final = re.compile(rb"(?:" + _LINE + rb"(?:\r\n|\n|\r))*+(?:" + _L
 _ONE_LINE: Final = re.compile(rb"[^\r\n]*+(?:\r\n|\n|\r|\Z)")
 
 
-def cut_csv_lines(window: bytes | bytearray, ended: bool) -> int:
+def cut_csv_lines(window: Bytes, ended: bool) -> int:
     r"""Return the end of the last whole line, ignoring quotes; a ``\r`` at the end may be half of ``\r\n``.
 
     >>> cut_csv_lines(b'1,"a\nb"\r', ended=False)
@@ -92,7 +92,7 @@ def cut_csv_lines(window: bytes | bytearray, ended: bool) -> int:
     return len(window) if ended else max(window.rfind(b"\n"), window.rfind(b"\r", 0, len(window) - 1)) + 1
 
 
-def split_lines(frame: bytes) -> Iterator[tuple[bytes, bool]]:
+def split_lines(frame: Bytes) -> Iterator[tuple[Bytes, bool]]:
     r"""Yield runs of lines whose quotes make whole fields (True), and single lines whose quotes do not (False).
 
     >>> list(split_lines(b'1,"a"\n2,"b\nc"\n3,d'))
@@ -168,11 +168,15 @@ def number_like_text(column: pa.ChunkedArray) -> bool:
     import pyarrow.compute
 
     pc: Any = pyarrow.compute  # its functions are created at import, so mypy does not know them
-    if pc.any(pc.match_substring_regex(column, r"^\s*[+-]?0[0-9]+\s*$")).as_py():
+    # A pattern costs several times as much as a search for a text, so it sees only what may match.
+    whole = column.filter(pc.invert(pc.match_substring(column, ".")))
+    if pc.any(pc.match_substring_regex(whole, r"^\s*[+-]?0[0-9]+\s*$")).as_py():
         return True
-    if not pc.all(pc.match_substring_regex(column, r"^\s*[+-]?[0-9]+\s*$")).as_py():
+    long = whole.filter(pc.greater_equal(pc.binary_length(whole), 19)).to_pylist()
+    if not long or len(whole) < len(column) - column.null_count:
         return False
-    long = column.filter(pc.greater_equal(pc.binary_length(column), 19)).to_pylist()
+    if not pc.all(pc.match_substring_regex(whole, r"^\s*[+-]?[0-9]+\s*$")).as_py():
+        return False
     return any(len(text.strip()) > 20 or not -(1 << 63) <= int(text) < 1 << 63 for text in long)
 
 
@@ -211,7 +215,7 @@ class CsvDecoder:
         self._projection = Projection(names, schema.names, one_line=one_line) if is_few else None
         self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **_nulls(null_values))
 
-    def runs(self, frame: bytes) -> list[Run]:
+    def runs(self, frame: Bytes) -> list[Run]:
         """Return the rows of ``frame`` as record batches, with the bad records between them."""
         if self._projection is not None and (batch := self._projected(frame, self._projection)) is not None:
             return [batch]
@@ -222,7 +226,7 @@ class CsvDecoder:
             found += self._runs(lines) if is_whole else [BadRecord(QUOTES_FLAW, text_of(lines))]
         return found
 
-    def _projected(self, frame: bytes, projection: Projection) -> pa.RecordBatch | None:
+    def _projected(self, frame: Bytes, projection: Projection) -> pa.RecordBatch | None:
         """Return the rows of ``frame``; None if they are not certain to be good, each of them."""
         import pyarrow as pa
 
@@ -232,7 +236,7 @@ class CsvDecoder:
         except (pa.ArrowInvalid, NoSuchTime):
             return None
 
-    def _runs(self, frame: bytes) -> list[Run]:
+    def _runs(self, frame: Bytes) -> list[Run]:
         import pyarrow as pa
 
         try:
@@ -242,7 +246,7 @@ class CsvDecoder:
             pieces = [spans[start : start + _PIECE_RECORDS] for start in range(0, len(spans), _PIECE_RECORDS)]
             return list(self._isolate(frame, pieces[::-1]))
 
-    def _isolate(self, frame: bytes, pieces: list[list[tuple[int, int]]]) -> Iterator[Run]:
+    def _isolate(self, frame: Bytes, pieces: list[list[tuple[int, int]]]) -> Iterator[Run]:
         """Decode ``pieces`` from last to first; cut a piece with a bad record where Arrow locates it."""
         import pyarrow as pa
 
@@ -263,7 +267,7 @@ class CsvDecoder:
                 bad = min(int(match[1]) - 1, len(spans) - 1) if match else len(spans) // 2
                 pieces += [spans[bad + 1 :], spans[bad : bad + 1], spans[:bad]]
 
-    def _parse(self, part: bytes | pa.Buffer, names: list[str]) -> pa.RecordBatch:
+    def _parse(self, part: Bytes | pa.Buffer, names: list[str]) -> pa.RecordBatch:
         import pyarrow as pa
 
         table = _read(part, names, self._convert)
@@ -316,7 +320,7 @@ def read_header(path: FilePath, *, one_line: bool = False) -> tuple[list[str], i
     return None
 
 
-def _header_names(record: bytes) -> list[str]:
+def _header_names(record: Bytes) -> list[str]:
     try:
         text = record.decode().rstrip("\r\n")
     except UnicodeDecodeError:
@@ -360,7 +364,7 @@ def infer_types(
         stream.close()
 
 
-def _readable(frame: bytes, one_line: bool) -> bytes:
+def _readable(frame: Bytes, one_line: bool) -> Bytes:
     """Return ``frame`` as valid UTF-8 for type inference: Arrow does not skip rows that it cannot decode."""
     data = b"".join(lines for lines, is_whole in split_lines(frame) if is_whole) if one_line else frame
     return data if data.isascii() else data.decode(errors="replace").encode()
@@ -373,7 +377,7 @@ def _usable_types(found: pa.Schema) -> pa.Schema:
     return pa.schema([(field.name, in_microseconds(field.type)) for field in found])
 
 
-def _kept_as_written(found: pa.Schema, frame: bytes, names: list[str], convert: pa_csv.ConvertOptions) -> pa.Schema:
+def _kept_as_written(found: pa.Schema, frame: Bytes, names: list[str], convert: pa_csv.ConvertOptions) -> pa.Schema:
     """Return ``found`` with str for columns whose values numbers would not preserve."""
     import pyarrow as pa
     import pyarrow.csv as pa_csv
@@ -393,7 +397,7 @@ def _kept_as_written(found: pa.Schema, frame: bytes, names: list[str], convert: 
     return pa.schema([(field.name, pa.string() if field.name in as_written else field.type) for field in found])
 
 
-def _read(part: bytes | pa.Buffer, names: list[str], convert: pa_csv.ConvertOptions, *, skip_malformed: bool = False) -> pa.Table:
+def _read(part: Bytes | pa.Buffer, names: list[str], convert: pa_csv.ConvertOptions, *, skip_malformed: bool = False) -> pa.Table:
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 

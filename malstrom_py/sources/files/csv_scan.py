@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from malstrom_py.sources.files.frames import Bytes
 from malstrom_py.state import accelerator
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _BOM: Final = b"\xef\xbb\xbf"
 
 
-def last_end(window: bytes | bytearray) -> int | None:
+def last_end(window: Bytes) -> int | None:
     r"""Return the end of the last whole record; None if uncertain. A ``\r`` at the end may be half of ``\r\n``."""
     import pyarrow as pa
 
@@ -46,7 +47,7 @@ class Projection:
         self._copies = np.array([copies[at] for at in stops], np.uint8)
         self._one_line = one_line
 
-    def of(self, frame: bytes) -> pa.Buffer | None:
+    def of(self, frame: Bytes) -> pa.Buffer | None:
         """Return the records of ``frame`` with the wanted fields only; None if uncertain."""
         import pyarrow as pa
 

@@ -117,9 +117,13 @@ class Cursor:
             self._start = 0
 
 
-def text_of(record: bytes) -> str | bytes:
+Bytes: TypeAlias = "bytes | bytearray"
+"""Records as they are in a file."""
+
+
+def text_of(record: Bytes) -> str | bytes:
     """Return a record for the dead-letter stream: text without its line end, or bytes that are not text."""
-    record = record.rstrip(b"\r\n")
+    record = bytes(record).rstrip(b"\r\n")
     try:
         return record.decode()
     except UnicodeDecodeError:
@@ -131,7 +135,7 @@ FRAME_BYTES_MIN: Final = 1 << 14
 RECORD_BYTES_MAX: Final = 1 << 24
 _HEAD_BYTES: Final = 1 << 12
 
-Cut = Callable[[bytes | bytearray, bool], int]
+Cut = Callable[[Bytes, bool], int]
 """(bytes from the start of a record on, whether the file ends with them) -> the end of the last whole record."""
 
 
@@ -141,7 +145,7 @@ class RecordFrame:
 
     offset: int
     end: int
-    data: bytes
+    data: Bytes
     flaw: str | None = None
 
 
@@ -187,19 +191,32 @@ class Framer:
         self._stream.close()
 
     def _fill(self, goal: int) -> None:
-        while len(self._buffer) < goal and not self._ended and self._damage is None:
-            try:
-                chunk = self._stream.read(goal - len(self._buffer))
-            except READ_ERRORS as error:
-                self._damage = error
-                return
-            self._buffer += chunk
-            self._ended = not chunk
+        """Read until the buffer has ``goal`` bytes, in memory that is asked for once: new pages cost more than a copy."""
+        size = len(self._buffer)
+        if size >= goal or self._ended or self._damage is not None:
+            return
+        buffer = bytearray(goal)
+        buffer[:size] = self._buffer
+        with memoryview(buffer) as room:
+            while size < goal and not self._ended:
+                try:
+                    count = self._stream.read_into(room[size:])
+                except READ_ERRORS as error:
+                    self._damage = error
+                    break
+                size += count
+                self._ended = not count
+        del buffer[size:]
+        self._buffer = buffer
 
     def _take(self, size: int, flaw: str | None = None) -> RecordFrame:
-        with memoryview(self._buffer) as view:  # which spares a copy
-            frame = RecordFrame(self.offset, self.offset + size, bytes(view[:size]), flaw)
-        del self._buffer[:size]
+        if 2 * size < len(self._buffer):
+            data = self._buffer[:size]
+            del self._buffer[:size]
+        else:  # copy what is left, which is less
+            data, self._buffer = self._buffer, self._buffer[size:]
+            del data[size:]
+        frame = RecordFrame(self.offset, self.offset + size, data, flaw)
         self.offset = frame.end
         return frame
 
@@ -232,7 +249,7 @@ class FramedPart:
         name: str,
         framer: Framer,
         *,
-        decode: Callable[[bytes], list[Run]],
+        decode: Callable[[Bytes], list[Run]],
         position: dict[str, Any],
         remembered: dict[str, Any],
     ) -> None:
