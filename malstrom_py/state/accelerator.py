@@ -42,7 +42,9 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "ms_edge_1": (None, [_POINTER, _POINTER, _POINTER, _LONG, _INT, _POINTER, _POINTER, _POINTER, _POINTER]),
     "ms_mark": (None, [_POINTER, _LONG, _POINTER, _POINTER]),
     "ms_csv_cut": (_LONG, [_POINTER, _LONG]),
-    "ms_csv_project": (_LONG, [_POINTER, _LONG, _POINTER, _POINTER, _LONG, _INT, _POINTER]),
+    "ms_csv_fields": (_LONG, [_POINTER, _LONG, _POINTER, _POINTER, _LONG, _INT, _POINTER]),
+    "ms_csv_lines": (_LONG, [_POINTER, _LONG, _POINTER, _LONG, _POINTER, _LONG, _POINTER]),
+    "ms_csv_texts": (_LONG, [_POINTER, _LONG, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _POINTER]),
 }
 
 

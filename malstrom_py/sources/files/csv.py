@@ -181,6 +181,8 @@ def number_like_text(column: pa.ChunkedArray) -> bool:
 
 
 _PIECE_RECORDS: Final = 512
+_CAST: Final = ("int64", "double", "string")
+"""The types whose texts a cast reads as Arrow's csv reader does, but for spaces around numbers."""
 _FIELD_COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
 _ROW: Final = re.compile(r"Row #(\d+): ")
 _COLUMN: Final = re.compile(r"In CSV column #(\d+): ")
@@ -212,8 +214,11 @@ class CsvDecoder:
         self._schema = schema
         # Below half of the fields, it costs less to leave out the others than to have Arrow separate them.
         is_few = 0 < 2 * len(schema) <= len(names)
-        self._projection = Projection(names, schema.names, one_line=one_line) if is_few else None
-        self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **_nulls(null_values))
+        as_text = [field.name for field in schema if not null_values and str(field.type) in _CAST]
+        self._projection = Projection(names, schema.names, as_text, one_line=one_line) if is_few else None
+        nulls = _nulls(null_values)
+        self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **nulls)
+        self._convert_raw = pa_csv.ConvertOptions(column_types=schema, **nulls)
 
     def runs(self, frame: Bytes) -> list[Run]:
         """Return the rows of ``frame`` as record batches, with the bad records between them."""
@@ -230,9 +235,17 @@ class CsvDecoder:
         """Return the rows of ``frame``; None if they are not certain to be good, each of them."""
         import pyarrow as pa
 
-        part = projection.of(frame)
+        split = projection.split(frame)
+        if split is None:
+            return None
+        texts, lines = split
         try:
-            return None if part is None else self._parse(part, projection.names)
+            found = {name: _cast(text, self._schema.field(name).type) for name, text in texts.items()}
+            if projection.raw:
+                batch = _read(lines, projection.raw, self._convert_raw).combine_chunks().to_batches()[0]
+                found |= zip(projection.raw, batch.columns, strict=True)
+            batch = pa.RecordBatch.from_arrays([found[field.name] for field in self._schema], schema=self._schema)
+            return zoned(batch, self._timezone)
         except (pa.ArrowInvalid, NoSuchTime):
             return None
 
@@ -240,7 +253,7 @@ class CsvDecoder:
         import pyarrow as pa
 
         try:
-            return [self._parse(frame, self._names)]
+            return [self._parse(frame)]
         except (pa.ArrowInvalid, NoSuchTime):
             spans = split_records(frame, with_empty=len(self._names) == 1)
             pieces = [spans[start : start + _PIECE_RECORDS] for start in range(0, len(spans), _PIECE_RECORDS)]
@@ -256,7 +269,7 @@ class CsvDecoder:
                 continue
             part = frame[spans[0][0] : spans[-1][1]]
             try:
-                yield self._parse(part, self._names)
+                yield self._parse(part)
             except (pa.ArrowInvalid, NoSuchTime) as error:
                 if len(spans) == 1:
                     why = str(error) if isinstance(error, NoSuchTime) else self._why(str(error))
@@ -267,10 +280,10 @@ class CsvDecoder:
                 bad = min(int(match[1]) - 1, len(spans) - 1) if match else len(spans) // 2
                 pieces += [spans[bad + 1 :], spans[bad : bad + 1], spans[:bad]]
 
-    def _parse(self, part: Bytes | pa.Buffer, names: list[str]) -> pa.RecordBatch:
+    def _parse(self, part: Bytes) -> pa.RecordBatch:
         import pyarrow as pa
 
-        table = _read(part, names, self._convert)
+        table = _read(part, self._names, self._convert)
         batches = table.combine_chunks().to_batches()
         batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=self._schema)
         return zoned(batch, self._timezone)
@@ -297,6 +310,19 @@ class CsvDecoder:
                 f"give sources.Files another type, types={{{name!r}: {other!r}}} for instance"
             )
         return "not readable as CSV"
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column of UTF-8 as ``kind``; ArrowInvalid if Arrow's csv reader would not read it so."""
+    import pyarrow as pa
+    import pyarrow.compute
+
+    texts = column.cast(pa.string())
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:
+        compute: Any = pyarrow.compute  # its functions are created at import, so mypy does not know them
+        return compute.ascii_trim(texts, " \t").cast(kind)
 
 
 def read_header(path: FilePath, *, one_line: bool = False) -> tuple[list[str], int] | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BOM: Final = b"\xef\xbb\xbf"
+_SPAN_BYTES: Final = 8
 
 
 def last_end(window: Bytes) -> int | None:
@@ -30,41 +31,67 @@ def last_end(window: Bytes) -> int | None:
 
 
 class Projection:
-    """Leaves out of records with the fields ``names`` those that are not ``wanted``.
+    """Takes the columns ``wanted`` out of records with the fields ``names``.
 
-    ``one_line``: no value holds a line end. ``names``, afterwards: the wanted fields, in the order of the file.
+    ``as_text``: those to return as text. The others are ``raw``, in the order of the file, and left as csv.
+    ``one_line``: no value holds a line end.
     """
 
-    def __init__(self, names: Sequence[str], wanted: Collection[str], *, one_line: bool) -> None:
+    def __init__(
+        self, names: Sequence[str], wanted: Collection[str], as_text: Collection[str], *, one_line: bool
+    ) -> None:
         import numpy as np
 
-        copies = [name in wanted for name in names]
+        chosen = [name in wanted for name in names]
         last = len(names) - 1
         # The scan stops after the first and the last field, and before and after each wanted one.
-        stops = [at for at in range(len(names)) if at in {0, last} or copies[at] or copies[at + 1]]
-        self.names = [name for name in names if name in wanted]
+        stops = [at for at in range(len(names)) if at in {0, last} or chosen[at] or chosen[at + 1]]
+        self._wanted = [name for name in names if name in wanted]
+        self.raw = [name for name in self._wanted if name not in as_text]
+        self._is_raw = np.array([name in self.raw for name in self._wanted], np.uint8)
+        self._fields = len(names)
         self._skips = np.diff(np.array([-1, *stops], np.int64)) - 1
-        self._copies = np.array([copies[at] for at in stops], np.uint8)
+        self._chosen = np.array([chosen[at] for at in stops], np.uint8)
         self._one_line = one_line
 
-    def of(self, frame: Bytes) -> pa.Buffer | None:
-        """Return the records of ``frame`` with the wanted fields only; None if uncertain."""
+    def split(self, frame: Bytes) -> tuple[dict[str, pa.Array], pa.Buffer] | None:
+        """Return the columns that are text, as bytes and null for an empty field without quotes, and the rest as csv."""
         import pyarrow as pa
 
         native: Any = accelerator.library()
-        if native is None:
+        # Arrow drops a byte order mark in front of what it reads.
+        if native is None or frame.startswith(_BOM):
             return None
-        out = pa.allocate_buffer(len(frame) + 1)
-        size: int = native.ms_csv_project(
-            pa.py_buffer(frame).address,
-            len(frame),
-            self._skips.ctypes.data,
-            self._copies.ctypes.data,
-            len(self._copies),
-            self._one_line,
-            out.address,
-        )
-        # Arrow drops a byte order mark, which here may come from the middle of a record.
-        if size < 0 or out[: min(size, len(_BOM))].to_pybytes() == _BOM:
+        data, size, width = pa.py_buffer(frame), len(frame), len(self._wanted)
+        spans = pa.allocate_buffer(_SPAN_BYTES * width * ((size + 1) // self._fields))
+        stops = (self._skips.ctypes.data, self._chosen.ctypes.data, len(self._chosen))
+        rows: int = native.ms_csv_fields(data.address, size, *stops, self._one_line, spans.address)
+        if rows <= 0:
             return None
-        return out[:size]
+        found = {}
+        for index, name in enumerate(self._wanted):
+            if self._is_raw[index]:
+                continue
+            texts = self._texts(data, spans.address + _SPAN_BYTES * index, rows)
+            if texts is None:
+                return None
+            found[name] = texts
+        lines = pa.allocate_buffer(size + 1)
+        wanted = (self._is_raw.ctypes.data, width)
+        lines = lines[: native.ms_csv_lines(data.address, size, spans.address, rows, *wanted, lines.address)]
+        return None if lines[: len(_BOM)].to_pybytes() == _BOM else (found, lines)
+
+    def _texts(self, data: pa.Buffer, spans: int, rows: int) -> pa.Array | None:
+        """Return the texts of the column whose first span has the address ``spans``; None if uncertain."""
+        import pyarrow as pa
+
+        native: Any = accelerator.library()
+        out = pa.allocate_buffer(data.size, resizable=True)
+        offsets, valid = pa.allocate_buffer(4 * (rows + 1)), pa.allocate_buffer((rows + 7) // 8)
+        step = len(self._wanted) * _SPAN_BYTES // 4
+        to = (out.address, offsets.address, valid.address)
+        size: int = native.ms_csv_texts(data.address, data.size, spans, step, rows, *to)
+        if size < 0:
+            return None
+        out.resize(size)
+        return pa.Array.from_buffers(pa.binary(), rows, [valid, offsets, out])

@@ -118,26 +118,14 @@ API int64_t ms_csv_cut(const uint8_t *data, int64_t n) {
     return cut;
 }
 
-/* A field and a comma. `to` has as much room as is left of the input, and one more. */
-static inline uint8_t *copied(uint8_t *to, const uint8_t *data, int64_t start, int64_t end, int64_t n) {
-    if (end - start <= SHORT && start + SHORT <= n)
-        memcpy(to, data + start, SHORT);
-    else
-        memcpy(to, data + start, (size_t)(end - start));
-    to += end - start;
-    *to++ = ',';
-    return to;
-}
-
-/* Write records with some of their fields to `out`, which has room for n + 1 bytes; return the size. The scan stops at some separators of each record,
-   the first and the last among them: it passes over `skips[j]` ones before stop `j`, and copies the field before stop
-   `j` if `copies[j]`. At least one is copied. */
-API int64_t ms_csv_project(const uint8_t *data, int64_t n, const int64_t *skips, const uint8_t *copies, int64_t stops,
-                           int one_line, uint8_t *out) {
+/* Write start and end of some fields of each record to `spans`, which has room for (n + 1) / fields of them; return the
+   number of records. The scan stops at some separators of each record, the first and the last among them: it passes over
+   `skips[j]` before stop `j`, and the field before that is one of those asked for if `chosen[j]`. */
+API int64_t ms_csv_fields(const uint8_t *data, int64_t n, const int64_t *skips, const uint8_t *chosen, int64_t stops,
+                          int one_line, int32_t *spans) {
     Scan so_far = {0, 1, 0};
     Marks marks;
-    int64_t at, i, stop = 0, skip = skips[0], start = 0;
-    uint8_t *to = out;
+    int64_t at, i, rows = 0, stop = 0, skip = skips[0], start = 0;
     for (at = 0; at < n; at += BLOCK) {
         uint64_t separators, before, bit;
         if (!scan(&so_far, data + at, n - at, one_line, &marks)) return UNCERTAIN;
@@ -153,24 +141,83 @@ API int64_t ms_csv_project(const uint8_t *data, int64_t n, const int64_t *skips,
             i = at + zeros_below(separators);
             bit = separators & (0 - separators);
             separators ^= bit;
-            if (!(marks.ends & bit)) {
-                if (stop == stops - 1) return UNCERTAIN; /* too many */
-                if (copies[stop]) to = copied(to, data, start, i, n);
-                stop++;
-            } else if (stop || i > start) {
-                if (stop < stops - 1) return UNCERTAIN;
-                if (copies[stop]) to = copied(to, data, start, i, n);
-                to[-1] = '\n';
-                stop = 0;
-            } /* else an empty line */
+            if (!(marks.ends & bit) || stop || i > start) { /* else an empty line */
+                if (!(marks.ends & bit) != (stop < stops - 1)) return UNCERTAIN;
+                if (chosen[stop]) {
+                    *spans++ = (int32_t)start;
+                    *spans++ = (int32_t)i;
+                }
+                if (++stop == stops) {
+                    stop = 0;
+                    rows++;
+                }
+            }
             start = i + 1;
             skip = skips[stop];
         }
     }
     if (so_far.quoted) return UNCERTAIN;
-    if (!stop && start == n) return to - out;
+    if (!stop && start == n) return rows;
     if (skip || stop < stops - 1) return UNCERTAIN;
-    if (copies[stop]) to = copied(to, data, start, n, n);
-    to[-1] = '\n';
+    if (chosen[stop]) {
+        *spans++ = (int32_t)start;
+        *spans++ = (int32_t)n;
+    }
+    return rows + 1;
+}
+
+static inline uint8_t *copied(uint8_t *to, const uint8_t *data, int64_t start, int64_t end, int64_t n) {
+    if (end - start <= SHORT && start + SHORT <= n)
+        memcpy(to, data + start, SHORT);
+    else
+        memcpy(to, data + start, (size_t)(end - start));
+    return to + (end - start);
+}
+
+/* Write the fields that are `raw` of each record to `out`, as csv; return the size. `out` has room for n + 1 bytes. */
+API int64_t ms_csv_lines(const uint8_t *data, int64_t n, const int32_t *spans, int64_t rows, const uint8_t *raw,
+                         int64_t width, uint8_t *out) {
+    uint8_t *to = out;
+    int64_t row, field;
+    for (row = 0; row < rows; row++) {
+        for (field = 0; field < width; field++, spans += 2)
+            if (raw[field]) {
+                to = copied(to, data, spans[0], spans[1], n);
+                *to++ = ',';
+            }
+        to[-1] = '\n';
+    }
+    return to - out;
+}
+
+/* Write one field of each record to `out`, which has room for n bytes, as the texts of an Arrow array: without quotes,
+   and null if empty and not quoted. Return the size. The spans of a record are `step` numbers before those of the next. */
+API int64_t ms_csv_texts(const uint8_t *data, int64_t n, const int32_t *spans, int64_t step, int64_t rows, uint8_t *out,
+                         int32_t *offsets, uint8_t *valid) {
+    uint8_t *to = out;
+    int64_t row, start, end;
+    memset(valid, 0xff, (size_t)(rows + 7) / 8);
+    for (row = 0; row < rows; row++, spans += step) {
+        start = spans[0];
+        end = spans[1];
+        offsets[row] = (int32_t)(to - out);
+        if (start == end) {
+            valid[row >> 3] &= (uint8_t) ~(1 << (row & 7));
+        } else if (data[start] != '"') {
+            to = copied(to, data, start, end, n);
+        } else {
+            start++;
+            if (--end < start || data[end] != '"') return UNCERTAIN; /* something follows the closing quote */
+            if (!memchr(data + start, '"', (size_t)(end - start))) {
+                to = copied(to, data, start, end, n);
+                continue;
+            }
+            for (; start < end; start++) {
+                if (data[start] == '"' && data[++start] != '"') return UNCERTAIN;
+                *to++ = data[start];
+            }
+        }
+    }
+    offsets[rows] = (int32_t)(to - out);
     return to - out;
 }
