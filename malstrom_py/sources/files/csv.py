@@ -312,12 +312,14 @@ class CsvDecoder:
         return "not readable as CSV"
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column of UTF-8 as ``kind``; ArrowInvalid if Arrow's csv reader would not read it so."""
+def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return ``texts``, which may not be UTF-8, as ``kind``; ArrowInvalid if Arrow's csv reader would not read it so."""
     import pyarrow as pa
     import pyarrow.compute
 
-    texts = column.cast(pa.string())
+    if kind == texts.type:
+        texts.validate(full=True)
+        return texts
     try:
         return texts.cast(kind)
     except pa.ArrowInvalid:

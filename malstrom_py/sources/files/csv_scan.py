@@ -55,7 +55,9 @@ class Projection:
         self._one_line = one_line
 
     def split(self, frame: Bytes) -> tuple[dict[str, pa.Array], pa.Buffer] | None:
-        """Return the columns that are text, as bytes and null for an empty field without quotes, and the rest as csv."""
+        """Return the columns that are text, null for an empty field without quotes and not checked to be UTF-8, and the
+        rest as csv.
+        """
         import pyarrow as pa
 
         native: Any = accelerator.library()
@@ -63,7 +65,7 @@ class Projection:
         if native is None or frame.startswith(_BOM):
             return None
         data, size, width = pa.py_buffer(frame), len(frame), len(self._wanted)
-        spans = pa.allocate_buffer(_SPAN_BYTES * width * ((size + 1) // self._fields))
+        spans = pa.allocate_buffer(_SPAN_BYTES * width * (size // self._fields + 2))
         stops = (self._skips.ctypes.data, self._chosen.ctypes.data, len(self._chosen))
         rows: int = native.ms_csv_fields(data.address, size, *stops, self._one_line, spans.address)
         if rows <= 0:
@@ -94,4 +96,4 @@ class Projection:
         if size < 0:
             return None
         out.resize(size)
-        return pa.Array.from_buffers(pa.binary(), rows, [valid, offsets, out])
+        return pa.Array.from_buffers(pa.string(), rows, [valid, offsets, out])

@@ -118,7 +118,7 @@ API int64_t ms_csv_cut(const uint8_t *data, int64_t n) {
     return cut;
 }
 
-/* Write start and end of some fields of each record to `spans`, which has room for (n + 1) / fields of them; return the
+/* Write start and end of some fields of each record to `spans`, which has room for n / fields + 2 records; return the
    number of records. The scan stops at some separators of each record, the first and the last among them: it passes over
    `skips[j]` before stop `j`, and the field before that is one of those asked for if `chosen[j]`. */
 API int64_t ms_csv_fields(const uint8_t *data, int64_t n, const int64_t *skips, const uint8_t *chosen, int64_t stops,
