@@ -8,6 +8,9 @@ whole fields (an unclosed quote, or one inside an unquoted field) is malformed.
 Types: an inferred type never loses information. Identifiers beyond 64 bits would become equal floats and ``00501``
 would become 501, so both stay text.
 
+Some columns: where they are at most half of the fields, only they reach Arrow, of a frame that is certain to have whole
+records only (`csv_scan`) and good values only. Any other frame is decoded as a whole, so results do not differ.
+
 Decoding: Arrow rejects a whole block for one bad value. Then the frame is parsed again in small pieces, and a piece
 with a bad record is cut around it: a bad record costs a few small parses, and Arrow still decodes every good one. An
 empty line is skipped; in a file of one column it is a record with an empty field.
@@ -212,7 +215,7 @@ class CsvDecoder:
         self._one_line = one_line
         self._timezone = timezone
         self._schema = schema
-        # Below half of the fields, it costs less to leave out the others than to have Arrow separate them.
+        # Up to half of the fields, it costs less to leave out the others than to have Arrow separate them all.
         is_few = 0 < 2 * len(schema) <= len(names)
         as_text = [field.name for field in schema if not null_values and str(field.type) in _CAST]
         self._projection = Projection(names, schema.names, as_text, one_line=one_line) if is_few else None
@@ -241,7 +244,7 @@ class CsvDecoder:
         texts, lines = split
         try:
             found = {name: _cast(text, self._schema.field(name).type) for name, text in texts.items()}
-            if projection.raw:
+            if lines is not None:
                 batch = _read(lines, projection.raw, self._convert_raw).combine_chunks().to_batches()[0]
                 found |= zip(projection.raw, batch.columns, strict=True)
             batch = pa.RecordBatch.from_arrays([found[field.name] for field in self._schema], schema=self._schema)
@@ -313,7 +316,7 @@ class CsvDecoder:
 
 
 def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return ``texts``, which may not be UTF-8, as ``kind``; ArrowInvalid if Arrow's csv reader would not read it so."""
+    """Return ``texts``, which may not be UTF-8, as ``kind``; ArrowInvalid if Arrow's csv reader would refuse one."""
     import pyarrow as pa
     import pyarrow.compute
 
@@ -425,7 +428,9 @@ def _kept_as_written(found: pa.Schema, frame: Bytes, names: list[str], convert: 
     return pa.schema([(field.name, pa.string() if field.name in as_written else field.type) for field in found])
 
 
-def _read(part: Bytes | pa.Buffer, names: list[str], convert: pa_csv.ConvertOptions, *, skip_malformed: bool = False) -> pa.Table:
+def _read(
+    part: Bytes | pa.Buffer, names: list[str], convert: pa_csv.ConvertOptions, *, skip_malformed: bool = False
+) -> pa.Table:
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 

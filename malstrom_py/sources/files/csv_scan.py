@@ -54,9 +54,10 @@ class Projection:
         self._chosen = np.array([chosen[at] for at in stops], np.uint8)
         self._one_line = one_line
 
-    def split(self, frame: Bytes) -> tuple[dict[str, pa.Array], pa.Buffer] | None:
-        """Return the columns that are text, null for an empty field without quotes and not checked to be UTF-8, and the
-        rest as csv.
+    def split(self, frame: Bytes) -> tuple[dict[str, pa.Array], pa.Buffer | None] | None:
+        """Return the columns that are text, and lines of csv with those that are raw, if any.
+
+        A text is null for an empty field without quotes, and not checked to be UTF-8.
         """
         import pyarrow as pa
 
@@ -70,7 +71,7 @@ class Projection:
         rows: int = native.ms_csv_fields(data.address, size, *stops, self._one_line, spans.address)
         if rows <= 0:
             return None
-        found = {}
+        found: dict[str, pa.Array] = {}
         for index, name in enumerate(self._wanted):
             if self._is_raw[index]:
                 continue
@@ -78,6 +79,8 @@ class Projection:
             if texts is None:
                 return None
             found[name] = texts
+        if not self.raw:
+            return found, None
         lines = pa.allocate_buffer(size + 1)
         wanted = (self._is_raw.ctypes.data, width)
         lines = lines[: native.ms_csv_lines(data.address, size, spans.address, rows, *wanted, lines.address)]

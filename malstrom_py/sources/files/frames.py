@@ -191,7 +191,7 @@ class Framer:
         self._stream.close()
 
     def _fill(self, goal: int) -> None:
-        """Read until the buffer has ``goal`` bytes, in memory that is asked for once: new pages cost more than a copy."""
+        """Read until the buffer has ``goal`` bytes. Its memory is asked for once: new pages cost more than a copy."""
         size = len(self._buffer)
         if size >= goal or self._ended or self._damage is not None:
             return

@@ -174,7 +174,8 @@ static inline uint8_t *copied(uint8_t *to, const uint8_t *data, int64_t start, i
     return to + (end - start);
 }
 
-/* Write the fields that are `raw` of each record to `out`, as csv; return the size. `out` has room for n + 1 bytes. */
+/* Write the fields that are `raw` of each record, one at least, to `out` as csv; return the size. `out` has room for
+   n + 1 bytes. */
 API int64_t ms_csv_lines(const uint8_t *data, int64_t n, const int32_t *spans, int64_t rows, const uint8_t *raw,
                          int64_t width, uint8_t *out) {
     uint8_t *to = out;

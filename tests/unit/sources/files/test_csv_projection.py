@@ -1,4 +1,4 @@
-"""Some columns of csv: what the accelerator reads is what Arrow's csv reader reads of whole records, bad ones included."""
+"""Some columns of csv: the accelerator reads what Arrow's csv reader reads of whole records, bad ones included."""
 
 from __future__ import annotations
 
@@ -32,7 +32,22 @@ SCHEMA = pa.schema(
 )
 NUMBERS = st.sampled_from(["", "1", " 7", "-2\t", "+5", "0x1F", "007", "9223372036854775808", '"5"', '""', "NA", "1.5"])
 TEXTS = st.sampled_from(
-    ["", '""', "a", "é€", '"a,b"', '"say ""x"""', '"two\nlines"', '"a"b', '5" pipe', "NA", '"NA"', " ", "x" * 40, "\ufeff"]
+    [
+        "",
+        '""',
+        "a",
+        "é€",
+        '"a,b"',
+        '"say ""x"""',
+        '"two\nlines"',
+        '"a"b',
+        '5" pipe',
+        "NA",
+        '"NA"',
+        " ",
+        "x" * 40,
+        "\ufeff",
+    ]
 )
 REALS = st.sampled_from(["", "1", "0.1", " 2.5 ", "nan", "-inf", "1e400", "+5", '"0.5"', "inf", "1_0"])
 RECORD = st.tuples(
@@ -83,7 +98,9 @@ def test_both_ways_decode_the_same(frame: bytes, chosen: list[str], nulls: list[
 
 @settings(max_examples=60, deadline=None)
 @given(frame=frames_of_csv(), chosen=CHOSEN, nulls=NULLS, one_line=st.booleans())
-def test_some_columns_are_those_of_all(frame: bytes, chosen: list[str], nulls: list[str] | None, one_line: bool) -> None:
+def test_some_columns_are_those_of_all(
+    frame: bytes, chosen: list[str], nulls: list[str] | None, one_line: bool
+) -> None:
     # A value of a column that is not read cannot be malformed: here it is a text, and the frame is UTF-8.
     frame = frame.decode(errors="replace").encode()
     schema = pa.schema([SCHEMA.field(name) for name in chosen])
@@ -119,9 +136,7 @@ def test_both_ways_cut_at_the_same_record(window: bytes, ended: bool) -> None:
         (b"", False),
     ],
 )
-def test_it_answers_what_it_is_certain_of(
-    frame: bytes, is_certain: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_answers_what_it_is_certain_of(frame: bytes, is_certain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "library", lambda: library_of(PATHS[-1]))
     found = Projection(["a", "b", "c"], ["b"], ["b"], one_line=False).split(frame)
     assert (found is not None) == (is_certain and COMPILER is not None)
