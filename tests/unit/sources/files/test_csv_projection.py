@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from malstrom_py.sources.files import Files, frames
@@ -85,7 +85,7 @@ def shown(runs: list[Any]) -> list[str]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(frame=frames_of_csv(), chosen=CHOSEN, nulls=NULLS, one_line=st.booleans())
 @example(frame=b'1,"a""b",2,,,"c\r\n",3\r\n', chosen=["more", "text"], nulls=None, one_line=False)
 @example(frame=b"1,\xef\xbb\xbfa,,,,,\n", chosen=["text"], nulls=["NA"], one_line=False)
@@ -96,7 +96,7 @@ def test_both_ways_decode_the_same(frame: bytes, chosen: list[str], nulls: list[
     assert found[1:] == found[:-1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(frame=frames_of_csv(), chosen=CHOSEN, nulls=NULLS, one_line=st.booleans())
 def test_some_columns_are_those_of_all(
     frame: bytes, chosen: list[str], nulls: list[str] | None, one_line: bool
@@ -113,7 +113,7 @@ def test_some_columns_are_those_of_all(
     assert shown(some) == shown(narrow)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(window=st.text(alphabet='a,"\n\r', max_size=200).map(str.encode), ended=st.booleans())
 def test_both_ways_cut_at_the_same_record(window: bytes, ended: bool) -> None:
     found = []
