@@ -118,7 +118,7 @@ class Cursor:
 
 
 Bytes: TypeAlias = "bytes | bytearray"
-"""Records as they are in a file."""
+"""Bytes of a file."""
 
 
 def text_of(record: Bytes) -> str | bytes:
