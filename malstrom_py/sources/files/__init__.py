@@ -1,7 +1,7 @@
 """``Files``: a source over files, with one part per file, section of a file, or watched folder.
 
 `options` checks the arguments, `listing` finds files and names sections, `reading` infers types and opens sections,
-`follow` watches folders and finds new files. `frames` (with `csv` and `lines`) and `parquet` read one file each.
+`follow` watches folders and finds new files. `frames` (with `csv`, `csv_scan`, `lines`) and `parquet` read one file.
 """
 
 from __future__ import annotations
