@@ -119,7 +119,7 @@ def values_of(
     """Return the values of ``records`` up to the first for which ``value`` raises; call ``advance`` with their number.
 
     `MalformedRecord`: it raises for the very first, which ``advance`` then passes. ``described``: returns what that
-    record is called in the error, and the record as it is shown.
+    record is called in the error, and what is shown of it.
 
     >>> values_of(["1", "2", "x"], int, advance=print, described=lambda text: (f"line {text!r}", text))
     2
