@@ -31,6 +31,7 @@ GROUPS: Final = {
     ),
     "lake": (
         "tests/integration/connectors/test_lake_",
+        "tests/integration/connectors/test_object_stores_",
         "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/connectors/lake.md]",
     ),
     "postgres": ("tests/integration/connectors/test_postgres_",),
@@ -49,6 +50,12 @@ LONG: Final = {
     "integration/connectors/test_kafka_sink.py": (
         "test_s7_a_committer_dies_between_two_calls[begin_transaction",
         "test_s7_a_committer_dies_between_two_calls[init_transactions",
+    ),
+    "integration/connectors/test_lake_objects.py": (
+        "test_partitions_have_any_value_and_a_table_keeps_the_contract_of_sources[iceberg",
+        "test_s7_committers_of_one_snapshot_race",
+        "test_s7_a_crash_between_any_two_calls",
+        "test_s7_a_table_keeps_the_contract_of_sinks",
     ),
     "integration/connectors/test_lake_sinks.py": ("test_s7_a_crash_between_any_two_calls",),
     "integration/connectors/test_postgres_failures.py": (
