@@ -243,7 +243,7 @@ class StoredBlocks:
     """Blocks in the object store of Ray, as long as this object and the program that made it exist.
 
     A copy in another process has no references, which cannot be pickled outside of Ray: it asks an actor, which starts
-    when the first copy is made.
+    when the first copy is made, on the node of this program: it is not lost before this program is.
     """
 
     def __init__(self, refs: Sequence[Any]) -> None:
@@ -257,8 +257,10 @@ class StoredBlocks:
     def __getstate__(self) -> dict[str, Any]:
         if self._refs and self._holder is None:
             import ray
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-            actor: Any = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Holder)
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+            actor: Any = ray.remote(num_cpus=0, scheduling_strategy=here)(_Holder)
             self._holder = actor.options(name=self._name, namespace=NAMESPACE).remote(self._refs)
         return {"_refs": [], "_name": self._name, "_ray": "", "_holder": None}
 

@@ -127,13 +127,9 @@ def rows_of(named: pa.Table, schema: pa.Schema) -> Iterator[pa.Table]:
     for name in named["file"].to_pylist():
         with pq.ParquetFile(name) as file:
             for batch in file.iter_batches(_ROWS_MAX):
-                found = set(batch.schema.names)
-                columns = [
-                    batch.column(field.name).cast(field.type)
-                    if field.name in found
-                    else pa.nulls(len(batch), field.type)
-                    for field in schema
-                ]
+                found = dict(zip(batch.schema.names, batch.columns, strict=True))
+                nothing = pa.nulls(len(batch))
+                columns = [found.get(field.name, nothing).cast(field.type) for field in schema]
                 yield pa.table(columns, schema=schema)
 
 
