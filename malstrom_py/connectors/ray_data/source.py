@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import secrets
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.connectors.ray_data.blocks import (
     Block,
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import ray.data
 
-_SOURCE = "RayDataset"
+_SOURCE: Final = "RayDataset"
+_EXCEPTION: Final = re.compile(r"[\w.]+(Error|Exception): ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,5 +340,7 @@ def _is_alive(blocks: Blocks | None) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"
+    """Return the first exception in the text of ``error``: the innermost, which the others were raised for."""
+    lines = [line for line in map(str.strip, str(error).splitlines()) if line]
+    named = [line for line in lines if _EXCEPTION.match(line) and not line.startswith("ray.")]
+    return next(iter([*named, *lines]), type(error).__name__)
