@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -31,6 +31,7 @@ NAMESPACE: Final = "malstrom-rows"
 """The Ray namespace of the actors that pass blocks on to workers."""
 
 _TASK_CPUS: Final = 0.5
+_WAIT_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,8 @@ class Blocks(Protocol):
     """A place of pinned blocks, known by their numbers."""
 
     def fetch(self, number: int, block: Block) -> Callable[[], pa.Table | None]:
-        """Begin to fetch a block. The function returns its rows, or None while they are on their way; it does not
-        block, and raises `SourceError` if they are lost or are no longer those of ``block``.
+        """Begin to fetch a block. The function returns its rows, or None while they are on their way; it
+        hardly blocks, and raises `SourceError` if they are lost or are no longer those of ``block``.
         """
         ...
 
@@ -304,6 +305,7 @@ class _Fetch:
     def __call__(self) -> pa.Table | None:
         from ray.exceptions import RayError
 
+        wait([self._future], _WAIT_S)  # a block of this node comes within it, and no poll has to be repeated
         while self._future.done():
             try:
                 found = self._future.result()

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.errors import PlanError, SinkError, lasting, pip_install
+from malstrom_py.errors import PlanError, SinkError, lasting, pip_command
 from malstrom_py.local_files import local_path
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files import Files
@@ -103,13 +103,13 @@ class RayDataset(Files):
         the dataset is used.
 
         Raises:
-            PlanError: Ray is not installed.
+            PlanError: Ray Data is not installed.
             SinkError: nothing was committed, or files have types that do not fit one column.
         """
         try:
             import ray.data
         except ImportError as error:
-            raise PlanError(f"sinks.RayDataset needs Ray: {pip_install('ray')}") from error
+            raise PlanError(f"sinks.RayDataset needs Ray Data: {pip_command('ray[data]')}") from error
         files = [str(self._root / name) for name in self.files()]
         if not files:
             return ray.data.from_items([])
