@@ -46,7 +46,7 @@ class Blocks(Protocol):
     """A place of pinned blocks, known by their numbers."""
 
     def fetch(self, number: int, block: Block) -> Callable[[], pa.Table | None]:
-        """Begin to fetch a block. The function returns its rows, or None while they are on their way; it
+        """Begin to fetch a block. The function returns its rows, or None while they are in flight; it
         hardly blocks, and raises `SourceError` if they are lost or are no longer those of ``block``.
         """
         ...

@@ -77,7 +77,7 @@ class RayDataset:
     """Reads the rows of a ``ray.data.Dataset``, which is computed and pinned when the job starts.
 
     A dataset that is computed again may have other rows, or another order. So it is computed once, in the program that
-    starts the job, and its blocks stay as they are until the job has ended. Each block is a part: a split that moves
+    starts the job, and its blocks are kept until the job has ended. Each block is a part: a split that moves
     when a job is rescaled, with a row as its position. ``parts``: the number of blocks to make of it, by default those
     that it has. Rows keep their order within a block; parts have no order.
 
@@ -99,7 +99,7 @@ class RayDataset:
     values, tensors of one dimension lists.
 
     Raises:
-        PlanError: this is no dataset, an argument is wrong, or Ray does not run in this program.
+        PlanError: this is not a dataset, an argument is wrong, or Ray does not run in this program.
         SourceError: the dataset cannot be computed, its blocks differ in their columns, a column has another type (a
             tensor of more dimensions, a Python object), rows cannot be staged, or they are lost.
 
