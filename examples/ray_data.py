@@ -26,7 +26,8 @@ class Model:
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
         """Return the probability of each row of ``features``."""
-        return 1 / (1 + np.exp(-(features @ self.weights + self.bias)))
+        scores: np.ndarray = features @ self.weights + self.bias
+        return np.asarray(1 / (1 + np.exp(-scores)))
 
 
 model = mp.per_worker(Model)
@@ -43,11 +44,12 @@ def flowers(count: int) -> Dataset:
     import ray.data
 
     made = ray.data.range(count, override_num_blocks=4)
-    return made.map_batches(lambda rows: measured(rows["id"]))
+    return made.map_batches(measured, batch_format="numpy")
 
 
-def measured(ids: np.ndarray) -> dict[str, np.ndarray]:
+def measured(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return flowers with these ids."""
+    ids = rows["id"]
     return {"id": ids, "length": 2.0 + ids % 2 * 3, "width": ids % 2 + 1.5}
 
 

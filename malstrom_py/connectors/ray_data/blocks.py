@@ -192,10 +192,11 @@ def inspect_all(refs: Sequence[Any], folder: Path | None) -> list[tuple[Block, b
     paths = [None if folder is None else str(folder / name_of(number)) for number in range(len(refs))]
     task = ray.remote(num_cpus=_TASK_CPUS)(inspected)
     found = ray.get([task.remote(ref, path) for ref, path in zip(refs, paths, strict=True)])
-    for one in found:
-        if isinstance(one, str):
-            raise SourceError(one)
-    return list(found)
+    described = [one for one in found if not isinstance(one, str)]
+    for reason in found:
+        if isinstance(reason, str):
+            raise SourceError(reason)
+    return described
 
 
 class StagedBlocks:
@@ -260,7 +261,7 @@ class StoredBlocks:
             import ray
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+            here: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             actor: Any = ray.remote(num_cpus=0, scheduling_strategy=here)(_Holder)
             self._holder = actor.options(name=self._name, namespace=NAMESPACE).remote(self._refs)
         return {"_refs": [], "_name": self._name, "_ray": "", "_holder": None}

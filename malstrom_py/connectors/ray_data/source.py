@@ -255,6 +255,7 @@ class BlockPart:
             if table is None:
                 return None
             self._table = as_schema(table, self._schema)
+        assert self._table is not None
         polled = self._table.slice(self._row, rows_max).combine_chunks().to_batches()
         if not polled:
             return None

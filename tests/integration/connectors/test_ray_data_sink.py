@@ -33,7 +33,7 @@ def committed(sink: sinks.RayDataset) -> Iterator[Any]:
     except SinkError:
         return
     for file in files:
-        yield from pq.read_table(sink.target.place / file)["value"].to_pylist()
+        yield from pq.read_table(Path(sink.target.place, file))["value"].to_pylist()
 
 
 def test_s7_it_keeps_the_contract_of_sinks() -> None:

@@ -169,7 +169,7 @@ def test_blocks_that_ray_computes_again_are_compared(data: Any, tmp_path: Path) 
 
 def test_types_of_ray_data_become_plain_or_are_refused(data: Any) -> None:
     import numpy as np
-    import pandas as pd
+    import pandas as pd  # type: ignore[import-untyped]  # it has no types
 
     kinds = pd.Categorical(["a", "b"])
     days = pd.to_datetime(["2020-01-01", "2020-01-02"])
