@@ -6,7 +6,7 @@ The job begins and ends in Ray Data: what comes before and after it are pipeline
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +47,7 @@ def flowers(count: int) -> Dataset:
     return made.map_batches(measured, batch_format="numpy")
 
 
-def measured(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def measured(rows: Any) -> dict[str, np.ndarray]:
     """Return flowers with these ids."""
     ids = rows["id"]
     return {"id": ids, "length": 2.0 + ids % 2 * 3, "width": ids % 2 + 1.5}
