@@ -68,6 +68,7 @@ def read_back(out: sinks.RayDataset) -> list[int]:
     return sorted(row["id"] for row in out.dataset().take_all())
 
 
+@pytest.mark.timeout(300)
 def test_the_example_scores_all_rows_of_a_dataset_into_a_dataset(data: Any) -> None:
     scored = ray_data.score(ray_data.flowers(300)).take_all()
     assert sorted(row["id"] for row in scored) == list(range(300))
