@@ -129,6 +129,11 @@ LONG: Final = {
         "test_classes_of_main_travel",
         "test_s5_a_job_whose_program_is_killed_with_its_ray",
     ),
+    "integration/ray/test_ray_data.py": (
+        "test_a_sink_joins_files_of_different_columns",
+        "test_rows_that_were_not_staged",
+        "test_s7_staged_rows_are_read_by_another_source_object",
+    ),
     "integration/ray/test_recovery.py": (
         "test_s4_a_restarted_coordinator",
         "test_s5_a_job_resumes_from_a_savepoint",
