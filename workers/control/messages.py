@@ -20,6 +20,7 @@ from malstrom_py.events import AnyEvent
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.reports.commands import (
+    AutoscaleCommand,
     Command,
     EventsCommand,
     MetricsCommand,
@@ -120,7 +121,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
                 return self.report
             case SnapshotCommand() | StopCommand() if self.snapshot is not None:
                 return SnapshotId(self.snapshot)
-            case StopCommand():
+            case StopCommand() | AutoscaleCommand():
                 return None
             case WaitCommand() if self.run is not None:
                 return self.run

@@ -10,6 +10,8 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Generic
 
+from msgspec import structs
+
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.errors import JobEnded
@@ -127,7 +129,7 @@ class JobRun(Generic[G]):
     def _measure(self, status: JobStatus) -> JobMetrics:
         """Return the metrics now."""
         crew, group = self._crew, self._crew.group
-        return self._metering.metrics(
+        metrics = self._metering.metrics(
             self.result(),
             group.counts(),
             group.figures(),
@@ -136,6 +138,14 @@ class JobRun(Generic[G]):
             status=status,
             totals=self._controls.events.totals,
         )
+        return structs.replace(metrics, autoscale=self._controls.autoscaler.metrics)
+
+    def _autoscale(self, now_s: float) -> None:
+        """Let the autoscaler look at the run, unless that is about to end or tries new code."""
+        if self._controls.is_stopping or self.trial is not None:
+            self._controls.autoscaler.pause(now_s)
+        else:
+            self._controls.autoscaler.turn(self._crew, now_s)
 
     def _last_metrics(self) -> None:
         """Publish the metrics before the workers are closed."""
@@ -165,6 +175,8 @@ class JobRun(Generic[G]):
                 controls.answer_metrics(self._measure)
             if clock.monotonic_s() >= self._metering.due_s:
                 self._metering.sample(crew.counts(), crew.group.counts(), crew.group.figures())
+            if clock.monotonic_s() >= controls.autoscaler.due_s:
+                self._autoscale(clock.monotonic_s())
             if self.trial is not None:
                 self._try(self.trial)
             crew.step(until_s=until_s if self.trial is None else self.trial.until_s)
