@@ -262,12 +262,8 @@ class AutoscalePolicy:
         self._recent.append(seen)
         options = self.options
         if not options.min <= seen.workers <= options.max:
-            return self._go(
-                seen,
-                options.within(seen.workers),
-                f"the job may have {options.min} to {options.max} workers",
-                Figures(),
-            )
+            reason = f"the job may have {options.min} to {options.max} workers"
+            return self._go(seen, options.within(seen.workers), reason, Figures())
         is_full = len(self._recent) == options.samples
         level = self._level()
         if is_full or not isfinite(self._taken.of(1)):

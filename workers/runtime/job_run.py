@@ -140,12 +140,17 @@ class JobRun(Generic[G]):
         )
         return structs.replace(metrics, autoscale=self._controls.autoscaler.metrics)
 
-    def _autoscale(self, now_s: float) -> None:
-        """Let the autoscaler look at the run, unless that is about to end or tries new code."""
+    def _sample(self, now_s: float) -> None:
+        """Take the figures that are due: for rates, and for the autoscaler unless the run ends or tries new code."""
+        crew, autoscaler = self._crew, self._controls.autoscaler
+        if now_s >= self._metering.due_s:
+            self._metering.sample(crew.counts(), crew.group.counts(), crew.group.figures())
+        if now_s < autoscaler.due_s:
+            return
         if self._controls.is_stopping or self.trial is not None:
-            self._controls.autoscaler.pause(now_s)
+            autoscaler.pause(now_s)
         else:
-            self._controls.autoscaler.turn(self._crew, now_s)
+            autoscaler.turn(crew, now_s)
 
     def _last_metrics(self) -> None:
         """Publish the metrics before the workers are closed."""
@@ -173,10 +178,7 @@ class JobRun(Generic[G]):
             if controls.pending:
                 controls.obey(crew, self.result)
                 controls.answer_metrics(self._measure)
-            if clock.monotonic_s() >= self._metering.due_s:
-                self._metering.sample(crew.counts(), crew.group.counts(), crew.group.figures())
-            if clock.monotonic_s() >= controls.autoscaler.due_s:
-                self._autoscale(clock.monotonic_s())
+            self._sample(clock.monotonic_s())
             if self.trial is not None:
                 self._try(self.trial)
             crew.step(until_s=until_s if self.trial is None else self.trial.until_s)
