@@ -37,6 +37,12 @@ RETRY_S: Final = 60.0
 _REGRET: Final = 4.0
 """How much longer workers stay, up to `LEARNT_S`, after some left that were needed again within `_REGRET_S`."""
 
+_GROWTH: Final = 0.3
+"""By how much workers must have become more before it is judged whether that has helped."""
+
+_GAIN: Final = 0.2
+"""Which part of the gain that perfect scaling promises is enough for added workers to stay."""
+
 _KNOWN_BUSY: Final = 0.02
 """Below this share of the time the cost of a record is not known."""
 
@@ -345,8 +351,8 @@ class AutoscalePolicy:
         before, self._from = self._from, None
         if before is None or before >= seen.workers or level < 1.0:
             return None
-        took, takes = self._taken.known(before), self._taken.known(seen.workers)
-        if took is None or takes is None or takes > (1.0 + TOLERANCE) * took:
+        took, takes, growth = self._taken.known(before), self._taken.known(seen.workers), seen.workers / before - 1.0
+        if took is None or takes is None or growth < _GROWTH or takes > (1.0 + _GAIN * growth) * took:
             return None
         reason = f"{_workers(seen.workers)} {_take(seen.workers)} no more than {before} did"
         self._cap = _Cap(before, seen.at_s + LEARNT_S, reason)
