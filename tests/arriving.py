@@ -45,7 +45,7 @@ class Arriving:
 class ArrivingPart:
     """One part: ``here`` returns how many rows have arrived, and whether that is all."""
 
-    wait_max_s = 0.1
+    wait_max_s = 0.5
 
     def __init__(self, here: Callable[[], tuple[int, bool]], number: int, parts: int, position: int) -> None:
         self._here = here

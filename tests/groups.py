@@ -264,6 +264,10 @@ LONG: Final = {
         "test_each_damage_to_each_shape_is_seen[two-stages",
         "test_each_damage_to_each_shape_is_seen[windows-of-windows",
     ),
+    "simulation/jobs/test_autoscaling.py": (
+        "test_s6_a_job_that_crashes",
+        "test_the_size_of_a_job_follows_its_load[1",
+    ),
     "simulation/jobs/test_restoring.py": (
         "test_s5_a_snapshot_of_any_number_of_workers_goes_on_with_any_other[2]",
         "test_s5_a_snapshot_of_any_number_of_workers_goes_on_with_any_other[4]",
