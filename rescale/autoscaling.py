@@ -217,7 +217,7 @@ class Capacities:
         """Return how much of each further worker is lost: 0 if twice the workers take twice as much, at most 0.95."""
         points = [(log(size), log(size / rate)) for size, (rate, _) in self._known.items()]
         middle = [sum(values) / len(points) for values in zip(*points, strict=True)]
-        spread = sum((x - middle[0]) ** 2 for x, _ in points)
+        spread = sum((x - middle[0]) * (x - middle[0]) for x, _ in points)
         common = sum((x - middle[0]) * (y - middle[1]) for x, y in points)
         return min(0.95, max(0.0, common / (spread + _PRIOR)))
 

@@ -70,7 +70,7 @@ class Workers:
     def take(self, count: int) -> float:
         """Return the rows a second that ``count`` workers take."""
         useful = min(count, self.usable)
-        return self.rows_per_s * useful ** (1.0 - self.loss) / (self.skew if useful > 1 else 1.0)
+        return float(self.rows_per_s * useful ** (1.0 - self.loss) / (self.skew if useful > 1 else 1.0))
 
 
 class Rule(Protocol):

@@ -228,8 +228,16 @@ class Autoscaler:
         self._events.emit(Autoscaled(workers, size, reason, error, **asdict(decision.figures)))
         text = "job %s stays at %d workers, not %d: %s" if error else "job %s goes from %d to %d workers by load: %s"
         level = logging.WARNING if error else logging.INFO
-        fields = {"workers": size, "workers_from": workers}
-        log(_LOG, level, text, *(job, workers, size, error or reason), job=job, **fields)
+        log(
+            _LOG,
+            level,
+            text,
+            *(job, workers, size, error or reason),
+            job=job,
+            workers_from=workers,
+            workers=size,
+            why=error or reason,
+        )
 
 
 _FIGURES: Final = ("arrival_per_s", "needed_per_s", "capacity_per_s")
