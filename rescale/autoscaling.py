@@ -216,7 +216,7 @@ class Capacities:
     def _loss(self) -> float:
         """Return how much of each further worker is lost: 0 if twice the workers take twice as much, at most 0.95."""
         points = [(log(size), log(size / rate)) for size, (rate, _) in self._known.items()]
-        middle = [sum(values) / len(points) for values in zip(*points, strict=True)]
+        middle = sum(x for x, _ in points) / len(points), sum(y for _, y in points) / len(points)
         spread = sum((x - middle[0]) * (x - middle[0]) for x, _ in points)
         common = sum((x - middle[0]) * (y - middle[1]) for x, y in points)
         return min(0.95, max(0.0, common / (spread + _PRIOR)))
@@ -298,7 +298,7 @@ class AutoscalePolicy:
         """Return how loaded the workers are: 1.0 at their target.
 
         The busiest worker may be busier than the target by half of what is left, because keys are never dealt evenly.
-        Workers that fall behind, or that wait for credit for most of the time, can do no more, however busy they are.
+        Workers whose lag grows, or that wait for credit for most of the time, can do no more, however busy they are.
         """
         target = self.options.target
         mean, busiest = self._shares()

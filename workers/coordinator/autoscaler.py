@@ -31,7 +31,7 @@ _AGAIN_S: Final = 0.2
 
 
 class ScaledGroup(Protocol):
-    """The workers of a run, as far as they are sampled."""
+    """The workers of a run, of which samples are taken."""
 
     def figures(self) -> Mapping[int, WorkerFigures]: ...
 

@@ -16,7 +16,7 @@ from tests.arriving import Arriving
 from tests.integration.ray.traffic import PATIENCE_S
 
 ROW_S = 0.004
-"""How long a row takes a worker, whatever else the machine does: 250 rows a second."""
+"""How long a row takes a worker, also on a machine that is busy: 250 rows a second."""
 
 LEAST, MOST = 40.0, 560.0
 """Rows a second at night and at noon: work for one worker and for four."""

@@ -186,7 +186,8 @@ CURVES = {
 
 
 def test_a_threshold_needs_more_decisions_and_workers_at_equal_lag() -> None:
-    mine, theirs = [], []
+    mine: list[Outcome] = []
+    theirs: list[Outcome] = []
     for curve, seconds in CURVES.values():
         noise = Noise(quick=0.1, slow=0.08)
         for rule, into in ((OurRule(mp.Autoscale(max=12)), mine), (ThresholdRule(1, 12, 0.5), theirs)):
