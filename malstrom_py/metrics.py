@@ -249,6 +249,11 @@ class AutoscaleMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omi
     needed_per_s: float = 0.0
     capacity_per_s: float = 0.0
 
+    @property
+    def load(self) -> float | None:
+        """What must be taken by what the workers take at their target: 1.0 at the target; None before it is known."""
+        return self.needed_per_s / self.capacity_per_s if self.capacity_per_s else None
+
 
 class JobMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """The metrics of one job, from `JobHandle.metrics`.
@@ -466,13 +471,10 @@ METRICS: Final[tuple[Metric, ...]] = (
     _JOB.counter("malstrom_rescale_moved_slots", "Slots that rescales have moved", "moved_slots"),
     _JOB.counter("malstrom_rescale_moved_keys", "Keys with state that rescales have moved", "moved_keys"),
     _JOB.counter("malstrom_rescale_moved_bytes", "Bytes of state that rescales have moved", "moved_bytes"),
-    _AUTOSCALE.counter("malstrom_autoscale_decisions", "Changes of the number of workers by load", "decisions"),
-    _AUTOSCALE.counter("malstrom_autoscale_refused", "Such changes that could not be made", "refused"),
-    _AUTOSCALE.gauge("malstrom_autoscale_needed_rows_per_second", "Rows a second to be taken", "needed_per_s"),
+    _AUTOSCALE.counter("malstrom_autoscale_decided_rescales", "Rescales by load", "decisions"),
+    _AUTOSCALE.counter("malstrom_autoscale_refused_rescales", "Rescales by load that could not be made", "refused"),
     _AUTOSCALE.gauge(
-        "malstrom_autoscale_capacity_rows_per_second",
-        "Rows a second that the present workers take at their target",
-        "capacity_per_s",
+        "malstrom_autoscale_load_ratio", "Rows to be taken, by those that the workers take at their target", "load"
     ),
 )
 """All exported metrics."""

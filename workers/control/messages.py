@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace as replaced
 
 from malstrom_py import errors
-from malstrom_py.errors import ControlError, MalstromError
+from malstrom_py.errors import ControlError, MalstromError, PlanError
 from malstrom_py.events import AnyEvent
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
@@ -219,7 +219,7 @@ def length_of(head: bytes, bytes_max: int) -> int:
 def _decoded(payload: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(payload, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, PlanError, UnicodeDecodeError, RecursionError) as error:
         raise ControlError(f"a message of the control socket is not valid: {error}") from error
 
 
