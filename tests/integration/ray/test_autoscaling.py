@@ -37,6 +37,7 @@ def decisions(handle: mp.JobHandle) -> Iterator[events.Autoscaled]:
     return (event for event in handle.events() if isinstance(event, events.Autoscaled))
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("day_s", [16.0, 120.0])
 def test_a_job_follows_a_day_curve(day_s: float, out: sinks.Memory) -> None:
     source = Arriving(lambda at_s: arrived(day_s, at_s), inf, SystemClock)
