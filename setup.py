@@ -16,5 +16,6 @@ ROOMS = {"malstrom_py.workers": "workers", "malstrom_py.rescale": "rescale"}
 
 linked = all(Path(*room.split("."), "__init__.py").is_file() for room in ROOMS)
 # Without a compiler there is none, and numpy does the same. Its folder is not a package: it cannot be imported.
-accelerator = Extension("malstrom_py.state.native.groups", ["malstrom_py/state/native/groups.c"], optional=True)
+C = [f"malstrom_py/state/native/{name}.c" for name in ("groups", "csv")]
+accelerator = Extension("malstrom_py.state.native.groups", C, optional=True)
 setup(ext_modules=[accelerator], package_dir={"": "."} if linked and "editable_wheel" in sys.argv else ROOMS)

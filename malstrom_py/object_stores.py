@@ -150,7 +150,16 @@ def first_line(error: BaseException) -> str:
     >>> first_line(ValueError("cannot reach http://me:hush@host/a"))
     'cannot reach http://…@host/a'
     """
-    return _LOGIN.sub("//…@", (str(error).strip().splitlines() or [type(error).__name__])[0])
+    return hidden_logins((str(error).strip().splitlines() or [type(error).__name__])[0])
+
+
+def hidden_logins(text: str) -> str:
+    """Return ``text`` without names and passwords in URLs.
+
+    >>> hidden_logins("https://me:hush@host/a")
+    'https://…@host/a'
+    """
+    return _LOGIN.sub("//…@", text)
 
 
 class Bucket:

@@ -3,6 +3,7 @@ footnote; and no generated case fails for having taken long."""
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -14,10 +15,11 @@ from hypothesis import settings
 
 from tests.tree import ROOT
 
-# In CI hypothesis loads its own profile, which has no deadline either and draws the same cases each time.
-settings.register_profile("unhurried", deadline=None, print_blob=True, max_examples=50)
-if not os.environ.get("CI"):
-    settings.load_profile("unhurried")
+# CI draws the same cases each time: a failure there is one of the change that is tested.
+settings.register_profile(
+    "unhurried", deadline=None, print_blob=True, max_examples=25, derandomize=bool(os.environ.get("CI"))
+)
+settings.load_profile("unhurried")
 
 
 # Who starts the tests in the background of a shell without job control has them ignore Ctrl-C, which is tested here.
@@ -91,6 +93,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             item.add_marker(pytest.mark.timeout(PATIENCE_S))
         items.sort(key=lambda item: place_of(item.nodeid))
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector pass over what is there for the whole run: the tests, and all that they import."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

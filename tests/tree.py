@@ -40,9 +40,8 @@ def modules() -> dict[str, Path]:
     return found
 
 
-@cache
 def tree_of(file: Path) -> ast.Module:
-    """The parsed source of ``file``."""
+    """The parsed source of ``file``. Those of all files, kept, would slow down all tests that follow."""
     return ast.parse(file.read_text(), filename=str(file))
 
 

@@ -16,12 +16,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from malstrom_py.connectors.read_ahead import ReadAhead
-from malstrom_py.errors import MalformedRecord, PlanError, SourceError, lasting, pip_install, shown
+from malstrom_py.connectors.read_ahead import ReadAhead, values_of
+from malstrom_py.errors import PlanError, SourceError, lasting, pip_install, shown
 from malstrom_py.sources.base import Part
 
 if TYPE_CHECKING:
@@ -419,20 +418,12 @@ class JetStreamPart(Generic[V_co]):
             if chunk is None:
                 return None
             self._begin(chunk)
-        rows: list[V_co] = []
-        for sequence, subject, data in islice(self._chunk.messages, self._taken, self._taken + rows_max):
-            try:
-                rows.append(self._value(subject, data))
-            except Exception as error:
-                if rows:
-                    break
-                self._advance(1)
-                raise MalformedRecord(
-                    f"message {sequence} of {self._part!r} is not what value= takes: {type(error).__name__}.",
-                    record=data,
-                ) from error
-        self._advance(len(rows))
-        return rows
+        return values_of(
+            self._chunk.messages[self._taken : self._taken + rows_max],
+            lambda message: self._value(message[1], message[2]),
+            advance=self._advance,
+            described=lambda message: (f"message {message[0]} of {self._part!r}", message[2]),
+        )
 
     def is_finished(self) -> bool:
         return False

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from malstrom_py.errors import MalformedRecord
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 _JOIN_S: Final = 5.0
 
@@ -104,3 +107,33 @@ class ReadAhead(Generic[T]):
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._chunks) < self._chunks_max)
             return not self._closed
+
+
+def values_of(
+    records: Sequence[T],
+    value: Callable[[T], V],
+    *,
+    advance: Callable[[int], None],
+    described: Callable[[T], tuple[str, Any]],
+) -> list[V]:
+    """Return the values of ``records`` up to the first for which ``value`` raises; call ``advance`` with their number.
+
+    `MalformedRecord`: it raises for the very first, which ``advance`` then passes. ``described``: returns what that
+    record is called in the error, and what is shown of it.
+
+    >>> values_of(["1", "2", "x"], int, advance=print, described=lambda text: (f"line {text!r}", text))
+    2
+    [1, 2]
+    """
+    values: list[V] = []
+    for record in records:
+        try:
+            values.append(value(record))
+        except Exception as error:
+            if values:
+                break
+            advance(1)
+            name, shown = described(record)
+            raise MalformedRecord(f"{name} is not what value= takes: {type(error).__name__}.", record=shown) from error
+    advance(len(values))
+    return values

@@ -1,4 +1,5 @@
-"""The accelerator: a small library in C that does what `group_kernels` and `GroupIndex` do, several times as fast.
+"""The accelerator: a small library in C that does what `group_kernels` and `GroupIndex` do, several times as fast, and
+scans csv (`malstrom_py.sources.files.csv_scan`).
 
 It is built with the package where there is a C compiler, and is optional: results are the same without it. It is called
 through ctypes, which releases the GIL. The environment variable ``MALSTROM_ACCELERATOR`` may be ``off``, or the path of
@@ -40,6 +41,10 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "ms_edge_8": (None, [_POINTER, _POINTER, _POINTER, _LONG, _INT, _POINTER, _POINTER, _POINTER, _POINTER]),
     "ms_edge_1": (None, [_POINTER, _POINTER, _POINTER, _LONG, _INT, _POINTER, _POINTER, _POINTER, _POINTER]),
     "ms_mark": (None, [_POINTER, _LONG, _POINTER, _POINTER]),
+    "ms_csv_cut": (_LONG, [_POINTER, _LONG]),
+    "ms_csv_fields": (_LONG, [_POINTER, _LONG, _POINTER, _POINTER, _LONG, _INT, _POINTER]),
+    "ms_csv_lines": (_LONG, [_POINTER, _LONG, _POINTER, _LONG, _POINTER, _LONG, _POINTER]),
+    "ms_csv_texts": (_LONG, [_POINTER, _LONG, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _POINTER]),
 }
 
 

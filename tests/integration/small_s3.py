@@ -113,7 +113,8 @@ class _Handler(BaseHTTPRequestHandler):
         path, query = self._asked()
         with self._s3.lock:
             if query.get("list-type") == "2":
-                found = sorted(name for name in self._s3.objects if name.startswith(path + query.get("prefix", "")))
+                prefix, after = path + query.get("prefix", ""), path + query.get("start-after", "")
+                found = sorted(name for name in self._s3.objects if name.startswith(prefix) and name > after)
                 return self._answer(200, _listing([name.removeprefix(path) for name in found]))
             data = self._s3.objects.get(path)
         if data is None:

@@ -1,6 +1,7 @@
 """Runs many seeds on several processes: ``python -m tests.simulation.soak jobs --seeds 100000``. A failure ends it.
 
-Seeds are of the *model* of a rescale, of whole *jobs* in the simulator, or of *commits* by jobs that die and pause.
+Seeds are of the *model* of a rescale, of whole *jobs* in the simulator, of *commits* by jobs that die and pause, or of
+such commits to a server of PostgreSQL, which the program starts: *postgres*.
 """
 
 from __future__ import annotations
@@ -10,29 +11,35 @@ import multiprocessing as mp
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 import tests.simulation.commits.hits
+import tests.simulation.commits.on_postgres
 import tests.simulation.commits.runs
 import tests.simulation.jobs.hits
 import tests.simulation.jobs.runs
 import tests.simulation.protocol_model.hits
 import tests.simulation.protocol_model.runs
 
+Hits = Callable[[int], Mapping[str, int]]
+
 
 @dataclass(frozen=True)
 class Kind:
     """What seeds there are ``of``. ``hits`` runs one: what it has met; ``hard_cases``: what many must have met, each at
-    least once; ``replay``: the module that runs one again.
+    least once; ``replay``: the module that runs one again; ``ready``: yields ``hits`` with what it needs, such as a
+    server.
     """
 
     of: str
-    hits: Callable[[int], Mapping[str, int]]
+    hits: Hits
     hard_cases: tuple[str, ...]
     replay: str
+    ready: Callable[[Hits], AbstractContextManager[Hits]] = nullcontext
 
 
 def _of_model(seed: int) -> Mapping[str, int]:
@@ -45,6 +52,16 @@ def _of_jobs(seed: int) -> Mapping[str, int]:
 
 def _of_commits(seed: int) -> Mapping[str, int]:
     return tests.simulation.commits.runs.run(seed).hits
+
+
+def _of_postgres(dsn: str, seed: int) -> Mapping[str, int]:
+    return tests.simulation.commits.on_postgres.run_on(dsn, seed).hits
+
+
+@contextmanager
+def _on_postgres(_without: Hits) -> Iterator[Hits]:
+    with tests.simulation.commits.on_postgres.served() as dsn:
+        yield partial(_of_postgres, dsn)
 
 
 KINDS: Final = {
@@ -60,6 +77,13 @@ KINDS: Final = {
         _of_commits,
         tests.simulation.commits.hits.HARD_CASES,
         "tests.simulation.commits.replay",
+    ),
+    "postgres": Kind(
+        "commits to PostgreSQL by jobs that die and pause",
+        partial(_of_postgres, ""),
+        tests.simulation.commits.hits.WHEREVER,
+        "tests.simulation.commits.on_postgres",
+        _on_postgres,
     ),
 }
 
@@ -122,7 +146,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=mp.cpu_count())
     given = parser.parse_args(arguments)
     start, kind = time.monotonic(), KINDS[given.kind]
-    report = run_seeds(kind, given.first, given.seeds, processes=given.processes)
+    with kind.ready(kind.hits) as hits:
+        report = run_seeds(replace(kind, hits=hits), given.first, given.seeds, processes=given.processes)
     print(report)
     print(f"{given.seeds:,} seeds of {kind.of} from {given.first:,} on, {time.monotonic() - start:.0f} s")
     return 1 if report.failures or report.never_met else 0

@@ -27,7 +27,7 @@ TRACES: dict[str, Callable[[int], str]] = {
 STEADY = [seed for seed in range(100, 110) if draw(random.Random(seed)).is_steady][:2]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRACES)
 def test_what_was_never_met_fails_the_program(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([kind, "--first", "0", "--seeds", "2", "--processes", "1"]) == 1
     said = capsys.readouterr().out
@@ -59,6 +59,6 @@ def test_the_same_seed_has_the_same_trace_in_every_process(kind: str, seed: int)
     assert trace in replayed(kind, seed, "12345")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRACES)
 def test_other_seeds_have_other_traces(kind: str) -> None:
     assert len({TRACES[kind](seed) for seed in range(10)}) == 10

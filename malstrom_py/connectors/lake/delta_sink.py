@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
-from malstrom_py.connectors.lake.delta_table import DeltaTable, require_deltalake
+from malstrom_py.connectors.lake.delta_location import location_of
+from malstrom_py.connectors.lake.delta_table import DeltaTable
 from malstrom_py.connectors.lake.options import checked_file_bytes, checked_new_columns
+from malstrom_py.connectors.lake.places import ObjectPlace
 from malstrom_py.connectors.lake.sink import LakeSink
-from malstrom_py.local_files import local_path
+from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files.partitions import checked_columns
 from malstrom_py.sinks.output_record import Target
 
 
 class Delta(LakeSink):
-    """A sink that appends to the Delta table in the folder ``uri``, exactly once per snapshot.
+    """A sink that appends to the Delta table at ``uri``, exactly once per snapshot.
 
     Each worker writes Parquet files into the table's hidden folder ``_staging``. At the commit of a snapshot, one
     transaction of the table's log adds all files and notes the snapshot's number under ``malstrom.<job>.<step>``. A
     commit that is repeated, in any process, or that comes after that of a later snapshot changes nothing.
 
-    ``uri``: a path, or ``file://…``, that all workers share. ``partition_by``: columns (str, int, bool, date or None)
+    ``uri``: a path or ``file://…`` that all workers share, or the URL of a folder of an object store, such as
+    ``s3://bucket/table``, with ``store_options`` as `sinks.Files` takes them (needs the extra ``objects``).
+    ``partition_by``: columns (str, int, bool, date or None)
     of a new table; a table that exists must have the same, if any are given. ``new_columns="add"`` adds columns that
     the table lacks, ``"error"`` refuses rows with such columns. A file of ``file_bytes_max`` bytes or more is finished,
     and the next one begins.
@@ -55,26 +59,28 @@ class Delta(LakeSink):
         partition_by: str | Sequence[str] | None = None,
         new_columns: Literal["add", "error"] = "error",
         file_bytes_max: int = 256 << 20,
+        store_options: Mapping[str, str] | None = None,
     ) -> None:
-        require_deltalake("sinks.Delta")
-        self._root = local_path(uri, "sinks.Delta")
+        self._location = location_of(uri, store_options, "sinks.Delta")
         self._partition_by = checked_columns(partition_by, "sinks.Delta")
         self._adds_columns = checked_new_columns(new_columns, "sinks.Delta")
         self._file_bytes_max = checked_file_bytes(file_bytes_max, "sinks.Delta")
 
     def __repr__(self) -> str:
         by = f", partition_by={list(self._partition_by)!r}" if self._partition_by else ""
-        return f"Delta({str(self._root)!r}{by})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Make the path absolute: a copy in another process may have another working directory."""
-        return {**self.__dict__, "_root": self._root.absolute()}
+        return f"Delta({str(self._location)!r}{by})"
 
     @property
     def target(self) -> Target:
         """The folder, which the sink appends to."""
-        return Target(self._root, replaces=False)
+        return Target(self._location.root, replaces=False)
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        place = self._location.place
+        if isinstance(place, ObjectPlace):
+            place.check(context.job)  # a commit is an object that is written only if it is absent
+        super().recover(context, committed)
 
     @property
     def _table(self) -> DeltaTable:
-        return DeltaTable(self._root, partition_by=self._partition_by, adds_columns=self._adds_columns)
+        return DeltaTable(self._location, partition_by=self._partition_by, adds_columns=self._adds_columns)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from malstrom_py.connectors.lake.delta_table import first_line, require_deltalake
+from malstrom_py.connectors.lake.delta_location import location_of, said
 from malstrom_py.connectors.lake.options import checked_filter, checked_names, checked_version
 from malstrom_py.connectors.lake.pinning import TableFile, TableVersion
 from malstrom_py.connectors.lake.source import LakeSource
 from malstrom_py.errors import SourceError
-from malstrom_py.local_files import local_path
+from malstrom_py.object_stores import is_object_url
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -24,14 +23,16 @@ _READER_FEATURES: Final = {"timestampNtz", "columnMapping", "deletionVectors", "
 
 
 class Delta(LakeSource):
-    """A source over one version of the Delta table in the folder ``uri``, with exact positions in each row group.
+    """A source over one version of the Delta table at ``uri``, with exact positions in each row group.
 
     The rows are those of ``version``, by default the newest when the job starts. Snapshots contain the version's files:
     a resumed job reads the same rows, also if the table has changed since.
 
-    ``uri``: a path, or ``file://…``, that all workers share. ``columns``: the columns to read, in this order; a plan
-    that reads fewer reads only these. ``filter``: an expression of ``pyarrow.compute``; files and row groups whose
-    partition values or statistics exclude it are not read. A row for which it is null is left out.
+    ``uri``: a path or ``file://…`` that all workers share, or the URL of a folder of an object store, such as
+    ``s3://bucket/table``, with ``store_options`` as `sources.Files` takes them (needs the extra ``objects``).
+    ``columns``: the columns to read, in this order; a plan that reads fewer reads only these. ``filter``: an expression
+    of ``pyarrow.compute``; files and row groups whose partition values or statistics exclude it are not read. A row for
+    which it is null is left out.
 
     Each row group is a part, which moves when a job is rescaled. Rows keep their order within a row group; parts have
     no order. Values: dicts, column -> value, or columns for steps that take these, as `sources.Files` gives them for
@@ -52,31 +53,32 @@ class Delta(LakeSource):
         version: int | None = None,
         columns: Iterable[str] | None = None,
         filter: Any = None,
+        store_options: Mapping[str, str] | None = None,
     ) -> None:
-        require_deltalake("sources.Delta")
-        super().__init__(checked_names(columns, "sources.Delta"), checked_filter(filter, "sources.Delta"))
-        self._root = local_path(uri, "sources.Delta")
+        self._location = at = location_of(uri, store_options, "sources.Delta")
+        super().__init__(checked_names(columns, "sources.Delta"), checked_filter(filter, "sources.Delta"), at.options)
         self._version = checked_version(version, "sources.Delta: version")
 
     def __repr__(self) -> str:
         version = "" if self._version is None else f", version={self._version}"
-        return f"Delta({str(self._root)!r}{version}{self._described()})"
+        return f"Delta({str(self._location)!r}{version}{self._described()})"
 
     def _find(self) -> TableVersion:
         import pyarrow as pa
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError, TableNotFoundError
+        from deltalake.exceptions import DeltaError
 
-        where = f"the Delta table {self._root}"
-        if not (self._root / "_delta_log").is_dir():
-            raise SourceError(f"there is no Delta table in {self._root}: check the path")
+        where = f"the Delta table {self._location}"
+        asked = "" if self._version is None else f" at version {self._version}"
         try:
-            table = DeltaTable(self._root, version=self._version)
-        except (DeltaError, TableNotFoundError) as error:
-            asked = "" if self._version is None else f" at version {self._version}"
+            table = self._location.open(self._version)
+        except DeltaError as error:
             raise SourceError(
-                f"{where} cannot be read{asked}: {first_line(error)}. Read a version that its log still has"
+                f"{where} cannot be read{asked}: {said(error)}. Read a version that its log still has"
             ) from None
+        except OSError as error:
+            raise SourceError(f"{where} cannot be read: {said(error)}. Check its store and the credentials") from None
+        if table is None:
+            raise SourceError(f"there is no Delta table in {self._location}{asked}: check the path")
         refusal = _why_not_read(table)
         if refusal is not None:
             raise SourceError(f"{where} cannot be read by sources.Delta: {refusal}. Rewrite the table without it")
@@ -91,13 +93,14 @@ class Delta(LakeSource):
         paths = actions.column("path").to_pylist()
         values = actions.column("partition").to_pylist() if names else [{}] * len(paths)
         return [
-            TableFile(str(self._path(path)), {name: _text(found[name], name, where) for name in names})
+            TableFile(self._path(path), {name: _text(found[name], name, where) for name in names})
             for path, found in zip(paths, values, strict=True)
         ]
 
-    def _path(self, path: str) -> Path:
-        """Return the path of a file, which the log writes as a URL, relative to the table or not."""
-        return self._root / unquote(path.removeprefix("file://"))
+    def _path(self, path: str) -> str:
+        """Return the path or URL of a file, which the log writes as a URL, relative to the table or not."""
+        name = unquote(path.removeprefix("file://"))
+        return name if name.startswith("/") or is_object_url(name) else self._location.file(name)
 
 
 def _why_not_read(table: DeltaTable) -> str | None:

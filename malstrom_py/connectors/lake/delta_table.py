@@ -10,18 +10,20 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import json
-import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from malstrom_py.connectors.lake.delta_location import Location, said
 from malstrom_py.connectors.lake.files import LakeFile
+from malstrom_py.connectors.lake.repeating import repeat
 from malstrom_py.connectors.lake.types import Seen, Shape, check_new_names, new_columns, table_fields
 from malstrom_py.data.schema import ColumnKind, kind_of
-from malstrom_py.errors import PlanError, SinkError, pip_install
+from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files.partitions import check_type
 
 if TYPE_CHECKING:
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from deltalake import DeltaTable as Opened
 
-DEADLINE_S: Final = 60.0
-_PAUSE_S: Final = 0.5
 _WRITER_LEGACY_MAX: Final = 6
 _WRITER_FEATURES: Final = {
     "appendOnly",
@@ -56,28 +56,14 @@ _STATS_COLUMNS_MAX: Final = 32
 _STATS_TEXT_MAX: Final = 64
 
 
-def require_deltalake(asked_by: str) -> None:
-    """Raise `PlanError` if deltalake is not installed."""
-    try:
-        import deltalake  # noqa: F401
-    except ImportError:
-        raise PlanError(f"{asked_by} needs deltalake, which is not installed: {pip_install('delta')}") from None
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of the message of ``error``: others are a trace."""
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
 class DeltaTable:
-    """The table in the folder ``root``. ``partition_by``: of a new table, and required of one that exists, if given."""
+    """The table at ``location``. ``partition_by``: of a new table, and required of one that exists, if given."""
 
-    def __init__(self, root: Path, *, partition_by: Sequence[str] = (), adds_columns: bool = False) -> None:
-        self._root = root
+    def __init__(self, location: Location, *, partition_by: Sequence[str] = (), adds_columns: bool = False) -> None:
+        self._location = location
         self._partition_by = tuple(partition_by)
         self._adds_columns = adds_columns
-        self._where = f"the Delta table {root}"
+        self._where = f"the Delta table {location}"
 
     def look(self, app: str) -> Seen | None:
         """See `LakeTable.look`."""
@@ -86,26 +72,21 @@ class DeltaTable:
 
     def ensure(self, schema: pa.Schema) -> Shape:
         """See `LakeTable.ensure`."""
-        from deltalake.exceptions import CommitFailedError, DeltaError
 
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
+        def attempt() -> Shape | None:
             table = self._opened()
-            try:
-                if table is None:
-                    self._create(schema)
-                    continue
-                shape = self._shape_of(table)
-                added = new_columns(schema, shape.schema.names)
-                if not added:
-                    return shape
+            if table is None:
+                self._create(schema)
+                return None
+            shape = self._shape_of(table)
+            added = new_columns(schema, shape.schema.names)
+            if not added:
+                return shape
+            with self._errors("cannot get further columns"):
                 self._add_columns(table, shape, added)
-            except CommitFailedError:
-                _pause(deadline, self._where)
-            except DeltaError as error:
-                # Another writer may have created the table in the meantime.
-                if table is not None or self._opened() is None:
-                    raise SinkError(f"{self._where} cannot be created: {first_line(error)}") from None
+            return None
+
+        return repeat(attempt, _lost, self._where)
 
     def describe(self, shape: Shape, metadata: pq.FileMetaData) -> str:
         """See `LakeTable.describe`."""
@@ -114,10 +95,8 @@ class DeltaTable:
     def commit(self, app: str, number: int, files: Sequence[LakeFile]) -> bool:
         """See `LakeTable.commit`."""
         from deltalake import CommitProperties, Transaction
-        from deltalake.exceptions import CommitFailedError, DeltaError
 
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
+        def attempt() -> bool:
             table = self._opened()
             if table is None:
                 raise SinkError(f"{self._where} is not there, but rows were written for it: restore it")
@@ -125,38 +104,34 @@ class DeltaTable:
             if known is not None and known >= number:
                 return known == number
             partition_by = list(table.metadata().partition_columns)
+            actions = [_action(file, partition_by) for file in files]
             noted = CommitProperties(max_commit_retries=0, app_transactions=[Transaction(app, number)])
-            try:
-                table.create_write_transaction(
-                    [self._action(file, partition_by) for file in files],
-                    "append",
-                    table.schema(),
-                    partition_by,
-                    commit_properties=noted,
-                )
-                return True
-            except CommitFailedError:
-                _pause(deadline, self._where)
-            except DeltaError as error:
-                raise SinkError(f"{self._where} does not take a commit: {first_line(error)}") from None
+            with self._errors("does not take a commit"):
+                table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=noted)
+            return True
+
+        return repeat(attempt, _lost, self._where)
 
     def contains(self, file: LakeFile) -> bool:
         """See `LakeTable.contains`."""
         table = self._opened()
-        return table is not None and str(self._root / file.path) in table.file_uris()
+        return table is not None and self._location.file(file.path) in table.file_uris()
 
     def _opened(self) -> Opened | None:
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError, TableNotFoundError
+        with self._errors("cannot be read"):
+            return self._location.open()
 
-        if not (self._root / "_delta_log").is_dir():
-            return None
+    @contextlib.contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        """Raise errors of the library as a `SinkError`, but for a commit that lost a race."""
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
         try:
-            return DeltaTable(self._root)
-        except TableNotFoundError:
-            return None
-        except DeltaError as error:
-            raise SinkError(f"{self._where} cannot be read: {first_line(error)}") from None
+            yield
+        except CommitFailedError:
+            raise
+        except (DeltaError, OSError) as error:
+            raise SinkError(f"{self._where} {what}: {said(error)}") from None
 
     def _shape_of(self, table: Opened) -> Shape:
         import pyarrow as pa
@@ -169,10 +144,13 @@ class DeltaTable:
             raise SinkError(
                 f"{self._where} is partitioned by {list(partition_by)}, and partition_by is {list(self._partition_by)}"
             )
-        return Shape(self._where, pa.schema(table.schema().to_arrow()), partition_by, self._root, in_files=False)
+        return Shape(
+            self._where, pa.schema(table.schema().to_arrow()), partition_by, self._location.place, in_files=False
+        )
 
     def _create(self, schema: pa.Schema) -> None:
         from deltalake import DeltaTable, Schema
+        from deltalake.exceptions import DeltaError
 
         fields = self._fields(new_columns(schema, ()), ())
         missing = [name for name in self._partition_by if name not in {field.name for field in fields}]
@@ -186,9 +164,19 @@ class DeltaTable:
                 check_type(field.name, field.type)
         if len(fields) == len(self._partition_by):
             raise SinkError(f"{self._where} cannot be created: no column besides the partition columns has a value yet")
-        self._root.mkdir(parents=True, exist_ok=True)
-        arrow = Schema.from_arrow(_arrow_schema(fields))
-        DeltaTable.create(self._root, arrow, mode="error", partition_by=list(self._partition_by))
+        if isinstance(self._location.root, Path):
+            self._location.root.mkdir(parents=True, exist_ok=True)
+        try:
+            DeltaTable.create(
+                str(self._location),
+                Schema.from_arrow(_arrow_schema(fields)),
+                mode="error",
+                partition_by=list(self._partition_by),
+                storage_options=self._location.storage_options,
+            )
+        except (DeltaError, OSError) as error:
+            if self._opened() is None:  # else another writer has created it in the meantime
+                raise SinkError(f"{self._where} cannot be created: {said(error)}") from None
 
     def _add_columns(self, table: Opened, shape: Shape, added: Sequence[pa.Field]) -> None:
         from deltalake import CommitProperties, Schema
@@ -205,17 +193,18 @@ class DeltaTable:
         check_new_names(fields, known, self._where, _ILLEGAL)
         return table_fields(fields, "Delta", has_times=False)
 
-    def _action(self, file: LakeFile, partition_by: Sequence[str]) -> Any:
-        from deltalake.transaction import AddAction
 
-        return AddAction(
-            path=file.path,
-            size=file.size,
-            partition_values=dict(zip(partition_by, file.values, strict=True)),
-            modification_time=(self._root / file.path).stat().st_mtime_ns // 1_000_000,
-            data_change=True,
-            stats=file.stats,
-        )
+def _action(file: LakeFile, partition_by: Sequence[str]) -> Any:
+    from deltalake.transaction import AddAction
+
+    return AddAction(
+        path=file.path,
+        size=file.size,
+        partition_values=dict(zip(partition_by, file.values, strict=True)),
+        modification_time=time.time_ns() // 1_000_000,
+        data_change=True,
+        stats=file.stats,
+    )
 
 
 def _arrow_schema(fields: Sequence[pa.Field]) -> pa.Schema:
@@ -224,11 +213,10 @@ def _arrow_schema(fields: Sequence[pa.Field]) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _pause(deadline: float, where: str) -> None:
-    """Wait for a random time, so that two committers do not meet again; `SinkError` after the ``deadline``."""
-    if time.monotonic() > deadline:
-        raise SinkError(f"{where} was changed by others at each try for {DEADLINE_S:.0f} s: let fewer programs write")
-    time.sleep(random.uniform(0, _PAUSE_S))
+def _lost(error: Exception) -> str | None:
+    from deltalake.exceptions import CommitFailedError
+
+    return said(error) if isinstance(error, CommitFailedError) else None
 
 
 def why_not_written(table: Opened) -> str | None:

@@ -22,7 +22,8 @@ class Iceberg(LakeSink):
     changes nothing.
 
     ``table``: its id, ``"namespace.table"``. ``catalog``: the name of a catalog in pyiceberg's configuration, or its
-    properties (str -> str). The table's folder is local (a path or ``file://…``) and shared by all workers.
+    properties (str -> str). The table's folder is local (a path or ``file://…``) and shared by all workers, or in S3;
+    then ``store_options`` are those of `sinks.Files` (needs the extra ``objects``), and are given to pyiceberg too.
     ``partition_by``: columns (str, int, bool, date or None) of a new table; a table that exists must have the same, if
     any are given. ``new_columns="add"`` adds columns that the table lacks, ``"error"`` refuses rows with such columns.
     A file of ``file_bytes_max`` bytes or more is finished, and the next one begins.
@@ -57,10 +58,11 @@ class Iceberg(LakeSink):
         partition_by: str | Sequence[str] | None = None,
         new_columns: Literal["add", "error"] = "error",
         file_bytes_max: int = 256 << 20,
+        store_options: Mapping[str, str] | None = None,
     ) -> None:
         require_pyiceberg("sinks.Iceberg")
         self._name = checked_table(table, "sinks.Iceberg")
-        self._catalog = checked_catalog(catalog, "sinks.Iceberg")
+        self._catalog = checked_catalog(catalog, store_options, "sinks.Iceberg")
         self._partition_by = checked_columns(partition_by, "sinks.Iceberg")
         self._adds_columns = checked_new_columns(new_columns, "sinks.Iceberg")
         self._file_bytes_max = checked_file_bytes(file_bytes_max, "sinks.Iceberg")

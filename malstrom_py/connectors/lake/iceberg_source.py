@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.connectors.lake.iceberg_catalog import (
+    S3,
     checked_catalog,
     checked_table,
     opened,
@@ -34,9 +35,10 @@ class Iceberg(LakeSource):
     the files: a resumed job reads the same rows, also if the table has changed since.
 
     ``table``: its id, ``"namespace.table"``. ``catalog``: the name of a catalog in pyiceberg's configuration, or its
-    properties (str -> str). The table's files are local (paths or ``file://…``) and shared by all workers. ``columns``:
-    the columns to read, in this order; a plan that reads fewer reads only these. ``filter``: an expression of
-    ``pyarrow.compute``; row groups whose statistics exclude it are not read. A row for which it is null is left out.
+    properties (str -> str). The table's files are local (paths or ``file://…``) and shared by all workers, or in S3;
+    then ``store_options`` are those of `sources.Files` (needs the extra ``objects``), and are given to pyiceberg too.
+    ``columns``: the columns to read, in this order; a plan that reads fewer reads only these. ``filter``: an expression
+    of ``pyarrow.compute``; row groups whose statistics exclude it are not read. A row for which it is null is left out.
 
     Each row group is a part, which moves when a job is rescaled. Rows keep their order within a row group; parts have
     no order. Values: dicts, column -> value, or columns for steps that take these, as `sources.Files` gives them for
@@ -58,11 +60,13 @@ class Iceberg(LakeSource):
         snapshot: int | None = None,
         columns: Iterable[str] | None = None,
         filter: Any = None,
+        store_options: Mapping[str, str] | None = None,
     ) -> None:
         require_pyiceberg("sources.Iceberg")
-        super().__init__(checked_names(columns, "sources.Iceberg"), checked_filter(filter, "sources.Iceberg"))
         self._name = checked_table(table, "sources.Iceberg")
-        self._catalog = checked_catalog(catalog, "sources.Iceberg")
+        self._catalog = found = checked_catalog(catalog, store_options, "sources.Iceberg")
+        names, keep = checked_names(columns, "sources.Iceberg"), checked_filter(filter, "sources.Iceberg")
+        super().__init__(names, keep, found.store_options)
         self._snapshot = checked_version(snapshot, "sources.Iceberg: snapshot")
 
     def __repr__(self) -> str:
@@ -97,8 +101,8 @@ class Iceberg(LakeSource):
     def _file(self, table: Table, schema: Schema, task: Any, where: str) -> TableFile:
         path = task.file.file_path
         path = path.removeprefix("file://") if path.startswith("file://") else path.removeprefix("file:")
-        if not Path(path).is_absolute():
-            raise SourceError(f"{where} has files that are not on this machine, which sources.Iceberg needs")
+        if not Path(path).is_absolute() and not path.startswith(S3):
+            raise SourceError(f"{where} has files neither on this machine nor in S3, which sources.Iceberg needs")
         if task.delete_files:
             raise SourceError(f"rows of {where} are deleted by delete files, which are not read: rewrite its files")
         if str(task.file.file_format) not in {"PARQUET", "FileFormat.PARQUET"}:

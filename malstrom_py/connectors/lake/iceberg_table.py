@@ -12,29 +12,32 @@ Rules:
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.connectors.lake.files import LakeFile
-from malstrom_py.connectors.lake.iceberg_catalog import is_to_repeat, local_folder, opened, said, why_not_known
+from malstrom_py.connectors.lake.iceberg_catalog import (
+    CatalogAccess,
+    data_place,
+    is_to_repeat,
+    opened,
+    said,
+    why_not_known,
+)
+from malstrom_py.connectors.lake.places import Place
+from malstrom_py.connectors.lake.repeating import repeat
 from malstrom_py.connectors.lake.types import Seen, Shape, check_new_names, new_columns, table_fields
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files.partitions import check_type
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyiceberg.catalog import Catalog
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
-DEADLINE_S: Final = 60.0
-_PAUSE_S: Final = 0.5
 _ILLEGAL: Final = "."
 _NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
 _EPOCH: Final = date(1970, 1, 1)
@@ -46,7 +49,7 @@ class IcebergTable:
     def __init__(
         self,
         name: str,
-        catalog: str | Mapping[str, str],
+        catalog: CatalogAccess,
         *,
         partition_by: Sequence[str] = (),
         adds_columns: bool = False,
@@ -65,23 +68,21 @@ class IcebergTable:
 
     def ensure(self, schema: pa.Schema) -> Shape:
         """See `LakeTable.ensure`."""
-        deadline = time.monotonic() + DEADLINE_S
         with opened(self._catalog, SinkError) as catalog:
-            while True:
+
+            def attempt() -> Shape | None:
                 table = self._find(catalog)
-                try:
-                    if table is None:
-                        self._create(catalog, schema)
-                        continue
-                    shape = self._shape_of(table)
-                    added = new_columns(schema, shape.schema.names)
-                    if not added:
-                        return shape
-                    self._add_columns(table, shape, added)
-                except Exception as error:
-                    if not is_to_repeat(error):
-                        raise
-                    self._pause(deadline, error)
+                if table is None:
+                    self._create(catalog, schema)
+                    return None
+                shape = self._shape_of(table)
+                added = new_columns(schema, shape.schema.names)
+                if not added:
+                    return shape
+                self._add_columns(table, shape, added)
+                return None
+
+            return repeat(attempt, self._lost, self._where)
 
     def describe(self, shape: Shape, metadata: pq.FileMetaData) -> dict[str, Any]:
         """See `LakeTable.describe`."""
@@ -103,28 +104,25 @@ class IcebergTable:
 
     def commit(self, app: str, number: int, files: Sequence[LakeFile]) -> bool:
         """See `LakeTable.commit`."""
-        deadline = time.monotonic() + DEADLINE_S
         with opened(self._catalog, SinkError) as catalog:
-            while True:
+
+            def attempt() -> bool:
                 table = self._find(catalog)
                 if table is None:
                     raise SinkError(f"{self._where} is not there, but rows were written for it: restore it")
                 known = _noted(table, app)
                 if known is not None and known >= number:
                     return known == number
-                try:
-                    self._append(table, app, number, files)
-                    return True
-                except Exception as error:
-                    if not is_to_repeat(error):
-                        raise
-                    self._pause(deadline, error)
+                self._append(table, app, number, files)
+                return True
+
+            return repeat(attempt, self._lost, self._where)
 
     def contains(self, file: LakeFile) -> bool:
         """See `LakeTable.contains`."""
         with opened(self._catalog, SinkError) as catalog:
             table = self._find(catalog)
-            path = None if table is None else f"{self._folder(table)[1]}/{file.path}"
+            path = None if table is None else f"{self._place(table)[1]}/{file.path}"
             return table is not None and any(task.file.file_path == path for task in table.scan().plan_files())
 
     def _append(self, table: Table, app: str, number: int, files: Sequence[LakeFile]) -> None:
@@ -147,7 +145,7 @@ class IcebergTable:
         values = [_plain(text, kind) for text, kind in zip(file.values, types, strict=True)]
         return DataFile.from_args(
             content=DataFileContent.DATA,
-            file_path=f"{self._folder(table)[1]}/{file.path}",
+            file_path=f"{self._place(table)[1]}/{file.path}",
             file_format=FileFormat.PARQUET,
             partition=Record(*values),
             file_size_in_bytes=file.size,
@@ -168,11 +166,12 @@ class IcebergTable:
         except OSError as error:
             raise SinkError(f"{self._where} cannot be read: {said(error, self._catalog)}") from None
 
-    def _folder(self, table: Table) -> tuple[Path, str]:
-        found = local_folder(table)
+    def _place(self, table: Table) -> tuple[Place, str]:
+        found = data_place(table, self._catalog.store_options)
         if found is None:
             raise SinkError(
-                f"{self._where} is not in a local folder, which sinks.Iceberg needs: see docs/connectors/lake.md#limits"
+                f"{self._where} is neither in a local folder nor in S3, which sinks.Iceberg needs: see "
+                f"docs/connectors/lake.md#limits"
             )
         return found
 
@@ -192,8 +191,8 @@ class IcebergTable:
                 f"{self._where} is partitioned by {list(partition_by)}, and partition_by is {list(self._partition_by)}"
             )
         schema = _in_plain_layouts(schema_to_pyarrow(table.schema()))
-        root, spec = self._folder(table)[0], table.spec().spec_id
-        return Shape(self._where, schema, partition_by, root, in_files=True, spec=spec)
+        place, spec = self._place(table)[0], table.spec().spec_id
+        return Shape(self._where, schema, partition_by, place, in_files=True, spec=spec)
 
     def _create(self, catalog: Catalog, schema: pa.Schema) -> None:
         import pyarrow as pa
@@ -235,14 +234,8 @@ class IcebergTable:
         check_new_names(fields, known, self._where, _ILLEGAL)
         return table_fields(fields, "Iceberg", has_times=True)
 
-    def _pause(self, deadline: float, error: Exception) -> None:
-        """Wait for a random time, so that two committers do not meet again; `SinkError` after the ``deadline``."""
-        if time.monotonic() > deadline:
-            raise SinkError(
-                f"{self._where} could not be changed in {DEADLINE_S:.0f} s ({said(error, self._catalog)}): check that "
-                f"its catalog can be written, and let fewer programs write"
-            ) from None
-        time.sleep(random.uniform(0, _PAUSE_S))
+    def _lost(self, error: Exception) -> str | None:
+        return said(error, self._catalog) if is_to_repeat(error) else None
 
 
 def _in_plain_layouts(schema: pa.Schema) -> pa.Schema:

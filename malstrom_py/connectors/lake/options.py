@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from malstrom_py.errors import PlanError
+from malstrom_py.sinks.files.objects import FILE_BYTES_MAX
 
 
 def checked_new_columns(new_columns: object, asked_by: str) -> bool:
@@ -17,8 +18,8 @@ def checked_new_columns(new_columns: object, asked_by: str) -> bool:
 
 def checked_file_bytes(file_bytes_max: object, asked_by: str) -> int:
     """Return the limit of a file; `PlanError` if the argument is wrong."""
-    if type(file_bytes_max) is not int or file_bytes_max < 1:
-        raise PlanError(f"{asked_by}: file_bytes_max must be a number of bytes of at least 1")
+    if type(file_bytes_max) is not int or not 1 <= file_bytes_max <= FILE_BYTES_MAX:
+        raise PlanError(f"{asked_by}: file_bytes_max must be a number of bytes from 1 to {FILE_BYTES_MAX}")
     return file_bytes_max
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.schema import stored_type, widens_to
 from malstrom_py.errors import SourceError
+from malstrom_py.object_stores import ObjectStat, is_object_url
+from malstrom_py.sources.files.objects import ObjectFolders, ObjectPath
 from malstrom_py.sources.files.options import adapted
 from malstrom_py.sources.spark.footers import kept_groups
 from malstrom_py.sources.spark.pin import Pin, PinnedFile, constant, new_pin
@@ -31,7 +33,7 @@ class TableFilePin(PinnedFile):
 
     __slots__ = ()
 
-    def check(self, status: os.stat_result) -> None:
+    def check(self, status: os.stat_result | ObjectStat) -> None:
         """Raise `SourceError` unless a file of this ``status`` is the pinned one."""
         if status.st_size != self.size:
             raise SourceError(f"{self.path} is damaged: it has {status.st_size} bytes, and had {self.size}. Restore it")
@@ -40,6 +42,8 @@ class TableFilePin(PinnedFile):
         """Return the error for a file that cannot be opened."""
         if isinstance(error, PermissionError):
             return SourceError(f"{self.path} may not be read here: give the user of the workers the right to")
+        if not isinstance(error, FileNotFoundError):
+            return SourceError(f"{self.path} cannot be read ({error.strerror}): check its disk, or its store")
         return SourceError(
             f"{self.path} is a file of the pinned version of the table, and is not there: the version was vacuumed or "
             f"expired, or this worker does not see the folder ({error.strerror}). Keep versions for longer than jobs "
@@ -66,7 +70,17 @@ class TableVersion:
     ids: Mapping[str, int] = field(default_factory=dict)
 
 
-def pin_version(found: TableVersion, columns: Sequence[str] | None, keep: Any) -> Pin:
+class TableFiles:
+    """The files of a table by their names: local ones, and those of a store with ``options``."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._objects = ObjectFolders([], options)
+
+    def __truediv__(self, name: str) -> Path | ObjectPath:
+        return self._objects / name if is_object_url(name) else Path(name)
+
+
+def pin_version(found: TableVersion, columns: Sequence[str] | None, keep: Any, base: TableFiles) -> Pin:
     """Return the pin of the files of ``found``; `SourceError` if they cannot be read."""
     import pyarrow as pa
 
@@ -77,7 +91,7 @@ def pin_version(found: TableVersion, columns: Sequence[str] | None, keep: Any) -
         raise SourceError(f"{found.where} has no column {missing[0]!r}: it has {', '.join(map(repr, schema.names))}")
     needed = needed_schema(keep, names, schema)
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="malstrom-footers") as threads:
-        files = list(threads.map(lambda one: _inspect(found, one, needed, keep), found.files))
+        files = list(threads.map(lambda one: _inspect(found, one, needed, keep, base / one.path), found.files))
     return new_pin(str(found.version), needed, names, files, None)
 
 
@@ -114,20 +128,22 @@ def _why_not(keep: Any, fields: Sequence[pa.Field]) -> str | None:
     return None
 
 
-def _inspect(found: TableVersion, file: TableFile, schema: pa.Schema, keep: Any) -> TableFilePin:
+def _inspect(
+    found: TableVersion, file: TableFile, schema: pa.Schema, keep: Any, path: Path | ObjectPath
+) -> TableFilePin:
     import pyarrow as pa
     import pyarrow.dataset as ds
-    import pyarrow.fs as fs
 
     reading = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
     try:
-        size = Path(file.path).stat().st_size
-        form = ds.ParquetFileFormat(read_options=reading)
-        make = form.make_fragment
-        physical = make(file.path, filesystem=fs.LocalFileSystem()).physical_schema
-        known = _known(found, file.values, schema)
-        fragment = make(file.path, filesystem=fs.LocalFileSystem(), partition_expression=known)
-        metadata, columns = fragment.metadata, adapted(physical)
+        size = path.stat().st_size
+        with path.open("rb") as stream:
+            # A fragment with partition values shows only the other columns.
+            make = ds.ParquetFileFormat(read_options=reading).make_fragment
+            physical = make(stream).physical_schema
+            fragment = make(stream, partition_expression=_known(found, file.values, schema))
+            metadata, columns = fragment.metadata, adapted(physical)
+            groups = kept_groups(fragment, metadata, columns, schema, keep)
     except FileNotFoundError:
         raise SourceError(
             f"{found.where} lacks the file {file.path}: the version was vacuumed or expired. Read a later version"
@@ -136,7 +152,7 @@ def _inspect(found: TableVersion, file: TableFile, schema: pa.Schema, keep: Any)
         raise SourceError(f"{file.path}, a file of {found.where}, cannot be read ({type(error).__name__})") from None
     _check(found, file, metadata.schema.to_arrow_schema(), columns, schema)
     values = {name: text for name, text in file.values.items() if name not in physical.names}
-    return TableFilePin(file.path, size, 0, kept_groups(fragment, metadata, columns, schema, keep), values)
+    return TableFilePin(file.path, size, 0, groups, values)
 
 
 def _known(found: TableVersion, values: Mapping[str, str | None], schema: pa.Schema) -> Any:

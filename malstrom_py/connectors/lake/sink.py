@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from malstrom_py.connectors.lake.files import (
-    clear_left_over,
-    discard,
-    move_into_place,
-    remove_folders,
-    unpack_files,
-)
+from malstrom_py.connectors.lake.files import unpack_files
 from malstrom_py.connectors.lake.types import Shape
 from malstrom_py.connectors.lake.writer import LakeTable, LakeWriter, app_of
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
-from malstrom_py.sinks.files.publishing import StagedFile, hold
 from malstrom_py.snapshot.ids import number_of
 from malstrom_py.worker_context import WorkerInfo
 
@@ -45,32 +38,31 @@ class LakeSink:
             raise SinkError(f"the table of {self!r} is not there, but rows were written for it: restore it")
         if seen.number is not None and seen.number >= number:
             # A snapshot that was added before has no staged files. That of another run at the same time has.
-            if seen.number > number and any((seen.shape.root / file.staged).exists() for file in files):
+            if seen.number > number and seen.shape.place.has_staged(files):
                 raise _overtaken(context, seen.shape)
             return
-        move_into_place(seen.shape.root, files)
+        seen.shape.place.move(files)
         if not table.commit(app, number, files) and not table.contains(files[0]):
             raise _overtaken(context, seen.shape)
-        remove_folders(seen.shape.root, files)
+        seen.shape.place.tidy(files)
 
     def hold(self, context: CommitContext, payloads: Sequence[bytes]) -> Callable[[], None]:
         """Protect the staged files from other runs of this job, until the returned function is called."""
         files = unpack_files(context, payloads)
         seen = self._table.look(app_of(context.job, context.step)) if files else None
-        root = None if seen is None else seen.shape.root
-        return hold([] if root is None else [StagedFile(root / file.staged, file.folder) for file in files])
+        return (lambda: None) if seen is None else seen.shape.place.hold(files)
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         files = unpack_files(context, payloads)
         seen = self._table.look(app_of(context.job, context.step)) if files else None
         if seen is not None:
-            discard(seen.shape.root, files)
+            seen.shape.place.discard(files)
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         # What cannot be written is refused here, before the job reads anything.
         seen = self._table.look(app_of(context.job, context.step))
         if seen is not None:
-            clear_left_over(seen.shape.root, context, committed)
+            seen.shape.place.clear(context, committed)
 
 
 def _overtaken(context: CommitContext, shape: Shape) -> SinkError:

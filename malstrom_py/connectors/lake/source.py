@@ -6,13 +6,16 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from malstrom_py.connectors.lake.pinning import TableFilePin, TableVersion, narrow_pin, pin_version
+from malstrom_py.connectors.lake.pinning import TableFilePin, TableFiles, TableVersion, narrow_pin, pin_version
 from malstrom_py.errors import SourceError
+from malstrom_py.object_stores import is_object_url
 from malstrom_py.sources.base import Part, SourcePart
+from malstrom_py.sources.files import OBJECTS_OPEN_MAX
+from malstrom_py.sources.files.objects import ObjectPath
 from malstrom_py.sources.files.parquet import Footers
 from malstrom_py.sources.files.reading import LazyPart
 from malstrom_py.sources.spark.pin import Pin, pin_of
-from malstrom_py.sources.spark.pinned_part import PinnedPart, open_pinned, position_at
+from malstrom_py.sources.spark.pinned_part import PinnedPart, open_pinned, position_at, read_ahead
 
 _OPEN_MAX: Final = 2
 """Row groups read in turn: as many as Polars reads whole at a time."""
@@ -21,11 +24,11 @@ _OPEN_MAX: Final = 2
 class LakeSource:
     """A pinned source over the row groups of the files of one version of a table."""
 
-    parts_open_max: Final = _OPEN_MAX
     is_narrowing: Final = True
 
-    def __init__(self, columns: tuple[str, ...] | None, keep: Any) -> None:
+    def __init__(self, columns: tuple[str, ...] | None, keep: Any, store_options: Mapping[str, str]) -> None:
         self._columns = columns
+        self._base = TableFiles(store_options)
         self._keep = keep
         self._footers = Footers()
         self._pin: Pin | None = None
@@ -57,7 +60,7 @@ class LakeSource:
         known = None if record is None else self._recorded(record)
         with self._lock:
             if self._pin is None or (self._jobs == 0 and known is not None):
-                self._pin = known or pin_version(self._find(), self._columns, self._keep)
+                self._pin = known or pin_version(self._find(), self._columns, self._keep, self._base)
             elif known is not None and known != self._pin:
                 raise SourceError(
                     f"another job is reading {self!r}, and this job resumes with another version of it: give each job "
@@ -76,6 +79,12 @@ class LakeSource:
             if self._jobs == 0 and not self._is_copy:
                 self._pin = None
 
+    @property
+    def parts_open_max(self) -> int:
+        """How many row groups a worker reads in turn."""
+        files = () if self._pin is None else self._pin.files
+        return OBJECTS_OPEN_MAX if any(is_object_url(file.path) for file in files) else _OPEN_MAX
+
     def list_parts(self) -> Sequence[Part]:
         return self._pinned.parts
 
@@ -86,13 +95,16 @@ class LakeSource:
         """Build a part that reads ``columns`` only."""
         return self._part(narrow_pin(self._pinned, self._keep, tuple(columns)), part, state)
 
-    def _part(self, pin: Pin, part: Part, state: Any) -> LazyPart:
+    def _part(self, pin: Pin, part: Part, state: Any) -> LazyPart | PinnedPart:
         file, group = pin.find(part)
         if state is not None and (state["file"], state["row_group"]) != (file.path, group):
             raise SourceError(
                 f"{part} cannot resume at row group {state['row_group']} of {state['file']}: start the job from the "
                 f"beginning"
             )
+        path = self._base / file.path
+        if isinstance(path, ObjectPath):
+            return read_ahead(pin, file, group, self._footers, state or position_at(file, group), self._keep, path)
 
         def open_at(position: dict[str, Any]) -> PinnedPart:
             return open_pinned(pin, file, group, self._footers, position, self._keep)
@@ -109,7 +121,7 @@ class LakeSource:
             )
         files = tuple(TableFilePin(one.path, one.size, one.mtime_ns, one.groups, one.values) for one in found.files)
         pin = Pin(found.id, found.schema, found.names, files, None)
-        pin.check()
+        pin.check(self._base)
         return pin
 
     @property

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from malstrom_py.connectors.lake.places import Place
 from malstrom_py.data.schema import ColumnKind, accepts, contains, inside, kind_of, recast, type_of, with_inside
 from malstrom_py.errors import SinkError
 
@@ -26,14 +26,14 @@ _REMEDY: Final = "convert it in a map step"
 class Shape:
     """The columns of a table, and where and how its files are written.
 
-    ``schema``: all columns in order, with the types in files. ``root``: the folder of the files. ``in_files``:
+    ``schema``: all columns in order, with the types in files. ``place``: where the files are. ``in_files``:
     whether files contain the partition columns too. ``spec``: the id of the partitioning, for tables that have one.
     """
 
     where: str
     schema: pa.Schema
     partition_by: tuple[str, ...]
-    root: Path
+    place: Place
     in_files: bool
     spec: int = 0
 

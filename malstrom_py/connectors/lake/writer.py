@@ -27,7 +27,7 @@ from malstrom_py.sinks.files.encoding import (
     WriteBuffer,
 )
 from malstrom_py.sinks.files.partitions import parse_folder, split
-from malstrom_py.sinks.files.staging import Staging, WrittenFile, sink_errors
+from malstrom_py.sinks.files.staging import WrittenFile, sink_errors
 from malstrom_py.sinks.files.writer import RollingFiles
 from malstrom_py.snapshot.ids import number_of
 from malstrom_py.worker_context import WorkerInfo
@@ -228,7 +228,7 @@ class LakeWriter:
         if self._files is None:
             if self._shape is None:
                 raise SinkError("the columns of the table are not known")
-            staging = Staging(self._shape.root, self._worker.job, self._worker.step)
+            staging = self._shape.place.stages(self._worker.job, self._worker.step)
             self._files = RollingFiles(staging, "parquet", file_bytes_max=self._file_bytes_max)
         return self._files
 
@@ -248,7 +248,7 @@ class LakeWriter:
         metadata = pq.read_metadata(file.path)
         values = [parse_folder(name) for name in file.folder.split("/")] if file.folder else []
         return {
-            "folder": file.folder,
+            "folder": shape.place.folder(file.folder),
             "size": file.path.stat().st_size,
             "rows": metadata.num_rows,
             "values": [None if value is None else value[1] for value in values],

@@ -5,8 +5,8 @@ Rules (S3, S7):
 - `publish` moves the rows of all staging tables of a snapshot, drops these, and records the snapshot in
   ``malstrom_commits``, in one transaction. So a staging table that exists is uncommitted.
 - Each process that publishes or discards first locks the row of the job and step there: two come one after the other.
-  A session that is idle in such a transaction is ended by the server after `IDLE_S`: a stopped process holds no lock
-  for longer.
+  A session that is idle in such a transaction, or in the one that makes ``malstrom_commits``, is ended by the server
+  after `IDLE_S`: a stopped process holds no lock for longer.
 - The name of a staging table has hashes of job, step and snapshot, because names have 63 bytes at most; the comment of
   the table has the full names.
 """
@@ -228,7 +228,6 @@ def locked(connection: psycopg.Connection[Any], target: Target, context: CommitC
 
     make_commits(connection, target.schema)
     connection.isolation_level = IsolationLevel.READ_COMMITTED
-    connection.execute(_sql("SET idle_in_transaction_session_timeout = {}", _literal(int(IDLE_S * 1000))))
     commits = _table(target.schema, COMMITS)
     with connection.transaction():
         connection.execute("SET LOCAL synchronous_commit = on")
@@ -241,8 +240,9 @@ def locked(connection: psycopg.Connection[Any], target: Target, context: CommitC
 
 
 def make_commits(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Make the table of commits, if it is missing."""
+    """Make the table of commits, if it is missing. From here on, the session keeps to `IDLE_S`."""
     commits = _table(schema, COMMITS)
+    connection.execute(_sql("SET idle_in_transaction_session_timeout = {}", _literal(int(IDLE_S * 1000))))
     there = connection.execute("SELECT to_regclass(%s)", [commits.as_string(connection)]).fetchone()
     if there is not None and there[0] is not None:
         return

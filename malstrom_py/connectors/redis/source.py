@@ -8,10 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
-from malstrom_py.connectors.read_ahead import ReadAhead
+from malstrom_py.connectors.read_ahead import ReadAhead, values_of
 from malstrom_py.connectors.redis.client import check_url, connect, place_of, redis_errors
 from malstrom_py.connectors.redis.positions import (
     ZERO,
@@ -25,7 +24,7 @@ from malstrom_py.connectors.redis.positions import (
     show_id,
     state_of,
 )
-from malstrom_py.errors import MalformedRecord, PlanError, SourceError, lasting, shown
+from malstrom_py.errors import PlanError, SourceError, lasting, shown
 from malstrom_py.sources.base import Part
 
 if TYPE_CHECKING:
@@ -268,21 +267,12 @@ class StreamPart(Generic[V_co]):
                 return None
             self._chunk, self._taken, self._added = chunk, 0, chunk.added
             self._position = Position(self._position.id, chunk.before)
-        rows: list[V_co] = []
-        for raw, fields in islice(self._chunk.entries, self._taken, self._taken + rows_max):
-            id = raw.decode()
-            try:
-                rows.append(self._value(id, fields))
-            except Exception as error:
-                if rows:
-                    break
-                self._advance(1)
-                raise MalformedRecord(
-                    f"the entry {id} of the stream {self._name!r} is not what value= takes: {type(error).__name__}.",
-                    record=fields,
-                ) from error
-        self._advance(len(rows))
-        return rows
+        return values_of(
+            self._chunk.entries[self._taken : self._taken + rows_max],
+            lambda entry: self._value(entry[0].decode(), entry[1]),
+            advance=self._advance,
+            described=lambda entry: (f"the entry {entry[0].decode()} of the stream {self._name!r}", entry[1]),
+        )
 
     def is_finished(self) -> bool:
         return False

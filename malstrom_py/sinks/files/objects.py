@@ -28,7 +28,7 @@ from typing import IO, Any, Final
 from malstrom_py.errors import SinkError
 from malstrom_py.object_stores import Bucket, object_url
 from malstrom_py.sinks.base import CommitContext, is_left_over
-from malstrom_py.sinks.files.publishing import is_beneath
+from malstrom_py.sinks.files.publishing import named_files
 from malstrom_py.sinks.files.staging import STAGING, WrittenFile, checked, sink_errors
 from malstrom_py.sinks.output_record import RECORDS
 
@@ -36,13 +36,14 @@ FILE_BYTES_MAX: Final = 4 << 30
 """S3 copies objects of at most 5 GiB in one request."""
 
 _AT_ONCE: Final = 8
-_STAGED: Final = re.compile(r"([A-Za-z0-9_-]{1,64})/([0-9a-f]{16})-([0-9]{6,})(\.[a-z]+)")
-"""A staged object below the folder of its step: snapshot, run, number and suffix."""
+_ID: Final = "([A-Za-z0-9_-]{1,64})"
+STAGED_OBJECT: Final = re.compile(rf"{STAGING}/{_ID}/{_ID}/{_ID}/[0-9a-f]{{16}}-[0-9]{{6,}}\.[a-z]+")
+"""The name of a staged object, relative to the root; its groups are job, step and snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedObject:
-    """A pre-committed object, ``name`` below the folder of its step, and its target folder, relative to the root."""
+    """A pre-committed object ``name`` and its target folder, both relative to the root."""
 
     name: str
     folder: str
@@ -53,7 +54,7 @@ class ObjectStaging:
 
     def __init__(self, store: ObjectFolder, job: str, step: str) -> None:
         self._store = store
-        self._prefix = store.staging(job, step)
+        self._prefix = f"{STAGING}/{checked(job)}/{checked(step)}"
         self._run = secrets.token_hex(8)
         self._folder: Path | None = None
         self._remove: Callable[[], object] = lambda: None
@@ -70,19 +71,20 @@ class ObjectStaging:
 
     def pre_commit(self, written: Sequence[WrittenFile], snapshot: str) -> bytes:
         """Upload the ``written`` files under ``snapshot``, and remove them here; return the payload."""
-        names = []
-        for number, file in enumerate(written, self._uploaded):
-            names.append(f"{checked(snapshot)}/{self._run}-{number:06d}{file.path.suffix}")
+        names = [
+            f"{self._prefix}/{checked(snapshot)}/{self._run}-{number:06d}{file.path.suffix}"
+            for number, file in enumerate(written, self._uploaded)
+        ]
         self._uploaded += len(written)
-        bucket = self._store.bucket
-        with self._store.errors("cannot upload to"):
+        store = self._store
+        with store.errors("cannot upload to"):
             try:
-                _each(
-                    lambda pair: bucket.upload(self._prefix + pair[0], pair[1].path), zip(names, written, strict=True)
+                each(
+                    lambda pair: store.bucket.upload(store.key(pair[0]), pair[1].path), zip(names, written, strict=True)
                 )
             except BaseException:
                 with contextlib.suppress(OSError):  # the first error matters; the next start removes what is left
-                    bucket.delete([self._prefix + name for name in names])
+                    store.bucket.delete(list(map(store.key, names)))
                 raise
         for file in written:
             file.path.unlink()
@@ -111,9 +113,9 @@ class ObjectFolder:
     def __str__(self) -> str:
         return self.url
 
-    def staging(self, job: str, step: str) -> str:
-        """Return the prefix of the staged objects of a step."""
-        return f"{self._root}{STAGING}/{checked(job)}/{checked(step)}/"
+    def key(self, name: str) -> str:
+        """Return the key of ``name`` in this folder."""
+        return self._root + name
 
     def check(self, job: str) -> None:
         """Raise `SinkError` unless the store creates an object only if there is none."""
@@ -129,9 +131,13 @@ class ObjectFolder:
             )
 
     def recover(self, context: CommitContext, committed: Sequence[str]) -> None:
-        """Remove what earlier runs have staged, except for ``committed`` snapshots and for later ones."""
+        """Check the store, and remove what earlier runs have staged."""
         self.check(context.job)
-        prefix = self.staging(context.job, context.step)
+        self.clear(context, committed)
+
+    def clear(self, context: CommitContext, committed: Sequence[str]) -> None:
+        """Remove what earlier runs have staged, except for ``committed`` snapshots and for later ones."""
+        prefix = self.key(f"{STAGING}/{checked(context.job)}/{checked(context.step)}/")
         with self.errors("cannot clear"):
             found = [key for key, _ in self.bucket.list(prefix)]
             self.bucket.delete(
@@ -149,7 +155,7 @@ class ObjectFolder:
             known = self._known(record)
             if known is None:
                 try:
-                    _each(lambda pair: self._copy(context, *pair), list(zip(staged, names, strict=True)))
+                    each(lambda pair: self._copy(*pair), zip(staged, names, strict=True))
                 except FileNotFoundError as error:
                     known = self._known(record)  # Another process may have finished the commit.
                     if known is None:
@@ -161,7 +167,7 @@ class ObjectFolder:
                 known = self._known(record)
             if known is not None and known != content:
                 raise SinkError(f"{self.bucket.root}/{record} lists other files: another program has written it")
-            self._remove_staged(context, staged)
+            self._remove(staged)
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         """Remove the staged objects, and what an interrupted commit has made visible."""
@@ -169,9 +175,9 @@ class ObjectFolder:
         if not staged:
             return
         with self.errors("cannot remove uncommitted files in"):
-            names = [self._root + name for name in self._names(context, staged)]
+            names = map(self.key, self._names(context, staged))
             self.bucket.delete([self._record(context), *names])
-            self._remove_staged(context, staged)
+            self._remove(staged)
 
     @contextlib.contextmanager
     def errors(self, what: str) -> Iterator[None]:
@@ -186,19 +192,7 @@ class ObjectFolder:
 
     def _staged(self, context: CommitContext, payloads: Sequence[bytes]) -> list[StagedObject]:
         """Return the staged objects that ``payloads`` name, in the same order for any order of the payloads."""
-        folders: dict[str, str] = {}
-        for payload in payloads:
-            try:
-                named = json.loads(payload)
-                folders.update(zip(named["files"], named["folders"], strict=True))
-            except (ValueError, KeyError, TypeError):
-                raise SinkError(
-                    f"a pre-commit payload of step {context.step!r} is damaged: resume from an older snapshot"
-                ) from None
-        for name, folder in folders.items():
-            match = _STAGED.fullmatch(name) if isinstance(name, str) else None
-            if match is None or match[1] != context.snapshot or not is_beneath(folder):
-                raise SinkError(f"a pre-commit payload of step {context.step!r} names a file of another snapshot")
+        folders = named_files(context, payloads, STAGED_OBJECT)
         return [StagedObject(name, folders[name]) for name in sorted(folders, key=lambda name: (len(name), name))]
 
     def _names(self, context: CommitContext, staged: Sequence[StagedObject]) -> list[str]:
@@ -217,15 +211,14 @@ class ObjectFolder:
         except FileNotFoundError:
             return None
 
-    def _copy(self, context: CommitContext, staged: StagedObject, name: str) -> None:
-        self.bucket.copy(self.staging(context.job, context.step) + staged.name, self._root + name)
+    def _copy(self, staged: StagedObject, name: str) -> None:
+        self.bucket.copy(self.key(staged.name), self.key(name))
 
-    def _remove_staged(self, context: CommitContext, staged: Sequence[StagedObject]) -> None:
-        prefix = self.staging(context.job, context.step)
-        _each(lambda one: self.bucket.delete([prefix + one.name]), staged)
+    def _remove(self, staged: Sequence[StagedObject]) -> None:
+        each(lambda one: self.bucket.delete([self.key(one.name)]), staged)
 
 
-def _each(do: Callable[[Any], None], items: Iterable[Any]) -> None:
+def each(do: Callable[[Any], None], items: Iterable[Any]) -> None:
     """Call ``do`` for each of ``items``, a few at a time. Raises the first error after all calls have ended."""
     given = list(items)
     if len(given) <= 1:

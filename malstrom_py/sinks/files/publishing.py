@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,18 @@ def staged_files(root: Path, context: CommitContext, payloads: Sequence[bytes]) 
 
     The files of one writer are in the order in which it wrote them.
     """
+    folders = named_files(context, payloads, STAGED)
+    staging_folder(root, context.job, context.step)
+    files = [StagedFile(root / name, folder) for name, folder in folders.items()]
+    # Files of several snapshots may be published together: order them by snapshot first.
+    return sorted(files, key=lambda file: (file.path.name.rpartition("-")[0], file.path.parent))
+
+
+def named_files(context: CommitContext, payloads: Sequence[bytes], form: re.Pattern[str]) -> dict[str, str]:
+    """Return the staged files that ``payloads`` name, with their target folders.
+
+    `SinkError`: a payload is damaged, or a name is not of ``form``, whose groups are job, step and possibly snapshot.
+    """
     folders: dict[str, str] = {}
     for payload in payloads:
         try:
@@ -53,14 +66,14 @@ def staged_files(root: Path, context: CommitContext, payloads: Sequence[bytes]) 
             raise SinkError(
                 f"a pre-commit payload of step {context.step!r} is damaged: resume from an older snapshot"
             ) from None
+    owner = (context.job, context.step, context.snapshot)[: form.groups]
     for name, folder in folders.items():
-        match = STAGED.fullmatch(name) if isinstance(name, str) else None
-        if match is None or match.groups() != (context.job, context.step) or not is_beneath(folder):
-            raise SinkError(f"a pre-commit payload of step {context.step!r} names a file of another job or step")
-    staging_folder(root, context.job, context.step)
-    files = [StagedFile(root / name, folder) for name, folder in folders.items()]
-    # Files of several snapshots may be published together: order them by snapshot first.
-    return sorted(files, key=lambda file: (file.path.name.rpartition("-")[0], file.path.parent))
+        match = form.fullmatch(name) if isinstance(name, str) else None
+        if match is None or match.groups() != owner or not is_beneath(folder):
+            raise SinkError(
+                f"a pre-commit payload of step {context.step!r} names a file of another job, step or snapshot"
+            )
+    return folders
 
 
 def is_beneath(folder: object) -> bool:

@@ -1,7 +1,7 @@
 """``Files``: a source over files, with one part per file, section of a file, or watched folder.
 
 `options` checks the arguments, `listing` finds files and names sections, `reading` infers types and opens sections,
-`follow` watches folders and finds new files. `frames` (with `csv` and `lines`) and `parquet` read one file each.
+`follow` watches folders and finds new files. `frames` (with `csv`, `csv_scan`, `lines`) and `parquet` read one file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ R = TypeVar("R")
 
 _OPEN_MAX: Final = 256
 _PARQUET_OPEN_MAX: Final = 16
-_OBJECTS_OPEN_MAX: Final = 16
+OBJECTS_OPEN_MAX: Final = 16
 _SPLIT_BYTES: Final = 128 << 20
 
 
@@ -223,7 +223,7 @@ class Files(Generic[V_co]):
         objects, each of which has a thread.
         """
         if self._objects is not None:
-            return _OBJECTS_OPEN_MAX
+            return OBJECTS_OPEN_MAX
         return _PARQUET_OPEN_MAX if self._reading.options.format == "parquet" else _OPEN_MAX
 
     def __repr__(self) -> str:

@@ -8,6 +8,9 @@ whole fields (an unclosed quote, or one inside an unquoted field) is malformed.
 Types: an inferred type never loses information. Identifiers beyond 64 bits would become equal floats and ``00501``
 would become 501, so both stay text.
 
+Some columns: where they are at most half of the fields, only they reach Arrow, of a frame that is certain to have whole
+records only (`csv_scan`) and good values only. Any other frame is decoded as a whole, so results do not differ.
+
 Decoding: Arrow rejects a whole block for one bad value. Then the frame is parsed again in small pieces, and a piece
 with a bad record is cut around it: a bad record costs a few small parses, and Arrow still decodes every good one. An
 empty line is skipped; in a file of one column it is a record with an empty field.
@@ -23,7 +26,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from malstrom_py.data.schema import ColumnKind, in_microseconds, type_of
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.sources.files.frames import BadRecord, Framer, Run, text_of
+from malstrom_py.sources.files.csv_scan import Projection, last_end
+from malstrom_py.sources.files.frames import BadRecord, Bytes, Framer, Run, text_of
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, FilePath
 from malstrom_py.sources.files.zones import NoSuchTime, zoned
 
@@ -39,7 +43,7 @@ _LAST_RECORD: Final = re.compile(_RECORD + rb"\r?\Z")
 _ONE_RECORD: Final = re.compile(_RECORD + rb"(?:\r\n|\n|\r|\Z)")
 
 
-def cut_records(window: bytes, ended: bool) -> int:
+def cut_records(window: Bytes, ended: bool) -> int:
     r"""Return the end of the last whole record; at the end of a file it needs no line end, but closed quotes.
 
     >>> cut_records(b'1,"a\nb"\n2,"c\n', ended=False)
@@ -47,12 +51,14 @@ def cut_records(window: bytes, ended: bool) -> int:
     """
     if b'"' not in window:
         return cut_csv_lines(window, ended)
-    match = _WHOLE_RECORDS.match(window)
-    end = match.end() if match is not None else 0
+    end = last_end(window)
+    if end is None:
+        match = _WHOLE_RECORDS.match(window)
+        end = match.end() if match is not None else 0
     return len(window) if ended and _LAST_RECORD.match(window, end) else end
 
 
-def split_records(frame: bytes, *, with_empty: bool = False) -> list[tuple[int, int]]:
+def split_records(frame: Bytes, *, with_empty: bool = False) -> list[tuple[int, int]]:
     r"""Return start and end of each record, line end included; empty lines count only if ``with_empty``.
 
     >>> split_records(b'1,"a\nb"\n\n2,c')
@@ -80,7 +86,7 @@ _WHOLE_LINES: Final = re.compile(rb"(?:" + _LINE + rb"(?:\r\n|\n|\r))*+(?:" + _L
 _ONE_LINE: Final = re.compile(rb"[^\r\n]*+(?:\r\n|\n|\r|\Z)")
 
 
-def cut_csv_lines(window: bytes, ended: bool) -> int:
+def cut_csv_lines(window: Bytes, ended: bool) -> int:
     r"""Return the end of the last whole line, ignoring quotes; a ``\r`` at the end may be half of ``\r\n``.
 
     >>> cut_csv_lines(b'1,"a\nb"\r', ended=False)
@@ -89,7 +95,7 @@ def cut_csv_lines(window: bytes, ended: bool) -> int:
     return len(window) if ended else max(window.rfind(b"\n"), window.rfind(b"\r", 0, len(window) - 1)) + 1
 
 
-def split_lines(frame: bytes) -> Iterator[tuple[bytes, bool]]:
+def split_lines(frame: Bytes) -> Iterator[tuple[Bytes, bool]]:
     r"""Yield runs of lines whose quotes make whole fields (True), and single lines whose quotes do not (False).
 
     >>> list(split_lines(b'1,"a"\n2,"b\nc"\n3,d'))
@@ -165,15 +171,21 @@ def number_like_text(column: pa.ChunkedArray) -> bool:
     import pyarrow.compute
 
     pc: Any = pyarrow.compute  # its functions are created at import, so mypy does not know them
-    if pc.any(pc.match_substring_regex(column, r"^\s*[+-]?0[0-9]+\s*$")).as_py():
+    # A pattern costs several times as much as a search for a text, so it sees only what may match.
+    whole = column.filter(pc.invert(pc.match_substring(column, ".")))
+    if pc.any(pc.match_substring_regex(whole, r"^\s*[+-]?0[0-9]+\s*$")).as_py():
         return True
-    if not pc.all(pc.match_substring_regex(column, r"^\s*[+-]?[0-9]+\s*$")).as_py():
+    long = whole.filter(pc.greater_equal(pc.binary_length(whole), 19)).to_pylist()
+    if not long or len(whole) < len(column) - column.null_count:
         return False
-    long = column.filter(pc.greater_equal(pc.binary_length(column), 19)).to_pylist()
+    if not pc.all(pc.match_substring_regex(whole, r"^\s*[+-]?[0-9]+\s*$")).as_py():
+        return False
     return any(len(text.strip()) > 20 or not -(1 << 63) <= int(text) < 1 << 63 for text in long)
 
 
 _PIECE_RECORDS: Final = 512
+_CAST: Final = ("int64", "double", "string")
+"""The types whose texts a cast reads as Arrow's csv reader does, but for spaces around numbers."""
 _FIELD_COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
 _ROW: Final = re.compile(r"Row #(\d+): ")
 _COLUMN: Final = re.compile(r"In CSV column #(\d+): ")
@@ -203,10 +215,18 @@ class CsvDecoder:
         self._one_line = one_line
         self._timezone = timezone
         self._schema = schema
-        self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **_nulls(null_values))
+        # Up to half of the fields, it costs less to leave out the others than to have Arrow separate them all.
+        is_few = 0 < 2 * len(schema) <= len(names)
+        as_text = [field.name for field in schema if not null_values and str(field.type) in _CAST]
+        self._projection = Projection(names, schema.names, as_text, one_line=one_line) if is_few else None
+        nulls = _nulls(null_values)
+        self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **nulls)
+        self._convert_raw = pa_csv.ConvertOptions(column_types=schema, **nulls)
 
-    def runs(self, frame: bytes) -> list[Run]:
+    def runs(self, frame: Bytes) -> list[Run]:
         """Return the rows of ``frame`` as record batches, with the bad records between them."""
+        if self._projection is not None and (batch := self._projected(frame, self._projection)) is not None:
+            return [batch]
         if not self._one_line:
             return self._runs(frame)
         found: list[Run] = []
@@ -214,7 +234,25 @@ class CsvDecoder:
             found += self._runs(lines) if is_whole else [BadRecord(QUOTES_FLAW, text_of(lines))]
         return found
 
-    def _runs(self, frame: bytes) -> list[Run]:
+    def _projected(self, frame: Bytes, projection: Projection) -> pa.RecordBatch | None:
+        """Return the rows of ``frame``; None if they are not certain to be good, each of them."""
+        import pyarrow as pa
+
+        split = projection.split(frame)
+        if split is None:
+            return None
+        texts, lines = split
+        try:
+            found = {name: _cast(text, self._schema.field(name).type) for name, text in texts.items()}
+            if lines is not None:
+                batch = _read(lines, projection.raw, self._convert_raw).combine_chunks().to_batches()[0]
+                found |= zip(projection.raw, batch.columns, strict=True)
+            batch = pa.RecordBatch.from_arrays([found[field.name] for field in self._schema], schema=self._schema)
+            return zoned(batch, self._timezone)
+        except (pa.ArrowInvalid, NoSuchTime):
+            return None
+
+    def _runs(self, frame: Bytes) -> list[Run]:
         import pyarrow as pa
 
         try:
@@ -224,7 +262,7 @@ class CsvDecoder:
             pieces = [spans[start : start + _PIECE_RECORDS] for start in range(0, len(spans), _PIECE_RECORDS)]
             return list(self._isolate(frame, pieces[::-1]))
 
-    def _isolate(self, frame: bytes, pieces: list[list[tuple[int, int]]]) -> Iterator[Run]:
+    def _isolate(self, frame: Bytes, pieces: list[list[tuple[int, int]]]) -> Iterator[Run]:
         """Decode ``pieces`` from last to first; cut a piece with a bad record where Arrow locates it."""
         import pyarrow as pa
 
@@ -245,7 +283,7 @@ class CsvDecoder:
                 bad = min(int(match[1]) - 1, len(spans) - 1) if match else len(spans) // 2
                 pieces += [spans[bad + 1 :], spans[bad : bad + 1], spans[:bad]]
 
-    def _parse(self, part: bytes) -> pa.RecordBatch:
+    def _parse(self, part: Bytes) -> pa.RecordBatch:
         import pyarrow as pa
 
         table = _read(part, self._names, self._convert)
@@ -277,6 +315,21 @@ class CsvDecoder:
         return "not readable as CSV"
 
 
+def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return ``texts``, which may not be UTF-8, as ``kind``; ArrowInvalid if Arrow's csv reader would refuse one."""
+    import pyarrow as pa
+    import pyarrow.compute
+
+    if kind == texts.type:
+        texts.validate(full=True)
+        return texts
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:
+        compute: Any = pyarrow.compute  # its functions are created at import, so mypy does not know them
+        return compute.ascii_trim(texts, " \t").cast(kind)
+
+
 def read_header(path: FilePath, *, one_line: bool = False) -> tuple[list[str], int] | None:
     """Return the column names of a file and the offset after them; None for an empty file."""
     stream = ByteStream(path)
@@ -298,7 +351,7 @@ def read_header(path: FilePath, *, one_line: bool = False) -> tuple[list[str], i
     return None
 
 
-def _header_names(record: bytes) -> list[str]:
+def _header_names(record: Bytes) -> list[str]:
     try:
         text = record.decode().rstrip("\r\n")
     except UnicodeDecodeError:
@@ -342,7 +395,7 @@ def infer_types(
         stream.close()
 
 
-def _readable(frame: bytes, one_line: bool) -> bytes:
+def _readable(frame: Bytes, one_line: bool) -> Bytes:
     """Return ``frame`` as valid UTF-8 for type inference: Arrow does not skip rows that it cannot decode."""
     data = b"".join(lines for lines, is_whole in split_lines(frame) if is_whole) if one_line else frame
     return data if data.isascii() else data.decode(errors="replace").encode()
@@ -355,7 +408,7 @@ def _usable_types(found: pa.Schema) -> pa.Schema:
     return pa.schema([(field.name, in_microseconds(field.type)) for field in found])
 
 
-def _kept_as_written(found: pa.Schema, frame: bytes, names: list[str], convert: pa_csv.ConvertOptions) -> pa.Schema:
+def _kept_as_written(found: pa.Schema, frame: Bytes, names: list[str], convert: pa_csv.ConvertOptions) -> pa.Schema:
     """Return ``found`` with str for columns whose values numbers would not preserve."""
     import pyarrow as pa
     import pyarrow.csv as pa_csv
@@ -375,7 +428,9 @@ def _kept_as_written(found: pa.Schema, frame: bytes, names: list[str], convert: 
     return pa.schema([(field.name, pa.string() if field.name in as_written else field.type) for field in found])
 
 
-def _read(part: bytes, names: list[str], convert: pa_csv.ConvertOptions, *, skip_malformed: bool = False) -> pa.Table:
+def _read(
+    part: Bytes | pa.Buffer, names: list[str], convert: pa_csv.ConvertOptions, *, skip_malformed: bool = False
+) -> pa.Table:
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
@@ -383,7 +438,7 @@ def _read(part: bytes, names: list[str], convert: pa_csv.ConvertOptions, *, skip
         pa.BufferReader(part),
         read_options=pa_csv.ReadOptions(column_names=names, block_size=len(part) + 1, use_threads=False),
         parse_options=pa_csv.ParseOptions(
-            newlines_in_values=b'"' in part,
+            newlines_in_values=True,  # it is one block, which nothing has to cut
             ignore_empty_lines=len(names) != 1,
             invalid_row_handler=(lambda _row: "skip") if skip_malformed else None,
         ),

@@ -117,9 +117,13 @@ class Cursor:
             self._start = 0
 
 
-def text_of(record: bytes) -> str | bytes:
+Bytes: TypeAlias = "bytes | bytearray"
+"""Bytes of a file."""
+
+
+def text_of(record: Bytes) -> str | bytes:
     """Return a record for the dead-letter stream: text without its line end, or bytes that are not text."""
-    record = record.rstrip(b"\r\n")
+    record = bytes(record).rstrip(b"\r\n")
     try:
         return record.decode()
     except UnicodeDecodeError:
@@ -131,7 +135,7 @@ FRAME_BYTES_MIN: Final = 1 << 14
 RECORD_BYTES_MAX: Final = 1 << 24
 _HEAD_BYTES: Final = 1 << 12
 
-Cut = Callable[[bytes, bool], int]
+Cut = Callable[[Bytes, bool], int]
 """(bytes from the start of a record on, whether the file ends with them) -> the end of the last whole record."""
 
 
@@ -141,7 +145,7 @@ class RecordFrame:
 
     offset: int
     end: int
-    data: bytes
+    data: Bytes
     flaw: str | None = None
 
 
@@ -164,8 +168,9 @@ class Framer:
         goal = FRAME_BYTES if size is None else min(FRAME_BYTES, max(FRAME_BYTES_MIN, size))
         while True:
             self._fill(goal)
-            # Chunks overshoot the goal by a size that depends on earlier reads; a frame must not depend on that.
-            window, is_all = bytes(self._buffer[:goal]), len(self._buffer) <= goal
+            # What is left of a larger frame must not count: a frame depends on the goal alone.
+            is_all = len(self._buffer) <= goal
+            window = self._buffer if is_all else self._buffer[:goal]
             if cut := self._cut(window, self._ended and is_all):
                 return self._take(cut)
             if self._damage is not None and is_all:
@@ -186,27 +191,41 @@ class Framer:
         self._stream.close()
 
     def _fill(self, goal: int) -> None:
-        while len(self._buffer) < goal and not self._ended and self._damage is None:
-            try:
-                chunk = self._stream.read()
-            except READ_ERRORS as error:
-                self._damage = error
-                return
-            self._buffer += chunk
-            self._ended = not chunk
+        """Read until the buffer has ``goal`` bytes. Its memory is asked for once: new pages cost more than a copy."""
+        size = len(self._buffer)
+        if size >= goal or self._ended or self._damage is not None:
+            return
+        buffer = bytearray(goal)
+        buffer[:size] = self._buffer
+        with memoryview(buffer) as room:
+            while size < goal and not self._ended:
+                try:
+                    count = self._stream.read_into(room[size:])
+                except READ_ERRORS as error:
+                    self._damage = error
+                    break
+                size += count
+                self._ended = not count
+        del buffer[size:]
+        self._buffer = buffer
 
     def _take(self, size: int, flaw: str | None = None) -> RecordFrame:
-        frame = RecordFrame(self.offset, self.offset + size, bytes(self._buffer[:size]), flaw)
-        del self._buffer[:size]
+        if 2 * size < len(self._buffer):
+            data = self._buffer[:size]
+            del self._buffer[:size]
+        else:  # copy what is left, which is less
+            data, self._buffer = self._buffer, self._buffer[size:]
+            del data[size:]
+        frame = RecordFrame(self.offset, self.offset + size, data, flaw)
         self.offset = frame.end
         return frame
 
-    def _take_flaw(self, window: bytes) -> RecordFrame:
+    def _take_flaw(self, window: bytearray) -> RecordFrame:
         """Return the first line as one bad record, so that the lines after it can be read."""
         line = window.find(b"\n") + 1
         if line or len(window) < RECORD_BYTES_MAX:
             return self._take(line or len(window), "a quoted field is never closed")
-        head, start = window[:_HEAD_BYTES], self.offset
+        head, start = bytes(window[:_HEAD_BYTES]), self.offset
         while not (line := self._buffer.find(b"\n") + 1):
             self.offset += len(self._buffer)
             self._buffer.clear()
@@ -230,7 +249,7 @@ class FramedPart:
         name: str,
         framer: Framer,
         *,
-        decode: Callable[[bytes], list[Run]],
+        decode: Callable[[Bytes], list[Run]],
         position: dict[str, Any],
         remembered: dict[str, Any],
     ) -> None:

@@ -6,21 +6,22 @@ timestamps, no fields added or dropped), and a bad line does not affect the othe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from json import JSONDecoder
 from typing import Any, Final
 
-from malstrom_py.sources.files.frames import BadRecord, Run, text_of
+from malstrom_py.sources.files.frames import BadRecord, Bytes, Run, text_of
 
 _NO_TEXT: Final = "not valid UTF-8 text"
 _decode_json: Final = JSONDecoder().decode
 
 
-def cut_lines(window: bytes, ended: bool) -> int:
+def cut_lines(window: Bytes, ended: bool) -> int:
     """Return the end of the last whole line."""
     return len(window) if ended else window.rfind(b"\n") + 1
 
 
-def text_runs(frame: bytes) -> list[Run]:
+def text_runs(frame: Bytes) -> list[Run]:
     """Return each line as a str without its end; a line that is not UTF-8 is a bad record."""
     try:
         return [_lines(frame.decode())]
@@ -35,7 +36,7 @@ def text_runs(frame: bytes) -> list[Run]:
         return runs
 
 
-def json_runs(frame: bytes) -> list[Run]:
+def json_runs(frame: Bytes) -> list[Run]:
     """Return each line as the dict of its object; blank lines are left out."""
     try:
         rows = [_decode_json(line) for line in _lines(frame.decode()) if line and not line.isspace()]
@@ -46,7 +47,7 @@ def json_runs(frame: bytes) -> list[Run]:
     return _json_runs_one_by_one(frame)
 
 
-def _json_runs_one_by_one(frame: bytes) -> list[Run]:
+def _json_runs_one_by_one(frame: Bytes) -> list[Run]:
     runs: list[Run] = []
     for line in _byte_lines(frame):
         if not line.strip():
@@ -59,7 +60,7 @@ def _json_runs_one_by_one(frame: bytes) -> list[Run]:
     return runs
 
 
-def _json_row(line: bytes) -> dict[str, Any] | BadRecord:
+def _json_row(line: Bytes) -> dict[str, Any] | BadRecord:
     try:
         row = _decode_json(line.decode())
     except UnicodeDecodeError:
@@ -78,7 +79,7 @@ def _lines(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
 
 
-def _byte_lines(frame: bytes) -> list[bytes]:
+def _byte_lines(frame: Bytes) -> Sequence[Bytes]:
     lines = frame.split(b"\n")
     if not lines[-1]:
         lines.pop()

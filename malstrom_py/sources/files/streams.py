@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from io import BufferedReader
 from typing import IO, Any, Final, Literal, Protocol
 
 from malstrom_py.errors import SourceError
@@ -70,14 +71,26 @@ class ByteStream:
         if self._head == _BOM:
             self.offset, self._head = len(_BOM), b""
 
-    def read(self) -> bytes:
-        """Return the next bytes, at most 64 KiB; empty at ``stop`` or the end of the file."""
+    def read_into(self, room: memoryview) -> int:
+        """Put the next bytes into ``room``; return their number, 0 at ``stop`` or the end of the file."""
+        if self._head or not isinstance(self._bytes, BufferedReader):
+            chunk = self.read(len(room))
+            room[: len(chunk)] = chunk
+            return len(chunk)
+        if self._stop is not None:
+            room = room[: max(0, self._stop - self.offset)]
+        size: int = self._bytes.readinto1(room)
+        self.offset += size
+        return size
+
+    def read(self, size: int = _CHUNK_BYTES) -> bytes:
+        """Return the next bytes, at most ``size`` and 64 KiB; empty at ``stop`` or the end of the file."""
         if self._stop is not None and self.offset >= self._stop:
             return b""
-        chunk = self._head or self._read(_CHUNK_BYTES)
+        chunk = self._head or self._read(min(size, _CHUNK_BYTES))
         if self._stop is not None:
-            chunk = chunk[: self._stop - self.offset]
-        self._head = b""
+            size = min(size, self._stop - self.offset)
+        chunk, self._head = chunk[:size], self._head[size:]
         self.offset += len(chunk)
         return chunk
 

@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from malstrom_py.errors import SourceError
+from malstrom_py.object_stores import ObjectStat
 from malstrom_py.sinks.files.partitions import parse_folder
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.files.listing import Section, section_of
@@ -66,7 +67,7 @@ class PinnedFile:
     groups: tuple[int, ...]
     values: Mapping[str, str | None]
 
-    def check(self, status: os.stat_result) -> None:
+    def check(self, status: os.stat_result | ObjectStat) -> None:
         """Raise `SourceError` unless a file of this ``status`` is the pinned one."""
         if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
             raise SourceError(
@@ -127,11 +128,11 @@ class Pin:
             "schema": base64.b64encode(self.schema).decode(),
         }
 
-    def check(self) -> None:
-        """Raise `SourceError` unless all files exist and are those that were pinned."""
+    def check(self, base: Any = Path()) -> None:
+        """Raise `SourceError` unless all files exist, at ``base / path``, and are those that were pinned."""
         for file in self.files:
             try:
-                status = Path(file.path).stat()
+                status = (base / file.path).stat()
             except OSError as error:
                 raise file.open_error(error) from error
             file.check(status)

@@ -7,27 +7,33 @@ and nulls for columns that other files have.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import SourceError
+from malstrom_py.sources.files.ahead import AheadPart
+from malstrom_py.sources.files.objects import ObjectPath
 from malstrom_py.sources.files.parquet import Footers, KnownFile, ParquetPart
+from malstrom_py.sources.files.reading import LazyPart
 from malstrom_py.sources.files.streams import file_replaced
 from malstrom_py.sources.spark.pin import Pin, PinnedFile, constant
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 
 class PinnedPart:
     """Returns the rows of ``inner`` for which ``keep`` is true, with the columns ``names`` of ``schema``."""
 
+    wait_max_s: Final = AheadPart.wait_max_s
+
     def __init__(
         self,
         file: PinnedFile,
         group: int,
-        inner: ParquetPart,
-        known: KnownFile,
+        inner: ParquetPart | AheadPart,
+        known: KnownFile | None,
         *,
         schema: pa.Schema,
         names: list[str],
@@ -66,7 +72,7 @@ class PinnedPart:
     def _poll(self, poll: Any, rows_max: int) -> Any:
         while True:
             rows = poll(rows_max)
-            if not self._known.is_there():
+            if self._known is not None and not self._known.is_there():
                 raise file_replaced(self._file.path)
             if rows is None or not len(rows):
                 return rows
@@ -117,22 +123,55 @@ def open_pinned(pin: Pin, file: PinnedFile, group: int, footers: Footers, positi
         file.check(path.stat())
         if not known.is_there():
             raise file_replaced(file.path)
-        schema = pin.arrow_schema
-        in_file = _read_of(opened.schema_arrow, schema, file)
     except (SourceError, OSError):
         opened.close(force=True)
         raise
-    inner = ParquetPart(
+    inner = _opened(pin, file, group, opened, _in_group(group, position), known)
+    return PinnedPart(file, group, inner, known, schema=pin.arrow_schema, names=list(pin.names), keep=keep)
+
+
+def read_ahead(
+    pin: Pin, file: PinnedFile, group: int, footers: Footers, position: Any, keep: Any, path: ObjectPath
+) -> PinnedPart:
+    """Read ``group`` of the object at ``path`` from ``position`` on, in a thread, which opens it at the first poll."""
+
+    def open_at(inside: dict[str, Any]) -> ParquetPart:
+        now = ObjectPath(path.bucket, path.name)  # each part asks the store once
+        try:
+            file.check(now.stat())
+            opened = footers.open(now)
+        except OSError as error:
+            raise file.open_error(error) from error
+        return _opened(pin, file, group, opened, inside, None)
+
+    ahead = AheadPart(file.path, LazyPart(_in_group(group, position), open_at))
+    return PinnedPart(file, group, ahead, None, schema=pin.arrow_schema, names=list(pin.names), keep=keep)
+
+
+def _in_group(group: int, position: Any) -> dict[str, Any]:
+    """Return ``position`` as that of a `ParquetPart`."""
+    row = position["row"]
+    return {"row_group": group, "records": row, "rows": row, "finished": position["finished"]}
+
+
+def _opened(
+    pin: Pin, file: PinnedFile, group: int, opened: pq.ParquetFile, position: dict[str, Any], known: KnownFile | None
+) -> ParquetPart:
+    try:
+        schema = _read_of(opened.schema_arrow, pin.arrow_schema, file)
+    except (SourceError, OSError):
+        opened.close(force=True)
+        raise
+    return ParquetPart(
         f"{file.path} (row group {group})",
         opened,
         stop=group + 1,
-        schema=in_file,
+        schema=schema,
         first=None,
-        position={"row_group": group, "records": position["row"], "rows": position["row"], "finished": False},
+        position=position,
         remembered={},
         known=known,
     )
-    return PinnedPart(file, group, inner, known, schema=schema, names=list(pin.names), keep=keep)
 
 
 def _read_of(found: pa.Schema, schema: pa.Schema, file: PinnedFile) -> pa.Schema:

@@ -17,13 +17,13 @@ from malstrom_py.state.groups import Groups
 from tests.integration.commands import python
 from tests.unit.state.accelerators import COMPILER, PATHS, compiled, library_of
 
-DRIVER = Path(__file__).with_name("groups_driver.c")
+DRIVERS = [Path(__file__).with_name(f"{name}_driver.c") for name in ("groups", "csv")]
 CHECKED = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
-@pytest.mark.parametrize("options", [CHECKED] if COMPILER else [], ids=["sanitizers"])
-def test_no_call_leaves_its_buffers_and_all_agree_with_a_loop(options: list[str], tmp_path: Path) -> None:
-    driver = compiled(tmp_path / "driver", DRIVER, *options)
+@pytest.mark.parametrize("source", DRIVERS if COMPILER else [], ids=lambda path: path.stem)
+def test_no_call_leaves_its_buffers_and_all_agree_with_a_loop(source: Path, tmp_path: Path) -> None:
+    driver = compiled(tmp_path / "driver", [source], *CHECKED)
     done = subprocess.run([driver], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, "equal\n"), done.stderr
 

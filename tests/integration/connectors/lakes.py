@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,12 +11,15 @@ from typing import Any
 
 import polars as pl
 from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 from pyiceberg.catalog import Catalog, load_catalog
 
 from malstrom_py import sinks, sources
+from malstrom_py.connectors.lake.iceberg_catalog import checked_catalog
 from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.worker_context import WorkerId, WorkerInfo
+from tests.integration.connectors.buckets import TestBucket
 
 TABLE = "tests.rows"
 
@@ -31,37 +35,61 @@ def worker_of(number: int = 0, *, step: str = "out") -> WorkerInfo:
 
 @dataclass(frozen=True)
 class Lake:
-    """A table in ``folder``, which need not exist."""
+    """A table in ``folder``, which need not exist. With a ``bucket`` its files are there, in a folder of that name."""
 
     form: str
     folder: Path
+    bucket: TestBucket | None = None
 
     @property
     def catalog(self) -> dict[str, str]:
         place = self.folder / "catalog.db"
-        known = {"type": "sql", "uri": f"sqlite:///{place}", "warehouse": f"file://{self.folder}/warehouse"}
+        known = {"type": "sql", "uri": f"sqlite:///{place}", "warehouse": f"{self._url}/warehouse"}
         # Looking for the catalog's own tables takes longer than all else.
         return {**known, "init_catalog_tables": "false"} if place.exists() else known
 
     @property
+    def _url(self) -> str:
+        return f"file://{self.folder}" if self.bucket is None else f"{self.bucket.url}/{self.folder.name}"
+
+    @property
+    def _store(self) -> dict[str, Any]:
+        return {} if self.bucket is None else {"store_options": self.bucket.options}
+
+    @property
+    def table(self) -> str:
+        """The path or URL of a Delta table."""
+        return str(self.folder / "table") if self.bucket is None else f"{self._url}/table"
+
+    @property
+    def storage(self) -> dict[str, str] | None:
+        """What others need to reach the table."""
+        return None if self.bucket is None else self.bucket.options
+
+    @property
     def root(self) -> Path:
         """The folder of the data files."""
-        return self.folder / "table" if self.form == "delta" else self.folder / "warehouse/tests/rows/data"
+        return self.folder / self._data
+
+    @property
+    def _data(self) -> str:
+        return "table" if self.form == "delta" else "warehouse/tests/rows/data"
 
     def sink(self, **options: Any) -> Any:
         self.folder.mkdir(exist_ok=True)
         if self.form == "delta":
-            return sinks.Delta(self.folder / "table", **options)
-        return sinks.Iceberg(TABLE, catalog=self.catalog, **options)
+            return sinks.Delta(self.table, **self._store, **options)
+        return sinks.Iceberg(TABLE, catalog=self.catalog, **self._store, **options)
 
     def source(self, **options: Any) -> Any:
         if self.form == "delta":
-            return sources.Delta(self.folder / "table", **options)
-        return sources.Iceberg(TABLE, catalog=self.catalog, **options)
+            return sources.Delta(self.table, **self._store, **options)
+        return sources.Iceberg(TABLE, catalog=self.catalog, **self._store, **options)
 
     @contextmanager
     def opened(self) -> Iterator[Catalog]:
-        catalog = load_catalog("default", **self.catalog)
+        store = {} if self.bucket is None else checked_catalog("tests", self.bucket.options, "tests").properties
+        catalog = load_catalog("default", **self.catalog, **store)
         try:
             yield catalog
         finally:
@@ -70,13 +98,17 @@ class Lake:
     def frame(self) -> pl.DataFrame:
         """Return the rows as Polars reads them; none if there is no table."""
         if self.form == "delta":
-            there = (self.folder / "table/_delta_log").exists()
-            return pl.scan_delta(str(self.folder / "table")).collect() if there else pl.DataFrame()
+            try:
+                found = DeltaTable(self.table, storage_options=self.storage)
+            except TableNotFoundError:
+                return pl.DataFrame()
+            return pl.scan_delta(found, storage_options=self.storage).collect()
         if not (self.folder / "catalog.db").exists():
             return pl.DataFrame()
         with self.opened() as catalog:
-            found = catalog.load_table(TABLE) if catalog.table_exists(TABLE) else None
-            return pl.DataFrame() if found is None else pl.scan_iceberg(found).collect()
+            if not catalog.table_exists(TABLE):
+                return pl.DataFrame()
+            return pl.scan_iceberg(catalog.load_table(TABLE), storage_options=self.storage).collect()
 
     def values(self, column: str = "value") -> list[Any]:
         """Return the sorted values of a column."""
@@ -86,13 +118,15 @@ class Lake:
     def commits(self) -> int:
         """Return how many commits the table has had."""
         if self.form == "delta":
-            return DeltaTable(self.folder / "table").version()
+            return DeltaTable(self.table, storage_options=self.storage).version()
         with self.opened() as catalog:
             return len(catalog.load_table(TABLE).metadata.snapshots)
 
     def staged(self) -> list[Path]:
         """Return the files that are staged."""
-        return sorted((self.root / "_staging").rglob("*.parquet"))
+        if self.bucket is None:
+            return sorted((self.root / "_staging").rglob("*.parquet"))
+        return [Path(key) for key in self.bucket.keys(f"{self.folder.name}/{self._data}/_staging/")]
 
     def write(self, rows: Sequence[Any], number: int = 1, **options: Any) -> None:
         """Append ``rows`` by one snapshot."""
@@ -121,7 +155,10 @@ def read_all(source: Any, *, rows_max: int = 100) -> list[dict[str, Any]]:
             opened = source.build_part(part, None)
             while not opened.is_finished():
                 polled = opened.poll(rows_max)
-                rows += [] if polled is None else polled.to_pylist()
+                if polled is None:
+                    time.sleep(0.001)  # objects are read in a thread
+                else:
+                    rows += polled.to_pylist()
             opened.close()
     finally:
         source.unpin()

@@ -16,12 +16,14 @@ import pytest
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
-from malstrom_py.connectors.lake import files, iceberg_table, sink
-from malstrom_py.connectors.lake.delta_table import DeltaTable as DeltaLog
+from malstrom_py.connectors.lake import delta_table as delta_log
+from malstrom_py.connectors.lake import repeating
 from malstrom_py.connectors.lake.iceberg_table import IcebergTable
+from malstrom_py.connectors.lake.places import FolderPlace
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.testing.contracts import check_sink
+from tests.integration.connectors.lake_crashes import crash_at
 from tests.integration.connectors.lakes import TABLE, Lake, context_of, read_all, staged, worker_of
 
 FORMS = ("delta", "iceberg")
@@ -45,92 +47,6 @@ def test_s7_a_table_keeps_the_contract_of_sinks(form: str, tmp_path: Path, monke
 
     # A table has no order.
     check_sink(made, lambda _: lakes[len(lakes) - 1].values())
-
-
-class Crash(BaseException):
-    """The process dies."""
-
-
-class Crashing:
-    """Dies before or after the ``at``-th of the calls that change something."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-        self._calls = 0
-        self._at = at
-        for owner, name in (
-            (files, "_move"),
-            (files, "sync"),
-            (sink, "move_into_place"),
-            (sink, "remove_folders"),
-            (sink, "clear_left_over"),
-            (DeltaLog, "commit"),
-            (DeltaLog, "ensure"),
-            (IcebergTable, "commit"),
-            (IcebergTable, "ensure"),
-        ):
-            monkeypatch.setattr(owner, name, self._around(getattr(owner, name)))
-
-    @property
-    def has_died(self) -> bool:
-        return self._calls > self._at
-
-    def step(self) -> None:
-        """Die if it is time."""
-        self._calls += 1
-        if self._calls - 1 == self._at:
-            raise Crash
-
-    def _around(self, call: Any) -> Any:
-        def crashing(*args: Any, **kwargs: Any) -> Any:
-            self.step()
-            result = call(*args, **kwargs)
-            self.step()
-            return result
-
-        return crashing
-
-
-def run(lake: Lake, crashing: Crashing) -> int:
-    """Write rows 0 to 5 in three snapshots, restarted after each crash; return the number of starts."""
-    durable: list[tuple[int, list[bytes], int]] = []
-    numbers = itertools.count(1)
-    for starts in itertools.count(1):
-        assert starts < 4
-        there = lake.sink(partition_by="part")
-        writer = None
-        try:
-            there.recover(context_of(next(numbers)), [context_of(number).snapshot for number, _, _ in durable])
-            for number, payloads, _ in durable:
-                there.commit(context_of(number), payloads)
-            writer = there.open(worker_of())
-            for start in range(durable[-1][2] if durable else 0, 6, 2):
-                writer.write(Batch([{"value": start + more, "part": f"p/{more}"} for more in range(2)]))
-                number = next(numbers)
-                payload = writer.pre_commit(context_of(number))
-                crashing.step()
-                durable.append((number, [payload], start + 2))
-                crashing.step()
-                there.commit(context_of(number), [payload])
-            return starts
-        except Crash:
-            continue
-        finally:
-            if writer is not None:
-                writer.close()
-    raise AssertionError
-
-
-def crash_at(lake: Lake, monkeypatch: pytest.MonkeyPatch, at: int) -> bool:
-    """Check a run that dies at call ``at``; return whether it did."""
-    with monkeypatch.context() as patch:
-        crashing = Crashing(patch, at)
-        starts = run(lake, crashing)
-    assert lake.values() == [0, 1, 2, 3, 4, 5]
-    assert starts == 1 + crashing.has_died
-    last = lake.sink()
-    last.recover(context_of(99), [])
-    assert lake.staged() == []
-    return crashing.has_died
 
 
 def crash_points(form: str) -> Iterator[int]:
@@ -186,7 +102,7 @@ def test_s7_a_late_committer_that_has_read_the_table_before_loses(lake: Lake, mo
     lake.write([{"value": 0}], 1)
     payload = staged(there, [{"value": 1}], 2)
     name = "_action" if lake.form == "delta" else "_data_file"
-    owner: Any = DeltaLog if lake.form == "delta" else IcebergTable
+    owner: Any = delta_log if lake.form == "delta" else IcebergTable
     inner = getattr(owner, name)
     others: list[bytes] = []
 
@@ -209,14 +125,14 @@ def test_rows_that_a_later_snapshot_of_another_run_overtakes_are_not_lost_withou
     """Two runs of one job without snapshots: the commit of one comes between reading and writing of the other."""
     lake.write([{"value": 0}], 1)
     payload = staged(lake.sink(), [{"value": 1}], 2)
-    inner = files.move_into_place
+    inner = FolderPlace.move
 
     def overtaken(*args: Any) -> None:
-        monkeypatch.setattr(sink, "move_into_place", inner)
+        monkeypatch.setattr(FolderPlace, "move", inner)
         lake.write([{"value": 2}], 3)
         inner(*args)
 
-    monkeypatch.setattr(sink, "move_into_place", overtaken)
+    monkeypatch.setattr(FolderPlace, "move", overtaken)
     with pytest.raises(SinkError, match="another start of the job has taken over"):
         lake.sink().commit(context_of(2), [payload])
     assert lake.values() == [0, 2]
@@ -338,8 +254,8 @@ def test_a_catalog_that_cannot_be_written_is_named_as_the_cause(
         raise OperationalError("attempt to write a readonly database")
 
     monkeypatch.setattr(IcebergTable, "_append", fail)
-    monkeypatch.setattr(iceberg_table, "DEADLINE_S", -1.0)
-    with pytest.raises(SinkError, match=r"readonly database.*check that its catalog can be written"):
+    monkeypatch.setattr(repeating, "DEADLINE_S", -1.0)
+    with pytest.raises(SinkError, match=r"readonly database.*check that it can be written"):
         lake.sink().commit(context_of(2), [payload])
 
 

@@ -37,7 +37,7 @@ def until(is_so: Callable[[], object], what: str) -> None:
         clock.sleep_s(0.05)
 
 
-ROWS_PER_S = 5_000
+ROWS_PER_S = 1_000
 """How fast each part of `a_job` grows."""
 
 

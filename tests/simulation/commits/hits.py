@@ -6,8 +6,7 @@ from typing import Final
 
 from tests.simulation.commits.targets import TARGETS
 
-HARD_CASES: Final = (
-    *(f"target {name}" for name in TARGETS),
+WHEREVER: Final = (
     *(
         f"{kind} at {place}"
         for kind in ("die", "pause")
@@ -27,3 +26,6 @@ HARD_CASES: Final = (
     "the clock is set back",
 )
 """Deaths and pauses by place, what zombies do, and what differs between lives."""
+
+HARD_CASES: Final = (*(f"target {name}" for name in TARGETS), *WHEREVER)
+"""The same, and each target."""

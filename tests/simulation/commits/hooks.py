@@ -20,6 +20,7 @@ from malstrom_py.snapshot.log import FOLDER, JobStart, entry_of
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.worker_context import WorkerInfo
+from malstrom_py.workers.engine import snapshot_capture
 from tests.simulation.commits.lives import at, doing, life_here, on_disk
 
 STEP: Final = "out"
@@ -155,7 +156,9 @@ _REQUESTS: Final = ("copy", "create", "delete", "get", "list", "stat", "upload")
 
 @contextmanager
 def watched_disk() -> Iterator[None]:
-    """Make points of what lives change in the file system and ask of object stores; nothing waits for the disk."""
+    """Make points of what lives change in the file system and ask of object stores; nothing waits for the disk, nor
+    before a store is asked again.
+    """
     hold: Callable[..., None] = RunLock.hold
 
     def noted(lock: RunLock, *, shared: bool) -> None:
@@ -170,6 +173,7 @@ def watched_disk() -> Iterator[None]:
     patches: dict[str, Any] = {name: on_disk(getattr(os, name)) for name in _DISK}
     with (
         mock.patch.multiple(os, fsync=lambda descriptor: None, **patches),
+        mock.patch.object(snapshot_capture, "sleep"),
         mock.patch.object(RunLock, "hold", noted),
         mock.patch.multiple(Bucket, **requests),
     ):

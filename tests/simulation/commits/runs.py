@@ -10,8 +10,10 @@ import gc
 import hashlib
 import logging
 import random
+import secrets
 import tempfile
 import threading
+import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +34,7 @@ from malstrom_py.workers.runtime.job_run import JobRun
 from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
 from tests.simulation.commits.hooks import STEP, Truth, WatchedSink, WatchedStore, watched_disk
 from tests.simulation.commits.lives import Fault, Kind, Life, When
-from tests.simulation.commits.targets import TARGETS, Place
+from tests.simulation.commits.targets import DRAWN, TARGETS, Place
 
 JOB: Final = "commits"
 RECORDS: Final = 36
@@ -296,7 +298,8 @@ def _ended(result: object) -> None:
 
 def drawn_fault(rng: random.Random, kind: Kind, points: Sequence[tuple[str, When]] = ()) -> Fault:
     """Draw where something happens to a life. What comes early is likelier: later on the job may have finished."""
-    place, when = rng.choice(points or [(place, when) for place in PLACES for when in _WHEN])
+    anywhere: Sequence[tuple[str, When]] = [(place, when) for place in PLACES for when in _WHEN]
+    place, when = rng.choice(points or anywhere)
     return Fault(kind, place, when, int(PLACES[place] * rng.random() ** 1.5))
 
 
@@ -321,10 +324,16 @@ def drawn_story(rng: random.Random) -> list[list[Fault]]:
 def run(seed: int, *, target: str | None = None, make: Callable[[Path], Place] | None = None) -> Ran:
     """Run one seed. `Violation` if rows are lost, repeated, or visible too early. ``target``: by default drawn."""
     rng = random.Random(seed)
-    names = list(TARGETS)
-    name = target or names[seed % len(names)]
-    with tempfile.TemporaryDirectory(prefix="malstrom-commits-") as folder, _quiet(folder), watched_disk():
-        scene = Scene(rng, (make or TARGETS[name])(Path(folder)))
+    name = target or DRAWN[seed % len(DRAWN)]
+    with (
+        tempfile.TemporaryDirectory(prefix="malstrom-commits-") as folder,
+        _own_garbage(),
+        _quiet(folder),
+        _names_of(seed),
+        watched_disk(),
+        (place := (make or TARGETS[name])(Path(folder))).around(),
+    ):
+        scene = Scene(rng, place)
         scene.hits[f"target {name}"] += 1
         try:
             _live_and_die(scene)
@@ -368,16 +377,39 @@ def _live_and_die(scene: Scene) -> None:
 
 
 @contextmanager
+def _own_garbage() -> Iterator[None]:
+    """Let `gc.collect` look at what this seed has made, and at nothing else; it runs only where the seed calls it."""
+    gc.disable()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+@contextmanager
+def _names_of(seed: int) -> Iterator[None]:
+    """Draw the random parts of names by the seed: a folder lists its files in another order under other names."""
+    rng = random.Random(f"names of {seed}")
+    uuids = lambda: uuid.UUID(int=rng.getrandbits(128), version=4)  # noqa: E731
+    hexes = lambda size=16: rng.randbytes(size).hex()  # noqa: E731
+    with mock.patch.object(secrets, "token_hex", hexes), mock.patch.object(uuid, "uuid4", uuids):
+        yield
+
+
+@contextmanager
 def _quiet(folder: str) -> Iterator[None]:
     """Keep back the warnings that belong to failures, and keep what the dead leave in ``folder``."""
-    log = logging.getLogger("malstrom_py")
-    before, log.disabled = log.disabled, True
-    own = logging.getLogger("malstrom_py.coordinator")
-    own_before, own.disabled = own.disabled, True
+    logs = [logging.getLogger(f"malstrom_py{name}") for name in ("", ".coordinator", ".connectors.kafka")]
+    before = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
     try:
         with mock.patch.object(tempfile, "tempdir", folder), warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # The dead close nothing.
             yield
             gc.collect()
     finally:
-        log.disabled, own.disabled = before, own_before
+        for log, was_disabled in zip(logs, before, strict=True):
+            log.disabled = was_disabled

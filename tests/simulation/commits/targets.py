@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from malstrom_py import sinks
 from malstrom_py.sinks.base import TransactionalSink
+from tests.kafka_broker.server import ModelBroker
+from tests.kafka_broker.state import BrokerState
+from tests.kafka_broker.using import new_topic, visible
+from tests.simulation.commits.clients import watched_kafka
 from tests.simulation.commits.hooks import Row, row_of
 from tests.simulation.commits.ledger import Entries, Ledger
 
@@ -18,13 +24,14 @@ from tests.simulation.commits.ledger import Entries, Ledger
 class Place:
     """A target of one seed. ``sink``: makes a sink on it, as in another process; ``rows``: the visible rows.
 
-    ``at_end``: rows are visible after the last commit of the job, and not before. ``missing``: readers may find nothing
-    while the target is replaced.
+    ``at_end``: rows are visible after the last commit of the job, and not before. ``around``: what surrounds the lives,
+    such as points at the requests of a client.
     """
 
     sink: Callable[[], TransactionalSink]
     rows: Callable[[], list[Row]]
     at_end: bool = False
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -121,6 +128,28 @@ def iceberg(folder: Path) -> Place:
     return _lake(folder, "iceberg")
 
 
+_OPTIONS: Final = {"log_level": 0, "enable.sparse.connections": False}
+"""With sparse connections, librdkafka finds the coordinator of a transaction a quarter of a second later."""
+
+
+@cache
+def _broker() -> ModelBroker:
+    """Return the broker of this process, which ends with it: to start one for each seed takes longer than the seed."""
+    return ModelBroker()
+
+
+def kafka(folder: Path) -> Place:
+    """A topic of the model broker, without anything of another seed."""
+    broker = _broker()
+    broker.state = BrokerState()
+    topic = new_topic(broker, partitions=2)
+
+    def sink() -> TransactionalSink:
+        return cast(TransactionalSink, sinks.Kafka(broker.bootstrap, topic, exactly_once=True, options=_OPTIONS))
+
+    return Place(sink, lambda: [row_of(value) for value in visible(broker, topic)], around=watched_kafka)
+
+
 TARGETS: Final[dict[str, Callable[[Path], Place]]] = {
     "ledger": ledger,
     "files": files,
@@ -130,4 +159,10 @@ TARGETS: Final[dict[str, Callable[[Path], Place]]] = {
     "spark overwrite": spark_overwrite,
     "delta": delta,
     "iceberg": iceberg,
+    "kafka": kafka,
 }
+
+_DEAR: Final = {"ledger", "iceberg", "kafka"}
+
+DRAWN: Final = (*TARGETS, *(name for name in TARGETS if name not in _DEAR))
+"""The targets that seeds draw, by turns. PostgreSQL needs a server: see `on_postgres`."""

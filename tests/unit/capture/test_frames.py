@@ -27,7 +27,7 @@ from malstrom_py.errors import CaptureError, CodecError
 from tests.unit.capture.streams import HEADER, VALUES, prefix_of, read_until_damage, segments, written
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(values=st.lists(VALUES, min_size=1, max_size=6), keyed=st.booleans(), timed=st.booleans())
 def test_a_batch_is_read_as_it_was_written(values: list[Any], keyed: bool, timed: bool) -> None:
     keys: list[Any] | None = [f"k{number}" for number in range(len(values))] if keyed else None
@@ -39,7 +39,7 @@ def test_a_batch_is_read_as_it_was_written(values: list[Any], keyed: bool, timed
     assert isinstance(error, Truncated)  # it has no end
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=segments(), cut=st.data())
 def test_any_truncation_is_found_as_truncated(data: bytes, cut: st.DataObject) -> None:
     whole, error = read_until_damage(data)
@@ -50,7 +50,7 @@ def test_any_truncation_is_found_as_truncated(data: bytes, cut: st.DataObject) -
     assert prefix_of(found, whole)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=segments(), choice=st.data())
 def test_any_changed_bit_is_found_as_corrupt(data: bytes, choice: st.DataObject) -> None:
     whole, _ = read_until_damage(data)
@@ -62,7 +62,7 @@ def test_any_changed_bit_is_found_as_corrupt(data: bytes, choice: st.DataObject)
     assert prefix_of(found, whole)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     values=st.lists(st.tuples(st.text(max_size=2), st.integers(-3, 2**63), st.floats(allow_nan=False)), min_size=1)
     | st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1)

@@ -102,7 +102,7 @@ def by_key(taken: list[dict[str, list[Row]]]) -> list[dict[str, dict[Any, list[R
 
 
 @given(scenario=scenarios(), looks=st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=80)
 def test_the_executor_gives_what_the_naive_one_gives_and_a_checkpoint_leaves_it_as_it_is(
     scenario: tuple[Plan, list[Action]], looks: bool
 ) -> None:
@@ -114,7 +114,7 @@ def test_the_executor_gives_what_the_naive_one_gives_and_a_checkpoint_leaves_it_
 
 
 @given(scenario=scenarios())
-@settings(max_examples=150)
+@settings(max_examples=50)
 def test_a_checkpoint_restored_into_a_new_executor_at_every_point_changes_nothing(
     scenario: tuple[Plan, list[Action]],
 ) -> None:
@@ -131,7 +131,7 @@ def test_a_checkpoint_restored_into_a_new_executor_at_every_point_changes_nothin
 
 
 @given(scenario=scenarios(), data=st.data())
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_going_back_to_any_checkpoint_in_the_same_executor_undoes_all_since(
     scenario: tuple[Plan, list[Action]], data: st.DataObject
 ) -> None:

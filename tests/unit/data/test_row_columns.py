@@ -195,7 +195,7 @@ def alike(draw: Any) -> list[Any]:
     return list(draw(st.lists(st.sampled_from([None, *few]), min_size=1, max_size=5)))
 
 
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(st.data())
 def test_what_a_value_becomes_does_not_depend_on_where_the_batches_are_cut(data: Any) -> None:
     values = alike(data.draw)

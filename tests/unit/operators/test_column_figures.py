@@ -64,7 +64,7 @@ def in_arrays(step: Stepped) -> bool:
     return isinstance(values, FigureStates) and values.groups is not None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_columns_give_what_rows_give(data: st.DataObject) -> None:
     factory = STEPS[data.draw(st.sampled_from(sorted(STEPS)))]

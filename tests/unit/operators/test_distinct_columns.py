@@ -49,7 +49,7 @@ def seen_by(step: Stepped) -> dict[Any, Any]:
     return {key: sorted(map(repr, seen)) for key, seen in states(step).items()}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_columns_pass_and_store_what_rows_do(data: st.DataObject) -> None:
     few = data.draw(st.lists(st.sampled_from(VALUES), min_size=1, max_size=2))
@@ -77,7 +77,7 @@ def test_columns_pass_and_store_what_rows_do(data: st.DataObject) -> None:
             assert seen_by(one) == seen_by(other)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_a_chain_of_snapshots_is_the_state(data: st.DataObject) -> None:
     type_, value = data.draw(st.sampled_from([VALUES[0], VALUES[4], VALUES[7]]))

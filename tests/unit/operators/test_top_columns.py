@@ -78,7 +78,7 @@ def shown_states(step: Stepped) -> dict[Any, str]:
     return {key: repr(tuple(map(list, state))) for key, state in states(step).items()}
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_columns_send_and_store_what_rows_do(data: st.DataObject) -> None:
     n, by = data.draw(st.integers(1, 4)), data.draw(st.sampled_from([None, "v"]))
@@ -120,7 +120,7 @@ def test_rows_of_another_type_are_not_cast_to_that_of_arrays_that_are_empty_agai
     assert shown_states(step) == {"a": repr(([rank], [rank]))}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_a_chain_of_snapshots_is_the_state(data: st.DataObject) -> None:
     by = data.draw(st.sampled_from([None, "v"]))

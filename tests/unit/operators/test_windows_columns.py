@@ -153,7 +153,7 @@ def alike(one: Stepped, *others: Stepped) -> None:
     assert letters == sorted(repr(letter.value) for other in others for letter in other.dead_letters)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(run=runs(), how=st.sampled_from(sorted(HOW)), size=st.sampled_from(sorted(SIZES)), closes=st.booleans())
 def test_columns_give_the_results_of_rows(
     run: tuple[str, str, list[list[Cell]]], how: str, size: str, closes: bool
@@ -209,7 +209,7 @@ LAYOUTS = st.lists(st.sampled_from(["rows", "columns"]), min_size=8, max_size=8)
 MOVES = st.lists(st.sampled_from(["stays", "goes", "comes"]), min_size=8, max_size=8)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(run=runs(), how=st.sampled_from(sorted(HOW)), size=st.sampled_from(sorted(SIZES)), layouts=LAYOUTS, moves=MOVES)
 def test_state_moves_between_workers_in_any_layout(
     run: tuple[str, str, list[list[Cell]]], how: str, size: str, layouts: list[str], moves: list[str]
@@ -249,7 +249,7 @@ class Store:
         self.artefacts.append(state)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(run=runs(), how=st.sampled_from(sorted(HOW)), size=st.sampled_from(sorted(SIZES)), layouts=LAYOUTS)
 def test_s2_a_chain_of_deltas_restores_what_columns_gathered(
     run: tuple[str, str, list[list[Cell]]], how: str, size: str, layouts: list[str]
@@ -412,7 +412,7 @@ def combined(how: str, size: str, batch: ColumnBatch) -> ColumnBatch:
         return step.combine(batch) if step.combines else batch
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(run=runs(), how=st.sampled_from(sorted(HOW)), size=st.sampled_from(sorted(SIZES)), layouts=LAYOUTS)
 def test_f5_what_is_gathered_before_the_exchange_gives_the_same_results(
     run: tuple[str, str, list[list[Cell]]], how: str, size: str, layouts: list[str]

@@ -118,7 +118,7 @@ def test_every_csv_line_is_in_one_part(folder: Path, content: bytes, split: int,
 
 
 @given(groups=st.lists(st.integers(0, 40), max_size=6), split=st.integers(1, 2000), sizes=SIZES)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_every_row_group_is_in_one_part(folder: Path, groups: list[int], split: int, sizes: list[int]) -> None:
     path = folder / "a.parquet"
     schema = pa.schema([("at", pa.timestamp("ns")), ("text", pa.string())])
@@ -315,7 +315,7 @@ def test_a_text_grows_within_its_last_part_without_another_name(tmp_path: Path) 
     split=st.sampled_from([None, 1, 700]),
     polled=st.lists(st.tuples(st.booleans(), st.integers(1, 12)), min_size=1, max_size=4),
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_row_groups_taken_as_wholes_have_the_same_positions(
     folder: Path, groups: list[int], split: int | None, polled: list[tuple[bool, int]]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -12,17 +13,17 @@ from typing import Any, Final
 from malstrom_py.state.accelerator import load
 from tests.tree import ROOT
 
-SOURCE: Final = ROOT / "malstrom_py" / "state" / "native" / "groups.c"
+FOLDER: Final = ROOT / "malstrom_py" / "state" / "native"
 COMPILER: Final = shutil.which("cc") or shutil.which("gcc")
 
 PATHS: Final = ["numpy", *(["C"] if COMPILER else [])]
 """What may run: without a compiler numpy alone, as for those who install."""
 
 
-def compiled(target: Path, source: Path, *options: str) -> Path:
-    """Compile ``source`` to ``target``."""
-    command = [str(COMPILER), "-Wall", "-Wextra", "-Werror", *options, f"-I{SOURCE.parent}", "-o", str(target)]
-    done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
+def compiled(target: Path, sources: Iterable[Path], *options: str) -> Path:
+    """Compile ``sources`` to ``target``."""
+    command = [str(COMPILER), "-Wall", "-Wextra", "-Werror", *options, f"-I{FOLDER}", "-o", str(target)]
+    done = subprocess.run([*command, *map(str, sources)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return target
 
@@ -33,4 +34,4 @@ def library_of(path: str) -> Any:
     if path == "numpy":
         return None
     with tempfile.TemporaryDirectory() as folder:
-        return load(compiled(Path(folder) / "groups.so", SOURCE, "-O1", "-shared", "-fPIC"))
+        return load(compiled(Path(folder) / "groups.so", sorted(FOLDER.glob("*.c")), "-O1", "-shared", "-fPIC"))

@@ -88,7 +88,7 @@ def check(groups: Groups, rows: RowPath) -> None:
         assert same(result.to_pylist()) == same([one.finish(state) for state in states.values()]), one
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_groups_are_the_row_path(data: st.DataObject) -> None:
     skips = data.draw(st.booleans())

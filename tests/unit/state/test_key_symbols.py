@@ -23,7 +23,7 @@ KEYS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(batches=KEYS)
 def test_ids_are_those_of_an_index_of_columns(batches: list[list[Any]]) -> None:
     symbols = KeySymbols()

@@ -216,9 +216,10 @@ def test_a_store_that_ignores_conditions_is_refused(monkeypatch: pytest.MonkeyPa
     [
         b"",
         b"[]",
-        b'{"files": ["s2/0123456789abcdef-000000.csv"], "folders": [""]}',
-        b'{"files": ["../0123456789abcdef-000000.csv"], "folders": [""]}',
-        b'{"files": ["s1/0123456789abcdef-000000.csv"], "folders": [".."]}',
+        b'{"files": ["_staging/job/out/s2/0123456789abcdef-000000.csv"], "folders": [""]}',
+        b'{"files": ["_staging/job/../s1/0123456789abcdef-000000.csv"], "folders": [""]}',
+        b'{"files": ["_staging/job/other/s1/0123456789abcdef-000000.csv"], "folders": [""]}',
+        b'{"files": ["_staging/job/out/s1/0123456789abcdef-000000.csv"], "folders": [".."]}',
     ],
 )
 def test_a_payload_that_names_something_else_is_refused(payload: bytes) -> None:

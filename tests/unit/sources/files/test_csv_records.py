@@ -36,7 +36,7 @@ def read_by_character(text: bytes) -> tuple[list[tuple[int, int]], int, bool]:
     return spans, start, quoted
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(TRICKY)
 def test_records_end_where_a_reading_by_character_says(text: bytes) -> None:
     spans, rest, quoted = read_by_character(text)
@@ -49,7 +49,7 @@ def test_records_end_where_a_reading_by_character_says(text: bytes) -> None:
         assert split_records(text) == [(start, end) for start, end in spans if text[start:end].strip(b"\r\n")]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(TRICKY, min_size=1, max_size=5))
 def test_arrow_sees_as_many_records(lines: list[bytes]) -> None:
     text = b"\n".join(line + b",x" for line in lines) + b"\n"

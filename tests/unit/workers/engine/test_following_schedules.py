@@ -108,7 +108,7 @@ def judged_late(readings: list[Reading]) -> set[Reading]:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_t2_no_record_is_ever_below_a_frontier_and_none_is_lost(shape: Any, data: st.DataObject) -> None:
     workers = data.draw(st.integers(1, 4), "workers")

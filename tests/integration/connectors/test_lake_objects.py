@@ -1,0 +1,272 @@
+"""Delta and Iceberg tables in an S3: contracts, partitions, crashes, late committers, whole jobs, careless stores."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.connectors.lake import delta_table
+from malstrom_py.connectors.lake.iceberg_table import IcebergTable
+from malstrom_py.errors import PlanError, SinkError, SourceError
+from malstrom_py.testing.contracts import check_sink, check_source
+from tests.integration.connectors.buckets import TestBucket, new_bucket
+from tests.integration.connectors.lake_crashes import crash_at
+from tests.integration.connectors.lakes import Lake, context_of, read_all, staged
+from tests.integration.recovery.jobs import Numbered
+from tests.integration.small_s3 import small_s3
+
+FORMS = ("delta", "iceberg")
+STRANGE = ["a/b", "a b", "ü€ 50%", "#1?", "..", None]
+IN_A_COMMIT = {"delta": 20, "iceberg": 19}
+"""After a copy and before the removal of what was copied; after the commit in the table."""
+
+
+class Patient:
+    """A part of which a poll waits for rows, or for the end."""
+
+    def __init__(self, part: Any) -> None:
+        self._part = part
+        self.snapshot, self.is_finished, self.close = part.snapshot, part.is_finished, part.close
+
+    def poll(self, rows_max: int) -> Any:
+        ends = time.monotonic() + 60.0
+        while True:
+            rows = self._part.poll(rows_max)
+            if rows is not None or self._part.is_finished():
+                return rows
+            assert time.monotonic() < ends
+            time.sleep(0.001)
+
+
+@pytest.fixture
+def bucket(s3: str) -> TestBucket:
+    return new_bucket(s3)
+
+
+@pytest.fixture(params=FORMS)
+def lake(request: pytest.FixtureRequest, bucket: TestBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+    return Lake(request.param, tmp_path, bucket)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_s7_a_table_keeps_the_contract_of_sinks(
+    form: str, bucket: TestBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+    lakes: list[Lake] = []
+
+    def made() -> Any:
+        lakes.append(Lake(form, tmp_path / str(len(lakes)), bucket))
+        return lakes[-1].sink()
+
+    check_sink(made, lambda _: lakes[-1].values())
+
+
+def test_partitions_have_any_value_and_a_table_keeps_the_contract_of_sources(lake: Lake) -> None:
+    rows = [{"value": number, "part": part} for number, part in enumerate(STRANGE)]
+    lake.write(rows, 1, partition_by="part")
+    lake.write([{"value": 100 + number, "part": "a b"} for number in range(10)], 2)
+    written: dict[Any, Any] = {row["value"]: row["part"] for row in rows}
+    written |= dict.fromkeys(range(100, 110), "a b")
+    assert {row["value"]: row["part"] for row in lake.frame().to_dicts()} == written
+    assert lake.staged() == []
+    found = read_all(lake.source(columns=["part", "value"]))
+    assert {row["value"]: row["part"] for row in found} == written
+    assert len(found) == len(written)
+    source = lake.source(filter=(pc.field("part") == "a b") & (pc.field("value") != 103))
+    source.pin("read")
+    assert len(source.list_parts()) == 2
+    copied: Any = pickle.loads(pickle.dumps(source))
+    build = copied.build_part
+    copied.build_part = lambda part, state: Patient(build(part, state))
+    check_source(copied, cuts_max=1)
+
+
+def test_s7_a_crash_in_a_commit_leaves_each_row_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert crash_at(lake, monkeypatch, IN_A_COMMIT[lake.form])
+
+
+def test_s7_a_crash_between_any_two_calls_leaves_each_row_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for at in itertools.count():
+        if not crash_at(Lake(lake.form, tmp_path / str(at), lake.bucket), monkeypatch, at):
+            assert at > IN_A_COMMIT[lake.form]
+            return
+
+
+def test_s7_a_late_committer_changes_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop after the number of the last snapshot was read, while another process commits; then come back later."""
+    lake.write([{"value": 0}], 1)
+    payload = staged(lake.sink(), [{"value": 1}], 2)
+    owner: Any = delta_table if lake.form == "delta" else IcebergTable
+    name = "_action" if lake.form == "delta" else "_data_file"
+    inner = getattr(owner, name)
+    others: list[bytes] = []
+
+    def overtaken(*args: Any) -> Any:
+        if not others:
+            others.append(payload)
+            lake.sink().commit(context_of(2), [payload])
+            lake.write([{"value": 2}], 3)
+        return inner(*args)
+
+    monkeypatch.setattr(owner, name, overtaken)
+    lake.sink().commit(context_of(2), [payload])
+    assert others
+    assert lake.values() == [0, 1, 2]
+    lake.sink().commit(context_of(2), [payload])
+    # Rows that no run has added are not dropped without a word.
+    with pytest.raises(SinkError, match="another start of the job has taken over"):
+        lake.sink().commit(context_of(2), [staged(lake.sink(), [{"value": 3}], 4)])
+    assert lake.values() == [0, 1, 2]
+
+
+def test_s7_committers_of_one_snapshot_race_and_rows_show_once(lake: Lake) -> None:
+    lake.write([{"value": 0}], 1)
+    payloads = [staged(lake.sink(), [{"value": 10 + worker}], 2, worker=worker) for worker in range(2)]
+    errors: list[BaseException] = []
+
+    def commit() -> None:
+        try:
+            lake.sink().commit(context_of(2), payloads)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=commit) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    assert lake.values() == [0, 10, 11]
+    assert lake.staged() == []
+
+
+def test_recover_removes_what_earlier_starts_have_staged_and_nothing_else(lake: Lake) -> None:
+    lake.write([{"value": 9}], 1)
+    there = lake.sink()
+    kept, lost, later = (staged(there, [{"value": number}], number) for number in (2, 3, 8))
+    there.recover(context_of(7), [context_of(2).snapshot])
+    assert [path.parent.name[:22] for path in lake.staged()] == ["20200101T000000000002Z", "20200101T000000000008Z"]
+    with pytest.raises(SinkError, match="was removed before its commit"):
+        there.commit(context_of(3), [lost])
+    there.commit(context_of(2), [kept])
+    there.abort(context_of(8), [later])
+    assert lake.staged() == []
+    assert lake.values() == [2, 9]
+
+
+class Failing:
+    """Raises at one record, once."""
+
+    def __init__(self) -> None:
+        self._failed = False
+
+    def __call__(self, row: Any) -> dict[str, Any]:
+        part, number = row
+        if number == 150 and not self._failed:
+            self._failed = True
+            raise RuntimeError("as the test wants it")
+        return {"part": part, "value": number}
+
+
+def test_s7_a_job_that_fails_and_goes_on_writes_each_row_once_and_another_reads_them(lake: Lake) -> None:
+    assert lake.bucket is not None
+    job = mp.Job("numbered")
+    job.source("in", Numbered(2, 200)).map("row", Failing()).sink("out", lake.sink(partition_by="part"))
+    kept = mp.Snapshots(f"{lake.bucket.url}/kept", options=lake.bucket.options, interval_s=0.1)
+    restart = mp.Restart(max_restarts=5, backoff_s=0.0)
+    mp.run(job, 2, batch=mp.Batching(rows_max=20), snapshots=kept, restart=restart, progress=False)
+    expected = sorted((f"part-{part}", number) for part in range(2) for number in range(200))
+    assert sorted(lake.frame().select("part", "value").rows()) == expected
+    assert lake.staged() == []
+    read = mp.Job("read")
+    rows = mp.collect(read.source("in", lake.source(columns=["part", "value"])))
+    assert sorted((row["part"], row["value"]) for row in rows) == expected
+
+
+def test_a_resumed_job_reads_the_same_version_and_removed_files_are_named(lake: Lake) -> None:
+    assert lake.bucket is not None
+    lake.write([{"value": 1}], 1)
+    source = lake.source()
+    source.pin("job")
+    record, (part,) = source.pin_record(), source.list_parts()
+    lake.write([{"value": 2}], 2)
+    again = lake.source()
+    again.pin("job", record)
+    assert read_all(again) == [{"value": 1}]
+    lake.bucket.objects.delete([part.partition("#")[0].removeprefix(f"{lake.bucket.url}/")])
+    opened = source.build_part(part, None)
+    with pytest.raises(SourceError, match="the version was vacuumed or expired"):
+        for _ in iter(lambda: opened.poll(1), "never"):
+            pass
+    opened.close()
+    with pytest.raises(SourceError, match=r"vacuumed or expired.*start this job from the beginning"):
+        lake.source().pin("job", record)
+    with pytest.raises(SourceError, match=r"vacuumed or expired\. Read a later version"):
+        lake.source().pin("job")
+
+
+def test_commits_of_delta_are_conditional_also_if_the_environment_switches_that_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
+    monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "true")
+    with small_s3() as server:
+        lake = Lake("delta", tmp_path, TestBucket("s3://bucket", server.options))
+        lake.write([{"value": 1}], 1)
+        lake.write([{"value": 2, "more": 3}], 2, new_columns="add")
+        assert lake.commits() == 3
+        log = [(path, absent) for method, path, absent in server.seen if method == "PUT" and "/_delta_log/" in path]
+    assert len(log) == 4
+    assert all(absent for _, absent in log)
+
+
+def test_a_store_that_ignores_conditions_is_refused() -> None:
+    with small_s3() as server:
+        server.heeds_conditions = False
+        job = mp.Job("careless")
+        job.source("in", sources.Memory([1])).sink("out", sinks.Delta("s3://bucket/out", store_options=server.options))
+        with pytest.raises(SinkError, match="Use a store that has conditional writes"):
+            mp.run(job)
+        assert not server.objects
+
+
+def test_a_bucket_that_is_missing_is_a_clear_error_without_secrets(bucket: TestBucket) -> None:
+    options = {**bucket.options, "endpoint": bucket.options["endpoint"].replace("//", "//me:hush@")}
+    with pytest.raises(SourceError, match="the Delta table s3://nothing-here/table cannot be read") as read:
+        sources.Delta("s3://nothing-here/table", store_options=options).pin("job")
+    with pytest.raises(SinkError, match="cannot write to s3://nothing-here/table") as written:
+        sinks.Delta("s3://nothing-here/table", store_options=options).recover(context_of(1), [])
+    assert "hush" not in f"{read.value} {written.value}"
+    with pytest.raises(SourceError, match="there is no Delta table"):
+        sources.Delta(f"{bucket.url}/table", store_options=bucket.options).pin("job")
+
+
+def test_arguments_are_checked() -> None:
+    for kind in (sinks.Delta, sources.Delta):
+        with pytest.raises(PlanError, match="store_options are for object stores"):
+            kind("/data/table", store_options={})
+        with pytest.raises(PlanError, match="takes a URL such as"):
+            kind("s3://bucket/a table")
+        with pytest.raises(PlanError, match="takes a URL such as"):
+            kind("memory:///table")
+        with pytest.raises(PlanError, match="store_options maps names to texts"):
+            kind("s3://bucket/table", store_options={"timeout": 60})  # type: ignore[dict-item]
+        assert "hush" not in repr(kind("s3://bucket/table", store_options={"secret_access_key": "hush"}))
+    for of_table in (sinks.Iceberg, sources.Iceberg):
+        with pytest.raises(PlanError, match=r"nothing like the store option 'user_agent'\. Those of both are"):
+            of_table("a.b", store_options={"user_agent": "x"})
+        with pytest.raises(PlanError, match="'timeout' is a time such as"):
+            of_table("a.b", store_options={"timeout": "soon"})
