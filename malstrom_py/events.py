@@ -18,6 +18,7 @@ import msgspec
 
 __all__ = [
     "AnyEvent",
+    "Autoscaled",
     "BackPressureBegun",
     "BackPressureEnded",
     "Ended",
@@ -129,6 +130,28 @@ class Error(Event, frozen=True, tag=True):
     text: str
 
 
+class Autoscaled(Event, frozen=True, tag=True):
+    """The autoscaler goes from ``workers`` to ``target`` workers, for this ``reason``; a rescale follows.
+
+    ``error``: it could not, and tries again later. The figures that the decision rests on are of the last samples:
+    ``arrival_per_s``: the rows that arrived; ``needed_per_s``: the same with what reads the lag in time;
+    ``capacity_per_s``: what the workers take at their target; ``busy`` and ``waiting``: mean shares of their time, and
+    ``busiest``: of the busiest one; ``lag_rows``: the rows that could be read, None where no source knows.
+    """
+
+    workers: int
+    target: int
+    reason: str
+    error: str = ""
+    arrival_per_s: float = 0.0
+    needed_per_s: float = 0.0
+    capacity_per_s: float = 0.0
+    busy: float = 0.0
+    busiest: float = 0.0
+    waiting: float = 0.0
+    lag_rows: int | None = None
+
+
 class RescaleBegun(Event, frozen=True, tag=True):
     """The job begins to go from ``workers`` to ``target`` workers. A later request may change the target."""
 
@@ -216,6 +239,7 @@ AnyEvent = (
     | Stop
     | Reload
     | Error
+    | Autoscaled
     | RescaleBegun
     | RescaleEnded
     | SnapshotCompleted

@@ -21,6 +21,7 @@ from malstrom_py.errors import PlanError
 
 __all__ = [
     "METRICS",
+    "AutoscaleMetrics",
     "EdgeMetrics",
     "ExchangeMetrics",
     "HeavyKey",
@@ -230,6 +231,30 @@ class MoveMetrics(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class AutoscaleMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
+    """The autoscaler of a job. ``min``, ``max``, ``target``: its limits; ``decisions``: how often it has changed the
+    number of workers, ``refused``: how often it could not.
+
+    ``reason``: of its last sample, also where the workers stay. ``arrival_per_s``, ``needed_per_s``,
+    ``capacity_per_s``: the figures that it rests on, as in `malstrom_py.events.Autoscaled`.
+    """
+
+    min: int
+    max: int
+    target: float
+    decisions: int = 0
+    refused: int = 0
+    reason: str = ""
+    arrival_per_s: float = 0.0
+    needed_per_s: float = 0.0
+    capacity_per_s: float = 0.0
+
+    @property
+    def load(self) -> float | None:
+        """What must be taken by what the workers take at their target: 1.0 at the target; None before it is known."""
+        return self.needed_per_s / self.capacity_per_s if self.capacity_per_s else None
+
+
 class JobMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """The metrics of one job, from `JobHandle.metrics`.
 
@@ -259,6 +284,7 @@ class JobMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defa
     heavy_slots: list[HeavySlot] = []
     snapshots: SnapshotMetrics | None = None
     moving: MoveMetrics | None = None
+    autoscale: AutoscaleMetrics | None = None
     restarts: int = 0
     rescales: int = 0
     moved_slots: int = 0
@@ -352,6 +378,7 @@ _PARTS: Final = _Rows(
 )
 _EXCHANGES: Final = _Rows(("exchange",), lambda job: (({"exchange": name}, one) for name, one in job.exchanges.items()))
 _WORKERS: Final = _Rows(("worker",), lambda job: (({"worker": str(one.worker)}, one) for one in job.workers))
+_AUTOSCALE: Final = _Rows((), lambda job: [] if job.autoscale is None else [({}, job.autoscale)])
 _SNAPSHOTS: Final = _Rows((), lambda job: [] if job.snapshots is None else [({}, job.snapshots)])
 
 
@@ -444,5 +471,10 @@ METRICS: Final[tuple[Metric, ...]] = (
     _JOB.counter("malstrom_rescale_moved_slots", "Slots that rescales have moved", "moved_slots"),
     _JOB.counter("malstrom_rescale_moved_keys", "Keys with state that rescales have moved", "moved_keys"),
     _JOB.counter("malstrom_rescale_moved_bytes", "Bytes of state that rescales have moved", "moved_bytes"),
+    _AUTOSCALE.counter("malstrom_autoscale_decided_rescales", "Rescales by load", "decisions"),
+    _AUTOSCALE.counter("malstrom_autoscale_refused_rescales", "Rescales by load that could not be made", "refused"),
+    _AUTOSCALE.gauge(
+        "malstrom_autoscale_load_ratio", "Rows to be taken, by those that the workers take at their target", "load"
+    ),
 )
 """All exported metrics."""

@@ -461,13 +461,17 @@ class Coordinator(RunView, Generic[G]):
         The youngest workers leave first. `PlanError` for an invalid size, if there is no room, or if a leaving worker
         has to stay.
         """
-        check_size(size)
-        self.group.check_room(size)
+        self.check_rescale(size)
         kept = self.target[:size]
         members = (*kept, *self.new_workers(size - len(kept)))
-        self.check_leavers(members)
         self._journal.wanted(size)
         self.request(members, done)
+
+    def check_rescale(self, size: int) -> None:
+        """Raise `PlanError` if the job cannot be rescaled to ``size`` workers."""
+        check_size(size)
+        self.group.check_room(size)
+        self.check_leavers(self.target[:size])
 
     def request(self, members: Sequence[int], done: Done) -> None:
         """Rescale to exactly these ``members``, present or new."""

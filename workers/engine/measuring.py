@@ -194,10 +194,10 @@ class Measuring:
         self._parts: Mapping[str, PartMetrics] = {}
         self._state_bytes: Mapping[str, int] = {}
 
-    def figures(self) -> WorkerFigures:
-        """Return the figures now."""
+    def figures(self, *, fresh: bool = False) -> WorkerFigures:
+        """Return the figures now; ``fresh``: the expensive ones too, however often."""
         began_ns = perf_counter_ns()
-        if began_ns >= self._again_ns:
+        if fresh or began_ns >= self._again_ns:
             self._parts = dict(islice(self._read_parts(), _PARTS_MAX))
             self._state_bytes = dict(self._state_sizes())
             took_ns = perf_counter_ns() - began_ns

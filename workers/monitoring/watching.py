@@ -14,6 +14,7 @@ import msgspec
 from malstrom_py.errors import JobEnded
 from malstrom_py.events import (
     AnyEvent,
+    Autoscaled,
     BackPressureBegun,
     BackPressureEnded,
     Ended,
@@ -236,6 +237,10 @@ _SENTENCES: Final[dict[type, Callable[[Any], str]]] = {
     Stop: lambda event: f"worker {event.worker} has stopped ({event.cause})",
     Reload: lambda event: f"step {event.operator_id} has new code since snapshot {event.snapshot}",
     Error: lambda event: event.text,
+    Autoscaled: lambda event: (
+        f"the autoscaler goes from {event.workers} to {_many(event.target, 'worker')}: {event.reason}"
+        + (f". It could not: {event.error}" if event.error else "")
+    ),
     RescaleBegun: lambda event: f"the job begins to go from {event.workers} to {event.target} workers",
     RescaleEnded: _rescaled,
     SnapshotCompleted: lambda event: (

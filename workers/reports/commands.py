@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 from malstrom_py.metrics import JobMetrics
+from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.reports.event_log import EventPage
 from malstrom_py.workers.reports.job_status import WORKERS_MAX, JobOutcome, JobStatus, ReloadReport, RescaleReport
@@ -123,6 +124,16 @@ class ReloadCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
         return f"given new code for step {self.step!r}"
 
 
+class AutoscaleCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="autoscale"):
+    """Change the number of workers by load with these ``options`` from now on; None: no longer."""
+
+    options: Autoscale | None
+    timeout_s: Seconds
+
+    operation = "autoscale"
+    what = "given another autoscaler"
+
+
 Command = (
     StatusCommand
     | RescaleCommand
@@ -132,6 +143,7 @@ Command = (
     | EventsCommand
     | MetricsCommand
     | ReloadCommand
+    | AutoscaleCommand
 )
 
 Result = JobStatus | JobMetrics | RescaleReport | ReloadReport | SnapshotId | RunResult | EventPage | None

@@ -29,6 +29,7 @@ from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.reports.error_transfer import blame
 from malstrom_py.workers.reports.event_log import EventLog
+from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.runtime.local_workers import WATCH_S, LocalWorkers
 from malstrom_py.workers.simulator.coverage import Coverage
@@ -39,6 +40,7 @@ from malstrom_py.workers.simulator.random_schedule import (
     ScheduledRescale,
     ScheduledSnapshot,
 )
+from malstrom_py.workers.simulator.row_costs import RowCosts
 from malstrom_py.workers.simulator.simulated_snapshots import SimulatedCommits, SimulatedSnapshots
 from malstrom_py.workers.transport.messages import (
     COORDINATOR,
@@ -93,7 +95,7 @@ class SimulatedStop(SimulatedCrash):
 class SimulatedWorkers(LocalWorkers):
     """The workers of a simulated run: their messages wait in queues until they are delivered.
 
-    ``zombies``: messages of earlier incarnations that are still in flight.
+    ``zombies``: messages of earlier incarnations that are still in flight. ``row_cost_s``: as of `Simulation`.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class SimulatedWorkers(LocalWorkers):
         incarnation: int,
         zombies: Queues,
         keys_per_parcel: int | None,
+        row_cost_s: float = 0.0,
     ) -> None:
         super().__init__(
             plan,
@@ -119,6 +122,7 @@ class SimulatedWorkers(LocalWorkers):
         self._coverage = coverage
         self._queues: Queues = {}
         self._zombies = zombies
+        self._costs = RowCosts(row_cost_s)
         # Who had nothing to do, and has got nothing since.
         self._resting: set[int] = set()
         self._resting_at_s = 0.0
@@ -143,7 +147,8 @@ class SimulatedWorkers(LocalWorkers):
         if now_s != self._resting_at_s:  # the job may have been given the clock as well
             self._resting.clear()
             self._resting_at_s = now_s
-        return [worker for worker in self._hosts if worker not in self._resting]
+        busy = self._costs.busy(self._hosts, now_s)
+        return [worker for worker in self._hosts if worker not in self._resting and worker not in busy]
 
     @property
     def backlogged(self) -> bool:
@@ -173,6 +178,7 @@ class SimulatedWorkers(LocalWorkers):
         except Exception as error:
             blame(error, number)
             raise
+        self._costs.spend(worker, self._clock.monotonic_s())
         messages = self._without_notices(outgoing)
         if not done and not messages and worker.at_rest:
             self._resting.add(number)
@@ -206,9 +212,9 @@ class SimulatedWorkers(LocalWorkers):
         """Wait for awaited calls, or else pass the time to the next timer, at most until ``until_s``. Return whether
         there was any.
         """
-        due_s = [due for worker in self.hosted if (due := worker.due_s()) is not None]
-        due_s += [] if until_s is None else [until_s]
-        wait_s = min(due_s, default=0.0) - self._clock.monotonic_s()
+        now_s = self._clock.monotonic_s()
+        due_s = self._costs.due_s(self.hosted, now_s) + ([] if until_s is None else [until_s])
+        wait_s = min(due_s, default=0.0) - now_s
         if any(worker.awaiting for worker in self.hosted):
             if self.wake.wait(WATCH_S):
                 self.wake.clear()
@@ -218,6 +224,9 @@ class SimulatedWorkers(LocalWorkers):
         else:
             return False
         return True
+
+    def figures(self) -> dict[int, WorkerFigures]:
+        return self._costs.figures(self.hosted) if self._costs else super().figures()
 
     def _without_notices(self, outgoing: Sequence[Message]) -> Sequence[Message]:
         """Pass notices for the events of the job to the coordinator; they are no part of the schedule."""
@@ -284,6 +293,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         saving: SimulatedSnapshots | None = None,
         wanted: list[ScheduledSnapshot] | None = None,
         log: EventLog | None = None,
+        row_cost_s: float = 0.0,
     ) -> None:
         slots_per_move, keys_per_parcel = chance.slots_per_move(plan.slots), chance.keys_per_parcel()
         group = SimulatedWorkers(
@@ -295,6 +305,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
             incarnation=incarnation,
             zombies=zombies,
             keys_per_parcel=keys_per_parcel,
+            row_cost_s=row_cost_s,
         )
         super().__init__(
             plan,
@@ -317,6 +328,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         self._turn = 0
         self._digest = hashlib.sha256()
         self._stops = False
+        self._tick = 0.0 if row_cost_s else _TICK
         self._read = (0, 0.0)
 
     @property
@@ -474,7 +486,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
 
     def _next(self) -> Hashable | None:
         """What happens next: a worker's step, by its number, or the arrival on a way. None: time has passed."""
-        if self._schedule.happens(_TICK):
+        if self._schedule.happens(self._tick):
             self.pass_s(self._schedule.one_of(_TICKS_S))
         actions = [*self.ways, *self.busy, *self.chores]
         if not actions:

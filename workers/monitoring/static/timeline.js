@@ -6,6 +6,7 @@ import { clock, exact, plural } from "./format.js";
 const most = 300; // marks and lines that are kept
 
 const kinds = {
+  Autoscaled: [null, "rescale", "Scaled by load"],
   RescaleBegun: ["rescales", "rescale", "Rescale begins"],
   RescaleEnded: ["rescales", "rescale", "Rescale ended"],
   SnapshotCompleted: ["snapshots", "snapshot", "Snapshot"],

@@ -18,11 +18,12 @@ from malstrom_py.errors import (
     SnapshotError,
 )
 from malstrom_py.workers.coordinator import command_queue as controls_module
-from malstrom_py.workers.coordinator.command_queue import CommandQueue, SnapshotDone, WakefulClock
+from malstrom_py.workers.coordinator.command_queue import CommandQueue, SnapshotDone
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.reports.commands import MetricsCommand, RescaleCommand, StatusCommand
 from malstrom_py.workers.reports.job_status import JobOutcome, Moving, RescaleReport, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.runtime.in_process import WakefulClock
 
 NOTHING = RunResult("a", {}, 0.0)
 

@@ -142,6 +142,7 @@ EVERY: list[events.AnyEvent] = [
     events.Stop(events.StopCause.ALL_INPUTS_CLOSED, 0),
     events.Reload("op", "id"),
     events.Error("no"),
+    events.Autoscaled(1, 2, "150 rows/s arrive", capacity_per_s=70.0, lag_rows=3),
     events.RescaleBegun(1, 2),
     events.RescaleEnded(2),
     events.SnapshotCompleted("id"),
