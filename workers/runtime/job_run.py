@@ -135,7 +135,14 @@ class JobRun(Generic[G]):
             table=crew.table,
             status=status,
             totals=self._controls.events.totals,
+            loads=crew.loads,
         )
+
+    def _sample(self) -> None:
+        """Note the figures of now: for rates, for the loads of slots, and for hot keys."""
+        crew, figures = self._crew, self._crew.group.figures()
+        self._metering.sample(crew.counts(), crew.group.counts(), figures)
+        crew.measured(figures, self._metering.keys_busy())
 
     def _last_metrics(self) -> None:
         """Publish the metrics before the workers are closed."""
@@ -164,7 +171,7 @@ class JobRun(Generic[G]):
                 controls.obey(crew, self.result)
                 controls.answer_metrics(self._measure)
             if clock.monotonic_s() >= self._metering.due_s:
-                self._metering.sample(crew.counts(), crew.group.counts(), crew.group.figures())
+                self._sample()
             if self.trial is not None:
                 self._try(self.trial)
             crew.step(until_s=until_s if self.trial is None else self.trial.until_s)

@@ -14,9 +14,11 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
-from malstrom_py.errors import InternalError, PeerError, PlanError
+from malstrom_py.errors import InternalError, MalstromError, PeerError, PlanError
+from malstrom_py.metrics import HotKey
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale.channels.channel import Frame, Grant
+from malstrom_py.rescale.load import Weights
 from malstrom_py.rescale.moves.protocol import BarrierPassed
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.job_machine import Event
@@ -29,6 +31,8 @@ from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.reports.error_transfer import blame
 from malstrom_py.workers.reports.event_log import EventLog
+from malstrom_py.workers.reports.figures import WorkerFigures
+from malstrom_py.workers.reports.job_status import RescaleReport
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.runtime.local_workers import WATCH_S, LocalWorkers
 from malstrom_py.workers.simulator.coverage import Coverage
@@ -464,9 +468,15 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         self._stops = True
         self.suspend()
 
-    def request(self, members: Sequence[int], done: Done) -> None:
+    def weigh(self) -> Weights | None:
+        return self._schedule.weights(self._plan.slots)
+
+    def measured(self, figures: Mapping[int, WorkerFigures], keys: Iterable[HotKey]) -> None:
+        """What is measured takes real time: the seed decides what slots weigh, and no key is hot."""
+
+    def request(self, members: Sequence[int], done: Done, *, evens_out: bool = False) -> None:
         self._coverage.asked(self.phase, self.group)
-        super().request(members, done)
+        super().request(members, done, evens_out=evens_out)
 
     def replace(self, kept: Sequence[int], size: int, done: Done) -> None:
         """Go to ``size`` workers: ``kept`` of those that are there, and new ones."""
@@ -551,11 +561,18 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         asked = self._asked.pop(0)
         if self._at_end:
             self._coverage.hit("request at end of stream")
+        if not asked.size:
+            self.rescale(None, self._evened_out)
+            return
         kept = self._schedule.some_of(self.target, min(asked.size, asked.kept))
         try:
             self.replace(kept, asked.size, _nobody)
         except PlanError:
             """A leaver reads a source that cannot move to another worker: no worker leaves."""
+
+    def _evened_out(self, ended: RescaleReport | MalstromError) -> None:
+        if isinstance(ended, RescaleReport) and ended.slots:
+            self._coverage.hit("slots moved by load")
 
     def _stop(self) -> NoReturn:
         """End the stopped job: no worker may have read or written since the barrier of the last snapshot."""

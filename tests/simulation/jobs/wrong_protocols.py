@@ -196,10 +196,10 @@ def by_detours(right: Right) -> Right:
     def init(machine: Any, *given: Any, **named: Any) -> None:
         asked: set[tuple[int, ...]] = set()
 
-        def plan(version: int, members: Any, table: Any, parts: Any, wanted: Any, *, slots_max: int) -> Any:
+        def plan(version: int, members: Any, table: Any, parts: Any, wanted: Any, **options: Any) -> Any:
             between = tuple(sorted({*members, *wanted}))
             if tuple(wanted) in asked:
-                return plan_moves(version, members, table, parts, wanted, slots_max=slots_max)
+                return plan_moves(version, members, table, parts, wanted, **options)
             asked.add(tuple(wanted))
             turned = tuple(between[(between.index(owner) + 1) % len(between)] for owner in table)
             return [RescaleMove(version + 1, tuple(members), between, turned, more=True)]
