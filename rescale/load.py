@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
+from math import ceil
 from operator import itemgetter
 from typing import Final
 
@@ -244,7 +245,7 @@ class _Placing:
         if self.is_even:
             return True
         budget[0] -= 1
-        if moves < max(1, len(self._own[None])) or budget[0] < 0:
+        if moves < self._at_least() or budget[0] < 0:
             return False
         for step in self._steps():
             self._move(*step)
@@ -252,6 +253,22 @@ class _Placing:
                 return True
             self._undo(*step)
         return False
+
+    def _at_least(self) -> int:
+        """Return a number of moves that is needed, if not sufficient, for a placement within the bounds."""
+        given, taken = len(self._own[None]), 0
+        heaviest = max((slots[-1][0] for slots in self._own.values() if slots), default=0.0)
+        for member in self._members:
+            over, under = self._over(member), self._fair - self._beside - self._load[member]
+            if under > 0:
+                taken += ceil(under / heaviest) if heaviest else len(self._owner)
+            for weight, _ in reversed(self._own[member]):
+                if over <= 0:
+                    break
+                given += 1
+                # Without a slot that is heavier than a fair share the bound is another one.
+                over = 0.0 if weight > self._fair else over - weight
+        return max(given, taken, 1)
 
     def _steps(self) -> list[tuple[float, int, int | None, int]]:
         """Return moves (weight, slot, giver, taker): every placement within the bounds makes one of them."""

@@ -32,7 +32,6 @@ from malstrom_py.metrics import (
     StepMetrics,
     WorkerMetrics,
 )
-from malstrom_py.workers.coordinator.load_watch import LoadWatch
 from malstrom_py.workers.reports.event_log import MoveTotals
 from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.job_status import JobStatus
@@ -112,10 +111,11 @@ class Metering:
         figures: Mapping[int, WorkerFigures],
         *,
         members: Sequence[int],
-        table: tuple[int, ...],
+        table: Sequence[int],
         status: JobStatus,
         totals: MoveTotals,
-        loads: LoadWatch,
+        hot_keys: Sequence[HotKey] = (),
+        imbalance: float | None = None,
     ) -> JobMetrics:
         """Return the metrics now. ``result``: the counts in sum; the others are by worker, or of the job."""
         now = self._sampled(result.steps, counts, figures)
@@ -137,8 +137,8 @@ class Metering:
             workers=list(_workers(now, before, over_s, counts, members, table)),
             heavy_keys=_heaviest([key for one in present.values() for key in one.heavy_keys], now, before),
             heavy_slots=_heaviest([slot for one in present.values() for slot in one.heavy_slots], now, before),
-            hot_keys=loads.hot_keys,
-            imbalance=loads.imbalance(table, members),
+            hot_keys=list(hot_keys),
+            imbalance=imbalance,
             snapshots=_snapshots(status),
             moving=None
             if status.moving is None

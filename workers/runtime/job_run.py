@@ -135,7 +135,8 @@ class JobRun(Generic[G]):
             table=crew.table,
             status=status,
             totals=self._controls.events.totals,
-            loads=crew.loads,
+            hot_keys=crew.loads.hot_keys,
+            imbalance=crew.loads.imbalance(crew.table, crew.members),
         )
 
     def _sample(self) -> None:
