@@ -199,8 +199,8 @@ class HeavyKey(msgspec.Struct, frozen=True):
 
 
 class HotKey(msgspec.Struct, frozen=True):
-    """A heavy key that is too heavy for one worker: it makes ``share`` of all rows which arrive by exchange ``step``, more
-    than one of the workers is to have, and ``worker`` is busy with it for the part ``busy`` of its time.
+    """A key that is too heavy for one worker: it makes ``share`` of all rows which arrive by exchange ``step``, more than
+    one of the workers is to have, and ``worker`` is busy with it for the part ``busy`` of its time.
 
     More workers do not help: only fewer rows of the key, or less work for each.
     """
@@ -458,7 +458,9 @@ METRICS: Final[tuple[Metric, ...]] = (
     _WORKERS.gauge("malstrom_worker_keys", "Keys with state on a worker", "keys"),
     _WORKERS.gauge("malstrom_worker_slots", "Slots that a worker owns", "slots"),
     _JOB.gauge(
-        "malstrom_job_imbalance_ratio", "Load of the most loaded worker over the mean of all: 1 is balanced", "imbalance"
+        "malstrom_job_imbalance_ratio",
+        "Load of the most loaded worker over the mean of all: 1 is balanced",
+        "imbalance",
     ),
     _SNAPSHOTS.counter("malstrom_snapshots", "Snapshots completed in this run", "made"),
     _SNAPSHOTS.gauge(

@@ -32,8 +32,8 @@ IDLE: Final = 0.05
 HALF_LIFE_S: Final = 15.0
 """After so many seconds what was measured weighs half."""
 
-KNOWN: Final = 1_000.0
-"""The number of rows, weighed, after which weights are known."""
+KNOWN: Final = 1_000
+"""The number of sampled rows after which weights are known."""
 
 _SEARCHED_MOVES: Final = 6
 _SEARCHED: Final = 2_000
@@ -115,10 +115,10 @@ class SlotLoads:
     """The weights of ``slots`` slots, from rows that workers count by slot: averages that decay.
 
     >>> loads = SlotLoads(4)
-    >>> loads.note(10.0, {0: {0: 900.0}, 1: {1: 300.0}})
+    >>> loads.note(10.0, {0: {0: 900.0}, 1: {1: 300.0}}, sampled=600)
     >>> loads.weights is None
     True
-    >>> loads.note(11.0, {0: {0: 1_800.0}, 1: {1: 600.0}})
+    >>> loads.note(11.0, {0: {0: 1_800.0}, 1: {1: 600.0}}, sampled=1_600)
     >>> [round(weight, 3) for weight in loads.weights]
     [0.725, 0.25, 0.013, 0.013]
     """
@@ -127,20 +127,22 @@ class SlotLoads:
         self._rates = [0.0] * slots
         self._counted: dict[int, Mapping[int, float]] = {}
         self._noted_s: float | None = None
-        self._weighed = 0.0
+        self._sampled_before: int | None = None
+        self._sampled = 0
 
     @property
     def weights(self) -> list[float] | None:
         """The share of each slot, all of them with a small one; None until enough rows are counted."""
         total = sum(self._rates)
-        if self._weighed < KNOWN or not total > 0:
+        if self._sampled < KNOWN or not total > 0:
             return None
         same = IDLE / len(self._rates)
         return [(1 - IDLE) * rate / total + same for rate in self._rates]
 
-    def note(self, now_s: float, counted: Mapping[int, Mapping[int, float]]) -> None:
-        """Take the rows, weighed, that each worker has counted by slot since its start. A slot that moves is counted by
-        its new owner from then on. Counts that are smaller than before are of a new worker.
+    def note(self, now_s: float, counted: Mapping[int, Mapping[int, float]], *, sampled: int) -> None:
+        """Take the rows, weighed, that each worker has counted by slot since its start, from ``sampled`` rows of all.
+        A slot that moves is counted by its new owner from then on. Counts that are smaller than before are of a new
+        worker.
         """
         before_s, self._noted_s = self._noted_s, now_s
         new: dict[int, float] = {}
@@ -150,9 +152,10 @@ class SlotLoads:
                 was = known.get(slot, 0.0)
                 new[slot] = new.get(slot, 0.0) + (rows - was if rows >= was else rows)
         self._counted = {worker: dict(slots) for worker, slots in counted.items()}
-        if before_s is None or now_s <= before_s:
+        sampled_before, self._sampled_before = self._sampled_before, sampled
+        if before_s is None or sampled_before is None or now_s <= before_s:
             return
-        self._weighed += sum(new.values())
+        self._sampled += max(0, sampled - sampled_before)
         kept = 0.5 ** ((now_s - before_s) / HALF_LIFE_S)
         per_s = (1 - kept) / (now_s - before_s)
         self._rates = [kept * rate + per_s * new.get(slot, 0.0) for slot, rate in enumerate(self._rates)]
@@ -280,11 +283,13 @@ class _Placing:
             pairs = [(giver, taker) for taker in lightest]
         else:
             pairs = [(giver, lightest[0]) for giver in reversed(lightest)]
-        return [(*slot, giver, taker) for giver, taker in pairs if giver != taker for slot in self._of_each_weight(giver)]
+        return [
+            (*slot, giver, taker) for giver, taker in pairs if giver != taker for slot in self._of_each_weight(giver)
+        ]
 
     def _of_each_weight(self, member: int) -> list[tuple[float, int]]:
         """Return one slot of each weight, the heaviest first."""
-        return sorted({weight: slot for weight, slot in reversed(self._own[member])}.items(), reverse=True)
+        return sorted(dict(reversed(self._own[member])).items(), reverse=True)
 
     def _fitting(self, giver: int, taker: int) -> tuple[float, int] | None:
         """Return the heaviest slot of ``giver`` that leaves both within bounds, or else makes the two more alike."""

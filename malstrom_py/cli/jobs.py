@@ -86,7 +86,9 @@ def rebalance(
         report = _attached(job, address).rebalance(wait=not no_wait, timeout_s=timeout_s)
         if as_json:
             print_json(
-                {"job": job, "state": "rescaling"} if report is None else {"job": job, "state": "running", **asdict(report)}
+                {"job": job, "state": "rescaling"}
+                if report is None
+                else {"job": job, "state": "running", **asdict(report)}
             )
         else:
             print_out(f"job {job} has begun to move slots by load" if report is None else _rebalanced_text(job, report))

@@ -1,4 +1,4 @@
-"""A job with skewed keys in one process: its slots move by load, and a key that is too heavy for one worker is named."""
+"""A job with skewed keys in one process: slots move by load, and a key that is too heavy for one worker is named."""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ class LoadWatch:
         self, now_s: float, figures: Mapping[int, WorkerFigures], keys: Iterable[HotKey], members: Sequence[int]
     ) -> None:
         """Take the figures of the workers, and of the heaviest ``keys``, at ``now_s`` of the monotonic time."""
-        self._slots.note(now_s, {worker: found.slot_loads for worker, found in figures.items()})
+        counted = {worker: found.slot_loads for worker, found in figures.items()}
+        self._slots.note(now_s, counted, sampled=sum(found.sampled for found in figures.values()))
         self._announce(*self._keys.update(keys, workers=len(members)))
 
     def close(self) -> None:

@@ -456,9 +456,7 @@ class CoordinatorMachine:
             self._to("all connected")
         self._paced = self._pacing
         if self._paced.adapts:
-            opening = opening_move(
-                self.version, self.members, self.table, self._target, target=self.target_table
-            )
+            opening = opening_move(self.version, self.members, self.table, self._target, target=self.target_table)
             if opening is not None:
                 return self._order(opening)
         return self._order_move()

@@ -130,6 +130,8 @@ class KeySampler:
         """How many rows have arrived."""
         self.loads: Counter[int] = Counter()
         """About what the rows of each slot weigh, since the start: each sampled row counts for those before it."""
+        self.sampled = 0
+        """How many rows were sampled."""
         self._sampled_at = 0
         self._exchange = exchange
         self._next_ns = 0
@@ -159,6 +161,7 @@ class KeySampler:
         # F3: with one worker these are the only keys that are hashed.
         slots = self._exchange.slots_of(keys)
         self.sketch.add(keys, slots)
+        self.sampled += len(rows)
         each, self._sampled_at = (self.rows - self._sampled_at) / len(rows), self.rows
         for slot, size in zip(slots, _sizes(batch, rows), strict=True):
             self.loads[slot] += round(each * row_weight(size))
@@ -251,6 +254,7 @@ class Measuring:
             backlog={name: exchange.backlog for name, exchange in self._graph.exchanges.items()},
             state_bytes=self._state_bytes,
             slot_loads=self._slot_loads(),
+            sampled=sum(sampler.sampled for sampler in self._samplers.values()),
             parts=[self._parts[name] for name in self._open_parts() if name in self._parts],
             heavy_keys=[
                 HeavyKey(name, shown(key), share, self._number)

@@ -56,11 +56,7 @@ def at_least(table: Table, members: Sequence[int], weights: Sequence[float]) -> 
 def fewest(table: Table, members: Sequence[int], weights: Sequence[float]) -> int | None:
     """By trying all placements; None if none is even."""
     return min(
-        (
-            moved(table, new)
-            for new in itertools.product(members, repeat=len(table))
-            if is_even(new, members, weights)
-        ),
+        (moved(table, new) for new in itertools.product(members, repeat=len(table)) if is_even(new, members, weights)),
         default=None,
     )
 
@@ -160,17 +156,17 @@ def test_128_workers_with_8192_slots() -> None:
 
 def test_weights_are_known_after_enough_rows_and_follow_what_is_lately() -> None:
     loads = SlotLoads(4)
-    loads.note(0.0, {0: {0: 10.0}})
-    loads.note(1.0, {0: {0: KNOWN}})
+    loads.note(0.0, {0: {0: 10.0}}, sampled=0)
+    loads.note(1.0, {0: {0: 5_000.0}}, sampled=KNOWN - 1)
     assert loads.weights is None
-    loads.note(2.0, {0: {0: 2 * KNOWN}})
+    loads.note(2.0, {0: {0: 10_000.0}}, sampled=KNOWN)
     first = loads.weights
     assert first is not None
     assert max(first) == first[0]
     assert min(first) > 0
     assert sum(first) == pytest.approx(1.0)
     for second in range(3, 63):
-        loads.note(float(second), {0: {0: 2 * KNOWN, 1: second * KNOWN}})
+        loads.note(float(second), {0: {0: 10_000.0, 1: second * 5_000.0}}, sampled=second * KNOWN)
     later = loads.weights
     assert later is not None
     assert later[1] > 0.8
@@ -179,15 +175,17 @@ def test_weights_are_known_after_enough_rows_and_follow_what_is_lately() -> None
 def test_a_slot_that_moves_is_counted_by_its_new_owner_only() -> None:
     loads, still = SlotLoads(2), SlotLoads(2)
     for second in range(10):
-        still.note(float(second), {0: {0: second * KNOWN}, 1: {1: second * KNOWN}})
-        loads.note(float(second), {0: {0: min(second, 4) * KNOWN}, 1: {0: max(0, second - 4) * KNOWN, 1: second * KNOWN}})
+        sampled = second * KNOWN
+        still.note(float(second), {0: {0: sampled}, 1: {1: sampled}}, sampled=sampled)
+        there = {0: min(second, 4) * KNOWN}, {0: max(0, second - 4) * KNOWN, 1: sampled}
+        loads.note(float(second), dict(enumerate(there)), sampled=sampled)
     assert loads.weights == still.weights
     assert still.weights == pytest.approx([0.5, 0.5])
 
 
 def test_counts_of_a_new_worker_begin_at_nothing() -> None:
     loads = SlotLoads(2)
-    loads.note(0.0, {3: {0: 50_000.0}})
-    loads.note(1.0, {3: {1: 5_000.0}})
+    loads.note(0.0, {3: {0: 50_000.0}}, sampled=0)
+    loads.note(1.0, {3: {1: 5_000.0}}, sampled=KNOWN)
     assert loads.weights is not None
     assert loads.weights[1] > 0.9
