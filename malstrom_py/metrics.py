@@ -199,8 +199,8 @@ class HeavyKey(msgspec.Struct, frozen=True):
 
 
 class HotKey(msgspec.Struct, frozen=True):
-    """A key that is too heavy for one worker: it makes ``share`` of all rows which arrive by exchange ``step``, more than
-    one of the workers is to have, and ``worker`` is busy with it for the part ``busy`` of its time.
+    """A key that is too heavy for one worker: it makes ``share`` of all rows which arrive by exchange ``step``, more
+    than one of the workers is to have, and ``worker`` is busy with it for the part ``busy`` of its time.
 
     More workers do not help: only fewer rows of the key, or less work for each.
     """

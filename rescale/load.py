@@ -32,7 +32,7 @@ IDLE: Final = 0.05
 HALF_LIFE_S: Final = 15.0
 """After so many seconds what was measured weighs half."""
 
-KNOWN: Final = 1_000
+KNOWN: Final = 512
 """The number of sampled rows after which weights are known."""
 
 _SEARCHED_MOVES: Final = 6

@@ -52,7 +52,7 @@ class SkewedPart:
     def _rows(self) -> Iterator[str]:
         for _ in range(40):
             self._number += 1
-            yield LIGHT[self._number // 4 % 40] if self._number % 4 == 0 else self._heavy[self._number % 2]
+            yield LIGHT[self._number // 4 % 40] if self._number % 4 == 0 else self._heavy[self._number // 8 % 2]
 
     def snapshot(self) -> int:
         return self._number

@@ -279,7 +279,7 @@ def _heaviest(found: list[H], now: _Sample, before: _Sample) -> list[H]:
 
 
 def _region_busy(region: Region, entry: str, worker: int, now: _Sample, before: _Sample) -> float:
-    """Return the seconds that ``worker`` has spent between two samples in ``region`` with rows that came by ``entry``."""
+    """Return the seconds that ``worker`` has spent between samples in ``region`` with rows that came by ``entry``."""
 
     def spent_s(sample: _Sample) -> float:
         steps = sample.counts.get(worker, {})

@@ -113,7 +113,7 @@ WRONG: Final[dict[str, WrongProtocol]] = {
     "a window is closed by the epoch of a part": WrongProtocol(
         ((WindowOperator, "on_batch", closed_by_a_part),), seed=3, shape="panes"
     ),
-    "a window is sent twice after a move": WrongProtocol(((Panes, "take", left_behind),), seed=5, shape="panes"),
+    "a window is sent twice after a move": WrongProtocol(((Panes, "take", left_behind),), seed=22, shape="panes"),
     "a session is merged on one side only": WrongProtocol(
         ((SessionWindows, "_joined", one_side_only),), seed=6, shape="panes"
     ),

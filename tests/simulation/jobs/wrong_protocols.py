@@ -504,7 +504,7 @@ WRONG: Final[dict[str, WrongProtocol]] = {
         ((KeyedState, "_take_in", parcels_unnoted),), seed=7, shape="two-stages"
     ),
     "S2 keys that left are not noted": WrongProtocol(
-        ((KeyedState, "collect", leaving_unnoted),), seed=13, shape="two-stages"
+        ((KeyedState, "collect", leaving_unnoted),), seed=25, shape="two-stages"
     ),
     "S2 a fired timer is not noted": WrongProtocol(
         ((Timers, "_forget", timers_unnoted),), seed=20, shape="windows-of-windows"

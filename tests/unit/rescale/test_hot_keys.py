@@ -1,4 +1,4 @@
-"""Hot keys: named when they are too heavy for one worker, and not with each measurement anew."""
+"""Hot keys: named when they are too heavy for one worker, and change at a bound once only."""
 
 from __future__ import annotations
 
