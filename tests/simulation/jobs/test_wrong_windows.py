@@ -126,9 +126,9 @@ WRONG: Final[dict[str, WrongProtocol]] = {
     ),
     "windows by number are lost at the end": WrongProtocol(((CountWindows, "close", nothing),), seed=1, shape="panes"),
     "timers of the clock do not move": WrongProtocol(
-        ((KeyedState, "_take_times", clock_left),), seed=13, shape="clocked"
+        ((KeyedState, "_take_times", clock_left),), seed=25, shape="clocked"
     ),
-    "the end of a state does not move": WrongProtocol(((KeyedState, "_take_times", ends_lost),), seed=1, shape="ttl"),
+    "the end of a state does not move": WrongProtocol(((KeyedState, "_take_times", ends_lost),), seed=100, shape="ttl"),
     "a state lives too long": WrongProtocol(((Expiry, "expired", too_long),), seed=8, shape="ttl"),
     "only the first record counts": WrongProtocol(((Expiry, "touch", by_the_first),), seed=1, shape="ttl"),
 }

@@ -232,7 +232,7 @@ WRONG: Final = {
     "timers are left out": Wrong(KeyedState, "_take_in", without_timers, 17, "windows-of-windows"),
     "a dirty key is missed": Wrong(KeyedState, "note", change_missed, 0),
     "a key that has left is missed": Wrong(KeyedState, "collect", leaving_missed, 76),
-    "sinks commit before the manifest": Wrong(SnapshotCoordinator, "_store", committed_early, 38),
+    "sinks commit before the manifest": Wrong(SnapshotCoordinator, "_store", committed_early, 43),
     "payloads of a leaver are lost": Wrong(worker_host, "pre_committed", leaver_forgotten, 292),
     "frontiers are not restored": Wrong(Worker, "continue_at", nothing, 5, "ttl"),
     "frontiers are those of the end": Wrong(Worker, "_maybe_cut", frontiers_of_the_end, 2, "windows-of-windows"),
