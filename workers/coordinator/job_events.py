@@ -128,8 +128,8 @@ class JobEvents:
         if self._rescales_to is not None:
             self._rescales_to = None
             moved = (report.slots, report.parts, report.keys, report.bytes, report.duration_s)
-            moved = (*moved, report.imbalance_before, report.imbalance_after)
-            self.publish(RescaleEnded(len(report.members), "" if error is None else str(error), *moved))
+            why = (report.imbalance_before, report.imbalance_after)
+            self.publish(RescaleEnded(len(report.members), "" if error is None else str(error), *moved, *why))
             if next_size is not None:
                 self.rescaling(len(report.members), next_size)
 

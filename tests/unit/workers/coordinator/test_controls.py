@@ -39,7 +39,7 @@ class Workers:
         self.told: list[str] = []
         self.waiting: list[tuple[int, Done]] = []
 
-    def rescale(self, size: int, done: Done) -> None:
+    def rescale(self, size: int | None, done: Done) -> None:
         self.told.append(f"rescale {size}")
         if size == 13:
             raise PlanError("not thirteen")
@@ -85,7 +85,7 @@ def obey(controls: CommandQueue, workers: Workers) -> None:
     controls.obey(workers, lambda: NOTHING)
 
 
-def rescale(controls: CommandQueue, size: int, *, wait: bool = True) -> Future[Any]:
+def rescale(controls: CommandQueue, size: int | None, *, wait: bool = True) -> Future[Any]:
     return controls.submit(RescaleCommand(size, wait, 1.0))
 
 
