@@ -46,7 +46,7 @@ class Workers:
         if size == 99:
             raise InternalError("broken")
         self.phase = "moving"
-        self.waiting.append((size, done))
+        self.waiting.append((size or len(self.members), done))
 
     def snapshot(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
         raise SnapshotError("the job runs without snapshots")
