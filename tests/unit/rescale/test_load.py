@@ -34,7 +34,7 @@ def is_even(table: Sequence[int], members: Sequence[int], weights: Sequence[floa
 
 
 def at_least(table: Table, members: Sequence[int], weights: Sequence[float]) -> int:
-    """A number of slots that must move in any case: those of leavers, and the heaviest of members that have too much; or
+    """A number of slots that must move: those of leavers, and the heaviest of members that have too much; or
     as many of the heaviest as those need that have too little, each by itself and all together.
     """
     fair = fair_share(weights, len(members))
