@@ -26,6 +26,7 @@ __all__ = [
     "ExchangeMetrics",
     "HeavyKey",
     "HeavySlot",
+    "HotKey",
     "JobMetrics",
     "Metric",
     "Metrics",
@@ -198,6 +199,20 @@ class HeavyKey(msgspec.Struct, frozen=True):
     worker: int
 
 
+class HotKey(msgspec.Struct, frozen=True):
+    """A key that is too heavy for one worker: it makes ``share`` of all rows which arrive by exchange ``step``, more
+    than one of the workers is to have, and ``worker`` is busy with it for the part ``busy`` of its time.
+
+    More workers do not help: only fewer rows of the key, or less work for each.
+    """
+
+    step: str
+    key: str
+    share: float
+    busy: float
+    worker: int
+
+
 class HeavySlot(msgspec.Struct, frozen=True):
     """A slot of ``worker`` whose keys make ``share`` of all rows which arrive by exchange ``step``, from a sample."""
 
@@ -261,7 +276,9 @@ class JobMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defa
     ``state``, ``phase``, ``error``, ``restarts``: as in `JobStatus`. ``at``: the time in seconds since 1970, and
     ``duration_s``: of this run. ``workers``: all that are members; ``steps``: in the order of the plan. ``rescales``:
     how many have ended, and with them ``moved_slots``, ``moved_keys``, ``moved_bytes`` and ``rescale_s`` in sum.
-    ``age_s``: how old the figures are.
+    ``hot_keys``: those that are too heavy for one worker. ``imbalance``: the load of the most loaded worker over the
+    mean, by the rows of the slots that workers own, 1.0 if all are alike; None until that is measured. ``age_s``: how
+    old the figures are.
 
     >>> metrics = JobMetrics("flights", "running", "steady", steps={"in": StepMetrics("source", rows_in=3)})
     >>> metrics.read
@@ -282,6 +299,8 @@ class JobMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defa
     workers: list[WorkerMetrics] = []
     heavy_keys: list[HeavyKey] = []
     heavy_slots: list[HeavySlot] = []
+    hot_keys: list[HotKey] = []
+    imbalance: float | None = None
     snapshots: SnapshotMetrics | None = None
     moving: MoveMetrics | None = None
     autoscale: AutoscaleMetrics | None = None
@@ -401,6 +420,11 @@ def _heavy_keys(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
         yield {"exchange": step}, share
 
 
+def _hot_keys(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
+    for exchange in metrics.exchanges:
+        yield {"exchange": exchange}, sum(hot.step == exchange for hot in metrics.hot_keys)
+
+
 STATES: Final = ("running", "rescaling", "recovering", "stopping", "finished", "failed", "stopped")
 """The states of a job."""
 
@@ -447,12 +471,24 @@ METRICS: Final[tuple[Metric, ...]] = (
         ("exchange",),
         _heavy_keys,
     ),
+    Metric(
+        "malstrom_exchange_hot_keys",
+        "gauge",
+        "Keys that are too heavy for one worker",
+        ("exchange",),
+        _hot_keys,
+    ),
     _WORKERS.counter("malstrom_worker_busy_seconds", "Time that a worker has spent in steps", "busy_s"),
     _WORKERS.counter("malstrom_worker_waiting_seconds", "Time for which a worker had a backlog", "waiting_s"),
     _WORKERS.counter("malstrom_worker_cpu_seconds", "CPU time of the process of a worker", "cpu_s"),
     _WORKERS.gauge("malstrom_worker_resident_memory_bytes", "Memory of the process of a worker", "rss_bytes"),
     _WORKERS.gauge("malstrom_worker_keys", "Keys with state on a worker", "keys"),
     _WORKERS.gauge("malstrom_worker_slots", "Slots that a worker owns", "slots"),
+    _JOB.gauge(
+        "malstrom_job_imbalance_ratio",
+        "Load of the most loaded worker over the mean of all: 1 is balanced",
+        "imbalance",
+    ),
     _SNAPSHOTS.counter("malstrom_snapshots", "Snapshots completed in this run", "made"),
     _SNAPSHOTS.gauge(
         "malstrom_snapshot_last_timestamp_seconds", "Time of the last snapshot, in seconds since 1970", "at"

@@ -85,7 +85,7 @@ class CommandedWorkers(Protocol):
         """The status of the snapshots; None if the job runs without."""
         ...
 
-    def rescale(self, size: int, done: Done) -> None: ...
+    def rescale(self, size: int | None, done: Done) -> None: ...
 
     def snapshot(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
         """Make a snapshot whose barrier is injected from now on. Concurrent requests may share one snapshot.
@@ -483,7 +483,7 @@ class CommandQueue:
 
     def _queue(self, command: RescaleCommand | SnapshotCommand | ReloadCommand) -> Future[Any]:
         operation, saves = command.operation, not isinstance(command, RescaleCommand)
-        if isinstance(command, RescaleCommand):
+        if isinstance(command, RescaleCommand) and command.size is not None:
             check_size(command.size)
         with self._lock:
             if saves and self._drain is not None and not self.ended.done():

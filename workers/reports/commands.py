@@ -33,18 +33,23 @@ class StatusCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
 
 
 class RescaleCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="rescale"):
-    """Rescale to ``size`` workers. The result follows when that is complete, or without ``wait`` when it starts."""
+    """Rescale to ``size`` workers; None: move slots by load between those that are there. The result follows when that
+    is complete, or without ``wait`` when it starts.
+    """
 
-    size: Size
+    size: Size | None
     wait: bool
     timeout_s: Seconds
 
-    operation = "rescale"
+    @property
+    def operation(self) -> str:
+        """The command as a noun, for errors."""
+        return "rebalance" if self.size is None else "rescale"
 
     @property
     def what(self) -> str:
         """The command as a participle, for errors."""
-        return f"rescaled to {self.size}"
+        return "rebalanced" if self.size is None else f"rescaled to {self.size}"
 
 
 class SnapshotCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="snapshot"):

@@ -13,8 +13,9 @@ class WorkerFigures:
     """The figures of a worker. ``busy_s``: the time it has worked, ``waiting_s``: idled with a backlog.
 
     ``arrived``: rows that have arrived by each exchange, and ``backlog``: rows there that wait for credit;
-    ``state_bytes``: about how large the state of each keyed step is. The others are as in `malstrom_py.metrics`, the
-    process as in `WorkerMetrics`.
+    ``slot_loads``: about what the rows of each slot weigh that have arrived (`rescale.load.row_weight`), from
+    ``sampled`` of them; ``state_bytes``: about how large the state of each keyed step is. The others are as in
+    `malstrom_py.metrics`, the process as in `WorkerMetrics`.
     """
 
     host: str = ""
@@ -25,6 +26,8 @@ class WorkerFigures:
     waiting_s: float = 0.0
     arrived: Mapping[str, int] = field(default_factory=dict, hash=False)
     backlog: Mapping[str, int] = field(default_factory=dict, hash=False)
+    slot_loads: Mapping[int, int] = field(default_factory=dict, hash=False)
+    sampled: int = 0
     state_bytes: Mapping[str, int] = field(default_factory=dict, hash=False)
     parts: Sequence[PartMetrics] = ()
     heavy_keys: Sequence[HeavyKey] = ()

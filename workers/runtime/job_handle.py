@@ -153,6 +153,28 @@ class JobHandle:
         """
         self._ask(AutoscaleCommand(check_autoscale(options), _seconds(timeout_s)))
 
+    @overload
+    def rebalance(self, *, wait: Literal[True] = True, timeout_s: float = TIMEOUT_S) -> RescaleReport: ...
+
+    @overload
+    def rebalance(self, *, wait: bool, timeout_s: float = TIMEOUT_S) -> RescaleReport | None: ...
+
+    def rebalance(self, *, wait: bool = True, timeout_s: float = TIMEOUT_S) -> RescaleReport | None:
+        """Move slots from loaded workers to others while the job runs, without a change of their number.
+
+        Slots are weighed by the rows and bytes that have arrived for them lately. If the most loaded worker has more
+        than 1.1 times the mean load, the fewest slots move that bring all within a tenth of it, as far as slots allow
+        that: a key cannot be divided (``metrics().hot_keys``). Else nothing moves, and ``slots`` of the report is 0.
+        ``imbalance_before`` and ``imbalance_after`` give the reason; they are None if too few rows have arrived to
+        weigh slots. Requests are merged with those of `rescale`: after both the job has the size asked for last.
+
+        Raises:
+            OperationInProgress: it takes longer than ``timeout_s`` and continues.
+            JobEnded: the job has ended, before or during the call.
+        """
+        report: RescaleReport | None = self._ask(RescaleCommand(None, _checked(wait, "wait"), _seconds(timeout_s)))
+        return report
+
     def snapshot(self, *, timeout_s: float = TIMEOUT_S) -> SnapshotId:
         """Make a snapshot now, in addition to those by interval, and return its id once it is committed.
 

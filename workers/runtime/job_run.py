@@ -137,14 +137,20 @@ class JobRun(Generic[G]):
             table=crew.table,
             status=status,
             totals=self._controls.events.totals,
+            hot_keys=crew.loads.hot_keys,
+            imbalance=crew.loads.imbalance(crew.table, crew.members),
         )
         return structs.replace(metrics, autoscale=self._controls.autoscaler.metrics)
 
     def _sample(self, now_s: float) -> None:
-        """Take the figures that are due: for rates, and for the autoscaler unless the run ends or tries new code."""
+        """Take the figures that are due: for rates and loads, and for the autoscaler unless the run ends or tries new
+        code.
+        """
         crew, autoscaler = self._crew, self._controls.autoscaler
         if now_s >= self._metering.due_s:
-            self._metering.sample(crew.counts(), crew.group.counts(), crew.group.figures())
+            figures = crew.group.figures()
+            self._metering.sample(crew.counts(), crew.group.counts(), figures)
+            crew.measured(figures, self._metering.keys_busy())
         if now_s < autoscaler.due_s:
             return
         if self._controls.is_stopping or self.trial is not None:

@@ -40,14 +40,9 @@ from malstrom_py.workers.simulator.random_schedule import (
     ScheduledRescale,
     ScheduledSnapshot,
 )
+from malstrom_py.workers.simulator.simulated_coordinator import SimulatedCoordinator, SimulatedCrash, SimulatedStop
 from malstrom_py.workers.simulator.simulated_snapshots import SimulatedSnapshots, Work
-from malstrom_py.workers.simulator.simulated_workers import (
-    Queues,
-    SimulatedCoordinator,
-    SimulatedCrash,
-    SimulatedStop,
-    SimulatedWorkers,
-)
+from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedWorkers
 
 _START_S: Final = 4_102_444_800.0
 """2100: no record of today is ahead of the simulated clock (T4)."""
@@ -71,7 +66,8 @@ class SimulatedResult(RunResult):
 
 class Simulation:
     """Runs a job under a schedule that follows from ``seed``: which workers are slow, when messages arrive, the sizes
-    of batches and credits, when and to which size the job is rescaled, and what crashes. For tests: the output must be
+    of batches and credits, when and to which size the job is rescaled, what slots weigh and when they move by that, and
+    what crashes. For tests: the output must be
     right for every seed.
 
     ``workers``: at the start. ``rescales`` and ``crashes``: their number; None: the seed decides. After a crash the job
@@ -164,6 +160,8 @@ class Simulation:
         chance, coverage = RandomSchedule(self._seed), Coverage()
         batching, drawn = chance.batching(), chance.snapshots()
         keeping = self._keeping or (SnapshotUse(drawn) if drawn is not None and self._may_keep else None)
+        rescales = chance.rescales(self._rescales)
+        rescales = sorted([*rescales, *chance.rebalances(len(rescales))], key=lambda asked: asked.turn)
         runs = _Incarnations(
             plan,
             controls,
@@ -173,7 +171,7 @@ class Simulation:
             batching=self._batching or batching,
             clock=self._clock or VirtualClock(_START_S),
             checks=self._checks,
-            rescales=chance.rescales(self._rescales),
+            rescales=rescales,
             crashes=chance.crashes(self._crashes, kept=keeping is not None),
             keeping=keeping,
             wanted=[] if keeping is None else chance.wanted(),

@@ -19,6 +19,8 @@ const kinds = {
   InputClosed: [null, "quiet", "Input ended"],
   BackPressureBegun: [null, "warn", "Held up"],
   BackPressureEnded: [null, "quiet", "No longer held up"],
+  HotKeyBegun: [null, "warn", "Hot key"],
+  HotKeyEnded: [null, "quiet", "No longer hot"],
   Stop: [null, "quiet", "Worker stopped"],
   Reload: [null, "rescale", "Code reloaded"],
   Ended: ["failures", "quiet", "The job ended"],

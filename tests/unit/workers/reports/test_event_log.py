@@ -149,6 +149,8 @@ EVERY: list[events.AnyEvent] = [
     JOINED,
     events.WorkerLeft(1),
     events.BackPressureBegun("in", 0),
+    events.HotKeyBegun("by-user", "'ann'", 1, 0.6, 0.8),
+    events.HotKeyEnded("by-user", "'ann'"),
     events.BackPressureEnded("in", 0),
     events.Restarting("no", 0.2),
     events.Ended("failed", "no"),
