@@ -13,7 +13,7 @@ from malstrom_py.errors import InternalError
 from malstrom_py.rescale.moves import receiving_machine as re
 from malstrom_py.rescale.moves.protocol import (
     Bye,
-    ByeTaken,
+    ByesTaken,
     InBand,
     Marker,
     MarkersIn,
@@ -331,7 +331,7 @@ def test_r8_a_leaver_counts_until_its_bye(region: Region) -> None:
     marked(machine, LEAVE)
     machine.handle(re.StateTaken(StateChunk("R", 1, 1, (1,))))
     assert epoch(machine, 0, 9) == []
-    assert take(machine, 1, Bye()) == [re.Advance("A", 9), SendReport(ByeTaken(0, "A", 1))]
+    assert take(machine, 1, Bye()) == [re.Advance("A", 9), SendReport(ByesTaken(1, 0, "A"))]
 
 
 def test_r8_an_epoch_behind_bye_is_an_internal_error(region: Region) -> None:
