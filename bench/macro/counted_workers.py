@@ -138,6 +138,11 @@ class CountedWorkers:
     # The interface of a group.
 
     @property
+    def has_sent(self) -> bool:
+        """Whether messages of workers are on their way to the coordinator."""
+        return bool(self._on_the_way)
+
+    @property
     def workers(self) -> Sequence[int]:
         return list(self._here)
 
@@ -256,7 +261,7 @@ class CountedWorkers:
             case PartWith():
                 self._answer(worker, Parted(worker))
             case Finish():
-                self._answer(worker, Finished(worker, (), self._counts.get(worker, {})))
+                self._answer(worker, Finished(worker, (), self._counts_of(0.0)))
             case Reach() | Welcome():
                 self._answer(worker, Reached(worker))
             case Start() | Close():

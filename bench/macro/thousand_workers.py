@@ -16,6 +16,7 @@ from time import thread_time
 from typing import Any, Final
 
 import malstrom_py as mp
+from bench.macro.channel_costs import channel_costs
 from bench.macro.counted_workers import CountedWorkers, Traffic
 from bench.micro import machine
 from malstrom_py import sinks, sources
@@ -25,11 +26,15 @@ from malstrom_py.errors import MalstromError
 from malstrom_py.rescale.moves.move_sizing import Pacing
 from malstrom_py.rescale.moves.placement import first_table, opening_move, plan_moves
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
+from malstrom_py.snapshot.manifest import manifest_bytes
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.workers.coordinator.coordinator import Coordinator
-from malstrom_py.workers.coordinator.metering import Metering
+from malstrom_py.workers.coordinator.machine import topology_of
+from malstrom_py.workers.coordinator.metering import SAMPLE_S, Metering
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.worker_loop import tally_s
 from malstrom_py.workers.reports.event_log import MoveTotals
 from malstrom_py.workers.reports.job_status import JobStatus, RescaleReport
 from malstrom_py.workers.reports.result import RunResult
@@ -42,10 +47,11 @@ KEYS: Final = 100_000
 SNAPSHOTS: Final = 7
 """As many deltas as a chain has by default before the next one has it compacted."""
 SNAPSHOT_EVERY_S: Final = 60.0
-REPORTS_PER_S: Final = 2
-"""How often a worker sends its figures."""
 PLAN_S: Final = 1.0
 BUSY: Final = 0.1
+LINGER_S: Final = Batching().linger_s
+FRAME_S: Final = 15e-6
+"""What a small frame costs its sender and its receiver, as docs/design/0010 measured."""
 
 
 @dataclass
@@ -67,17 +73,17 @@ class Figures:
     back_s: float = 0.0
     back_letters: int = 0
     back_moves: int = 0
+    reports_s: float = 0.0
     sample_s: float = 0.0
     first_snapshot_s: float = 0.0
     snapshot_s: float = 0.0
     manifest_bytes: int = 0
     manifest_read_s: float = 0.0
-    resume_bytes: int = 0
 
     @property
     def busy(self) -> float:
-        """The share of its time that the coordinator works: figures each half second, one snapshot a minute."""
-        return self.sample_s + self.snapshot_s / SNAPSHOT_EVERY_S
+        """The share of its time that the coordinator works: figures of workers, metrics each second, and snapshots."""
+        return self.reports_s / tally_s(self.workers) + self.sample_s / SAMPLE_S + self.snapshot_s / SNAPSHOT_EVERY_S
 
 
 def plan_of(workers: int, slots: int) -> Plan:
@@ -109,6 +115,7 @@ class Run:
         self._second = 0.0
 
     def open(self) -> None:
+        """Start the workers."""
         self.coordinator.begin()
         self.coordinator.open()
 
@@ -121,6 +128,7 @@ class Run:
         note(thread_time() - began - (self.group.workers_s - others))
 
     def rescale(self, members: Sequence[int]) -> RescaleReport:
+        """Rescale to ``members``."""
         ended: list[RescaleReport | MalstromError] = []
         self.coordinator.request(members, ended.append)
         self._until(ended)
@@ -130,6 +138,7 @@ class Run:
         return report
 
     def snapshot(self) -> None:
+        """Make a snapshot."""
         made: list[Any] = []
         self.coordinator.snapshot(made.append)
         self._until(made)
@@ -142,12 +151,11 @@ class Run:
         raise AssertionError("the workers do not answer")
 
     def reports(self) -> None:
-        """The workers' figures of a second arrive."""
-        for _ in range(REPORTS_PER_S):
-            self._second += 1 / REPORTS_PER_S
-            self.group.report_counts(self._second)
-            while len(self.group._on_the_way):
-                self.coordinator.step()
+        """Each worker sends its figures once."""
+        self._second += 1
+        self.group.report_counts(self._second)
+        while self.group.has_sent:
+            self.coordinator.step()
 
     def sample(self) -> None:
         """Take the sample of a second, and answer one that asks for metrics."""
@@ -170,7 +178,6 @@ def measure(workers: int, target: int, *, slots: int, keys: int, snapshots: int)
     """Start a job, watch it, snapshot it, rescale it to ``target`` workers and back, and resume it."""
     figures = Figures(workers, target)
     run = Run(workers, slots=slots, keys=keys)
-    traffic = run.group.traffic
 
     def set_(name: str) -> Callable[[float], None]:
         return lambda value: setattr(figures, name, value)
@@ -179,9 +186,11 @@ def measure(workers: int, target: int, *, slots: int, keys: int, snapshots: int)
         run.open()
     traffic = run.group.traffic
     figures.start_bytes = sum(traffic.bytes.values())
-    with run.timed(set_("sample_s")):
-        run.reports()
-        run.sample()
+    for _ in range(2):  # the first ones make tables that stay
+        with run.timed(set_("reports_s")):
+            run.reports()
+        with run.timed(set_("sample_s")):
+            run.sample()
     with run.timed(set_("first_snapshot_s")):
         run.snapshot()
     for _ in range(snapshots):
@@ -204,13 +213,12 @@ def measure(workers: int, target: int, *, slots: int, keys: int, snapshots: int)
 
 def _manifest(run: Run, figures: Figures) -> None:
     checkpointer = StoreCheckpointer(run.store, "paper")
-    entries = checkpointer.entries()
+    last = checkpointer.entries()[-1]
     began = thread_time()
-    entry = checkpointer.entry_after(entries[-1].sequence - 1)
+    entry = checkpointer.entry_after(last.sequence - 1)
     figures.manifest_read_s = thread_time() - began
-    assert entry is not None
-    path = next(path for path in reversed(run.store.list("paper/log")))
-    figures.manifest_bytes = len(run.store.get(path))
+    assert entry is not None and entry.manifest is not None
+    figures.manifest_bytes = len(manifest_bytes(entry.manifest))
 
 
 def planning_s(workers: int, target: int, *, slots: int) -> float:
@@ -225,7 +233,55 @@ def planning_s(workers: int, target: int, *, slots: int) -> float:
     return thread_time() - began
 
 
+def rows_of(found: Sequence[Figures], exchanges: int) -> Iterator[list[str]]:
+    """Yield the table of the coordinator, line by line: the name of a figure, and the figure of each size."""
+    yield ["workers", *(f"{f.workers:,} -> {f.target:,}" for f in found)]
+    yield ["plan of all moves, s", *(f"{f.plan_s:.3f}{_verdict(f.plan_s <= PLAN_S)}" for f in found)]
+    yield ["moves", *(f"{f.moves:,}" for f in found)]
+    yield ["most slots of a worker in a move", *(f"{f.slots_most:,}" for f in found)]
+    yield ["letters", *(f"{f.letters:,}" for f in found)]
+    per = [f.letters / f.moves / f.target / exchanges for f in found]
+    yield ["letters per move, worker and exchange", *(f"{each:.2f}" for each in per)]
+    yield ["letters, MB", *(f"{f.letter_bytes / 1e6:,.1f}" for f in found)]
+    yield ["coordinator, s", *(f"{f.rescale_s:.2f}" for f in found)]
+    yield ["in channels", *(f"{f.between:,}" for f in found)]
+    yield ["in channels, MB", *(f"{f.between_bytes / 1e6:,.0f}" for f in found)]
+    yield ["back: moves", *(f"{f.back_moves:,}" for f in found)]
+    yield ["back: letters", *(f"{f.back_letters:,}" for f in found)]
+    yield ["back: coordinator, s", *(f"{f.back_s:.2f}" for f in found)]
+    yield ["start: coordinator, s", *(f"{f.start_s:.2f}" for f in found)]
+    yield ["start: letters, MB", *(f"{f.start_bytes / 1e6:,.1f}" for f in found)]
+    yield ["figures of all workers, s", *(f"{f.reports_s:.3f}" for f in found)]
+    yield ["which come each, s", *(f"{tally_s(f.workers):.1f}" for f in found)]
+    yield ["metrics, each second, s", *(f"{f.sample_s:.3f}" for f in found)]
+    yield ["first snapshot, s", *(f"{f.first_snapshot_s:.3f}" for f in found)]
+    yield ["snapshot of the longest chains, s", *(f"{f.snapshot_s:.3f}" for f in found)]
+    yield ["its manifest, MB", *(f"{f.manifest_bytes / 1e6:.2f}" for f in found)]
+    yield ["read its manifest, s", *(f"{f.manifest_read_s:.3f}" for f in found)]
+    yield ["busy, one snapshot a minute", *(f"{f.busy:.1%}{_verdict(f.busy <= BUSY)}" for f in found)]
+
+
+def channel_rows(sizes: Sequence[int], exchanges: int) -> Iterator[list[str]]:
+    """Yield the table of an all-to-all of channels, line by line."""
+    channel_bytes, stream_bytes, descriptors = channel_costs()
+    streams = [workers - 1 for workers in sizes]
+    yield ["workers", *(f"{workers:,}" for workers in sizes)]
+    yield ["channels of the job", *(f"{workers**2 * exchanges:,}" for workers in sizes)]
+    # A worker has half of the stream to each peer, and half of the one from it: together one.
+    yield ["descriptors of a worker", *(f"{count * descriptors:,.0f}" for count in streams)]
+    memory = [count * (stream_bytes + exchanges * channel_bytes) / 1e6 for count in streams]
+    yield ["memory of a worker, MB", *(f"{each:,.1f}" for each in memory)]
+    frames = [workers * exchanges / LINGER_S for workers in sizes]
+    yield ["frames a second of a worker", *(f"{each:,.0f}" for each in frames)]
+    yield ["its time for them", *(f"{each * FRAME_S:.0%}" for each in frames)]
+
+
+def _verdict(holds: bool) -> str:
+    return "" if holds else " MISS"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
+    """Print the tables."""
     arguments = argparse.ArgumentParser(prog="python -m bench.macro.thousand_workers", description=__doc__)
     arguments.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="how many workers")
     arguments.add_argument("--slots", type=int, default=SLOTS)
@@ -233,9 +289,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.add_argument("--snapshots", type=int, default=SNAPSHOTS, help="after the first one")
     given = arguments.parse_args(argv)
     print(machine.describe())
+    exchanges = len(topology_of(plan_of(1, 1)).exchanges)
+    found = []
     for workers in given.sizes:
-        target = workers + max(1, workers // 10)
-        print(measure(workers, target, slots=given.slots, keys=given.keys * workers, snapshots=given.snapshots), flush=True)
+        target, keys = workers + max(1, workers // 10), given.keys * workers
+        found.append(measure(workers, target, slots=given.slots, keys=keys, snapshots=given.snapshots))
+        print(f"{workers:,} workers are done", file=sys.stderr, flush=True)
+    for table in (rows_of(found, exchanges), channel_rows(given.sizes, exchanges)):
+        print()
+        for number, line in enumerate(table):
+            print(f"| {' | '.join(line)} |")
+            if not number:
+                print(f"|---|{'---:|' * len(given.sizes)}")
     return 0
 
 

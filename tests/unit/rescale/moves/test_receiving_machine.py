@@ -358,3 +358,10 @@ def test_all_transitions_lead_through_a_whole_move(region: Region) -> None:
     ]
     assert set(TRANSITIONS.values()) == set(ReceivingPhase)
     assert machine.moving_version == machine.version == 1
+
+
+def test_r8_the_byes_of_all_leavers_are_one_report(region: Region) -> None:
+    machine = region(0, table=(0, 0), members=(0, 1, 2))
+    marked(machine, RescaleMove(1, (0, 1, 2), (0,), (0, 0)))
+    assert [e for e in take(machine, 2, Bye()) if isinstance(e, SendReport)] == []
+    assert SendReport(ByesTaken(1, 0, "A")) in take(machine, 1, Bye())

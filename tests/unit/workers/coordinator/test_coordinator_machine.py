@@ -390,3 +390,44 @@ def test_s1_who_has_not_been_asked_does_not_report_a_barrier(coordinator: cm.Coo
     coordinator.handle(ce.SnapshotWanted("one"))
     with pytest.raises(InternalError, match="was not expected"):
         told(coordinator, *passed("two", 0))
+
+
+class CountedTable(tuple[int, ...]):
+    """A table that counts how often it is walked through."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[int]:
+        CountedTable.walks += 1
+        return super().__iter__()
+
+
+def test_the_number_of_walks_through_the_table_does_not_grow_with_the_reports_of_a_move() -> None:
+    walks = []
+    for workers in (4, 64):
+        members = tuple(range(workers))
+        machine = made(members, CountedTable(members), slots_max=8)
+        CountedTable.walks = 0
+        for report in all_reports(joined(machine, workers)):
+            machine.handle(ce.ReportReceived(report))
+            machine.check()
+        walks.append(CountedTable.walks)
+    assert walks[0] == walks[1]
+
+
+def joined(machine: cm.CoordinatorMachine, workers: int) -> RescaleMove:
+    """The first move to one worker more."""
+    request(machine, *range(workers + 1))
+    return move_of(machine.handle(Connected(workers)))
+
+
+def test_r8_the_number_of_reports_of_byes_does_not_grow_with_the_leavers() -> None:
+    for leavers in (1, 8):
+        members = tuple(range(2 + leavers))
+        machine = made(members, members, slots_max=64)
+        effects = request(machine, 0, 1)
+        while machine.phase is cm.CoordinatorPhase.MOVING:
+            move = move_of(effects)
+            effects = told(machine, *all_reports(move))
+        byes = [ByesTaken(move.version, worker, exchange) for worker in (0, 1) for exchange in ("A", "B")]
+        assert told(machine, *byes) == [ce.Ended((0, 1), move.version)]
