@@ -1,4 +1,4 @@
-"""What an all-to-all of channels costs a worker: objects, sockets, file descriptors and memory. For `thousand_workers`."""
+"""What an all-to-all of channels costs a worker: objects, descriptors and memory. For `thousand_workers`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ class ChannelCosts(NamedTuple):
 
 def channel_costs(ends: int = 16) -> ChannelCosts:
     """Measure with ``ends`` ends of streams in this process, each connected to all others."""
-    descriptors, resident, streams = _open_descriptors(), _resident_bytes(), ends * (ends - 1)
-    secret = JobSecret.new()
+    secret, streams = JobSecret.new(), ends * (ends - 1)
     there = [ZeroMQTransport(worker, incarnation=1, secret=secret) for worker in range(ends)]
     try:
         # What each end has without any peer is not of a stream.
@@ -64,7 +63,7 @@ def _channel_bytes() -> float:
 
 
 def _open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def _resident_bytes() -> int:

@@ -256,6 +256,11 @@ class CountedWorkers:
                 self._leave(worker)
             case InjectBarrier():
                 self._save(worker, order.snapshot)
+            case _:
+                self._reply(worker, order)
+
+    def _reply(self, worker: int, order: Content) -> None:
+        match order:
             case OpenSources():
                 self._answer(worker, SourcesOpened(worker, ""))
             case PartWith():
@@ -301,9 +306,7 @@ class CountedWorkers:
         self._answer(worker, Switched(version, worker))
         self._answer(worker, *(MarkersIn(version, worker, exchange) for exchange in topology.exchanges))
         self._answer(worker, *(ShippedIn(version, worker, exchange) for exchange in self._fed))
-        at_cut = [
-            region for region, exits in topology.regions.items() if not exits or worker in self._done_at_cut
-        ]
+        at_cut = [region for region, exits in topology.regions.items() if not exits or worker in self._done_at_cut]
         self._answer(worker, *(self._done(worker, region) for region in at_cut))
 
     def _done(self, worker: int, region: str) -> RegionDone:
@@ -312,10 +315,10 @@ class CountedWorkers:
         paused_s = self._share[worker] * self._keys_per_slot / KEYS_PER_S
         return RegionDone(self._move.version, worker, region, paused_s, keys, keys * KEY_BYTES)
 
-    def _leave(self, worker: int) -> None:
+    def _leave(self, leaver: int) -> None:
         assert self._move is not None
-        self._leaving.add(worker)
-        leavers = {worker for worker in self._move.old if worker not in self._move.new}
+        self._leaving.add(leaver)
+        leavers = set(self._move.old).difference(self._move.new)
         if self._leaving != leavers:
             return
         self._leaving = set()

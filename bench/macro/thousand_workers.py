@@ -217,7 +217,8 @@ def _manifest(run: Run, figures: Figures) -> None:
     began = thread_time()
     entry = checkpointer.entry_after(last.sequence - 1)
     figures.manifest_read_s = thread_time() - began
-    assert entry is not None and entry.manifest is not None
+    assert entry is not None
+    assert entry.manifest is not None
     figures.manifest_bytes = len(manifest_bytes(entry.manifest))
 
 

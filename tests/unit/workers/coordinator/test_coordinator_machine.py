@@ -395,6 +395,7 @@ def test_s1_who_has_not_been_asked_does_not_report_a_barrier(coordinator: cm.Coo
 class CountedTable(tuple[int, ...]):
     """A table that counts how often it is walked through."""
 
+    __slots__ = ()
     walks = 0
 
     def __iter__(self) -> Iterator[int]:
