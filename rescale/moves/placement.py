@@ -8,7 +8,9 @@ reduces the number of remaining slots by one, and no plan can do better.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heapreplace
 from typing import TypeVar
 
 from malstrom_py.rescale.moves.protocol import PartMove, RescaleMove, Table
@@ -42,7 +44,9 @@ def rebalanced(table: Table, members: Sequence[int]) -> Table:
     for member in members:
         homeless += owned[member][share[member] :]
     new = list(table)
-    takers = (member for member in members for _ in range(share[member] - len(owned[member])))
+    # Slots are given in turn, so that each move, which takes them in order, is spread over all that gain.
+    gains = {member: share[member] - len(owned[member]) for member in members}
+    takers = (member for turn in range(max(gains.values())) for member in members if gains[member] > turn)
     for slot, taker in zip(sorted(homeless), takers, strict=True):
         new[slot] = taker
     return tuple(new)
@@ -75,15 +79,14 @@ def dealt_parts(
     """
     dealt: dict[tuple[str, str], int] = {}
     for source in dict.fromkeys(source for source, _ in new):
-        owned = dict.fromkeys(members, 0)
-        for (other, _), worker in parts.items():
-            if other == source:
-                owned[worker] += 1
+        owned = Counter(worker for (other, _), worker in parts.items() if other == source)
+        fewest = [(owned[worker], rank, worker) for rank, worker in enumerate(members)]
+        heapify(fewest)
         for part in new:
             if part[0] == source:
-                worker = min(members, key=owned.__getitem__)
+                count, rank, worker = fewest[0]
                 dealt[part] = worker
-                owned[worker] += 1
+                heapreplace(fewest, (count + 1, rank, worker))
     return dealt
 
 

@@ -335,7 +335,8 @@ class Coordinator(RunView, Generic[G]):
 
     def _remove_all_but(self, members: Sequence[int]) -> None:
         """Release the workers that have sent Bye (R8). Their pre-commits wait for the next commit."""
-        leavers = [worker for worker in self.group.workers if worker not in members]
+        staying = set(members)
+        leavers = [worker for worker in self.group.workers if worker not in staying]
         if not leavers:
             return
         self._send_all(members, PartWith(tuple(leavers)))
@@ -343,7 +344,8 @@ class Coordinator(RunView, Generic[G]):
         self._finish(leavers)
         self.group.remove(leavers)
         self.events.left(leavers)
-        self._left += [self._last_counts.pop(worker) for worker in leavers]
+        # In sum, because a job that is rescaled often has had many workers.
+        self._left = [merged_counts([*self._left, *(self._last_counts.pop(worker) for worker in leavers)])]
 
     def _finish(self, workers: Sequence[int]) -> None:
         """Finish ``workers`` and keep what they have pre-committed, then raise the first error."""

@@ -24,7 +24,7 @@ from malstrom_py.rescale.moves.placement import dealt_parts, opening_move, plan_
 from malstrom_py.rescale.moves.protocol import (
     AddParts,
     BarrierPassed,
-    ByeTaken,
+    ByesTaken,
     InjectBarrier,
     Leave,
     MarkersIn,
@@ -182,7 +182,7 @@ class CutMade:
 Effect = StartWorkers | Send | Ended | BarrierBegun | CutMade
 
 
-_ORDER: Final = (BarrierPassed, Switched, MarkersIn, ShippedIn, RegionDone, PartsPolled, ByeTaken)
+_ORDER: Final = (BarrierPassed, Switched, MarkersIn, ShippedIn, RegionDone, PartsPolled, ByesTaken)
 """The types of reports in causal order."""
 
 
@@ -206,8 +206,8 @@ def as_awaited(report: Report) -> str:
             return f"region {report.region!r} on worker {report.worker}"
         case PartsPolled():
             return f"worker {report.worker} to read the parts of {report.source!r} that it gains"
-        case ByeTaken():
-            return f"Bye of worker {report.leaver} on exchange {report.exchange!r} at worker {report.worker}"
+        case ByesTaken():
+            return f"Bye of all leavers on exchange {report.exchange!r} at worker {report.worker}"
 
 
 class CoordinatorPhase(StrEnum):
@@ -303,6 +303,7 @@ class CoordinatorMachine:
         self._joining: set[int] = set()
         self._move: RescaleMove | None = None
         self._leavers: tuple[int, ...] = ()
+        self._placed: tuple[Table, tuple[int, ...]] = ((), ())
         self._missing: set[Report] = set()
         self._shipped: dict[str, set[tuple[int, str]]] = {}
         self._marked: dict[str, set[tuple[int, str]]] = {}
@@ -331,8 +332,8 @@ class CoordinatorMachine:
                 return self._add_parts() if self.phase is CoordinatorPhase.STEADY else []
             case ReportReceived(report=BarrierPassed() as report):
                 return self._barrier_passed(report)
-            case ReportReceived(report=ByeTaken() as report):
-                return self._bye_taken(report)
+            case ReportReceived(report=ByesTaken() as report):
+                return self._byes_taken(report)
             case ReportReceived():
                 return self._reported(event.report)
 
@@ -374,7 +375,11 @@ class CoordinatorMachine:
     def check(self) -> None:
         """Raise `InternalError` if an invariant is broken."""
         self._require((self.phase is CoordinatorPhase.MOVING) == (self._move is not None), "a phase without its move")
-        self._require(set(self.table) <= set(self.members), "a slot has no owner")
+        placed = self._placed
+        if placed[0] is not self.table or placed[1] is not self.members:
+            # Few events change the table, which may be long.
+            self._require(set(self.table) <= set(self.members), "a slot has no owner")
+            self._placed = self.table, self.members
         self._require((self.phase is CoordinatorPhase.JOINING) == bool(self._joining), "joining without joiners")
         self._require(
             self.phase is not CoordinatorPhase.STEADY or self._barrier is None,
@@ -432,7 +437,8 @@ class CoordinatorMachine:
         if stays and not pays(self.table, table, self.members, asked.weights):
             return [Ended(self.members, self.version)]
         self._target, self.target_table = asked.members, table
-        joiners = tuple(worker for worker in asked.members if worker not in self.members)
+        here = set(self.members)
+        joiners = tuple(worker for worker in asked.members if worker not in here)
         if joiners:
             self._to("request, someone joins")
             self._joining = set(joiners)
@@ -538,7 +544,8 @@ class CoordinatorMachine:
         moved = sum(was != now for was, now in zip(self.table, move.table, strict=True))
         keys, size = self.keys_moved - self._before_move[0], self.bytes_moved - self._before_move[1]
         self._paced = self._paced.after(moved, pause_by_size(self._pause_s, keys=keys, size=size))
-        leavers = tuple(worker for worker in move.old if worker not in move.new)
+        staying = set(move.new)
+        leavers = tuple(worker for worker in move.old if worker not in staying)
         self.version, self.members, self.table = move.version, move.new, move.table
         self.parts |= {(part.source, part.part): part.taker for part in move.parts}
         if move.more and self._barrier is not None and not self._barrier.last:
@@ -551,10 +558,9 @@ class CoordinatorMachine:
             self._to("last move ended, someone leaves")
             self._leavers = leavers
             self._missing = {
-                ByeTaken(worker, exchange, leaver)
+                ByesTaken(self.version, worker, exchange)
                 for worker in self.members
                 for exchange in self._topology.exchanges
-                for leaver in leavers
             }
             # A job without exchanges has no channels, and so no Byes.
             return [Send(worker, Leave()) for worker in leavers] if self._missing else self._all_gone()
@@ -565,7 +571,7 @@ class CoordinatorMachine:
         assert self._move is not None
         return self._move
 
-    def _bye_taken(self, report: ByeTaken) -> list[Effect]:
+    def _byes_taken(self, report: ByesTaken) -> list[Effect]:
         self._missing.discard(report)
         return self._all_gone() if self.phase is CoordinatorPhase.LEAVING and not self._missing else []
 

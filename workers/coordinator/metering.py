@@ -274,7 +274,8 @@ def _parts(present: Mapping[int, WorkerFigures], at: float) -> Iterable[PartMetr
 
 def _heaviest(found: list[H], now: _Sample, before: _Sample) -> list[H]:
     """Return the heaviest of ``found``, whose shares are of the rows of a worker, with shares of the rows of all."""
-    of_all = [replace(heavy, share=heavy.share * _part_of_all(heavy, now, before)) for heavy in found]
+    parts = {step: _parts_of_all(step, now, before) for step in {heavy.step for heavy in found}}
+    of_all = [replace(heavy, share=heavy.share * parts[heavy.step].get(heavy.worker, 0.0)) for heavy in found]
     return sorted(of_all, key=lambda heavy: -heavy.share)[:_HEAVY_MAX]
 
 
@@ -293,10 +294,11 @@ def _region_busy(region: Region, entry: str, worker: int, now: _Sample, before: 
     return max(0.0, spent_s(now) - spent_s(before)) * rows[entry] / max(1, sum(rows.values()))
 
 
-def _part_of_all(heavy: HeavyKey | HeavySlot, now: _Sample, before: _Sample) -> float:
-    """Return which part of the rows of an exchange has arrived at a worker: lately, or if none has, so far."""
-    rows = {worker: figures.arrived.get(heavy.step, 0) for worker, (figures, _) in now.workers.items()}
-    earlier = {worker: figures.arrived.get(heavy.step, 0) for worker, (figures, _) in before.workers.items()}
+def _parts_of_all(step: str, now: _Sample, before: _Sample) -> dict[int, float]:
+    """Return which part of the rows of exchange ``step`` has arrived at each worker: lately, or if none has, so far."""
+    rows = {worker: figures.arrived.get(step, 0) for worker, (figures, _) in now.workers.items()}
+    earlier = {worker: figures.arrived.get(step, 0) for worker, (figures, _) in before.workers.items()}
     lately = {worker: max(0, count - earlier.get(worker, 0)) for worker, count in rows.items()}
     counted = lately if any(lately.values()) else rows
-    return counted.get(heavy.worker, 0) / max(1, sum(counted.values()))
+    total = max(1, sum(counted.values()))
+    return {worker: count / total for worker, count in counted.items()}
