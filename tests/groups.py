@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 GROUPS: Final = {
     "ray": (
         "tests/integration/ray/",
+        "tests/integration/netns/",
         "tests/integration/transport/",
         "tests/integration/spark/test_sink_on_ray.py",
         "tests/integration/spark/test_source_on_ray.py",

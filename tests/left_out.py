@@ -66,6 +66,12 @@ def _missing_server(program: str, name: str, package: str) -> Callable[[], str]:
     return missing
 
 
+def _missing_namespaces() -> str:
+    from tests.integration.netns.networks import missing
+
+    return missing()
+
+
 def _marked(mark: str) -> Callable[[pytest.Item], bool]:
     return lambda item: item.get_closest_marker(mark) is not None
 
@@ -98,6 +104,7 @@ NEEDS: Final = (
         _missing_server("nats-server", "NATS", "nats-server"),
         _marked("needs_nats"),
     ),
+    Need("netns", "the tests in network namespaces", _missing_namespaces, _marked("needs_netns")),
 )
 
 
