@@ -87,6 +87,7 @@ LONG: Final = {
         "test_s7_a_job_that_was_stopped_goes_on_where_it_was[stop --no-drain",
     ),
     "integration/monitoring/test_pictures.py": ("test_",),
+    "integration/netns/test_cuts.py": ("test_",),
     "integration/ray/test_brought.py": (
         "test_a_detached_job_is_started_watched",
         "test_a_resource_that_an_autoscaling_cluster_never_gets",

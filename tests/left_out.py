@@ -1,7 +1,8 @@
 """Tests that need a program beside Python are left out where it is not found, and the last lines of the run report it.
 
 Rule: they are left out, not skipped: `make test` is complete on a machine without Java, Chromium or any server.
-`.ci/run` installs what Debian has of them where it may, and refuses to start without them.
+`.ci/run` installs what Debian has of them where it may, and refuses to start without them. Only the tests in network
+namespaces are left out there too, where the machine does not allow these.
 """
 
 from __future__ import annotations

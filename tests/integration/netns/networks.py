@@ -6,31 +6,20 @@ import itertools
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from select import select
 from typing import Any, Final
 
-from tests.integration.netns.relay import Quality
+from tests.integration.netns.namespaces import PATIENCE_S
+from tests.integration.netns.relay import ADDRESSES, Quality
 from tests.tree import ROOT
 
-PATIENCE_S: Final = 60.0
-ADDRESSES: Final = {"near": "10.88.0.1", "far": "10.88.0.2"}
-
 _NUMBERS: Final = itertools.count()
-
-
-def ip(*words: str) -> str:
-    """Run `ip`, and return what it prints."""
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
-    return done.stdout
 
 
 @dataclass(frozen=True)
@@ -58,59 +47,32 @@ class Network:
         self.started.append(subprocess.Popen(["ip", "netns", "exec", self.names[side], *command], **options))
         return self.started[-1]
 
-    def pids(self, side: str) -> list[int]:
-        """Return the processes in a namespace."""
-        return [int(pid) for pid in ip("netns", "pids", self.names[side]).split()]
-
-    def kill(self, side: str) -> None:
-        """Kill all that runs in a namespace, each process by its number."""
-        until_s = time.monotonic() + PATIENCE_S
-        while pids := self.pids(side):
-            assert time.monotonic() < until_s, f"these live on after SIGKILL: {pids}"
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
-
-    def close(self) -> None:
-        """Kill all that runs in the namespaces."""
-        for side in self.names:
-            self.kill(side)
-        for process in self.started:
-            process.wait(PATIENCE_S)
-
 
 @contextmanager
 def network() -> Iterator[Network]:
     """Make the namespaces; at the end nothing of them is left, nor of what was started in them."""
     made = f"mn{os.getpid()}{next(_NUMBERS)}"
     names = {side: f"{made}{side[0]}" for side in ADDRESSES}
-    with ExitStack() as stack:
-        for name in names.values():
-            ip("netns", "add", name)
-            stack.callback(ip, "netns", "del", name)
-        relay = stack.enter_context(_relay(*names.values()))
+    command = [sys.executable, "-m", "tests.integration.netns.relay", *names.values()]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    # In a session of its own, so that Ctrl-C reaches it only by the end of its input.
+    with subprocess.Popen(command, cwd=ROOT, text=True, bufsize=1, start_new_session=True, **pipes) as relay:
+        assert relay.stdin is not None
+        assert relay.stderr is not None
         built = Network(names, relay)
-        stack.callback(built.close)
-        for side, name in names.items():
-            ip("link", "set", name, "netns", name)  # the device has the name of its namespace
-            ip("-n", name, "link", "set", "lo", "up")
-            ip("-n", name, "addr", "add", f"{ADDRESSES[side]}/30", "dev", name)
-            ip("-n", name, "link", "set", name, "up")
-            ip("-n", name, "route", "add", "default", "dev", name)  # Ray asks the routes which address it has
-        yield built
-
-
-@contextmanager
-def _relay(near: str, far: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.integration.netns.relay", near, far]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, text=True, bufsize=1, **pipes) as relay:
         try:
-            assert _line(relay) == "ready\n"
-            yield relay
+            if _line(relay) != "ready\n":
+                raise OSError(relay.stderr.read().strip().rpartition("\n")[2])
+            yield built
         finally:
-            relay.kill()
+            try:
+                relay.stdin.close()
+                code = relay.wait(PATIENCE_S)
+                for process in built.started:
+                    process.wait(PATIENCE_S)
+            finally:
+                relay.kill()
+        assert code == 0, relay.stderr.read()
 
 
 def _line(relay: subprocess.Popen[str]) -> str:
@@ -127,10 +89,9 @@ def missing() -> str:
     if shutil.which("ip") is None:
         return "ip: not found. Install it (on Debian: apt install iproute2)"
     if not Path("/dev/net/tun").exists():
-        return "/dev/net/tun: this machine has none. Load the kernel's module tun, or give the container the device"
+        return "/dev/net/tun: not found. Load the kernel's module tun, or give the container the device"
     try:
-        with network() as made:
-            made.start("near", ["true"]).wait(PATIENCE_S)
-    except (AssertionError, OSError) as error:
-        return f"network namespaces: not allowed here ({str(error).strip()}). Run the tests with CAP_SYS_ADMIN"
-    return ""
+        with network():
+            return ""
+    except (OSError, AssertionError) as error:
+        return f"network namespaces: not allowed here ({error}). Run the tests with CAP_SYS_ADMIN and CAP_NET_ADMIN"

@@ -16,7 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from tests.integration.netns.networks import ADDRESSES, Network, network
+from tests.integration.netns.networks import Network, network
+from tests.integration.netns.relay import ADDRESSES
 from tests.tree import ROOT
 
 PATIENCE_S: Final = 120.0
@@ -27,7 +28,7 @@ _RAY: Final = (
     *("-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=2", "--object-store-memory=80000000"),
     *("--node-manager-port=7001", "--object-manager-port=7002", "--runtime-env-agent-port=7003"),
     *("--dashboard-agent-grpc-port=7004", "--dashboard-agent-listen-port=7005", "--metrics-export-port=7006"),
-    *("--min-worker-port=20000", "--max-worker-port=20999", "--disable-usage-stats"),
+    *("--min-worker-port=20000", "--max-worker-port=20999", "--disable-usage-stats", "--include-log-monitor=false"),
 )
 _HEAD: Final = ("--head", "--port=6379", "--include-dashboard=false", "--ray-client-server-port=7007")
 _OWN_FOLDER: Final = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'

@@ -1,8 +1,9 @@
-"""Carries packets between two TUN devices, late, with losses, and not at all where the line is cut:
-``python -m tests.integration.netns.relay NEAR FAR`` makes the devices (root only).
+"""Two network namespaces whose packets pass through this process: late, with losses, and not at all after a cut.
 
-A line on standard input has a `Quality` for each direction as JSON; a line on standard output answers, once it holds,
-with what each direction has carried and lost. The process ends, and its devices with it, when its input ends.
+``python -m tests.integration.netns.relay NEAR FAR`` makes the namespaces, each with a TUN device of the same name (root
+only). A line on standard input has a `Quality` for each direction as JSON; a line on standard output answers, once it
+holds, with what each direction has carried and lost. When the input ends, for instance because the test was killed, the
+process kills all that runs in the namespaces, removes them and ends.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
+
+from tests.integration.netns.namespaces import ip, namespaces
+
+ADDRESSES: Final = {"near": "10.88.0.1", "far": "10.88.0.2"}
+"""The side -> its address."""
 
 _TUNSETIFF: Final = 0x400454CA
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
@@ -125,11 +131,22 @@ def relay(near: int, far: int, commands: Any, answers: Any) -> None:
                     os.write(writers[name], packet)
 
 
+def connect(name: str, address: str) -> int:
+    """Make a device, move it into the namespace of the same name, and return its descriptor."""
+    device = open_tun(name)
+    ip("link", "set", name, "netns", name)
+    ip("-n", name, "addr", "add", f"{address}/30", "dev", name)
+    ip("-n", name, "link", "set", name, "up")
+    ip("-n", name, "route", "add", "default", "dev", name)  # Ray asks the routes which address it has
+    return device
+
+
 def main() -> None:
-    """Make the devices that are named on the command line, report it, and carry packets."""
-    near, far = map(open_tun, sys.argv[1:])
-    print("ready", flush=True)
-    relay(near, far, open(0, "rb", buffering=0), sys.stdout)
+    """Make the namespaces that are named on the command line, report it, and carry packets."""
+    with namespaces(sys.argv[1:]), open(0, "rb", buffering=0) as commands:
+        near, far = map(connect, sys.argv[1:], ADDRESSES.values())
+        print("ready", flush=True)
+        relay(near, far, commands, sys.stdout)
 
 
 if __name__ == "__main__":

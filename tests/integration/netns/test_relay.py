@@ -9,8 +9,9 @@ from select import select
 
 import pytest
 
-from tests.integration.netns.networks import ADDRESSES, PATIENCE_S, Network
-from tests.integration.netns.relay import Quality
+from tests.integration.netns.namespaces import PATIENCE_S, ip
+from tests.integration.netns.networks import Network
+from tests.integration.netns.relay import ADDRESSES, Quality
 
 pytestmark = pytest.mark.needs_netns
 
@@ -71,3 +72,11 @@ def test_a_connection_lives_through_delay_loss_and_a_cut_of_each_direction(line:
             line.both(Quality())
             assert (says(far), says(near)) == ("3", "echoed")
             near.stdin.close()
+
+
+def test_nothing_is_left_after_a_test_that_was_killed(line: Network) -> None:
+    sleeper = line.start("far", ["sleep", "600"], start_new_session=True)
+    assert line.relay.stdin is not None
+    line.relay.stdin.close()  # as it is closed when the process of the tests dies
+    assert (line.relay.wait(PATIENCE_S), sleeper.wait(PATIENCE_S)) == (0, -9)
+    assert not set(line.names.values()) & set(ip("netns", "list").split())
