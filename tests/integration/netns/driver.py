@@ -46,7 +46,7 @@ class Program:
 
         try:
             ray.init(address=address, namespace="malstrom", log_to_driver=False)
-        except ConnectionError:
+        except (ConnectionError, RuntimeError):
             return False
         return True
 

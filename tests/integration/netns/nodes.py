@@ -8,8 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -60,34 +60,40 @@ class Apart:
 
 @contextmanager
 def two_nodes_apart(logs: Path) -> Iterator[Apart]:
-    """Start a head with room for two workers, a node with the same, and the program. At the end nothing is left."""
-    with ExitStack() as stack:
-        # Paths of sockets are short. Each node has its temporary files in the same path, as on machines of their own.
-        folder = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="mr-", dir="/tmp", ignore_cleanup_errors=True))
-        )
+    """Start a head with room for two workers, a node with the same, and the program. At the end nothing is left.
+
+    Each node has its temporary files in the same path, as two machines would.
+    """
+    # Paths of sockets are short.
+    short = tempfile.TemporaryDirectory(prefix="mr-", dir="/tmp", ignore_cleanup_errors=True)
+    mine, others = Pipe()
+    with short as name, mine, network() as made:
+        folder = Path(name)
         (folder / "token").touch(mode=0o600)
         (folder / "token").write_text(secrets.token_hex(32))
-        built = stack.enter_context(network())
-        theirs = _environment(folder)
+        for folders in ("tmp", *ADDRESSES):
+            (folder / folders).mkdir()
 
-        def start(side: str, words: list[str], **options: Any) -> None:
-            (folder / side).mkdir(exist_ok=True)
-            (folder / "tmp").mkdir(exist_ok=True)
+        def start(side: str, words: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
             own = ["sh", "-c", _OWN_FOLDER, "sh", str(folder / side), str(folder / "tmp"), sys.executable]
+            where: dict[str, Any] = {"env": _environment(folder), "cwd": ROOT, "start_new_session": True}
             with (logs / f"{words[1].rpartition('.')[2]}-{side}.log").open("wb") as out:
-                where: dict[str, Any] = {"env": theirs, "cwd": ROOT, "start_new_session": True}
-                built.start(side, [*own, *words], stdout=out, stderr=subprocess.STDOUT, **where, **options)
+                return made.start(side, [*own, *words], stdout=out, stderr=subprocess.STDOUT, **where, **options)
 
-        start("near", [*_RAY, *_HEAD, f"--node-ip-address={ADDRESSES['near']}"])
-        mine, others = Pipe()
-        stack.callback(mine.close)
+        def wait(ray: subprocess.Popen[bytes], holds: Callable[[], bool]) -> None:
+            until_s = time.monotonic() + PATIENCE_S
+            while not holds():
+                assert ray.poll() is None, f"Ray has not started, see {logs}"
+                assert time.monotonic() < until_s, f"Ray does not start, see {logs}"
+                time.sleep(0.1)
+
+        head = start("near", [*_RAY, *_HEAD, f"--node-ip-address={ADDRESSES['near']}"])
         with others:
             start("near", ["-m", "tests.integration.netns.driver", str(others.fileno())], pass_fds=[others.fileno()])
-        apart = Apart(built, mine)
-        _wait(lambda: apart.ask("connect", HEAD))
-        start("far", [*_RAY, f"--address={HEAD}", f"--node-ip-address={ADDRESSES['far']}"])
-        _wait(lambda: set(apart.ask("nodes")) == set(ADDRESSES.values()))
+        apart = Apart(made, mine)
+        wait(head, lambda: bool(apart.ask("connect", HEAD)))
+        far = start("far", [*_RAY, f"--address={HEAD}", f"--node-ip-address={ADDRESSES['far']}"])
+        wait(far, lambda: set(apart.ask("nodes")) == set(ADDRESSES.values()))
         yield apart
 
 
@@ -101,10 +107,3 @@ def _environment(folder: Path) -> dict[str, str]:
         "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
         "RAY_worker_niceness": "0",
     }
-
-
-def _wait(holds: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < until_s, "Ray does not start"
-        time.sleep(0.1)
