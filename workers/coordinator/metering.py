@@ -96,11 +96,12 @@ class Metering:
         over_s = now.at_s - before.at_s
         if not over_s > 0:
             return []
+        parts = {step: _parts_of_all(step, now, before) for step in self._regions}
         found: list[HotKey] = []
         for worker, (figures, _) in now.workers.items():
             for heavy in figures.heavy_keys:
                 busy = heavy.share * _region_busy(self._regions[heavy.step], heavy.step, worker, now, before) / over_s
-                share = heavy.share * _part_of_all(heavy, now, before)
+                share = heavy.share * parts[heavy.step].get(worker, 0.0)
                 found.append(HotKey(heavy.step, heavy.key, share, min(1.0, busy), worker))
         return found
 
