@@ -260,6 +260,10 @@ LONG: Final = {
         "test_a_query_finds_the_same_through_rescales_and_losses[2 seeds-q8]",
         "test_a_query_finds_the_same_through_rescales_and_losses[2 seeds-q9]",
     ),
+    "integration/test_rebalance.py": (
+        "test_a_key_that_is_too_heavy_for_one_worker_is_named_until_it_is_not",
+        "test_a_terminal_and_the_page_ask_for_a_rebalance",
+    ),
     "integration/test_packaging.py": (
         "*[folder",
         "*[sdist",
