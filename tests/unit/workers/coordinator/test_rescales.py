@@ -286,7 +286,9 @@ def test_r9_a_rebalance_is_not_lost_by_a_later_request_for_the_size_that_is_ther
 
 def test_r9_a_rebalance_during_a_barrier_keeps_the_size_that_was_asked_for_there() -> None:
     requests = Requests().snapshot("s1").ask("grow", 0, 1).rebalance("even", SKEWED)
-    requests.barrier_passed("s1").go_on()
+    requests.barrier_passed("s1")
+    for _ in range(SLOTS):
+        requests.report()
     assert [(name, report.members) for name, report in requests.reports] == [("grow", (0, 1)), ("even", (0, 1))]
 
 
