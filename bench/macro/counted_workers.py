@@ -139,7 +139,7 @@ class CountedWorkers:
 
     @property
     def has_sent(self) -> bool:
-        """Whether messages of workers are on their way to the coordinator."""
+        """Whether messages of workers are in flight to the coordinator."""
         return bool(self._on_the_way)
 
     @property
@@ -193,7 +193,7 @@ class CountedWorkers:
         return self.arrived()
 
     def wait(self, wait_s: float | None, *, pending: bool = False) -> None:
-        """Return: whatever workers have to say they have said."""
+        """Return: workers have reported all that they have to report."""
 
     def check_room(self, size: int) -> None:
         """There is room."""
