@@ -50,12 +50,12 @@ class Network:
 
 @contextmanager
 def network() -> Iterator[Network]:
-    """Make the namespaces; at the end nothing of them is left, nor of what was started in them."""
+    """Make the namespaces; at the end they are removed, with what was started in them."""
     made = f"mn{os.getpid()}{next(_NUMBERS)}"
     names = {side: f"{made}{side[0]}" for side in ADDRESSES}
     command = [sys.executable, "-m", "tests.integration.netns.relay", *names.values()]
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    # In a session of its own, so that Ctrl-C reaches it only by the end of its input.
+    # In its own session, so that Ctrl-C reaches it only by the end of its input.
     with subprocess.Popen(command, cwd=ROOT, text=True, bufsize=1, start_new_session=True, **pipes) as relay:
         assert relay.stdin is not None
         assert relay.stderr is not None

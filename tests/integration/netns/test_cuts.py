@@ -108,7 +108,7 @@ def test_s6_a_cut_of_5_seconds(apart: Apart, tmp_path: Path) -> None:
 def test_s6_a_cut_for_good(streams: str, apart: Apart, tmp_path: Path) -> None:
     far = started(apart, tmp_path, streams)
     apart.network.both(CUT)
-    at_work_again(apart, time.monotonic(), f"a cut for good, {streams}")
+    at_work_again(apart, time.monotonic(), f"a permanent cut, {streams}")
     assert far_workers(apart) == [] or apart.ask("status").workers == 2
     rows_of_the_end(apart, tmp_path)
     check_fenced(tmp_path, far)

@@ -77,6 +77,6 @@ def test_a_connection_lives_through_delay_loss_and_a_cut_of_each_direction(line:
 def test_nothing_is_left_after_a_test_that_was_killed(line: Network) -> None:
     sleeper = line.start("far", ["sleep", "600"], start_new_session=True)
     assert line.relay.stdin is not None
-    line.relay.stdin.close()  # as it is closed when the process of the tests dies
+    line.relay.stdin.close()  # so it is closed when the process of the tests dies
     assert (line.relay.wait(PATIENCE_S), sleeper.wait(PATIENCE_S)) == (0, -9)
     assert not set(line.names.values()) & set(ip("netns", "list").split())
