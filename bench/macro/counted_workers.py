@@ -186,7 +186,7 @@ class CountedWorkers:
                     self._counts[content.worker] = content.counts
                     self._figures[content.worker] = content.figures
                 elif not isinstance(content, Built | Reached):
-                    taken.append(content)  # type: ignore[arg-type]
+                    taken.append(content)
         return taken
 
     def receive(self) -> Sequence[Arrived]:
