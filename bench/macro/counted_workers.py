@@ -128,6 +128,7 @@ class CountedWorkers:
         self._taken: list[Arrived] = []
         self._table: np.ndarray[Any, Any] = np.zeros(0, np.int64)
         self._move: RescaleMove | None = None
+        self._slots: dict[int, list[int]] = {}
         self._done_at_cut: set[int] = set()
         self._share: dict[int, int] = {}
         self._lost: dict[int, int] = {}
@@ -347,7 +348,9 @@ class CountedWorkers:
     def report_counts(self, second: float) -> None:
         """Let all workers send their figures after this many seconds of work."""
         with self._as_workers():
-            self._parts = {}
+            self._parts, self._slots = {}, {}
+            for slot, owner in enumerate(self._table.tolist()):
+                self._slots.setdefault(owner, []).append(slot)
             parts: dict[int, list[PartMetrics]] = {}
             for (source, part), reader in self._readers().items():
                 found = PartMetrics(source, part, reader, int(_ROWS_PER_S * second), "123456", watermark=second)
@@ -382,6 +385,8 @@ class CountedWorkers:
             backlog=dict.fromkeys(exchanges, 0),
             state_bytes=dict.fromkeys(self._stateful, 1 << 28),
             parts=parts,
+            slot_loads=dict.fromkeys(self._slots.get(worker, ()), 1_000.0 * second),
+            sampled=int(1_000 * second),
             heavy_keys=[
                 HeavyKey(exchange, f"key-{worker}-{number}", 0.01, worker)
                 for exchange in exchanges

@@ -1,6 +1,7 @@
 """Placement: which worker owns which slot, and the moves from one placement to another. Pure.
 
-R10: the slot counts of workers differ by at most one, and no more slots move than that needs. The rule also holds when
+R10: without measured loads the slot counts of workers differ by at most one, and no more slots move than that needs;
+with loads `malstrom_py.rescale.load` finds the table, and the moves to it are planned here. The rule also holds when
 only the first move is made and the rest is planned again from the new table with another size: every moved slot
 reduces the number of remaining slots by one, and no plan can do better.
 """
@@ -97,16 +98,17 @@ def plan_moves(
     wanted: Sequence[int],
     *,
     slots_max: int,
+    target: Table | None = None,
 ) -> Iterator[RescaleMove]:
     """Yield the moves from ``members`` to ``wanted``, each of at most ``slots_max`` slots and as many parts.
 
     The moves have equal sizes. Joiners are members from the first move, leavers until the last. There is at least one
-    move.
+    move. ``target``: the table after the last one; None: `rebalanced`.
 
     >>> [move.table for move in plan_moves(0, [0], (0, 0, 0, 0), {}, [0, 1], slots_max=1)]
     [(0, 0, 1, 0), (0, 0, 1, 1)]
     """
-    target = rebalanced(table, wanted)
+    target = rebalanced(table, wanted) if target is None else target
     changed = [slot for slot, (was, now) in enumerate(zip(table, target, strict=True)) if was != now]
     parts_changed = rebalanced_parts(parts, wanted)
     count = max(1, -(-max(len(changed), len(parts_changed)) // slots_max))
@@ -122,8 +124,10 @@ def plan_moves(
         old = between
 
 
-def opening_move(version: int, members: Sequence[int], table: Table, wanted: Sequence[int]) -> RescaleMove | None:
-    """Return an empty move before those of `plan_moves`; None if it would not shorten a pause.
+def opening_move(
+    version: int, members: Sequence[int], table: Table, wanted: Sequence[int], *, target: Table | None = None
+) -> RescaleMove | None:
+    """Return an empty move before those of `plan_moves` to ``target``; None if it would not shorten a pause.
 
     After a marker, rows of slots that have not arrived are held. A worker that loses slots has to find their keys
     before it switches, which may take long. With this move all workers find their keys while no row is held.
@@ -131,7 +135,7 @@ def opening_move(version: int, members: Sequence[int], table: Table, wanted: Seq
     >>> opening_move(3, [0, 1], (0, 1, 0, 1), [0]).losing
     (1,)
     """
-    target = rebalanced(table, wanted)
+    target = rebalanced(table, wanted) if target is None else target
     losing = tuple(sorted({was for was, now in zip(table, target, strict=True) if was != now}))
     if len(members) == 1 or not losing:
         return None

@@ -11,13 +11,14 @@ all workers. New parts of a source get their workers while nothing moves, before
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.builder.regions import regions_of
 from malstrom_py.errors import InternalError, MalstromError
+from malstrom_py.rescale.load import Weights, pays, placed
 from malstrom_py.rescale.moves.move_sizing import Pacing, pause_by_size
 from malstrom_py.rescale.moves.placement import dealt_parts, opening_move, plan_moves
 from malstrom_py.rescale.moves.protocol import (
@@ -86,9 +87,15 @@ def _downstream(plan: Plan) -> dict[str, set[str]]:
 
 @dataclass(frozen=True, slots=True)
 class RescaleRequested:
-    """A rescale to ``members`` is requested."""
+    """A rescale to ``members`` is requested.
+
+    ``weights``: of the slots, None if they are not known (R10). ``evens_out``: slots move by weight though the members
+    stay, if that pays.
+    """
 
     members: tuple[int, ...]
+    weights: Weights | None = None
+    evens_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,15 +254,17 @@ class PlanMoves(Protocol):
         wanted: Sequence[int],
         *,
         slots_max: int,
+        target: Table,
     ) -> Iterable[RescaleMove]:
-        """Return the moves to ``wanted``, at least one, each of at most ``slots_max`` slots."""
+        """Return the moves to ``wanted``, at least one, each of at most ``slots_max`` slots, until ``target``."""
         ...
 
 
 class CoordinatorMachine:
     """The coordinator of the workers ``members``, whose slots are placed by ``table``.
 
-    After each move the rest is planned again, with the size that ``pacing`` derives from the pause of this move.
+    After each move the rest is planned again, with the size that ``pacing`` derives from the pause of this move. The
+    table at the end of a rescale is decided at its beginning, by the weights of its request (R10).
     """
 
     def __init__(
@@ -280,7 +289,11 @@ class CoordinatorMachine:
         self._pacing = self._paced = pacing
         self._before_move = (0, 0)
         self._pause_s = 0.0
-        self._wanted: tuple[int, ...] | None = None
+        self.weights: Weights | None = None
+        """The weights of the last rescale; None if it was placed by number."""
+        self.target_table = table
+        """The table at the end of the last rescale."""
+        self._wanted: RescaleRequested | None = None
         self._barrier: SnapshotWanted | None = None
         self._found: dict[tuple[str, str], Any] = {}
         self._is_over = False
@@ -299,7 +312,9 @@ class CoordinatorMachine:
         """Take one event and return the effects, in order."""
         match event:
             case RescaleRequested():
-                self._wanted = event.members  # R9: the last one wins
+                # R9: the last one wins, and evens out for those that it supersedes.
+                evens_out = event.evens_out or (self._wanted is not None and self._wanted.evens_out)
+                self._wanted = replace(event, evens_out=evens_out)
                 return self._begin() if self.phase is CoordinatorPhase.STEADY and not self._is_over else []
             case Connected():
                 return self._connected(event.worker)
@@ -414,12 +429,16 @@ class CoordinatorMachine:
         return [*added, *self._begin_rescale()]
 
     def _begin_rescale(self) -> list[Effect]:
-        wanted, self._wanted = self._wanted, None
-        if wanted is None or wanted == self.members:
-            return [] if wanted is None else [Ended(self.members, self.version)]
-        self._target = wanted
+        asked, self._wanted = self._wanted, None
+        if asked is None:
+            return []
+        stays, self.weights = asked.members == self.members, asked.weights
+        table = placed(self.table, asked.members, asked.weights) if asked.evens_out or not stays else self.table
+        if stays and not pays(self.table, table, self.members, asked.weights):
+            return [Ended(self.members, self.version)]
+        self._target, self.target_table = asked.members, table
         here = set(self.members)
-        joiners = tuple(worker for worker in wanted if worker not in here)
+        joiners = tuple(worker for worker in asked.members if worker not in here)
         if joiners:
             self._to("request, someone joins")
             self._joining = set(joiners)
@@ -442,13 +461,18 @@ class CoordinatorMachine:
         if not planned:
             self._to("all connected")
         self._paced = self._pacing
-        opening = opening_move(self.version, self.members, self.table, self._target) if self._paced.adapts else None
-        return self._order_move() if opening is None else self._order(opening)
+        if self._paced.adapts:
+            opening = opening_move(self.version, self.members, self.table, self._target, target=self.target_table)
+            if opening is not None:
+                return self._order(opening)
+        return self._order_move()
 
     def _order_move(self) -> list[Effect]:
         slots_max = self._paced.slots_max
         planned = self._plan_moves(
-            self.version, self.members, self.table, self.parts, self._target, slots_max=slots_max
+            *(self.version, self.members, self.table, self.parts, self._target),
+            slots_max=slots_max,
+            target=self.target_table,
         )
         return self._order(next(iter(planned)))
 
