@@ -9,8 +9,8 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from malstrom_py.rescale.channels.channel import ChannelId, RemoteInbound, RemoteOutbound
-from malstrom_py.workers.coordinator.machine import Connected
 from malstrom_py.workers.transport.base import JobSecret
+from malstrom_py.workers.transport.messages import Connected
 from malstrom_py.workers.transport.zeromq import ZeroMQTransport
 
 CHANNELS: Final = 2_000

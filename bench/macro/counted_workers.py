@@ -187,7 +187,7 @@ class CountedWorkers:
                     self._counts[content.worker] = content.counts
                     self._figures[content.worker] = content.figures
                 elif not isinstance(content, Built | Reached):
-                    taken.append(content)  # type: ignore[arg-type]
+                    taken.append(content)
         return taken
 
     def receive(self) -> Sequence[Arrived]:
@@ -385,7 +385,7 @@ class CountedWorkers:
             backlog=dict.fromkeys(exchanges, 0),
             state_bytes=dict.fromkeys(self._stateful, 1 << 28),
             parts=parts,
-            slot_loads=dict.fromkeys(self._slots.get(worker, ()), 1_000.0 * second),
+            slot_loads=dict.fromkeys(self._slots.get(worker, ()), int(1_000 * second)),
             sampled=int(1_000 * second),
             heavy_keys=[
                 HeavyKey(exchange, f"key-{worker}-{number}", 0.01, worker)
