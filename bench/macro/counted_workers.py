@@ -124,7 +124,7 @@ class CountedWorkers:
         self._in = InStreams(COORDINATOR, 1)
         self._incarnation = 1
         self._orders: deque[tuple[int, Content]] = deque()
-        self._on_the_way: deque[list[bytes]] = deque()
+        self._in_flight: deque[list[bytes]] = deque()
         self._taken: list[Arrived] = []
         self._table: np.ndarray[Any, Any] = np.zeros(0, np.int64)
         self._move: RescaleMove | None = None
@@ -140,8 +140,8 @@ class CountedWorkers:
 
     @property
     def has_sent(self) -> bool:
-        """Whether messages of workers are on their way to the coordinator."""
-        return bool(self._on_the_way)
+        """Whether messages of workers to the coordinator are in flight."""
+        return bool(self._in_flight)
 
     @property
     def workers(self) -> Sequence[int]:
@@ -181,8 +181,8 @@ class CountedWorkers:
             while self._orders:
                 self._obey(*self._orders.popleft())
         taken, self._taken = self._taken, []
-        for _ in range(min(BATCH, len(self._on_the_way))):
-            for content in self._in.open(self._on_the_way.popleft()):
+        for _ in range(min(BATCH, len(self._in_flight))):
+            for content in self._in.open(self._in_flight.popleft()):
                 if isinstance(content, WorkerCounts):
                     self._counts[content.worker] = content.counts
                     self._figures[content.worker] = content.figures
@@ -194,7 +194,7 @@ class CountedWorkers:
         return self.arrived()
 
     def wait(self, wait_s: float | None, *, pending: bool = False) -> None:
-        """Return: whatever workers have to say they have said."""
+        """Return: each worker answers an order when it is taken."""
 
     def check_room(self, size: int) -> None:
         """There is room."""
@@ -241,7 +241,7 @@ class CountedWorkers:
             self.traffic.letters[kind] += 1
             for message in self._out[worker].messages([content]):
                 self.traffic.bytes[kind] += sum(map(len, message))
-                self._on_the_way.append(message)
+                self._in_flight.append(message)
 
     def _obey(self, worker: int, order: Content) -> None:
         match order:
