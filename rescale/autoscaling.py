@@ -34,6 +34,8 @@ _REGRET_S: Final = 4 * LEARNT_S
 RETRY_S: Final = 60.0
 """How long a size is not asked for again after there was no room for it."""
 
+_LONGEST_S: Final = 1e9
+
 _REGRET: Final = 4.0
 """How much longer workers stay, up to `LEARNT_S`, after some left that were needed again within `_REGRET_S`."""
 
@@ -90,8 +92,10 @@ class Autoscale:
             raise PlanError(f"autoscale: target is a share of time from 0.1 to 0.95, got {self.target!r}")
         for name in ("interval_s", "up_after_s", "cool_down_s", "catch_up_s"):
             seconds = getattr(self, name)
-            if not _is_number(seconds) or not isfinite(seconds) or seconds < 0.5:
-                raise PlanError(f"autoscale: {name} must be a number of seconds of at least 0.5, got {seconds!r}")
+            if not _is_number(seconds) or not 0.5 <= seconds <= _LONGEST_S:
+                raise PlanError(
+                    f"autoscale: {name} must be a number of seconds from 0.5 to {_LONGEST_S:.0f}, got {seconds!r}"
+                )
 
     def within(self, workers: int) -> int:
         """Return the allowed size that is nearest to ``workers``."""
@@ -242,7 +246,7 @@ class AutoscalePolicy:
         self._is_new = True
         self._from: int | None = None
         self._cap: _Cap | None = None
-        self._held_until_s = -inf
+        self._held_until_s = self._again_s = -inf
         self._changed_s = -inf
         self._left_s = -inf
         self._regretted_s = -inf
@@ -252,10 +256,14 @@ class AutoscalePolicy:
         """Leave the number of workers alone for a cool-down: a user has requested one."""
         self._held_until_s = at_s + self.options.cool_down_s
 
-    def refused(self, at_s: float, size: int, why: str) -> None:
-        """Ask for no more than ``size`` workers for a while: there is no room."""
-        self._cap = _Cap(size, at_s + RETRY_S, why)
+    def refused(self, at_s: float, decision: Decision, size: int, why: str) -> None:
+        """Note that the job can go to ``size`` workers only, and not to those of ``decision``, for a while."""
         self._from = None
+        self._again_s = at_s + RETRY_S
+        if decision.size > decision.workers:
+            self._cap = _Cap(size, self._again_s, why)
+        elif size == decision.workers:
+            self._left_s = -inf
 
     def paused(self) -> None:
         """Forget the last samples: the workers did something else since, such as a rescale."""
@@ -267,7 +275,8 @@ class AutoscalePolicy:
             self._resized(seen)
         self._recent.append(seen)
         options = self.options
-        if not options.min <= seen.workers <= options.max:
+        is_within = options.min <= seen.workers <= options.max
+        if not is_within and seen.at_s >= max(self._held_until_s, self._again_s):
             reason = f"the job may have {options.min} to {options.max} workers"
             return self._go(seen, options.within(seen.workers), reason, Figures())
         is_full = len(self._recent) == options.samples
@@ -280,6 +289,8 @@ class AutoscalePolicy:
             return _stay(seen, "there are too few samples since the last change", figures)
         if seen.at_s < self._held_until_s:
             return _stay(seen, "a user has requested this number of workers", figures)
+        if not is_within:
+            return _stay(seen, "the job could not have an allowed number of workers a little while ago", figures)
         return self._useless(seen, level, figures) or self._more(seen, figures) or self._fewer(seen, figures)
 
     def _resized(self, seen: Observation) -> None:

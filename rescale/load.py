@@ -35,6 +35,9 @@ HALF_LIFE_S: Final = 15.0
 KNOWN: Final = 512
 """The number of sampled rows after which weights are known."""
 
+COUNTED_MAX: Final = 4_096
+"""A worker reports the counts of so many slots at most, those of the largest counts."""
+
 _SEARCHED_MOVES: Final = 6
 _SEARCHED: Final = 2_000
 
@@ -87,10 +90,11 @@ def placed(table: Table, members: Sequence[int], weights: Weights | None) -> Tab
     """
     if weights is None or not sum(weights) > 0:
         return rebalanced(table, members)
-    first = _Placing(table, members, weights)
-    first.deal()
-    first.even_out()
-    first.take_back()
+    first = _evened(table, members, weights)
+    if not first.is_even:
+        # Slots that fit beside nothing: others make room for them.
+        second = _evened(table, members, weights, spreads=True)
+        first = min(first, second, key=lambda made: (not made.is_even, imbalance(made.table, members, weights)))
     if first.is_even and len(first.moved) > _SEARCHED_MOVES + 1:
         return first.table
     # Few moves: the fewest are found by trying.
@@ -148,8 +152,10 @@ class SlotLoads:
         new: dict[int, float] = {}
         for worker, slots in counted.items():
             known = self._counted.get(worker, {})
+            # A slot that was left out had a count, of at most the smallest one.
+            left_out = min(known.values()) if len(known) >= COUNTED_MAX else 0.0
             for slot, rows in slots.items():
-                was = known.get(slot, 0.0)
+                was = known.get(slot, left_out)
                 new[slot] = new.get(slot, 0.0) + (rows - was if rows >= was else rows)
         self._counted = {worker: dict(slots) for worker, slots in counted.items()}
         sampled_before, self._sampled_before = self._sampled_before, sampled
@@ -159,6 +165,16 @@ class SlotLoads:
         kept = 0.5 ** ((now_s - before_s) / HALF_LIFE_S)
         per_s = (1 - kept) / (now_s - before_s)
         self._rates = [kept * rate + per_s * new.get(slot, 0.0) for slot, rate in enumerate(self._rates)]
+
+
+def _evened(table: Table, members: Sequence[int], weights: Weights, *, spreads: bool = False) -> _Placing:
+    made = _Placing(table, members, weights)
+    made.deal()
+    if spreads:
+        made.spread()
+    made.even_out()
+    made.take_back()
+    return made
 
 
 class _Placing:
@@ -175,6 +191,7 @@ class _Placing:
         self._load: dict[int | None, float] = dict.fromkeys([*self._members, None], 0.0)
         self._own: dict[int | None, list[tuple[float, int]]] = {owner: [] for owner in self._load}
         self._came: dict[int | None, list[tuple[float, int]]] = {owner: [] for owner in self._load}
+        self._looked = 1 + (len(table) + 32 * len(self._members)) // 2_048
         self.moved: dict[int, float] = {}
         for slot, owner in enumerate(table):
             here = owner if owner in self._load else None
@@ -202,6 +219,22 @@ class _Placing:
             _, taker = lightest[0]
             self._move(weight, slot, None, taker)
             heapreplace(lightest, (self._load[taker], taker))
+
+    def spread(self) -> None:
+        """Move the heaviest slots from members above their bound to the lightest, which may then be above theirs."""
+        lightest = [(self._load[member], member) for member in self._members]
+        heapify(lightest)
+        for giver in sorted(self._members, key=self._over, reverse=True):
+            while self._over(giver):
+                while lightest[0][0] != self._load[lightest[0][1]]:
+                    heappop(lightest)
+                taker = lightest[0][1]
+                rank = bisect_right(self._own[giver], (self._load[giver] - self._fair + self._beside, len(self._owner)))
+                if giver == taker or not rank:
+                    break
+                self._move(*self._own[giver][rank - 1], giver, taker)
+                for member in (giver, taker):
+                    heappush(lightest, (self._load[member], member))
 
     def even_out(self) -> None:
         """Move slots from the member with the largest surplus to the lightest, the heaviest that fits, until all are
@@ -243,11 +276,11 @@ class _Placing:
 
     def search(self, moves: int, budget: list[int]) -> bool:
         """Find a placement within the bounds with at most ``moves`` more moves. ``budget``: how many placements may be
-        looked at. Return whether there is one; the table is then that.
+        looked at, large ones for several. Return whether there is one; the table is then that.
         """
         if self.is_even:
             return True
-        budget[0] -= 1
+        budget[0] -= self._looked
         if moves < self._at_least() or budget[0] < 0:
             return False
         for step in self._steps():

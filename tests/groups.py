@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 GROUPS: Final = {
     "ray": (
         "tests/integration/ray/",
+        "tests/integration/netns/",
         "tests/integration/transport/",
         "tests/integration/spark/test_sink_on_ray.py",
         "tests/integration/spark/test_source_on_ray.py",
@@ -91,6 +92,7 @@ LONG: Final = {
         "test_a_job_without_room",
         "test_r9_a_user_wins",
     ),
+    "integration/netns/test_cuts.py": ("test_",),
     "integration/ray/test_brought.py": (
         "test_a_detached_job_is_started_watched",
         "test_a_resource_that_an_autoscaling_cluster_never_gets",
@@ -257,6 +259,10 @@ LONG: Final = {
         "test_a_query_finds_the_same_through_rescales_and_losses[2 seeds-q7]",
         "test_a_query_finds_the_same_through_rescales_and_losses[2 seeds-q8]",
         "test_a_query_finds_the_same_through_rescales_and_losses[2 seeds-q9]",
+    ),
+    "integration/test_rebalance.py": (
+        "test_a_key_that_is_too_heavy_for_one_worker_is_named_until_it_is_not",
+        "test_a_terminal_and_the_page_ask_for_a_rebalance",
     ),
     "integration/test_packaging.py": (
         "*[folder",

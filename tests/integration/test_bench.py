@@ -41,7 +41,7 @@ def test_every_row_crosses_to_the_owner_of_its_slot(share: str) -> None:
     assert (stayed == 0) is share.startswith("all")
 
 
-def test_with_one_worker_no_key_is_given_to_the_partitioner() -> None:
+def test_with_one_worker_only_sampled_keys_are_given_to_the_partitioner() -> None:
     one, two = exchange.measure_workers(3000, 1, (1, 2))
     assert one.endswith("of one, 0.00 keys per record given to the partitioner")
     hashed = re.search(r"of one, (\d\.\d\d) keys per record given to the partitioner$", two)

@@ -75,41 +75,42 @@ class _Sample:
     busy_s: Mapping[int, float]
     waiting_s: Mapping[int, float]
     sharing: Mapping[int, int]
-    lag_rows: int | None
+    lags: Mapping[tuple[str, str], int]
 
     @classmethod
     def of(cls, run: ScaledRun, now_s: float) -> _Sample:
         figures, members = run.group.figures(), run.members
         known = {worker: figures.get(worker, WorkerFigures()) for worker in members}
         processes = Counter((one.host, one.pid) for one in known.values())
-        lags = {(part.source, part.part): part.lag_rows for one in known.values() for part in one.parts}
-        rows = [lag for lag in lags.values() if lag is not None]
+        parts = [part for one in known.values() for part in one.parts]
         return cls(
             now_s,
             sum(step.rows_in for step in run.counts().values() if step.kind == "source"),
             {worker: one.busy_s for worker, one in known.items()},
             {worker: one.waiting_s for worker, one in known.items()},
             {worker: processes[one.host, one.pid] if one.pid else 1 for worker, one in known.items()},
-            sum(rows) if rows else None,
+            {(part.source, part.part): part.lag_rows for part in parts if part.lag_rows is not None},
         )
 
     def since(self, before: _Sample) -> Observation:
-        """Return what the workers did since ``before``. Workers that share a process take turns."""
+        """Return what the workers did since ``before``. Workers that share a process take turns. A lag that was not
+        known before has not grown since.
+        """
         span_s = self.at_s - before.at_s
         busy = [
             min(1.0, max(0.0, spent_s - before.busy_s[worker]) * self.sharing[worker] / span_s)
             for worker, spent_s in self.busy_s.items()
         ]
         waited_s = sum(max(0.0, spent_s - before.waiting_s[worker]) for worker, spent_s in self.waiting_s.items())
-        lag = 0 if self.lag_rows is None or before.lag_rows is None else self.lag_rows - before.lag_rows
+        grown = sum(rows - before.lags[part] for part, rows in self.lags.items() if part in before.lags)
         return Observation(
             at_s=self.at_s,
             workers=len(busy),
             read_per_s=max(0, self.read - before.read) / span_s,
             busy=busy,
             waiting=min(1.0, waited_s / span_s / len(busy)),
-            lag_rows=self.lag_rows,
-            lag_per_s=lag / span_s,
+            lag_rows=sum(self.lags.values()) if self.lags else None,
+            lag_per_s=grown / span_s,
         )
 
 
@@ -121,8 +122,8 @@ class Autoscaler:
 
     def __init__(self, job: str, events: EventLog) -> None:
         self.changed: Callable[[Autoscale | None], None] = lambda options: None
-        self.due_s = inf
-        """When `turn` is due, on the monotonic time of the run."""
+        self._due_s = inf
+        self._is_changed = False
         self._job = job
         self._events = events
         self._options: Autoscale | None = None
@@ -139,9 +140,14 @@ class Autoscaler:
     def set(self, options: Autoscale | None, *, is_start: bool = False) -> None:
         """Follow these ``options`` from now on, which an own job ``is_start``-ed with; None: do nothing more."""
         self._options = check_autoscale(options)
+        self._is_changed = True
         if not is_start:
             self.changed(options)
-        self.due_s = 0.0
+
+    @property
+    def due_s(self) -> float:
+        """When `turn` is due, on the monotonic time of the run: with other options now."""
+        return 0.0 if self._is_changed else self._due_s
 
     @property
     def metrics(self) -> AutoscaleMetrics | None:
@@ -157,20 +163,21 @@ class Autoscaler:
 
     # The thread of the run.
 
-    def overruled(self) -> None:
-        """Note that a user has requested a number of workers, which is left alone for a cool-down."""
-        self._overruled = True
+    def overruled(self, size: int | None) -> None:
+        """Note that a user has requested ``size`` workers, which are left alone for a cool-down; None: a rebalance."""
+        self._overruled = self._overruled or (size is not None and self._policy is not None)
 
     def pause(self, now_s: float) -> None:
         """Look again later: the run does something else."""
-        self._before, self._now_s = None, now_s
+        self._before, self._now_s, self._is_changed = None, now_s, False
         if self._policy is not None:
             self._policy.paused()
-        self.due_s = inf if self._options is None else now_s + self._options.interval_s
+        self._due_s = inf if self._options is None else now_s + self._options.interval_s
 
     def turn(self, run: ScaledRun, now_s: float) -> None:
         """Take a sample of ``run`` if nothing moves, and request what the policy decides."""
-        self._now_s, options = now_s, self._options
+        self._now_s, self._is_changed = now_s, False
+        options = self._options
         if self._policy is None or self._policy.options != options:
             self._policy = None if options is None else AutoscalePolicy(options)
             self._last = None
@@ -183,9 +190,9 @@ class Autoscaler:
             self._overruled = False
             policy.held(now_s)
         if run.phase == "barrier":
-            self.due_s = now_s + _AGAIN_S
+            self._due_s = now_s + _AGAIN_S
             return
-        self.due_s = now_s + policy.options.interval_s
+        self._due_s = now_s + policy.options.interval_s
         sample, before = _Sample.of(run, now_s), self._before
         self._before = sample
         if before is None or before.busy_s.keys() != sample.busy_s.keys() or now_s <= before.at_s:
@@ -208,7 +215,7 @@ class Autoscaler:
             reason = f"{decision.reason}; there is no room for {decision.size}: {why}" if why else decision.reason
             self._emit(decision, size, reason)
             if why:
-                policy.refused(self._now_s, size, why)
+                policy.refused(self._now_s, decision, size, why)
             run.rescale(size, partial(self._ended, policy, decision))
             return
         self._refuse(policy, decision, why)
@@ -220,7 +227,7 @@ class Autoscaler:
     def _refuse(self, policy: AutoscalePolicy, decision: Decision, why: str) -> None:
         """Note that the job keeps its size, because the request could not be executed."""
         self._refused += 1
-        policy.refused(self._now_s, decision.workers, why)
+        policy.refused(self._now_s, decision, decision.workers, why)
         self._emit(decision, decision.size, decision.reason, why)
 
     def _emit(self, decision: Decision, size: int, reason: str, error: str = "") -> None:

@@ -388,12 +388,12 @@ class CommandQueue:
 
     def _check_reload(self, crew: CommandedWorkers, asked: Pending, prepared: Any, began_s: float) -> None:
         """Raise `ReloadDue` once all workers have stopped at the cut."""
-        now_s, command = self._clock.monotonic_s(), asked.command
-        if crew.suspended and crew.snapshots is not None and isinstance(command, ReloadCommand):
+        self.autoscaler.pause(now_s := self._clock.monotonic_s())
+        if crew.suspended and crew.snapshots is not None and isinstance(asked.command, ReloadCommand):
             with self._lock:
                 self._unanswered.remove(asked)
                 self._on_trial = asked
-            raise ReloadDue(Trial(command, prepared, crew.snapshots.last or "", now_s))
+            raise ReloadDue(Trial(asked.command, prepared, crew.snapshots.last or "", now_s))
         if now_s - began_s >= SAVE_S:
             raise DeadlineError(
                 f"job {self.job!r}: the workers have not stopped for a reload within {SAVE_S:g} s. The job continues "
@@ -519,7 +519,7 @@ class CommandQueue:
         try:
             if isinstance(command, RescaleCommand):
                 crew.rescale(command.size, done)
-                self.autoscaler.overruled()
+                self.autoscaler.overruled(command.size)
                 if not command.wait:
                     asked.answer(None)
             elif isinstance(command, ReloadCommand):

@@ -455,6 +455,9 @@ class CoordinatorMachine:
     def _called_off(self, error: MalstromError) -> list[Effect]:
         self._to("called off")
         self._joining = set()
+        if self._wanted is not None and self._wanted.evens_out and self._wanted.members == self._target:
+            # A rebalance that waited for the joiners does not start them again.
+            self._wanted = replace(self._wanted, members=self.members)
         return [Ended(self.members, self.version, error), *self._begin()]
 
     def _start_moving(self, *, planned: bool = False) -> list[Effect]:

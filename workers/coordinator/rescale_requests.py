@@ -72,7 +72,9 @@ class RescaleRequests:
     @property
     def next_members(self) -> tuple[int, ...]:
         """The members once all requests so far are granted."""
-        return self._waiting[-1].members if self._waiting else self._machine.target
+        # Requests that came while a barrier passes begin after it.
+        asked = self._waiting or (self._running if self._machine.nothing_moves else [])
+        return asked[-1].members if asked else self._machine.target
 
     @property
     def next_size(self) -> int | None:

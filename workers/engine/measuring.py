@@ -25,7 +25,7 @@ from malstrom_py.metrics import HeavyKey, HeavySlot, PartMetrics
 from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.operators.read_source import ReadSource
-from malstrom_py.rescale.load import row_weight
+from malstrom_py.rescale.load import COUNTED_MAX, row_weight
 from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.graph_builder import WorkerGraph
 from malstrom_py.workers.reports.figures import WorkerFigures
@@ -47,7 +47,6 @@ _HALVED_ROWS: Final = 1 << 16
 _PARTS_MAX: Final = 64
 _HEAVY_KEYS_MAX: Final = 16
 _HEAVY_SLOTS_MAX: Final = 8
-_WEIGHED_SLOTS_MAX: Final = 4_096
 _SIZED_ITEMS: Final = 16
 _PLAIN_BYTES: Final = 32
 _EVERY_NS: Final = 1_000_000_000
@@ -233,6 +232,7 @@ class Measuring:
         self._again_ns = 0
         self._parts: Mapping[str, PartMetrics] = {}
         self._state_bytes: Mapping[str, int] = {}
+        self._loads: Mapping[int, int] = {}
 
     def figures(self, *, fresh: bool = False) -> WorkerFigures:
         """Return the figures now; ``fresh``: the expensive ones too, however often."""
@@ -240,6 +240,7 @@ class Measuring:
         if fresh or began_ns >= self._again_ns:
             self._parts = dict(islice(self._read_parts(), _PARTS_MAX))
             self._state_bytes = dict(self._state_sizes())
+            self._loads = self._slot_loads()
             took_ns = perf_counter_ns() - began_ns
             self._again_ns = began_ns + max(_EVERY_NS, _COST * took_ns)
         heavy = [(name, sampler) for name, sampler in self._samplers.items() if sampler.sketch.is_known]
@@ -253,7 +254,7 @@ class Measuring:
             arrived={name: sampler.rows for name, sampler in self._samplers.items()},
             backlog={name: exchange.backlog for name, exchange in self._graph.exchanges.items()},
             state_bytes=self._state_bytes,
-            slot_loads=self._slot_loads(),
+            slot_loads=self._loads,
             sampled=sum(sampler.sampled for sampler in self._samplers.values()),
             parts=[self._parts[name] for name in self._open_parts() if name in self._parts],
             heavy_keys=[
@@ -270,7 +271,7 @@ class Measuring:
 
     def _slot_loads(self) -> Mapping[int, int]:
         loads: Counter[int] = sum((sampler.loads for sampler in self._samplers.values()), Counter())
-        return dict(loads.most_common(_WEIGHED_SLOTS_MAX)) if len(loads) > _WEIGHED_SLOTS_MAX else dict(loads)
+        return dict(loads.most_common(COUNTED_MAX)) if len(loads) > COUNTED_MAX else dict(loads)
 
     def _open_parts(self) -> Iterator[str]:
         """Return the parts that are read here now: one that has ended or moved away has no figures any more."""

@@ -40,7 +40,7 @@ def test_p1_a_job_goes_from_1_to_2_to_4_to_3_to_1(streams: Streams, out: sinks.M
     assert moved_keys(rows) > KEYS / 2
     assert held(rows) > 0
     assert [report.members for report in tour.reports] == [(0,), (0, 1), (0, 1, 2, 3), (0, 1, 2), (0,)]
-    assert all(report.slots > 200 for report in tour.reports[1:])
+    assert all(report.slots > 0 for report in tour.reports[1:])
     assert sum(report.parts for report in tour.reports) >= PARTS
 
 

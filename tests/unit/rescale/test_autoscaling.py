@@ -131,10 +131,25 @@ def test_the_size_of_a_user_is_left_alone_for_a_cool_down() -> None:
     assert last(policy, 3, from_s=100.0, busy=1.0).goes
 
 
+def test_the_size_of_a_user_is_left_alone_outside_the_limits_too() -> None:
+    policy = AutoscalePolicy(mp.Autoscale(max=2, cool_down_s=100))
+    policy.held(0.0)
+    assert not last(policy, 18, workers=5).goes
+    assert last(policy, 3, from_s=100.0, workers=5).size == 2
+
+
+def test_workers_that_cannot_leave_do_not_keep_others_from_coming() -> None:
+    policy = AutoscalePolicy(mp.Autoscale(cool_down_s=20))
+    fewer = last(policy, 4, workers=3, read=300.0, busy=0.1)
+    assert fewer.size == 1
+    policy.refused(25.0, fewer, 3, "a source cannot move")
+    assert last(policy, 4, from_s=30.0, workers=3, read=3000.0, busy=1.0).size > 3
+
+
 def test_what_there_is_no_room_for_is_asked_for_again_after_a_while() -> None:
     policy = AutoscalePolicy(mp.Autoscale())
     assert last(policy, 4, busy=1.0).size == 2
-    policy.refused(20.0, 1, "the cluster is full")
+    policy.refused(20.0, Decision(1, 2, "more"), 1, "the cluster is full")
     stays = last(policy, 11, from_s=25.0, busy=1.0)
     assert not stays.goes
     assert stays.reason.endswith("and the job may have no more than 1 worker: the cluster is full")
@@ -170,6 +185,8 @@ def test_workers_that_left_too_early_stay_longer_the_next_time() -> None:
         {"interval_s": 0.1},
         {"cool_down_s": float("inf")},
         {"catch_up_s": True},
+        {"catch_up_s": float("nan")},
+        {"interval_s": 10**400},
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, object]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malstrom_py.rescale.load import KNOWN, TOLERANCE, SlotLoads, fair_share, imbalance, pays, placed
+from malstrom_py.rescale.load import COUNTED_MAX, KNOWN, TOLERANCE, SlotLoads, fair_share, imbalance, pays, placed
 from malstrom_py.rescale.moves.placement import first_table, rebalanced
 from malstrom_py.rescale.moves.protocol import Table
 
@@ -142,6 +142,26 @@ def test_a_rebalance_moves_the_one_slot_that_pays() -> None:
     (slot,) = (slot for slot in range(1_024) if table[slot] != new[slot])
     assert slot in (0, 4)
     assert imbalance(new, [0, 1, 2, 3], weights) < 1.1
+
+
+def test_r10_several_heavy_slots_of_one_worker_are_shared_though_others_have_to_make_room() -> None:
+    members = range(64)
+    table = tuple(slot * 64 // 1_024 for slot in range(1_024))
+    weights = [6.4] * 3 + [1.0] * 1_021
+    new = placed(table, members, weights)
+    assert is_even(new, members, weights)
+    assert moved(table, new) <= 14, "two heavy slots, two light ones, and five of each that took a heavy one"
+
+
+def test_a_slot_that_was_left_out_of_the_largest_counts_is_not_new() -> None:
+    loads = SlotLoads(COUNTED_MAX + 1)
+    counts = dict.fromkeys(range(COUNTED_MAX), 1000.0)
+    loads.note(0.0, {0: counts}, sampled=0)
+    del counts[0]
+    loads.note(1.0, {0: {**{slot: rows + 1 for slot, rows in counts.items()}, COUNTED_MAX: 1_001.0}}, sampled=KNOWN)
+    weights = loads.weights
+    assert weights is not None
+    assert weights[COUNTED_MAX] == pytest.approx(weights[1])
 
 
 def test_128_workers_with_8192_slots() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -120,11 +121,59 @@ def test_a_barrier_is_waited_for(scaler: Autoscaler) -> None:
 
 def test_r9_the_size_of_a_user_is_left_alone(scaler: Autoscaler) -> None:
     run = Run()
-    scaler.overruled()
-    turns(scaler, run, from_s=0, to_s=5)
+    turns(scaler, run, from_s=0, to_s=1)
+    scaler.overruled(1)
+    turns(scaler, run, from_s=1, to_s=5)
     assert not run.asked
     turns(scaler, run, from_s=5, to_s=8)
     assert run.asked
+
+
+def test_r9_a_rebalance_asks_for_no_size_that_is_left_alone(scaler: Autoscaler) -> None:
+    run = Run()
+    turns(scaler, run, from_s=0, to_s=1)
+    scaler.overruled(None)
+    turns(scaler, run, from_s=1, to_s=4)
+    assert run.asked
+
+
+def test_r9_a_size_of_a_user_from_before_there_were_options_does_not_count(log: EventLog) -> None:
+    scaler, run = Autoscaler("docs", log), Run()
+    turns(scaler, run, from_s=0, to_s=2)
+    scaler.overruled(1)
+    scaler.set(OPTIONS)
+    turns(scaler, run, from_s=50, to_s=54)
+    assert run.asked
+
+
+def test_a_size_outside_the_limits_that_is_refused_is_tried_once_a_minute(scaler: Autoscaler, log: EventLog) -> None:
+    scaler.set(mp.Autoscale(min=3, max=4, interval_s=1, up_after_s=2, cool_down_s=4))
+    run = Run(room=1)
+    turns(scaler, run, from_s=0, to_s=100)
+    assert len(emitted(log)) == 2
+
+
+def test_a_lag_that_becomes_known_has_not_grown(scaler: Autoscaler) -> None:
+    run = Run(workers=2)
+    turns(scaler, run, from_s=0, to_s=1, busy=0.5)
+    run.members = (0, 1)
+    known = run.figures()
+    run.group = Lagging({0: known[0]})
+    turns(scaler, run, from_s=1, to_s=2, busy=0.5)
+    run.group = Lagging({0: known[0], 1: replace(known[1], parts=[PartMetrics("in", "1", 1, lag_rows=10_000)])})
+    turns(scaler, run, from_s=2, to_s=3, busy=0.5)
+    assert scaler.metrics is not None
+    assert scaler.metrics.arrival_per_s == 100
+
+
+class Lagging:
+    """Workers with these figures."""
+
+    def __init__(self, found: Mapping[int, WorkerFigures]) -> None:
+        self._found = found
+
+    def figures(self) -> Mapping[int, WorkerFigures]:
+        return self._found
 
 
 def test_where_there_is_less_room_it_takes_what_there_is(log: EventLog) -> None:

@@ -282,3 +282,20 @@ def test_r9_a_rebalance_is_not_lost_by_a_later_request_for_the_size_that_is_ther
     requests._handle(ce.RescaleRequested((0, 1), SKEWED))
     requests.barrier_passed("s1").go_on()
     assert [(name, report.slots) for name, report in requests.reports] == [("even", 1), ("same", 1)]
+
+
+def test_r9_a_rebalance_during_a_barrier_keeps_the_size_that_was_asked_for_there() -> None:
+    requests = Requests().snapshot("s1").ask("grow", 0, 1).rebalance("even", SKEWED)
+    requests.barrier_passed("s1")
+    for _ in range(SLOTS):
+        requests.report()
+    assert [(name, report.members) for name, report in requests.reports] == [("grow", (0, 1)), ("even", (0, 1))]
+
+
+def test_r9_a_rebalance_does_not_start_joiners_again_that_did_not_start() -> None:
+    requests = Requests((0, 1))
+    requests.joins = False
+    requests.ask("grow", 0, 1, 2).rebalance("even", None)
+    requests.call_off(DeadlineError("they did not start", wait="the start", deadline_s=1.0))
+    assert [name for name, _ in requests.errors] == ["grow"]
+    assert [(name, report.members) for name, report in requests.reports] == [("even", (0, 1))]
