@@ -124,10 +124,11 @@ class CountedWorkers:
         self._in = InStreams(COORDINATOR, 1)
         self._incarnation = 1
         self._orders: deque[tuple[int, Content]] = deque()
-        self._on_the_way: deque[list[bytes]] = deque()
+        self._in_flight: deque[list[bytes]] = deque()
         self._taken: list[Arrived] = []
         self._table: np.ndarray[Any, Any] = np.zeros(0, np.int64)
         self._move: RescaleMove | None = None
+        self._slots: dict[int, list[int]] = {}
         self._done_at_cut: set[int] = set()
         self._share: dict[int, int] = {}
         self._lost: dict[int, int] = {}
@@ -139,8 +140,8 @@ class CountedWorkers:
 
     @property
     def has_sent(self) -> bool:
-        """Whether messages of workers are in flight to the coordinator."""
-        return bool(self._on_the_way)
+        """Whether messages of workers to the coordinator are in flight."""
+        return bool(self._in_flight)
 
     @property
     def workers(self) -> Sequence[int]:
@@ -180,8 +181,8 @@ class CountedWorkers:
             while self._orders:
                 self._obey(*self._orders.popleft())
         taken, self._taken = self._taken, []
-        for _ in range(min(BATCH, len(self._on_the_way))):
-            for content in self._in.open(self._on_the_way.popleft()):
+        for _ in range(min(BATCH, len(self._in_flight))):
+            for content in self._in.open(self._in_flight.popleft()):
                 if isinstance(content, WorkerCounts):
                     self._counts[content.worker] = content.counts
                     self._figures[content.worker] = content.figures
@@ -193,7 +194,7 @@ class CountedWorkers:
         return self.arrived()
 
     def wait(self, wait_s: float | None, *, pending: bool = False) -> None:
-        """Return: workers have reported all that they have to report."""
+        """Return: each worker answers an order when it is taken."""
 
     def check_room(self, size: int) -> None:
         """There is room."""
@@ -240,7 +241,7 @@ class CountedWorkers:
             self.traffic.letters[kind] += 1
             for message in self._out[worker].messages([content]):
                 self.traffic.bytes[kind] += sum(map(len, message))
-                self._on_the_way.append(message)
+                self._in_flight.append(message)
 
     def _obey(self, worker: int, order: Content) -> None:
         match order:
@@ -347,7 +348,9 @@ class CountedWorkers:
     def report_counts(self, second: float) -> None:
         """Let all workers send their figures after this many seconds of work."""
         with self._as_workers():
-            self._parts = {}
+            self._parts, self._slots = {}, {}
+            for slot, owner in enumerate(self._table.tolist()):
+                self._slots.setdefault(owner, []).append(slot)
             parts: dict[int, list[PartMetrics]] = {}
             for (source, part), reader in self._readers().items():
                 found = PartMetrics(source, part, reader, int(_ROWS_PER_S * second), "123456", watermark=second)
@@ -382,6 +385,8 @@ class CountedWorkers:
             backlog=dict.fromkeys(exchanges, 0),
             state_bytes=dict.fromkeys(self._stateful, 1 << 28),
             parts=parts,
+            slot_loads=dict.fromkeys(self._slots.get(worker, ()), int(1_000 * second)),
+            sampled=int(1_000 * second),
             heavy_keys=[
                 HeavyKey(exchange, f"key-{worker}-{number}", 0.01, worker)
                 for exchange in exchanges

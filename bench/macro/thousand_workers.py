@@ -8,6 +8,7 @@ background. Nothing is sent over a network.
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from malstrom_py import sinks, sources
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import MalstromError
+from malstrom_py.rescale.load import Weights, placed
 from malstrom_py.rescale.moves.move_sizing import Pacing
 from malstrom_py.rescale.moves.placement import first_table, opening_move, plan_moves
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
@@ -34,8 +36,8 @@ from malstrom_py.workers.coordinator.machine import topology_of
 from malstrom_py.workers.coordinator.metering import SAMPLE_S, Metering
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.engine.worker_loop import tally_s
 from malstrom_py.workers.reports.event_log import MoveTotals
+from malstrom_py.workers.reports.figures import tally_s
 from malstrom_py.workers.reports.job_status import JobStatus, RescaleReport
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.simulator.direct_background import DirectBackground
@@ -47,6 +49,8 @@ KEYS: Final = 100_000
 SNAPSHOTS: Final = 7
 """As many deltas as a chain has by default before the next one has it compacted."""
 SNAPSHOT_EVERY_S: Final = 60.0
+SCRAPE_EVERY_S: Final = 15.0
+"""How often Prometheus asks for metrics, by default about."""
 PLAN_S: Final = 1.0
 BUSY: Final = 0.1
 LINGER_S: Final = Batching().linger_s
@@ -63,6 +67,7 @@ class Figures:
     start_s: float = 0.0
     start_bytes: int = 0
     plan_s: float = 0.0
+    plan_by_load_s: float = 0.0
     moves: int = 0
     slots_most: int = 0
     rescale_s: float = 0.0
@@ -75,6 +80,7 @@ class Figures:
     back_moves: int = 0
     reports_s: float = 0.0
     sample_s: float = 0.0
+    metrics_s: float = 0.0
     first_snapshot_s: float = 0.0
     snapshot_s: float = 0.0
     manifest_bytes: int = 0
@@ -82,8 +88,9 @@ class Figures:
 
     @property
     def busy(self) -> float:
-        """The share of its time that the coordinator works: figures of workers, metrics each second, and snapshots."""
-        return self.reports_s / tally_s(self.workers) + self.sample_s / SAMPLE_S + self.snapshot_s / SNAPSHOT_EVERY_S
+        """The share of its time that the coordinator works: on figures of workers, on metrics, and on snapshots."""
+        figures = self.reports_s / tally_s(self.workers) + self.sample_s / max(SAMPLE_S, tally_s(self.workers))
+        return figures + self.metrics_s / SCRAPE_EVERY_S + self.snapshot_s / SNAPSHOT_EVERY_S
 
 
 def plan_of(workers: int, slots: int) -> Plan:
@@ -158,9 +165,15 @@ class Run:
             self.coordinator.step()
 
     def sample(self) -> None:
-        """Take the sample of a second, and answer one that asks for metrics."""
+        """Take a sample of the figures, with the loads of slots and keys."""
         crew, group = self.coordinator, self.group
-        self.metering.sample(crew.counts(), group.counts(), group.figures())
+        figures = group.figures()
+        self.metering.sample(crew.counts(), group.counts(), figures)
+        crew.measured(figures, self.metering.keys_busy())
+
+    def metrics(self) -> None:
+        """Answer one that asks for metrics."""
+        crew, group = self.coordinator, self.group
         result = RunResult("paper", crew.counts(), self._second)
         status = JobStatus("paper", "running", len(crew.members), crew.phase, result, None, moving=crew.moving)
         self.metering.metrics(
@@ -191,6 +204,8 @@ def measure(workers: int, target: int, *, slots: int, keys: int, snapshots: int)
             run.reports()
         with run.timed(set_("sample_s")):
             run.sample()
+        with run.timed(set_("metrics_s")):
+            run.metrics()
     with run.timed(set_("first_snapshot_s")):
         run.snapshot()
     for _ in range(snapshots):
@@ -198,6 +213,7 @@ def measure(workers: int, target: int, *, slots: int, keys: int, snapshots: int)
             run.snapshot()
     _manifest(run, figures)
     figures.plan_s = planning_s(workers, target, slots=slots)
+    figures.plan_by_load_s = planning_s(workers, target, slots=slots, weights=skewed(slots))
     before = tuple(run.coordinator.members)
     with run.timed(set_("rescale_s")):
         run.rescale((*before, *run.coordinator.new_workers(target - workers)))
@@ -222,14 +238,21 @@ def _manifest(run: Run, figures: Figures) -> None:
     figures.manifest_bytes = len(manifest_bytes(entry.manifest))
 
 
-def planning_s(workers: int, target: int, *, slots: int) -> float:
+def skewed(slots: int) -> list[float]:
+    """Weights of slots, some of which are heavy."""
+    rng = random.Random(36)
+    return [min(20.0, rng.paretovariate(1.5)) for _ in range(slots)]
+
+
+def planning_s(workers: int, target: int, *, slots: int, weights: Weights | None = None) -> float:
     """How long the plan of all moves takes, each of the size of the first one."""
     members, wanted = range(workers), range(target)
     table = first_table(slots, members)
     parts = {("in", str(part)): part % workers for part in range(2 * workers)}
     began = thread_time()
-    opening_move(0, members, table, wanted)
-    moves = list(plan_moves(1, members, table, parts, wanted, slots_max=Pacing.of(slots).slots_max))
+    end = placed(table, wanted, weights)
+    opening_move(0, members, table, wanted, target=end)
+    moves = list(plan_moves(1, members, table, parts, wanted, slots_max=Pacing.of(slots).slots_max, target=end))
     assert moves[-1].new == tuple(wanted)
     return thread_time() - began
 
@@ -238,6 +261,7 @@ def rows_of(found: Sequence[Figures], exchanges: int) -> Iterator[list[str]]:
     """Yield the table of the coordinator, line by line: the name of a figure, and the figure of each size."""
     yield ["workers", *(f"{f.workers:,} -> {f.target:,}" for f in found)]
     yield ["plan of all moves, s", *(f"{f.plan_s:.3f}{_verdict(f.plan_s <= PLAN_S)}" for f in found)]
+    yield ["the same by load, s", *(f"{f.plan_by_load_s:.3f}{_verdict(f.plan_by_load_s <= PLAN_S)}" for f in found)]
     yield ["moves", *(f"{f.moves:,}" for f in found)]
     yield ["most slots of a worker in a move", *(f"{f.slots_most:,}" for f in found)]
     yield ["letters", *(f"{f.letters:,}" for f in found)]
@@ -254,7 +278,8 @@ def rows_of(found: Sequence[Figures], exchanges: int) -> Iterator[list[str]]:
     yield ["start: letters, MB", *(f"{f.start_bytes / 1e6:,.1f}" for f in found)]
     yield ["figures of all workers, s", *(f"{f.reports_s:.3f}" for f in found)]
     yield ["which come each, s", *(f"{tally_s(f.workers):.1f}" for f in found)]
-    yield ["metrics, each second, s", *(f"{f.sample_s:.3f}" for f in found)]
+    yield ["a sample of them, as often, s", *(f"{f.sample_s:.3f}" for f in found)]
+    yield ["an answer with metrics, s", *(f"{f.metrics_s:.3f}" for f in found)]
     yield ["first snapshot, s", *(f"{f.first_snapshot_s:.3f}" for f in found)]
     yield ["snapshot of the longest chains, s", *(f"{f.snapshot_s:.3f}" for f in found)]
     yield ["its manifest, MB", *(f"{f.manifest_bytes / 1e6:.2f}" for f in found)]

@@ -90,6 +90,7 @@ def test_the_workers_on_paper_send_what_the_protocol_page_says() -> None:
     run.open()
     run.reports()
     run.sample()
+    run.metrics()
     run.snapshot()
     members = tuple(run.coordinator.members)
     run.group.traffic = counted_workers.Traffic()

@@ -10,6 +10,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -33,12 +34,12 @@ from malstrom_py.metrics import (
     WorkerMetrics,
 )
 from malstrom_py.workers.reports.event_log import MoveTotals
-from malstrom_py.workers.reports.figures import WorkerFigures
+from malstrom_py.workers.reports.figures import WorkerFigures, tally_s
 from malstrom_py.workers.reports.job_status import JobStatus
 from malstrom_py.workers.reports.result import RunResult, StepCounts
 
 SAMPLE_S: Final = 1.0
-"""The interval of samples."""
+"""The interval of samples, or that of count reports if it is longer."""
 
 _SAMPLES: Final = 6
 _MIN_S: Final = 0.5
@@ -84,7 +85,7 @@ class Metering:
 
     def sample(self, steps: Mapping[str, StepCounts], counts: Counts, figures: Mapping[int, WorkerFigures]) -> None:
         """Note the figures now: ``steps`` in sum, ``counts`` and ``figures`` by worker."""
-        self.due_s = self._clock.monotonic_s() + SAMPLE_S
+        self.due_s = self._clock.monotonic_s() + max(SAMPLE_S, tally_s(len(figures)))
         self._samples.append(self._sampled(steps, counts, figures))
 
     def keys_busy(self) -> list[HotKey]:
@@ -96,13 +97,21 @@ class Metering:
         over_s = now.at_s - before.at_s
         if not over_s > 0:
             return []
-        parts = {step: _parts_of_all(step, now, before) for step in self._regions}
         found: list[HotKey] = []
+        parts = {step: _parts_of_all(step, now, before) for step in self._regions}
         for worker, (figures, _) in now.workers.items():
-            for heavy in figures.heavy_keys:
-                busy = heavy.share * _region_busy(self._regions[heavy.step], heavy.step, worker, now, before) / over_s
-                share = heavy.share * parts[heavy.step].get(worker, 0.0)
-                found.append(HotKey(heavy.step, heavy.key, share, min(1.0, busy), worker))
+            regions = {step: self._regions[step] for step in {heavy.step for heavy in figures.heavy_keys}}
+            busy = {step: _region_busy(region, step, worker, now, before) for step, region in regions.items()}
+            found += (
+                HotKey(
+                    heavy.step,
+                    heavy.key,
+                    heavy.share * parts[heavy.step].get(heavy.worker, 0.0),
+                    min(1.0, heavy.share * busy[heavy.step] / over_s),
+                    worker,
+                )
+                for heavy in figures.heavy_keys
+            )
         return found
 
     def metrics(
@@ -276,8 +285,11 @@ def _parts(present: Mapping[int, WorkerFigures], at: float) -> Iterable[PartMetr
 def _heaviest(found: list[H], now: _Sample, before: _Sample) -> list[H]:
     """Return the heaviest of ``found``, whose shares are of the rows of a worker, with shares of the rows of all."""
     parts = {step: _parts_of_all(step, now, before) for step in {heavy.step for heavy in found}}
-    of_all = [replace(heavy, share=heavy.share * parts[heavy.step].get(heavy.worker, 0.0)) for heavy in found]
-    return sorted(of_all, key=lambda heavy: -heavy.share)[:_HEAVY_MAX]
+
+    def share(heavy: H) -> float:
+        return heavy.share * parts[heavy.step].get(heavy.worker, 0.0)
+
+    return [replace(heavy, share=share(heavy)) for heavy in nlargest(_HEAVY_MAX, found, key=share)]
 
 
 def _region_busy(region: Region, entry: str, worker: int, now: _Sample, before: _Sample) -> float:

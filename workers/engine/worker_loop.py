@@ -19,6 +19,7 @@ from malstrom_py.workers.engine.background import ThreadBackground
 from malstrom_py.workers.engine.snapshot_capture import save
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.reports.error_transfer import pack_error
+from malstrom_py.workers.reports.figures import tally_s
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.messages import (
     COORDINATOR,
@@ -39,21 +40,6 @@ from malstrom_py.workers.transport.messages import (
 
 IDLE_S: Final = 0.5
 """The longest wait of the loop. All work arrives as a message, or is scheduled."""
-
-TALLY_S: Final = 0.5
-"""The interval of count reports to the coordinator while the worker works."""
-
-TALLIES_PER_S_MAX: Final = 250
-"""How many count reports the coordinator gets in a second, of all workers."""
-
-
-def tally_s(workers: int) -> float:
-    """Return the interval of count reports of each of ``workers`` workers.
-
-    >>> tally_s(4), tally_s(1_000)
-    (0.5, 4.0)
-    """
-    return max(TALLY_S, workers / TALLIES_PER_S_MAX)
 
 
 class Wake(threading.Event):

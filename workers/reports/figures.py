@@ -4,8 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from malstrom_py.metrics import HeavyKey, HeavySlot, PartMetrics
+
+TALLY_S: Final = 0.5
+"""The interval of count reports to the coordinator while the worker works."""
+
+TALLIES_PER_S_MAX: Final = 250
+"""How many count reports the coordinator gets in a second, of all workers."""
+
+
+def tally_s(workers: int) -> float:
+    """Return the interval of count reports of each of ``workers`` workers.
+
+    >>> tally_s(4), tally_s(1_000)
+    (0.5, 4.0)
+    """
+    return max(TALLY_S, workers / TALLIES_PER_S_MAX)
 
 
 @dataclass(frozen=True, slots=True)
