@@ -1,8 +1,9 @@
 """Placement by load: which worker owns which slot when the slots are weighed. Pure.
 
-R10: the weights of workers are within a tenth of their mean where the slots allow it, and at most 1.1 times as many
-slots move as that needs. A slot that is heavier than a worker's fair share cannot be divided: its worker may own up to
-a tenth of a fair share beside it, and the others share the rest. Slots of workers that leave always move.
+R10: the weights of workers are within a tenth of their mean where the slots allow it, and few slots move: at most 1.1
+times as many as that needs where they are light, nearly as few where they are not. A slot that is heavier than a fair
+share of a worker cannot be divided: its worker may own up to a tenth of a fair share beside it, and the others share
+the rest. Slots of workers that leave always move.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Autoscaler:
     # Any thread.
 
     def set(self, options: Autoscale | None, *, is_start: bool = False) -> None:
-        """Follow these ``options`` from now on, which an own job ``is_start``-ed with; None: do nothing more."""
+        """Follow these ``options`` from now on; None: do nothing more. ``is_start``: the job starts with them."""
         self._options = check_autoscale(options)
         self._is_changed = True
         if not is_start:

@@ -375,8 +375,7 @@ class CoordinatorMachine:
     def check(self) -> None:
         """Raise `InternalError` if an invariant is broken."""
         self._require((self.phase is CoordinatorPhase.MOVING) == (self._move is not None), "a phase without its move")
-        placed = self._placed
-        if placed[0] is not self.table or placed[1] is not self.members:
+        if self._placed[0] is not self.table or self._placed[1] is not self.members:
             # Few events change the table, which may be long.
             self._require(set(self.table) <= set(self.members), "a slot has no owner")
             self._placed = self.table, self.members

@@ -163,7 +163,7 @@ class JobHandle:
         """Move slots from loaded workers to others while the job runs, without a change of their number.
 
         Slots are weighed by the rows and bytes that have arrived for them lately. If the most loaded worker has more
-        than 1.1 times the mean load, the fewest slots move that bring all within a tenth of it, as far as slots allow
+        than 1.1 times the mean load, few slots move, until all are within a tenth of it, as far as slots allow
         that: a key cannot be divided (``metrics().hot_keys``). Else nothing moves, and ``slots`` of the report is 0.
         ``imbalance_before`` and ``imbalance_after`` give the reason; they are None if too few rows have arrived to
         weigh slots. Requests are merged with those of `rescale`: after both the job has the size asked for last.

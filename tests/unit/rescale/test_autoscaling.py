@@ -57,7 +57,7 @@ def test_a_constant_load_needs_one_size(rows_per_s: int) -> None:
 
 
 @pytest.mark.parametrize("mean", range(700, 4200, 1100))
-def test_noise_makes_at_most_one_needless_decision_an_hour(mean: int) -> None:
+def test_noise_makes_at_most_one_needless_decision_an_hour_on_average(mean: int) -> None:
     hours = 4
     found = ours(constant(mean), hours * HOUR_S, noise=Noise(quick=0.2, slow=0.15), seed=mean)
     needless = [at_s for at_s, _ in found.sizes if at_s > 900]
