@@ -36,6 +36,9 @@ HALF_LIFE_S: Final = 15.0
 KNOWN: Final = 512
 """The number of sampled rows after which weights are known."""
 
+KNOWN_S: Final = 3.0
+"""How long rows must have been counted before: a worker whose first counts come later than others' seems to be idle."""
+
 COUNTED_MAX: Final = 4_096
 """A worker reports the counts of so many slots at most, those of the largest counts."""
 
@@ -123,7 +126,7 @@ class SlotLoads:
     >>> loads.note(10.0, {0: {0: 900.0}, 1: {1: 300.0}}, sampled=600)
     >>> loads.weights is None
     True
-    >>> loads.note(11.0, {0: {0: 1_800.0}, 1: {1: 600.0}}, sampled=1_600)
+    >>> loads.note(13.0, {0: {0: 1_800.0}, 1: {1: 600.0}}, sampled=1_600)
     >>> [round(weight, 3) for weight in loads.weights]
     [0.725, 0.25, 0.013, 0.013]
     """
@@ -131,15 +134,16 @@ class SlotLoads:
     def __init__(self, slots: int) -> None:
         self._rates = [0.0] * slots
         self._counted: dict[int, Mapping[int, float]] = {}
+        self._began_s: float | None = None
         self._noted_s: float | None = None
         self._sampled_before: int | None = None
         self._sampled = 0
 
     @property
     def weights(self) -> list[float] | None:
-        """The share of each slot, all of them with a small one; None until enough rows are counted."""
-        total = sum(self._rates)
-        if self._sampled < KNOWN or not total > 0:
+        """The share of each slot, all of them with a small one; None until enough rows are counted, for long enough."""
+        total, counted_s = sum(self._rates), (self._noted_s or 0.0) - (self._began_s or 0.0)
+        if self._sampled < KNOWN or counted_s < KNOWN_S or not total > 0:
             return None
         same = IDLE / len(self._rates)
         return [(1 - IDLE) * rate / total + same for rate in self._rates]
@@ -150,6 +154,7 @@ class SlotLoads:
         worker.
         """
         before_s, self._noted_s = self._noted_s, now_s
+        self._began_s = now_s if self._began_s is None else self._began_s
         new: dict[int, float] = {}
         for worker, slots in counted.items():
             known = self._counted.get(worker, {})

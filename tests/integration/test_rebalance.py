@@ -27,7 +27,7 @@ def test_r10_a_rebalance_moves_one_of_two_heavy_slots_and_loses_nothing() -> Non
     until(lambda: is_skewed(handle), "the loads of slots are known")
     report = handle.rebalance(timeout_s=PATIENCE_S)
     assert report.members == (0, 1)
-    assert 1 <= report.slots <= 3
+    assert 1 <= report.slots <= 8, "few of 1,024"
     assert report.imbalance_before is not None
     assert report.imbalance_after is not None
     assert report.imbalance_after < 1.1 < 1.3 < report.imbalance_before

@@ -233,6 +233,7 @@ class Measuring:
         self._parts: Mapping[str, PartMetrics] = {}
         self._state_bytes: Mapping[str, int] = {}
         self._loads: Mapping[int, int] = {}
+        self._sampled = 0
 
     def figures(self, *, fresh: bool = False) -> WorkerFigures:
         """Return the figures now; ``fresh``: the expensive ones too, however often."""
@@ -240,7 +241,7 @@ class Measuring:
         if fresh or began_ns >= self._again_ns:
             self._parts = dict(islice(self._read_parts(), _PARTS_MAX))
             self._state_bytes = dict(self._state_sizes())
-            self._loads = self._slot_loads()
+            self._loads, self._sampled = self._slot_loads(), sum(one.sampled for one in self._samplers.values())
             took_ns = perf_counter_ns() - began_ns
             self._again_ns = began_ns + max(_EVERY_NS, _COST * took_ns)
         heavy = [(name, sampler) for name, sampler in self._samplers.items() if sampler.sketch.is_known]
@@ -255,7 +256,7 @@ class Measuring:
             backlog={name: exchange.backlog for name, exchange in self._graph.exchanges.items()},
             state_bytes=self._state_bytes,
             slot_loads=self._loads,
-            sampled=sum(sampler.sampled for sampler in self._samplers.values()),
+            sampled=self._sampled,
             parts=[self._parts[name] for name in self._open_parts() if name in self._parts],
             heavy_keys=[
                 HeavyKey(name, shown(key), share, self._number)

@@ -49,7 +49,7 @@ def test_r10_slots_of_a_job_on_ray_move_by_their_load(out: sinks.Memory) -> None
     until(lambda: (handle.metrics().imbalance or 0.0) > 1.3, "the loads of slots are known")
     report = handle.rebalance(timeout_s=PATIENCE_S)
     assert (report.members, report.superseded_by) == ((0, 1), None)
-    assert 1 <= report.slots <= 3
+    assert 1 <= report.slots <= 8, "few of 1,024"
     assert report.keys >= report.slots
     assert report.imbalance_after is not None
     assert report.imbalance_after < 1.1 < 1.3 < (report.imbalance_before or 0.0)

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malstrom_py.rescale.load import COUNTED_MAX, KNOWN, TOLERANCE, SlotLoads, fair_share, imbalance, pays, placed
+from malstrom_py.rescale.load import (
+    COUNTED_MAX,
+    KNOWN,
+    KNOWN_S,
+    TOLERANCE,
+    SlotLoads,
+    fair_share,
+    imbalance,
+    pays,
+    placed,
+)
 from malstrom_py.rescale.moves.placement import first_table, rebalanced
 from malstrom_py.rescale.moves.protocol import Table
 
@@ -158,7 +168,7 @@ def test_a_slot_that_was_left_out_of_the_largest_counts_is_not_new() -> None:
     counts = dict.fromkeys(range(COUNTED_MAX), 1000.0)
     loads.note(0.0, {0: counts}, sampled=0)
     del counts[0]
-    loads.note(1.0, {0: {**{slot: rows + 1 for slot, rows in counts.items()}, COUNTED_MAX: 1_001.0}}, sampled=KNOWN)
+    loads.note(KNOWN_S, {0: {**{slot: rows + 1 for slot, rows in counts.items()}, COUNTED_MAX: 1_001.0}}, sampled=KNOWN)
     weights = loads.weights
     assert weights is not None
     assert weights[COUNTED_MAX] == pytest.approx(weights[1])
@@ -177,19 +187,29 @@ def test_128_workers_with_8192_slots() -> None:
 def test_weights_are_known_after_enough_rows_and_follow_what_is_lately() -> None:
     loads = SlotLoads(4)
     loads.note(0.0, {0: {0: 10.0}}, sampled=0)
-    loads.note(1.0, {0: {0: 5_000.0}}, sampled=KNOWN - 1)
+    loads.note(KNOWN_S, {0: {0: 5_000.0}}, sampled=KNOWN - 1)
     assert loads.weights is None
-    loads.note(2.0, {0: {0: 10_000.0}}, sampled=KNOWN)
+    loads.note(KNOWN_S + 1, {0: {0: 10_000.0}}, sampled=KNOWN)
     first = loads.weights
     assert first is not None
     assert max(first) == first[0]
     assert min(first) > 0
     assert sum(first) == pytest.approx(1.0)
-    for second in range(3, 63):
+    for second in range(5, 65):
         loads.note(float(second), {0: {0: 10_000.0, 1: second * 5_000.0}}, sampled=second * KNOWN)
     later = loads.weights
     assert later is not None
     assert later[1] > 0.8
+
+
+def test_weights_wait_for_workers_whose_first_counts_come_later() -> None:
+    loads = SlotLoads(2)
+    loads.note(0.0, {0: {0: 0.0}}, sampled=0)
+    loads.note(1.0, {0: {0: 5_000.0}}, sampled=2 * KNOWN)
+    assert loads.weights is None
+    for second in (2, 3):
+        loads.note(float(second), {0: {0: 5_000.0 * second}, 1: {1: 5_000.0 * second}}, sampled=4 * KNOWN * second)
+    assert loads.weights == pytest.approx([0.5, 0.5], abs=0.03)
 
 
 def test_a_slot_that_moves_is_counted_by_its_new_owner_only() -> None:
@@ -206,6 +226,6 @@ def test_a_slot_that_moves_is_counted_by_its_new_owner_only() -> None:
 def test_counts_of_a_new_worker_begin_at_nothing() -> None:
     loads = SlotLoads(2)
     loads.note(0.0, {3: {0: 50_000.0}}, sampled=0)
-    loads.note(1.0, {3: {1: 5_000.0}}, sampled=KNOWN)
+    loads.note(KNOWN_S, {3: {1: 5_000.0}}, sampled=KNOWN)
     assert loads.weights is not None
     assert loads.weights[1] > 0.9
