@@ -233,7 +233,7 @@ def _begun(root: Path, *, undo: bool) -> Iterator[_Commit]:
     commit = _Commit(root)
     try:
         yield commit
-    except (OSError, SinkError):
+    except Exception:
         if undo:
             commit.take_back()
         raise

@@ -233,7 +233,9 @@ class ParquetFolder:
             try:
                 fill = partial(self._fill, work, context=context, staged=staged, schema=schema)
                 swap(work, self.path, fill, replace=self.mode == "overwrite")
-            except SinkError:
+            except OutcomeUnknown:
+                raise
+            except Exception:
                 _take_back(work, context, staged)
                 raise
             return
@@ -242,7 +244,7 @@ class ParquetFolder:
             return
         try:
             self._publish_in(self.path, context, staged, schema)
-        except SinkError as error:
+        except Exception as error:
             names = visible_names(_prefix(context), staged)
             targets = [self.path / file.folder / name for file, name in zip(staged, names, strict=True)]
             if any(map(os.path.lexists, targets)) and not all(os.path.lexists(file.path) for file in staged):

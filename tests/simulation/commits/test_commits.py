@@ -70,6 +70,10 @@ def test_s7_more_seeds_of_each_row_once(target: str) -> None:
         run(seed, target=target)
 
 
+def test_s7_an_overwrite_that_fails_while_it_fills_the_new_folder_is_repeated() -> None:
+    run(1513, target="spark overwrite")
+
+
 @pytest.mark.parametrize("place", ["manifest", "commit"])
 def test_s7_a_life_that_was_replaced_commits_nothing(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from malstrom_py.errors import SinkError
+from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.spark import Spark
 from malstrom_py.testing.contracts import check_sink
@@ -166,6 +167,28 @@ def test_whatever_step_of_a_commit_fails_nothing_is_visible_or_the_next_start_fi
     else:
         pytest.fail("the steps have no end")
     assert refused > 10
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError()], ids=["disk", "memory"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_step_of_a_commit_fails_the_next_start_commits_it_again(
+    kind: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(tmp_path, kind)
+    for step in range(1, 200):
+        folder = case.again()
+        with disk(monkeypatch) as watched:
+            watched.fail = lambda now, at=step: error if now == at else None  # type: ignore[misc]
+            with contextlib.suppress(SinkError, MemoryError):
+                case.sink(folder).commit(context(), case.payloads)
+        sink = case.sink(folder)
+        sink.recover(context("s2"), [SnapshotId("s1")])
+        sink.commit(context(), case.payloads)
+        assert rows(folder / "out") == expected(kind, ALL), step
+        if not watched.failed:
+            break
+    else:
+        pytest.fail("the steps have no end")
 
 
 @pytest.mark.parametrize("kind", KINDS)
