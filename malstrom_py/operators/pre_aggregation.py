@@ -7,13 +7,14 @@ are merged only where that gives what the rows in order would: not sums of float
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.agg import Aggregation
-from malstrom_py.data.batch import ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.row_form import PARTIALS
 from malstrom_py.operators.panes import split_by_span
-from malstrom_py.state.group_index import NotColumnar
+from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.group_values import is_odd
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.key_symbols import KeySymbols, SymbolIndex
@@ -22,8 +23,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROWS_MIN: Final = 64
+_LISTS: Final = 8
+"""So many times as many rows make it worth to build columns of lists first."""
+
 _WORTH: Final = 0.5
 _PAUSE: Final = 15
+
+_PLAIN: Final = ({int}, {float}, {str}, {bytes})
+"""The types of values of which columns hold what rows do, if all are of one."""
 
 
 class PreAggregation:
@@ -45,15 +52,18 @@ class PreAggregation:
         self._pause = 0
         self._too_few = 0
 
-    def __call__(self, batch: ColumnBatch) -> ColumnBatch:
+    def __call__(self, batch: Batch) -> Batch:
         """Return the states of ``batch``, each at a time in its pane; or ``batch``, unless they are far fewer."""
         rows = len(batch)
-        if rows < _ROWS_MIN or batch.form is PARTIALS:
+        if rows < _ROWS_MIN or (isinstance(batch, ColumnBatch) and batch.form is PARTIALS):
             return batch
         if self._pause and rows < 2 * self._too_few:
             self._pause -= 1
             return batch
-        made = self._combined(batch)
+        if not isinstance(batch, ColumnBatch) and rows < _LISTS * _ROWS_MIN:
+            return batch
+        columns = batch if isinstance(batch, ColumnBatch) else _in_columns(batch, self._aggregations)
+        made = None if columns is None else self._combined(columns)
         if made is None or len(made) > _WORTH * rows:
             self._pause, self._too_few = _PAUSE, rows
             return batch
@@ -95,6 +105,25 @@ class PreAggregation:
             time_column=pa.array(np.concatenate([at for _, _, at in made])),
             form=PARTIALS,
         )
+
+
+def _in_columns(batch: Batch, aggregations: Sequence[Aggregation[Any, Any]]) -> ColumnBatch | None:
+    """Return what is gathered of rows as columns; None if these do not hold it as Python does, or few keys repeat."""
+    import pyarrow as pa
+
+    keys, names = batch.keys or [], {one.field for one in aggregations if not one.blind}
+    if batch.timestamps is None or len(set(keys)) > _WORTH * len(keys):
+        return None
+    try:
+        lists = {str(name): list(map(itemgetter(name), batch.values)) for name in names}
+        if any(set(map(type, column)) not in _PLAIN for column in lists.values()):
+            return None
+        columns = {name: pa.array(column) for name, column in lists.items()}
+        key_column = keys_as_column(keys)
+    except Exception:
+        return None  # the step that reads the rows decides what an error of a row means, and takes any key
+    rows = pa.RecordBatch.from_pydict(columns or {"": pa.nulls(len(keys))})
+    return ColumnBatch(rows, key_column=key_column, time_column=pa.array(batch.timestamps, pa.int64()))
 
 
 def columns_of(batch: ColumnBatch, aggregations: Sequence[Aggregation[Any, Any]]) -> list[Any] | None:

@@ -65,7 +65,7 @@ class Exchange(Operator):
         self.routed_rows = 0
         self.waiting_ns = 0
         """For how long rows have waited for credit, measured between the steps of the worker."""
-        self.combine: Callable[[ColumnBatch], ColumnBatch] | None = None
+        self.combine: Callable[[Batch], Batch] | None = None
         """F5: gathers the rows of a batch before it is routed, where the next step can merge what they gather."""
         self.slots_of = slots.slots_of
         self._slots_of_column: Callable[[Any], Any] | None = getattr(slots, "slots_of_arrow", None)
@@ -175,7 +175,7 @@ class Exchange(Operator):
     # The step. It sends on its channels only, and never to the outlet.
 
     def on_batch(self, batch: Batch, out: object = None) -> None:
-        if self.combine is not None and self.remote and isinstance(batch, ColumnBatch):
+        if self.combine is not None and self.remote:
             batch = self.combine(batch)
         self.routed_rows += len(batch)
         if not self.remote:

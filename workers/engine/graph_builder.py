@@ -15,7 +15,7 @@ from malstrom_py.builder.plan import PartitionerLike, Plan, Step, StreamRef
 from malstrom_py.builder.regions import Region, is_exchanged, regions_of
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
-from malstrom_py.data.batch import ColumnBatch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import CodecError, InternalError, PlanError
 from malstrom_py.operators.base import Operator, StepContext
 from malstrom_py.operators.branching import Union
@@ -281,7 +281,7 @@ def _nodes_of(
     return made
 
 
-def _combine(plan: Plan, step: Step, operators: Mapping[str, Operator]) -> Callable[[ColumnBatch], ColumnBatch] | None:
+def _combine(plan: Plan, step: Step, operators: Mapping[str, Operator]) -> Callable[[Batch], Batch] | None:
     """Return what gathers rows before the exchange of ``step``, if only a window that can merge reads them (F5)."""
     readers = [reader.name for ref, reader in plan.edges() if ref == StreamRef(step.name)]
     reader = operators[readers[0]] if len(readers) == 1 else None

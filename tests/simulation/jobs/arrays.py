@@ -12,7 +12,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from malstrom_py import agg, windows
-from malstrom_py.data.batch import Batch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.operators import pre_aggregation
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.panes import Panes
@@ -46,11 +46,13 @@ ARRAY_CASES: Final = (
     "waiting rows taken in as columns",
     "pane gone back to rows",
     "partials sent (F5)",
+    "partials of rows sent (F5)",
     "partials taken in",
 )
 """What runs with state in arrays must meet."""
 
 _EVERY: Final = 8
+_THIRD: Final = 3
 _LARGE: Final = 1 << 31
 _LARGEST: Final = 3
 _CHANGES: Final = 4
@@ -67,7 +69,7 @@ def _is_special(number: int) -> bool:
 
 
 class AsRows(Operator):
-    """Makes rows of each batch that has a special record."""
+    """Makes rows of each batch that has a third record."""
 
     takes_columns = True
 
@@ -75,8 +77,8 @@ class AsRows(Operator):
         super().__init__(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        special = any(_is_special(row["number"]) for row in batch.values)
-        out.send(Batch(batch.values, timestamps=batch.timestamps) if special else batch)
+        third = any(row["number"] % _THIRD == 0 for row in batch.values)
+        out.send(Batch(batch.values, timestamps=batch.timestamps) if third else batch)
 
 
 def arrays(columns: Stream, tail: Tail, seen: Seen) -> dict[str, Stream]:
@@ -202,7 +204,7 @@ def arrays_watched(hit: Hit) -> Iterator[None]:
         (Groups, "fold_partials", lambda right: _taken_in(right, hit)),
     ]
     with ExitStack() as stack:
-        for name, few in (("_ROWS_MIN", 2), ("_PAUSE", 0), ("_WORTH", 1)):
+        for name, few in (("_ROWS_MIN", 2), ("_LISTS", 1), ("_PAUSE", 0), ("_WORTH", 1)):
             stack.enter_context(patch.object(pre_aggregation, name, few))
         for place, name, watch in watches:
             stack.enter_context(patch.object(place, name, watch(getattr(place, name))))
@@ -281,7 +283,7 @@ def _combined(right: Any, hit: Hit) -> Any:
     def combine(step: Any, batch: Any) -> Any:
         made = right(step, batch)
         if made is not batch:
-            hit("partials sent (F5)")
+            hit("partials sent (F5)" if isinstance(batch, ColumnBatch) else "partials of rows sent (F5)")
         return made
 
     return combine

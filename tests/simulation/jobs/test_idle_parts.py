@@ -197,7 +197,7 @@ def idle_ones_count(right: Right) -> Right:
 WRONG: Final[dict[str, tuple[int, Change]]] = {
     "idle workers do not follow": (0, (IdleSource, "follow", nothing)),
     "idle workers follow idle ones": (0, (ReceivingMachine, "active", idle_ones_count)),
-    "idleness is lost in markers": (4, (Exchange, "switch", awake_in_markers)),
+    "idleness is lost in markers": (42, (Exchange, "switch", awake_in_markers)),
     "idleness is lost in held epochs": (4, (ReceivingMachine, "epoch", awake_while_held)),
     "idleness is that before the cut": (42, (ReceivingMachine, "_cut", as_before_the_cut)),
 }
