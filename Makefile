@@ -179,7 +179,7 @@ $(VENV)/.demo-spark: $(BUILT) | java
 
 $(VENV)/.dev: $(BUILT) | $(PY)
 	@echo "Installing malstrom-py[dev,demo] into $(VENV) ..."
-	@$(PIP) install --editable '.[dev,demo]'
+	@$(PIP) install --no-compile --editable '.[dev,demo]'
 	@touch $(VENV)/.demo $(VENV)/.demo-ray $(VENV)/.demo-spark $@
 
 $(PY):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from malstrom_py.sources.files import OBJECTS_OPEN_MAX
 from malstrom_py.sources.files.objects import ObjectPath
 from malstrom_py.sources.files.parquet import Footers
 from malstrom_py.sources.files.reading import LazyPart
+from malstrom_py.sources.shared_pin import SharedPin
 from malstrom_py.sources.spark.pin import Pin, pin_of
 from malstrom_py.sources.spark.pinned_part import PinnedPart, open_pinned, position_at, read_ahead
 
@@ -31,23 +31,11 @@ class LakeSource:
         self._base = TableFiles(store_options)
         self._keep = keep
         self._footers = Footers()
-        self._pin: Pin | None = None
-        self._is_copy = False
-        self._jobs = 0
-        self._lock = threading.Lock()
+        self._pin = SharedPin[Pin](self)
 
     def _find(self) -> TableVersion:
         """Return the version to read, and its files."""
         raise NotImplementedError
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self._is_copy = True
-        self._jobs = 0
-        self._lock = threading.Lock()
 
     def _described(self) -> str:
         asked = [] if self._columns is None else [f", columns={list(self._columns)!r}"]
@@ -58,42 +46,35 @@ class LakeSource:
     def pin(self, job: str, record: Any = None) -> None:
         """Pin the version that ``job`` reads: that of ``record``, else the one that was asked for, else the newest."""
         known = None if record is None else self._recorded(record)
-        with self._lock:
-            if self._pin is None or (self._jobs == 0 and known is not None):
-                self._pin = known or pin_version(self._find(), self._columns, self._keep, self._base)
-            elif known is not None and known != self._pin:
-                raise SourceError(
-                    f"another job is reading {self!r}, and this job resumes with another version of it: give each job "
-                    f"a separate source"
-                )
-            self._jobs += 1
+        there = self._pin.known if self._pin.is_copy else None
+        self._pin.take(
+            lambda: known or there or pin_version(self._find(), self._columns, self._keep, self._base),
+            lambda pin: known is None or known == pin,
+        )
 
     def pin_record(self) -> dict[str, Any]:
         """Return the pin as plain JSON."""
-        return {**self._pinned.record(), "source": repr(self)}
+        return {**self._pin.value.record(), "source": repr(self)}
 
     def unpin(self, *, keep: bool = False) -> None:
         """Forget the pin once no job reads it. Nothing is kept for a job: the files are the table's."""
-        with self._lock:
-            self._jobs -= 1
-            if self._jobs == 0 and not self._is_copy:
-                self._pin = None
+        self._pin.leave(lambda keep: None)
 
     @property
     def parts_open_max(self) -> int:
         """How many row groups a worker reads in turn."""
-        files = () if self._pin is None else self._pin.files
+        files = () if self._pin.known is None else self._pin.known.files
         return OBJECTS_OPEN_MAX if any(is_object_url(file.path) for file in files) else _OPEN_MAX
 
     def list_parts(self) -> Sequence[Part]:
-        return self._pinned.parts
+        return self._pin.value.parts
 
     def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
-        return self._part(self._pinned, part, state)
+        return self._part(self._pin.value, part, state)
 
     def build_narrow_part(self, part: Part, state: Any, columns: Collection[str]) -> SourcePart[dict[str, Any]]:
         """Build a part that reads ``columns`` only."""
-        return self._part(narrow_pin(self._pinned, self._keep, tuple(columns)), part, state)
+        return self._part(narrow_pin(self._pin.value, self._keep, tuple(columns)), part, state)
 
     def _part(self, pin: Pin, part: Part, state: Any) -> LazyPart | PinnedPart:
         file, group = pin.find(part)
@@ -123,11 +104,3 @@ class LakeSource:
         pin = Pin(found.id, found.schema, found.names, files, None)
         pin.check(self._base)
         return pin
-
-    @property
-    def _pinned(self) -> Pin:
-        if self._pin is None:
-            raise SourceError(
-                f"{self!r} is not pinned: a runtime pins it when a job starts; to pin it yourself, call .pin('name')"
-            )
-        return self._pin

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from malstrom_py.connectors.postgres.reading import OWNER, RowFetcher, RowsPart
 from malstrom_py.connectors.postgres.splitting import Range, Shape, find_ranges, find_shape
 from malstrom_py.errors import PlanError, SourceError, lasting
 from malstrom_py.sources.base import Part, SourcePart
+from malstrom_py.sources.shared_pin import SharedPin
 
 if TYPE_CHECKING:
     import psycopg
@@ -70,11 +70,8 @@ class Postgres:
         self._columns = None if columns is None else tuple(columns)
         if self._columns is not None and (not self._columns or len(set(self._columns)) < len(self._columns)):
             raise PlanError(f"{OWNER}: columns must be different names, at least one")
-        self._pin: _Pin | None = None
+        self._pin = SharedPin[_Pin](self)
         self._holder: psycopg.Connection[Any] | None = None
-        self._is_copy = False
-        self._jobs = 0
-        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         by = f", split_by={self._split_by!r}" if self._split_by else ""
@@ -83,51 +80,42 @@ class Postgres:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy for another process: the pin, without the session that holds it."""
-        state = {**self.__dict__, "_holder": None, "_jobs": 0, "_is_copy": self._pin is not None}
-        del state["_lock"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self._lock = threading.Lock()
+        return {**self.__dict__, "_holder": None}
 
     def pin(self, job: str, record: Any = None) -> None:
         """Export a snapshot of the database, and find the parts; those in ``record``, if there is one."""
         ranges = None if record is None else self._ranges_in(record)
-        with self._lock:
-            if self._jobs == 0 and not self._is_copy:
-                with database_errors(OWNER, SourceError):
-                    self._pin = self._pinned_now(record, ranges)
-            elif ranges is not None and self._pin is not None and ranges != self._pin.ranges:
-                raise SourceError(
-                    f"another job is reading {self!r}, and this job resumes with other parts of it: give each job a "
-                    f"separate source"
-                )
-            self._jobs += 1
+
+        def find() -> _Pin:
+            if self._pin.is_copy:
+                return self._pin.value
+            with database_errors(OWNER, SourceError):
+                return self._pinned_now(record, ranges)
+
+        self._pin.take(find, lambda pin: ranges is None or ranges == pin.ranges)
 
     def pin_record(self) -> dict[str, Any]:
         """Return the parts in plain types."""
-        pin = self._pinned
+        pin = self._pin.value
         ranges = [[each.part, each.low, each.high] for each in pin.ranges]
         return {"source": repr(self), "shape": pin.shape.record(), "ranges": ranges}
 
     def unpin(self, *, keep: bool = False) -> None:
         """Release the snapshot of the database, once no job reads it. ``keep`` changes nothing: nothing is stored."""
-        with self._lock:
-            self._jobs -= 1
-            if self._jobs or self._is_copy:
-                return
-            holder, self._holder, self._pin = self._holder, None, None
+        self._pin.leave(self._released)
+
+    def _released(self, keep: bool) -> None:
+        holder, self._holder = self._holder, None
         if holder is not None:
             holder.close()
 
     def list_parts(self) -> Sequence[Part]:
         """See `PartitionedSource.list_parts`."""
-        return [Part(each.part) for each in self._pinned.ranges]
+        return [Part(each.part) for each in self._pin.value.ranges]
 
     def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
         """See `PartitionedSource.build_part`."""
-        pin = self._pinned
+        pin = self._pin.value
         known = next((each for each in pin.ranges if each.part == part), None)
         if known is None:
             raise SourceError(f"{OWNER}: {self!r} has no part {part}: start the job from the beginning")
@@ -166,14 +154,6 @@ class Postgres:
                 )
             )
         return tuple(Range(part, low, high) for part, low, high in record["ranges"])
-
-    @property
-    def _pinned(self) -> _Pin:
-        if self._pin is None:
-            raise SourceError(
-                f"{self!r} is not pinned: a runtime pins it when a job starts; to pin it yourself, call .pin('name')"
-            )
-        return self._pin
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from malstrom_py.local_files import local_path
 from malstrom_py.sources.base import Part, SourcePart
 from malstrom_py.sources.files.options import unpack_schema
 from malstrom_py.sources.pin_folder import PinFolder, new_folder
+from malstrom_py.sources.shared_pin import SharedPin
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,12 +130,9 @@ class RayDataset:
         self._parts = parts
         self._staging = None if staging is None else local_path(staging, "sources.RayDataset(staging=)")
         self._keep_staging = keep_staging
-        self._pin: Pin | None = None
+        self._pin = SharedPin[Pin](self)
         self._blocks: Blocks | None = None
         self._folder: PinFolder | None = None
-        self._jobs = 0
-        self._keep_requested = False
-        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"RayDataset({'' if self._staging is None else f'staging={str(self._staging)!r}'})"
@@ -152,31 +149,22 @@ class RayDataset:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
         self._ds = self._folder = None
-        self._jobs = 0
-        self._keep_requested = False
-        self._lock = threading.Lock()
 
     def pin(self, job: str, record: Any = None) -> None:
         """Pin the rows for ``job`` (see the class). A source that another job is reading keeps its pin for both."""
         known = None if record is None else pin_of(record)
-        with self._lock:
-            if self._jobs == 0:
-                self._open(job, known)
-            elif known is not None and known != self._pin:
-                raise SourceError(
-                    "another job is reading this RayDataset, and this job resumes with other rows: give each job a "
-                    "separate source"
-                )
-            self._jobs += 1
+        self._pin.take(lambda: self._open(job, known), lambda pin: known is None or known == pin)
 
-    def _open(self, job: str, known: Pin | None) -> None:
+    def _open(self, job: str, known: Pin | None) -> Pin:
         if self._ds is None:  # the copy of a coordinator
-            known = self._pinned
+            known = self._pin.value
         if known is None:
             self._drop()
-            found = pinned(self._ds, job, self._parts, self._staging, keep_staging=self._keep_staging)
-            self._pin, self._blocks, self._folder = found
-        elif known.staged is not None:
+            pin, self._blocks, self._folder = pinned(
+                self._ds, job, self._parts, self._staging, keep_staging=self._keep_staging
+            )
+            return pin
+        if known.staged is not None:
             folder = PinFolder(Path(known.staged))
             blocks = StagedBlocks(folder.rows)
             folder.hold()
@@ -185,50 +173,40 @@ class RayDataset:
             except SourceError as error:
                 folder.leave(keep=True)
                 raise lost(str(error)) from error
-            self._pin, self._blocks, self._folder = known, blocks, folder
-        elif known != self._pin or (self._ds is not None and not _is_alive(self._blocks)):
+            self._blocks, self._folder = blocks, folder
+        elif known != self._pin.known or (self._ds is not None and not _is_alive(self._blocks)):
             raise lost("they were in the object store of a Ray that an earlier program was connected to")
+        return known
 
     def pin_record(self) -> dict[str, Any]:
         """Return the pin as plain JSON."""
-        return self._pinned.record()
+        return self._pin.value.record()
 
     def unpin(self, *, keep: bool = False) -> None:
         """Drop the rows once no job reads them, unless ``keep``."""
-        with self._lock:
-            self._keep_requested |= keep
-            self._jobs -= 1
-            if self._jobs:
-                return
-            keep, self._keep_requested = self._keep_requested, False
-            folder, self._folder = self._folder, None
-            if self._ds is not None and not keep:
-                self._drop()
+        self._pin.leave(self._released, keep=keep)
+
+    def _released(self, keep: bool) -> None:
+        folder, self._folder = self._folder, None
+        if self._ds is not None and not keep:
+            self._drop()
         if folder is not None:
             folder.leave(keep=keep or self._keep_staging)
 
     def _drop(self) -> None:
-        blocks, self._blocks, self._pin = self._blocks, None, None
+        blocks, self._blocks = self._blocks, None
         if isinstance(blocks, StoredBlocks):
             blocks.release()
 
     def list_parts(self) -> Sequence[Part]:
-        return [Part(name_of(number)) for number, block in enumerate(self._pinned.blocks) if block.rows]
+        return [Part(name_of(number)) for number, block in enumerate(self._pin.value.blocks) if block.rows]
 
     def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
-        pin, blocks = self._pinned, self._blocks
+        pin, blocks = self._pin.value, self._blocks
         number = int(part.rpartition("-")[2])
         block = pin.blocks[number]
         assert blocks is not None
         return BlockPart(block.rows, unpack_schema(pin.schema), lambda: blocks.fetch(number, block), state or 0)
-
-    @property
-    def _pinned(self) -> Pin:
-        if self._pin is None:
-            raise SourceError(
-                f"{self!r} is not pinned: a runtime pins it when a job starts; to pin it yourself, call .pin('name')"
-            )
-        return self._pin
 
 
 class BlockPart:

@@ -7,7 +7,6 @@ record of what is read, and `pinned_part` reads it.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +16,7 @@ from malstrom_py.sources.base import Part, SourcePart
 from malstrom_py.sources.files.parquet import Footers
 from malstrom_py.sources.files.reading import LazyPart
 from malstrom_py.sources.pin_folder import PinFolder
+from malstrom_py.sources.shared_pin import SharedPin
 from malstrom_py.sources.spark.pin import Pin, pin_of
 from malstrom_py.sources.spark.pinned_part import PinnedPart, open_pinned, position_at
 from malstrom_py.sources.spark.pinning import pinned
@@ -114,11 +114,8 @@ class Spark:
         self._keep = self._query.keep
         self._keeps_staging = self._query.keep_staging
         self._footers = Footers()
-        self._pin: Pin | None = None
+        self._pin = SharedPin[Pin](self)
         self._folder: PinFolder | None = None
-        self._jobs = 0
-        self._keep_requested = False
-        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return self._description
@@ -131,27 +128,24 @@ class Spark:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
         self._query = self._folder = None
-        self._jobs = 0
-        self._keep_requested = False
-        self._lock = threading.Lock()
 
     def pin(self, job: str, record: Any = None) -> None:
         """Pin the rows for ``job`` (see the class). A source that another job is reading keeps its pin for both."""
         known = None if record is None else self._recorded(record)
-        with self._lock:
-            if self._jobs == 0:
-                if known is None and self._query is not None:
-                    self._pin, self._folder, self._bound = pinned(self._query, job)
-                else:
-                    self._pin, self._folder = _held(known or self._pinned, is_old=known is not None)
-                    if record is not None and self._since is not None:
-                        self._bound = bound_of(record, self._since)
-            elif known is not None and known != self._pin:
-                raise SourceError(
-                    f"another job is reading {self!r}, and this job resumes with other rows of it: give each job a "
-                    f"separate source"
-                )
-            self._jobs += 1
+
+        def find() -> Pin:
+            if known is None and self._query is not None:
+                return self._found(job)
+            pin, self._folder = _held(known or self._pin.value, is_old=known is not None)
+            if record is not None and self._since is not None:
+                self._bound = bound_of(record, self._since)
+            return pin
+
+        self._pin.take(find, lambda pin: known is None or known == pin)
+
+    def _found(self, job: str, after: Bound | None = None) -> Pin:
+        pin, self._folder, self._bound = pinned(self._query, job, after)
+        return pin
 
     @property
     def reads_new(self) -> bool:
@@ -162,36 +156,31 @@ class Spark:
         """Pin the rows for ``job`` that are new since ``record``, whose rows an earlier run has read."""
         self._check_source(record)
         after = bound_of(record, self._since or "")
-        with self._lock:
-            if self._jobs:
-                raise SourceError(f"another job is reading {self!r}: give each job a separate source")
+
+        def find() -> Pin:
             if self._query is not None:
-                self._pin, self._folder, self._bound = pinned(self._query, job, after)
-            else:
-                self._pin, self._folder = _held(self._pinned, is_old=False)
-            self._jobs += 1
+                return self._found(job, after)
+            pin, self._folder = _held(self._pin.value, is_old=False)
+            return pin
+
+        self._pin.take(find, lambda pin: False)
 
     def pin_record(self) -> dict[str, Any]:
         """Return the pin as plain JSON."""
         since = {} if self._bound is None else {"since": self._bound.record()}
-        return {**self._pinned.record(), "source": self._description, **since}
+        return {**self._pin.value.record(), "source": self._description, **since}
 
     def unpin(self, *, keep: bool = False) -> None:
         """Remove staged rows once no job reads them, unless ``keep``."""
-        with self._lock:
-            self._keep_requested |= keep
-            self._jobs -= 1
-            if self._jobs:
-                return
-            keep, self._keep_requested = self._keep_requested, False
-            folder, self._folder = self._folder, None
-            if self._query is not None:
-                self._pin = None
+        self._pin.leave(self._released, keep=keep)
+
+    def _released(self, keep: bool) -> None:
+        folder, self._folder = self._folder, None
         if folder is not None:
             folder.leave(keep=keep or self._keeps_staging)
 
     def list_parts(self) -> Sequence[Part]:
-        return self._pinned.parts
+        return self._pin.value.parts
 
     def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
         """Return the parts pinned now; parts of earlier runs are not read again."""
@@ -202,7 +191,7 @@ class Spark:
         return position["finished"] is True
 
     def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
-        pin = self._pinned
+        pin = self._pin.value
         file, group = pin.find(part)
         start = position_at(file, group)
         if state is not None and (state["file"], state["row_group"]) != (file.path, group):
@@ -228,14 +217,6 @@ class Spark:
                 f"the snapshot to resume from reads {record.get('source')}, and the job now reads {self!r}: "
                 f"give the job its former source, or start from the beginning under another job name"
             )
-
-    @property
-    def _pinned(self) -> Pin:
-        if self._pin is None:
-            raise SourceError(
-                f"{self!r} is not pinned: a runtime pins it when a job starts; to pin it yourself, call .pin('name')"
-            )
-        return self._pin
 
 
 def _held(pin: Pin, *, is_old: bool) -> tuple[Pin, PinFolder | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,10 @@ def pin_over(
 
 def copy_with(pin: Pin, keep: Any = None) -> Spark:
     """Return a worker's copy of a source with ``pin``."""
-    state = Spark(path="/somewhere").__getstate__() | {"_pin": pin, "_keep": keep}
-    copy = Spark.__new__(Spark)
-    copy.__setstate__(state)
+    source = Spark(path="/somewhere")
+    source._pin.take(lambda: pin)
+    source._keep = keep
+    copy: Spark = pickle.loads(pickle.dumps(source))
     return copy
 
 

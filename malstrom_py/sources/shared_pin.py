@@ -1,0 +1,87 @@
+"""What a source has pinned, for all jobs of a process that read it at the same time.
+
+Rule: the first job pins, the others share its pin, and what it needed is released after the last.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from malstrom_py.errors import SourceError
+
+P = TypeVar("P")
+
+
+class SharedPin(Generic[P]):
+    """The pin of ``source``, which messages name by its ``repr``.
+
+    A copy for another process has the pin, and no jobs.
+
+    >>> shared = SharedPin[str]("a table")
+    >>> shared.take(lambda: "version 7"); shared.take(lambda: "version 8"); shared.value
+    'version 7'
+    >>> shared.leave(lambda keep: print("released")); shared.leave(lambda keep: print("released"))
+    released
+    """
+
+    def __init__(self, source: object) -> None:
+        self._start(source, None)
+
+    def _start(self, source: object, pin: P | None) -> None:
+        self._source = source
+        self.known = pin
+        """The pin; None if there is none."""
+        self.is_copy = pin is not None
+        """Whether it was pinned in another process."""
+        self._jobs = 0
+        self._keep = False
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> tuple[object, P | None]:
+        return self._source, self.known
+
+    def __setstate__(self, state: tuple[object, P | None]) -> None:
+        self._start(*state)
+
+    @property
+    def value(self) -> P:
+        """The pin. `SourceError` if there is none."""
+        if self.known is None:
+            raise SourceError(
+                f"{self._source!r} is not pinned: a runtime pins it when a job starts; to pin it yourself, call "
+                f".pin('name')"
+            )
+        return self.known
+
+    def take(self, find: Callable[[], P], fits: Callable[[P], bool] = lambda pin: True) -> None:
+        """Pin for a job: ``find`` is called if no other job has a pin; otherwise the pin that there is must fit.
+
+        Raises:
+            SourceError: another job reads other rows of the source.
+        """
+        with self._lock:
+            if not self._jobs:
+                self.known = find()
+            elif not fits(self.value):
+                raise SourceError(
+                    f"another job is reading {self._source!r}, and this job reads other rows of it: give each job a "
+                    f"separate source"
+                )
+            self._jobs += 1
+
+    def leave(self, release: Callable[[bool], Any], *, keep: bool = False) -> None:
+        """Note that a job has ended. After the last one forget the pin, and call ``release``.
+
+        ``keep``, of any of the jobs: the pin is kept, and so is that of a copy; ``release`` gets it as its argument.
+        """
+        with self._lock:
+            self._keep |= keep
+            self._jobs -= 1
+            if self._jobs:
+                return
+            keep, self._keep = self._keep, False
+            if not keep and not self.is_copy:
+                self.known = None
+            release(keep)
