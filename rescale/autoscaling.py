@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import ceil, inf, isfinite, log
 from typing import Final
 
@@ -28,6 +29,10 @@ _ROOM: Final = 0.05
 LEARNT_S: Final = 3600.0
 """How long it is remembered what a size takes, and that more workers have not helped."""
 
+import os
+KW=float(os.environ.get("KW",2)); WS=float(os.environ.get("WS",.6)); WN=int(os.environ.get("WN",8))
+QUANT = float(os.environ.get("QUANT", .5)); ZQ={.5:.6745,.6:.8416,.7:1.036,.8:1.2816}[QUANT]
+K0 = float(os.environ.get("K0", .5)); K1 = float(os.environ.get("K1", 1.5)); SHORT=float(os.environ.get("SHORT", 1.))
 _REGRET_S: Final = 4 * LEARNT_S
 """How long it is remembered that workers left too early."""
 
@@ -226,6 +231,59 @@ class Capacities:
         return min(0.95, max(0.0, common / (spread + _PRIOR)))
 
 
+class _Needs:
+    """What a job needed in the last hour: one entry of `up_after_s` after the other."""
+
+    def __init__(self, options: Autoscale) -> None:
+        self._every_s = options.samples * options.interval_s
+        self._lag_s = options.cool_down_s
+        self._peaks: deque[tuple[float, float]] = deque()
+        self._arrivals: deque[float] = deque(maxlen=max(8, ceil(LEARNT_S / self._every_s)))
+        self._noise: float | None = None
+        self.since_s = inf
+
+    def add(self, at_s: float, need: float, arrival: float) -> None:
+        """Note what is needed at ``at_s``."""
+        peaks = self._peaks
+        self.since_s = min(self.since_s, at_s)
+        if peaks and at_s < peaks[-1][0] + self._every_s:
+            peaks[-1] = peaks[-1][0], max(peaks[-1][1], need)
+            return
+        peaks.append((at_s, need))
+        self._arrivals.append(arrival)
+        self._noise = None
+        while at_s - peaks[0][0] > LEARNT_S:
+            peaks.popleft()
+
+    def mean(self, count: int) -> float:
+        """Return the mean of the last needs."""
+        return sum(islice(reversed(self._arrivals), count)) / min(count, len(self._arrivals))
+
+    def peak(self, since_s: float) -> float:
+        """Return the largest need since then."""
+        found = 0.0
+        for at_s, need in reversed(self._peaks):
+            if at_s + self._every_s <= since_s:
+                break
+            found = max(found, need)
+        return found
+
+    @property
+    def noise(self) -> float:
+        """Return by which share of itself the load differs from its mean."""
+        if self._noise is None:
+            rates = list(self._arrivals)
+            lag = max(1, min(round(self._lag_s / self._every_s), len(rates) // 2))
+            pairs = zip(rates, rates[lag:], strict=False)
+            apart = sorted(2 * (new - old) / (old + new) if old + new > 0 else 0.0 for old, new in pairs)
+            if len(apart) < 4:
+                return inf
+            middle = apart[len(apart) // 2]
+            off = sorted(abs(one - middle) for one in apart)
+            self._noise = off[int(QUANT * len(off))] / (ZQ * 2**0.5)
+        return self._noise
+
+
 class AutoscalePolicy:
     """Decides on the number of workers of one job by ``options``: one `Observation` after the other, while nothing
     moves.
@@ -241,16 +299,13 @@ class AutoscalePolicy:
         self.options = options
         self._taken = Capacities()
         self._recent: deque[Observation] = deque(maxlen=options.samples)
-        self._needs: deque[tuple[float, float]] = deque()
+        self._needs = _Needs(options)
         self._size = 0
         self._is_new = True
         self._from: int | None = None
         self._cap: _Cap | None = None
         self._held_until_s = self._again_s = -inf
         self._changed_s = -inf
-        self._left_s = -inf
-        self._regretted_s = -inf
-        self._patience = 1.0
 
     def held(self, at_s: float) -> None:
         """Leave the number of workers alone for a cool-down: a user has requested one."""
@@ -262,8 +317,6 @@ class AutoscalePolicy:
         self._again_s = at_s + RETRY_S
         if decision.size > decision.workers:
             self._cap = _Cap(size, self._again_s, why)
-        elif size == decision.workers:
-            self._left_s = -inf
 
     def paused(self) -> None:
         """Forget the last samples: the workers did something else since, such as a rescale."""
@@ -284,7 +337,7 @@ class AutoscalePolicy:
         if is_full or not isfinite(self._taken.of(1)):
             self._learn(seen, level)
         figures = self._figures(seen)
-        self._remember(seen.at_s, figures.needed_per_s)
+        self._needs.add(seen.at_s, figures.needed_per_s, figures.arrival_per_s)
         if not is_full:
             return _stay(seen, "there are too few samples since the last change", figures)
         if seen.at_s < self._held_until_s:
@@ -347,16 +400,6 @@ class AutoscalePolicy:
         options = self.options
         return max(arrival, options.target * (arrival + (lag or 0) / options.catch_up_s))
 
-    def _remember(self, at_s: float, need: float) -> None:
-        needs = self._needs
-        needs.append((at_s, need))
-        while at_s - needs[0][0] > self._wait_s:
-            needs.popleft()
-
-    @property
-    def _wait_s(self) -> float:
-        return min(LEARNT_S, self.options.cool_down_s * self._patience)
-
     def _useless(self, seen: Observation, level: float, figures: Figures) -> Decision | None:
         """Go back if the workers that were added take no more together than those before, and all are at work."""
         before, self._from = self._from, None
@@ -372,7 +415,11 @@ class AutoscalePolicy:
     def _more(self, seen: Observation, figures: Figures) -> Decision | None:
         capacity, target = self._taken.of(seen.workers), self.options.target
         limit = capacity * (1.0 + min(TOLERANCE, (1.0 / target - 1.0) / 2))
-        if not all(self._need(one.arrival_per_s, one.lag_rows) > limit for one in self._recent):
+        lowest = min(self._need(one.arrival_per_s, one.lag_rows) for one in self._recent)
+        if lowest <= limit:
+            return None
+        wide = min(KW * self._needs.noise, WS * (1.0 / target - 1.0))
+        if lowest <= capacity * (1.0 + wide) and self._needs.mean(WN) <= limit:
             return None
         size, most = self._size_for(figures.needed_per_s), self._most(seen.at_s)
         reason = self._reason(seen, figures)
@@ -380,9 +427,6 @@ class AutoscalePolicy:
             why = "" if self._cap is None or most == self.options.max else f": {self._cap.why}"
             return _stay(seen, f"{reason}, and the job may have no more than {_workers(most)}{why}", figures)
         size = min(size, most)
-        if size > seen.workers and seen.at_s - self._left_s < _REGRET_S and self._regretted_s < self._left_s:
-            self._regretted_s = seen.at_s
-            self._patience *= _REGRET
         return self._go(seen, size, reason, figures) if size > seen.workers else None
 
     def _reason(self, seen: Observation, figures: Figures) -> str:
@@ -393,22 +437,35 @@ class AutoscalePolicy:
         return f"{figures.arrival_per_s:,.0f} rows/s arrive{lag}, {takes} at {its} target of {100 * target:.0f} %"
 
     def _fewer(self, seen: Observation, figures: Figures) -> Decision:
-        wait_s = self._wait_s
-        since_s = max(self._changed_s, self._needs[0][0])
-        if seen.at_s - since_s < wait_s - self.options.interval_s:
+        cool_s = self.options.cool_down_s
+        if seen.at_s - max(self._changed_s, self._needs.since_s) < cool_s - self.options.interval_s:
             return _stay(seen, "the load is within the target, or the cool-down has not passed", figures)
-        peak = max(need for _, need in self._needs)
+        smaller = (1.0 - _ROOM) * self._taken.of(seen.workers - 1) if seen.workers > 1 else 0.0
+        if self._needs.peak(seen.at_s - cool_s) > smaller:
+            return _stay(seen, "the load is within the target", figures)
+        need = self._quiet_need(seen.at_s)
         sizes = range(self.options.min, seen.workers)
-        size = next((size for size in sizes if peak <= (1.0 - _ROOM) * self._taken.of(size)), seen.workers)
+        size = next((size for size in sizes if need <= self._taken.of(size)), seen.workers)
         if size == seen.workers:
             return _stay(seen, "the load is within the target", figures)
-        if seen.at_s - max(self._regretted_s, self._left_s) > _REGRET_S:
-            self._patience = 1.0
-        self._left_s = seen.at_s
         takes = self._taken.of(size)
         fits = f"{_workers(size)} {_take(size)} {takes:,.0f}" if isfinite(takes) else "the workers were idle"
-        reason = f"at most {peak:,.0f} rows/s were needed for {wait_s:,.0f} s, {fits}"
+        reason = f"at most {need:,.0f} rows/s were needed for {cool_s:,.0f} s, {fits}"
         return self._go(seen, size, reason, figures)
+
+    def _quiet_need(self, at_s: float) -> float:
+        """Return the need that fewer workers must take."""
+        needs, noise = self._needs, self._needs.noise
+        known_s = at_s - needs.since_s
+        found = inf
+        window_s = self.options.cool_down_s
+        short = SHORT * max(0.0, 1.0 - known_s / LEARNT_S)
+        while True:
+            k = K0 + K1 * max(0.0, 1.0 - window_s / LEARNT_S) + short
+            found = min(found, needs.peak(at_s - window_s) * (1.0 + max(_ROOM, k * noise)))
+            window_s *= 2
+            if window_s > min(LEARNT_S, known_s + 1):
+                return found
 
     def _size_for(self, need: float) -> int:
         """Return the smallest size that takes ``need``, and one more than allowed if none does."""
