@@ -6,7 +6,8 @@ takes at that rate. A worker runs the whole graph, so its busy time is the cost 
 one number is the size of the job.
 
 Rule: more workers come as soon as `Autoscale.up_after_s` of samples in a row ask for them, in one step; fewer only
-after `Autoscale.cool_down_s` in which the largest need would have fitted. Between the two is a dead band.
+after `Autoscale.cool_down_s` in which the largest need would have fitted. Between the two is a dead band, which is as
+much wider as the load is noisy.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from math import ceil, inf, isfinite, log
+from math import ceil, inf, isfinite, log, sqrt
+from statistics import median
 from typing import Final
 
 from malstrom_py.errors import PlanError
@@ -29,20 +31,31 @@ _ROOM: Final = 0.05
 LEARNT_S: Final = 3600.0
 """How long it is remembered what a size takes, and that more workers have not helped."""
 
-import os
-KW=float(os.environ.get("KW",2)); WS=float(os.environ.get("WS",.6)); WN=int(os.environ.get("WN",8))
-QUANT = float(os.environ.get("QUANT", .5)); ZQ={.5:.6745,.6:.8416,.7:1.036,.8:1.2816}[QUANT]
-K0 = float(os.environ.get("K0", .5)); K1 = float(os.environ.get("K1", 1.5)); SHORT=float(os.environ.get("SHORT", 1.))
-_REGRET_S: Final = 4 * LEARNT_S
-"""How long it is remembered that workers left too early."""
-
 RETRY_S: Final = 60.0
 """How long a size is not asked for again after there was no room for it."""
 
 _LONGEST_S: Final = 1e9
 
-_REGRET: Final = 4.0
-"""How much longer workers stay, up to `LEARNT_S`, after some left that were needed again within `_REGRET_S`."""
+_MARGIN: Final = 1.25
+"""The room that a smaller size must have above the largest need of an hour, in deviations of the load."""
+
+_BRIEF: Final = 1.5
+"""How much more room above the largest need of a moment, and again the less of the last hour is known."""
+
+_WIDE: Final = 3.0
+"""How far above their target workers may be for a moment, in deviations of the load."""
+
+_WIDEST: Final = 0.7
+"""The same, as a share of what lies between the target and full workers."""
+
+_MEAN: Final = 8
+"""Over how many times `Autoscale.up_after_s` the load is not for a moment."""
+
+_FEWEST: Final = 4
+"""From how few differences the deviation of a load is known."""
+
+_MIDDLE: Final = 0.6745
+"""The median of the distances from the mean, in standard deviations."""
 
 _GROWTH: Final = 0.3
 """By how much workers must have become more before it is judged whether that has helped."""
@@ -232,56 +245,72 @@ class Capacities:
 
 
 class _Needs:
-    """What a job needed in the last hour: one entry of `up_after_s` after the other."""
+    """What a job needed in the last hour, and how noisy its load was."""
 
     def __init__(self, options: Autoscale) -> None:
-        self._every_s = options.samples * options.interval_s
-        self._lag_s = options.cool_down_s
-        self._peaks: deque[tuple[float, float]] = deque()
-        self._arrivals: deque[float] = deque(maxlen=max(8, ceil(LEARNT_S / self._every_s)))
-        self._noise: float | None = None
         self.since_s = inf
+        self._kept_s = max(LEARNT_S, options.cool_down_s)
+        self._every_s = options.samples * options.interval_s
+        self._apart = max(1, round(options.cool_down_s / self._every_s))
+        self._peaks: deque[tuple[float, float]] = deque()
+        self._arrivals: deque[float] = deque(maxlen=max(2 * _FEWEST, ceil(LEARNT_S / self._every_s)))
+        self._noted_s = -inf
+        self._noise: float | None = None
 
     def add(self, at_s: float, need: float, arrival: float) -> None:
-        """Note what is needed at ``at_s``."""
-        peaks = self._peaks
+        """Note what arrives and is needed at ``at_s``. A need before a larger one is not asked for again."""
         self.since_s = min(self.since_s, at_s)
-        if peaks and at_s < peaks[-1][0] + self._every_s:
-            peaks[-1] = peaks[-1][0], max(peaks[-1][1], need)
-            return
+        peaks = self._peaks
+        while peaks and peaks[-1][1] <= need:
+            peaks.pop()
         peaks.append((at_s, need))
-        self._arrivals.append(arrival)
-        self._noise = None
-        while at_s - peaks[0][0] > LEARNT_S:
+        while at_s - peaks[0][0] > self._kept_s:
             peaks.popleft()
-
-    def mean(self, count: int) -> float:
-        """Return the mean of the last needs."""
-        return sum(islice(reversed(self._arrivals), count)) / min(count, len(self._arrivals))
+        if at_s - self._noted_s >= self._every_s:
+            self._noted_s = at_s
+            self._arrivals.append(arrival)
+            self._noise = None
 
     def peak(self, since_s: float) -> float:
         """Return the largest need since then."""
-        found = 0.0
-        for at_s, need in reversed(self._peaks):
-            if at_s + self._every_s <= since_s:
-                break
-            found = max(found, need)
+        return next(need for at_s, need in self._peaks if at_s >= since_s)
+
+    def mean(self) -> float:
+        """Return the mean arrivals of the last minutes."""
+        return sum(islice(reversed(self._arrivals), _MEAN)) / min(_MEAN, len(self._arrivals))
+
+    def quiet(self, at_s: float, from_s: float) -> float:
+        """Return what a smaller size must take: the largest need of the last ``from_s``, and room for noise; or that of
+        a longer time, which needs less room.
+        """
+        known_s = at_s - self.since_s
+        found, over_s = inf, from_s
+        while over_s <= max(from_s, min(known_s, LEARNT_S)):
+            brief = max(0.0, 1.0 - over_s / LEARNT_S) * _BRIEF + max(0.0, 1.0 - known_s / LEARNT_S)
+            room = max(_ROOM, (_MARGIN + brief) * self.noise)
+            found = min(found, self.peak(at_s - over_s) * (1.0 + room))
+            over_s *= 2
         return found
 
     @property
     def noise(self) -> float:
-        """Return by which share of itself the load differs from its mean."""
+        """Return the standard deviation of the load, as a share of it: infinity while it is not known.
+
+        Rule: it is that of the differences over a cool-down, less their median, by the median of what is left. So
+        neither a ramp counts nor a single step.
+        """
         if self._noise is None:
-            rates = list(self._arrivals)
-            lag = max(1, min(round(self._lag_s / self._every_s), len(rates) // 2))
-            pairs = zip(rates, rates[lag:], strict=False)
-            apart = sorted(2 * (new - old) / (old + new) if old + new > 0 else 0.0 for old, new in pairs)
-            if len(apart) < 4:
-                return inf
-            middle = apart[len(apart) // 2]
-            off = sorted(abs(one - middle) for one in apart)
-            self._noise = off[int(QUANT * len(off))] / (ZQ * 2**0.5)
+            self._noise = self._deviation()
         return self._noise
+
+    def _deviation(self) -> float:
+        rates = list(self._arrivals)
+        pairs = zip(rates, rates[max(1, min(self._apart, len(rates) // 2)) :], strict=False)
+        grown = sorted(2.0 * (new - old) / (old + new) if old + new > 0 else 0.0 for old, new in pairs)
+        if len(grown) < _FEWEST:
+            return inf
+        middle = grown[len(grown) // 2]
+        return median(abs(share - middle) for share in grown) / (_MIDDLE * sqrt(2.0))
 
 
 class AutoscalePolicy:
@@ -418,8 +447,8 @@ class AutoscalePolicy:
         lowest = min(self._need(one.arrival_per_s, one.lag_rows) for one in self._recent)
         if lowest <= limit:
             return None
-        wide = min(KW * self._needs.noise, WS * (1.0 / target - 1.0))
-        if lowest <= capacity * (1.0 + wide) and self._needs.mean(WN) <= limit:
+        wide = min(_WIDE * self._needs.noise, _WIDEST * (1.0 / target - 1.0))
+        if lowest <= capacity * (1.0 + wide) and self._needs.mean() <= limit:
             return None
         size, most = self._size_for(figures.needed_per_s), self._most(seen.at_s)
         reason = self._reason(seen, figures)
@@ -437,35 +466,18 @@ class AutoscalePolicy:
         return f"{figures.arrival_per_s:,.0f} rows/s arrive{lag}, {takes} at {its} target of {100 * target:.0f} %"
 
     def _fewer(self, seen: Observation, figures: Figures) -> Decision:
-        cool_s = self.options.cool_down_s
-        if seen.at_s - max(self._changed_s, self._needs.since_s) < cool_s - self.options.interval_s:
+        wait_s = self.options.cool_down_s
+        if seen.at_s - max(self._changed_s, self._needs.since_s) < wait_s - self.options.interval_s:
             return _stay(seen, "the load is within the target, or the cool-down has not passed", figures)
-        smaller = (1.0 - _ROOM) * self._taken.of(seen.workers - 1) if seen.workers > 1 else 0.0
-        if self._needs.peak(seen.at_s - cool_s) > smaller:
-            return _stay(seen, "the load is within the target", figures)
-        need = self._quiet_need(seen.at_s)
+        need = self._needs.quiet(seen.at_s, wait_s)
         sizes = range(self.options.min, seen.workers)
         size = next((size for size in sizes if need <= self._taken.of(size)), seen.workers)
         if size == seen.workers:
             return _stay(seen, "the load is within the target", figures)
-        takes = self._taken.of(size)
+        takes, peak = self._taken.of(size), self._needs.peak(seen.at_s - wait_s)
         fits = f"{_workers(size)} {_take(size)} {takes:,.0f}" if isfinite(takes) else "the workers were idle"
-        reason = f"at most {need:,.0f} rows/s were needed for {cool_s:,.0f} s, {fits}"
+        reason = f"at most {peak:,.0f} rows/s were needed for {wait_s:,.0f} s, {fits}"
         return self._go(seen, size, reason, figures)
-
-    def _quiet_need(self, at_s: float) -> float:
-        """Return the need that fewer workers must take."""
-        needs, noise = self._needs, self._needs.noise
-        known_s = at_s - needs.since_s
-        found = inf
-        window_s = self.options.cool_down_s
-        short = SHORT * max(0.0, 1.0 - known_s / LEARNT_S)
-        while True:
-            k = K0 + K1 * max(0.0, 1.0 - window_s / LEARNT_S) + short
-            found = min(found, needs.peak(at_s - window_s) * (1.0 + max(_ROOM, k * noise)))
-            window_s *= 2
-            if window_s > min(LEARNT_S, known_s + 1):
-                return found
 
     def _size_for(self, need: float) -> int:
         """Return the smallest size that takes ``need``, and one more than allowed if none does."""
