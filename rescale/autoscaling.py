@@ -54,6 +54,9 @@ _MEAN: Final = 8
 _FEWEST: Final = 4
 """From how few differences the deviation of a load is known."""
 
+_FAR: Final = 6.0
+"""Differences that are so many times the median one are not noise."""
+
 _MIDDLE: Final = 0.6745
 """The median of the distances from the mean, in standard deviations."""
 
@@ -294,10 +297,10 @@ class _Needs:
 
     @property
     def noise(self) -> float:
-        """Return the standard deviation of the load, as a share of it: infinity while it is not known.
+        """Return the standard deviation of the load, as a share of it: 0 while it is not known.
 
-        Rule: it is that of the differences over a cool-down, less their median, by the median of what is left. So
-        neither a ramp counts nor a single step.
+        Rule: it is that of the differences over a cool-down, less their median, by the median of what is left, without
+        what is far off. So neither a ramp counts nor a single step or spike.
         """
         if self._noise is None:
             self._noise = self._deviation()
@@ -308,9 +311,11 @@ class _Needs:
         pairs = zip(rates, rates[max(1, min(self._apart, len(rates) // 2)) :], strict=False)
         grown = sorted(2.0 * (new - old) / (old + new) if old + new > 0 else 0.0 for old, new in pairs)
         if len(grown) < _FEWEST:
-            return inf
+            return 0.0
         middle = grown[len(grown) // 2]
-        return median(abs(share - middle) for share in grown) / (_MIDDLE * sqrt(2.0))
+        off = sorted(abs(share - middle) for share in grown)
+        near = [share for share in off if share <= _FAR * median(off)]
+        return median(near) / (_MIDDLE * sqrt(2.0))
 
 
 class AutoscalePolicy:
