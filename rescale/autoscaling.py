@@ -341,6 +341,11 @@ class AutoscalePolicy:
         self._held_until_s = self._again_s = -inf
         self._changed_s = -inf
 
+    @property
+    def noise(self) -> float:
+        """The standard deviation of the load about its mean, as a share of it; 0 while it is not known."""
+        return self._needs.noise
+
     def held(self, at_s: float) -> None:
         """Leave the number of workers alone for a cool-down: a user has requested one."""
         self._held_until_s = at_s + self.options.cool_down_s
@@ -452,7 +457,7 @@ class AutoscalePolicy:
         lowest = min(self._need(one.arrival_per_s, one.lag_rows) for one in self._recent)
         if lowest <= limit:
             return None
-        wide = min(_WIDE * self._needs.noise, _WIDEST * (1.0 / target - 1.0))
+        wide = min(_WIDE * self.noise, _WIDEST * (1.0 / target - 1.0))
         if lowest <= capacity * (1.0 + wide) and self._needs.mean() <= limit:
             return None
         size, most = self._size_for(figures.needed_per_s), self._most(seen.at_s)

@@ -11,75 +11,80 @@ from collections import Counter
 from itertools import product
 from typing import Final
 
-from bench.macro.load_curves import HOUR_S, Noise, OurRule, Outcome, Workers, constant, simulate, spike, step
+from bench.macro.load_curves import HOUR_S, Curve, Noise, OurRule, Outcome, Workers, constant, simulate, spike, step
 from malstrom_py.rescale.autoscaling import Autoscale
 
 MEANS: Final = (700, 1050, 2100, 2400, 4150)
 """Of the 700 rows a second that a worker takes at its target: just as many, in the middle, at an edge and beyond it."""
 
+HOURS: Final = 4
+
 STRONG: Final = Noise(quick=0.2, slow=0.15)
 LITTLE: Final = Noise(quick=0.05, slow=0.03)
 
 NOISES: Final = {
-    "20 %, 15 % over a minute": STRONG,
-    "20 %, 15 % over 15 s": Noise(0.2, 0.15, 15.0),
-    "20 %, 15 % over five minutes": Noise(0.2, 0.15, 300.0),
-    "30 %, 25 % over a minute": Noise(0.3, 0.25),
-    "10 %, 5 % over a minute": Noise(0.1, 0.05),
     "5 %, 3 % over a minute": LITTLE,
-    "50 %, nothing slow": Noise(0.5, 0.0),
+    "10 %, 5 % over a minute": Noise(quick=0.1, slow=0.05),
+    "50 %, nothing slow": Noise(quick=0.5),
+    "20 %, 15 % over 15 s": Noise(quick=0.2, slow=0.15, stays_s=15.0),
+    "20 %, 15 % over a minute": STRONG,
+    "20 %, 15 % over five minutes": Noise(quick=0.2, slow=0.15, stays_s=300.0),
+    "30 %, 25 % over a minute": Noise(quick=0.3, slow=0.25),
 }
+"""How much a load differs from second to second, and for longer."""
+
 STEPS: Final = ((500, 1500), (600, 4200), (300, 7000), (1500, 2300), (4200, 600), (2800, 1300))
+STEP_S: Final = 1200.0
 SETTLED_S: Final = 900.0
 OPTIONS: Final = Autoscale(max=12)
 
 
-def needless(found: Outcome, from_s: float = SETTLED_S) -> int:
+def changes(found: Outcome, from_s: float = SETTLED_S) -> list[float]:
+    """Return when the size has changed after ``from_s``."""
+    return [at_s for at_s, _ in found.sizes if at_s > from_s]
+
+
+def needless(found: Outcome) -> int:
     """Return the number of decisions in the hour that has most of them, after the job has found its size."""
-    times = [at_s for at_s, _ in found.sizes if at_s > from_s]
+    times = changes(found)
     return max((sum(0 <= at_s - since_s < HOUR_S for at_s in times) for since_s in times), default=0)
 
 
-def under_noise(mean: float, noise: Noise, seed: int, *, hours: float = 4.0) -> Outcome:
-    """Return what comes of a load that is the same but for its noise."""
-    return simulate(OurRule(OPTIONS), constant(mean), seconds=hours * HOUR_S, noise=noise, seed=seed)
+def run(curve: Curve, seconds: float, noise: Noise, seed: int, can: Workers = Workers()) -> Outcome:
+    """Return what comes of our rule."""
+    return simulate(OurRule(OPTIONS), curve, seconds=seconds, can=can, noise=noise, seed=seed)
 
 
-def after_step(before: float, after: float, loss: float, noise: Noise, seed: int) -> tuple[int, Outcome]:
-    """Return how many decisions followed a step within 15 minutes, and the outcome."""
-    found = simulate(
-        OurRule(OPTIONS), step(before, after, 1200), seconds=2100, can=Workers(loss=loss), noise=noise, seed=seed
-    )
-    return sum(at_s > 1200 for at_s, _ in found.sizes), found
+def row(name: str, found: list[Outcome]) -> str:
+    """Return the means over the runs, and how many runs have two needless decisions in an hour."""
+    counts, runs = [needless(one) for one in found], len(found)
+    two = sum(count > 1 for count in counts)
+    made = sum(one.decisions for one in found) / runs
+    workers = sum(one.worker_s for one in found) / HOURS / HOUR_S / runs
+    lag_s = sum(one.lag_s(0.99) for one in found) / runs
+    return f"| {name} | {two} of {runs} | {max(counts)} | {made:.2f} | {workers:.2f} | {lag_s:.2f} |"
 
 
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=12)
-    parser.add_argument("--from", dest="first", type=int, default=0)
-    parser.add_argument("--noises", type=int, default=len(NOISES))
-    given = parser.parse_args()
-    seeds = range(given.first, given.first + given.seeds)
-    print("| noise | runs | with two or more in an hour | most | decisions | workers | lag 99 %, s |")
-    for name, noise in list(NOISES.items())[: given.noises]:
-        made = [(mean, under_noise(mean, noise, seed)) for mean, seed in product(MEANS, seeds)]
-        counts = [needless(found) for _, found in made]
-        by_mean = Counter(mean for (mean, _), count in zip(made, counts, strict=True) if count > 1)
-        workers = sum(found.worker_s for _, found in made) / 4 / HOUR_S / len(made)
-        changes = sum(found.decisions for _, found in made) / len(made)
-        lag_s = sum(found.lag_s(0.99) for _, found in made) / len(made)
-        two = sum(count > 1 for count in counts)
-        print(f"| {name} | {len(made)} | {two} {dict(by_mean)} | {max(counts)} | {changes:.2f} | {workers:.2f} | {lag_s:.2f} |", flush=True)
-    for noise in (LITTLE, STRONG):
-        found = [after_step(*pair, loss, noise, seed) for pair, loss, seed in product(STEPS, (0.0, 0.1), seeds)]
-        lag_s = sum(one.lag_s(0.99) for _, one in found) / len(found)
-        print(f"steps {noise}", sorted(Counter(count for count, _ in found).items()), f"lag {lag_s:.1f} {max(o.lag_s() for _,o in found):.1f} worker-h {sum(one.worker_s for _, one in found)/3600/len(found):.3f}")
-        spikes = [
-            simulate(OurRule(OPTIONS), spike(1200, 6000, 1200, 600), seconds=2 * HOUR_S, noise=noise, seed=seed)
-            for seed in seeds
-        ]
-        print(f"spikes {sum(one.worker_s for one in spikes)/3600/len(spikes):.2f} wh {sum(one.decisions for one in spikes)/len(spikes):.2f} decisions lag99 {sum(one.lag_s(.99) for one in spikes)/len(spikes):.1f}, max {max(one.lag_s() for one in spikes):.1f}")
+    seeds = range(parser.parse_args().seeds)
+    print("| noise | runs with two in an hour | most in an hour | decisions | workers | lag, 99th percentile, s |")
+    print("|---|---|---|---|---|---|")
+    for name, noise in NOISES.items():
+        runs = [run(constant(mean), HOURS * HOUR_S, noise, seed) for mean, seed in product(MEANS, seeds)]
+        print(row(name, runs), flush=True)
+    for name, noise in (("little", LITTLE), ("strong", STRONG)):
+        cases = product(STEPS, (0.0, 0.1), seeds)
+        steps = [run(step(*pair, STEP_S), STEP_S + 900, noise, seed, Workers(loss=loss)) for pair, loss, seed in cases]
+        counts = sorted(Counter(len(changes(one, STEP_S)) for one in steps).items())
+        lags = sum(one.lag_s(0.99) for one in steps) / len(steps), max(one.lag_s() for one in steps)
+        print(f"{len(steps)} steps, {name} noise: decisions {counts}, lag {lags[0]:.1f} s, at most {lags[1]:.1f}")
+        spikes = [run(spike(1200, 6000, 1200, 600), 2 * HOUR_S, noise, seed) for seed in seeds]
+        hours = sum(one.worker_s for one in spikes) / HOUR_S / len(spikes)
+        made = sum(one.decisions for one in spikes) / len(spikes)
+        print(f"{len(spikes)} spikes, {name} noise: decisions {made:.1f}, worker-hours {hours:.2f}", flush=True)
 
 
 if __name__ == "__main__":
