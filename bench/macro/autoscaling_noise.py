@@ -50,9 +50,9 @@ def needless(found: Outcome) -> int:
     return max((sum(0 <= at_s - since_s < HOUR_S for at_s in times) for since_s in times), default=0)
 
 
-def run(curve: Curve, seconds: float, noise: Noise, seed: int, can: Workers = Workers()) -> Outcome:
+def run(curve: Curve, seconds: float, noise: Noise, seed: int, *, loss: float = 0.0) -> Outcome:
     """Return what comes of our rule."""
-    return simulate(OurRule(OPTIONS), curve, seconds=seconds, can=can, noise=noise, seed=seed)
+    return simulate(OurRule(OPTIONS), curve, seconds=seconds, can=Workers(loss=loss), noise=noise, seed=seed)
 
 
 def row(name: str, found: list[Outcome]) -> str:
@@ -77,7 +77,7 @@ def main() -> None:
         print(row(name, runs), flush=True)
     for name, noise in (("little", LITTLE), ("strong", STRONG)):
         cases = product(STEPS, (0.0, 0.1), seeds)
-        steps = [run(step(*pair, STEP_S), STEP_S + 900, noise, seed, Workers(loss=loss)) for pair, loss, seed in cases]
+        steps = [run(step(*pair, STEP_S), STEP_S + 900, noise, seed, loss=loss) for pair, loss, seed in cases]
         counts = sorted(Counter(len(changes(one, STEP_S)) for one in steps).items())
         lags = sum(one.lag_s(0.99) for one in steps) / len(steps), max(one.lag_s() for one in steps)
         print(f"{len(steps)} steps, {name} noise: decisions {counts}, lag {lags[0]:.1f} s, at most {lags[1]:.1f}")

@@ -74,9 +74,10 @@ def test_a_noisy_load_keeps_the_workers_that_its_next_peak_needs() -> None:
 
 
 def test_workers_leave_a_calm_load_after_the_cool_down() -> None:
-    found = ours(step(4200, 600, 1800), 2400)
-    assert [size for at_s, size in found.sizes if at_s > 1800] == [1]
-    assert found.sizes[-1][0] < 1800 + 300 + 30
+    left = [(at_s, size) for at_s, size in ours(step(4200, 600, 1800), 2700).sizes if at_s > 1800]
+    assert len(left) <= 2
+    assert left[0][0] < 1800 + 300 + 30
+    assert left[-1][1] == 1
 
 
 @pytest.mark.parametrize(
