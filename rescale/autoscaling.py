@@ -6,7 +6,8 @@ takes at that rate. A worker runs the whole graph, so its busy time is the cost 
 one number is the size of the job.
 
 Rule: more workers come as soon as `Autoscale.up_after_s` of samples in a row ask for them, in one step; fewer only
-after `Autoscale.cool_down_s` in which the largest need would have fitted. Between the two is a dead band.
+after `Autoscale.cool_down_s` in which the largest need would have fitted. Between the two is a dead band, which is as
+much wider as the load is noisy.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, inf, isfinite, log
+from itertools import islice
+from math import ceil, inf, isfinite, log, sqrt
+from statistics import median
 from typing import Final
 
 from malstrom_py.errors import PlanError
@@ -28,16 +31,34 @@ _ROOM: Final = 0.05
 LEARNT_S: Final = 3600.0
 """How long it is remembered what a size takes, and that more workers have not helped."""
 
-_REGRET_S: Final = 4 * LEARNT_S
-"""How long it is remembered that workers left too early."""
-
 RETRY_S: Final = 60.0
 """How long a size is not asked for again after there was no room for it."""
 
 _LONGEST_S: Final = 1e9
 
-_REGRET: Final = 4.0
-"""How much longer workers stay, up to `LEARNT_S`, after some left that were needed again within `_REGRET_S`."""
+_MARGIN: Final = 1.25
+"""The room that a smaller size must have above the largest need of an hour, in deviations of the load."""
+
+_BRIEF: Final = 1.5
+"""How much more room above the largest need of a moment, and again the less of the last hour is known."""
+
+_WIDE: Final = 3.0
+"""How far above their target workers may be for a moment, in deviations of the load."""
+
+_WIDEST: Final = 0.7
+"""The same, as a share of what lies between the target and full workers."""
+
+_MEAN: Final = 8
+"""Over how many times `Autoscale.up_after_s` the load is not for a moment."""
+
+_FEWEST: Final = 4
+"""From how few differences the deviation of a load is known."""
+
+_FAR: Final = 6.0
+"""Differences that are so many times the median one are not noise."""
+
+_MIDDLE: Final = 0.6745
+"""The median of the distances from the mean, in standard deviations."""
 
 _GROWTH: Final = 0.3
 """By how much workers must have become more before it is judged whether that has helped."""
@@ -226,6 +247,77 @@ class Capacities:
         return min(0.95, max(0.0, common / (spread + _PRIOR)))
 
 
+class _Needs:
+    """What a job needed in the last hour, and how noisy its load was."""
+
+    def __init__(self, options: Autoscale) -> None:
+        self.since_s = inf
+        self._kept_s = max(LEARNT_S, options.cool_down_s)
+        self._every_s = options.samples * options.interval_s
+        self._apart = max(1, round(options.cool_down_s / self._every_s))
+        self._peaks: deque[tuple[float, float]] = deque()
+        self._arrivals: deque[float] = deque(maxlen=max(2 * _FEWEST, ceil(LEARNT_S / self._every_s)))
+        self._noted_s = -inf
+        self._noise: float | None = None
+
+    def add(self, at_s: float, need: float, arrival: float) -> None:
+        """Note what arrives and is needed at ``at_s``. A need before a larger one is not asked for again."""
+        self.since_s = min(self.since_s, at_s)
+        peaks = self._peaks
+        while peaks and peaks[-1][1] <= need:
+            peaks.pop()
+        peaks.append((at_s, need))
+        while at_s - peaks[0][0] > self._kept_s:
+            peaks.popleft()
+        if at_s - self._noted_s >= self._every_s:
+            self._noted_s = at_s
+            self._arrivals.append(arrival)
+            self._noise = None
+
+    def peak(self, since_s: float) -> float:
+        """Return the largest need since then."""
+        return next(need for at_s, need in self._peaks if at_s >= since_s)
+
+    def mean(self) -> float:
+        """Return the mean arrivals of the last minutes."""
+        return sum(islice(reversed(self._arrivals), _MEAN)) / min(_MEAN, len(self._arrivals))
+
+    def quiet(self, at_s: float, from_s: float) -> float:
+        """Return what a smaller size must take: the largest need of the last ``from_s``, and room for noise; or that of
+        a longer time, which needs less room.
+        """
+        known_s = at_s - self.since_s
+        found, over_s = inf, from_s
+        while over_s <= max(from_s, min(known_s, LEARNT_S)):
+            brief = max(0.0, 1.0 - over_s / LEARNT_S) * _BRIEF + max(0.0, 1.0 - known_s / LEARNT_S)
+            room = max(_ROOM, (_MARGIN + brief) * self.noise)
+            found = min(found, self.peak(at_s - over_s) * (1.0 + room))
+            over_s *= 2
+        return found
+
+    @property
+    def noise(self) -> float:
+        """Return the standard deviation of the load, as a share of it: 0 while it is not known.
+
+        Rule: it is that of the differences over a cool-down, less their median, by the median of what is left, without
+        what is far off. So neither a ramp counts nor a single step or spike.
+        """
+        if self._noise is None:
+            self._noise = self._deviation()
+        return self._noise
+
+    def _deviation(self) -> float:
+        rates = list(self._arrivals)
+        pairs = zip(rates, rates[max(1, min(self._apart, len(rates) // 2)) :], strict=False)
+        grown = sorted(2.0 * (new - old) / (old + new) if old + new > 0 else 0.0 for old, new in pairs)
+        if len(grown) < _FEWEST:
+            return 0.0
+        middle = grown[len(grown) // 2]
+        off = sorted(abs(share - middle) for share in grown)
+        near = [share for share in off if share <= _FAR * median(off)]
+        return median(near) / (_MIDDLE * sqrt(2.0))
+
+
 class AutoscalePolicy:
     """Decides on the number of workers of one job by ``options``: one `Observation` after the other, while nothing
     moves.
@@ -241,16 +333,18 @@ class AutoscalePolicy:
         self.options = options
         self._taken = Capacities()
         self._recent: deque[Observation] = deque(maxlen=options.samples)
-        self._needs: deque[tuple[float, float]] = deque()
+        self._needs = _Needs(options)
         self._size = 0
         self._is_new = True
         self._from: int | None = None
         self._cap: _Cap | None = None
         self._held_until_s = self._again_s = -inf
         self._changed_s = -inf
-        self._left_s = -inf
-        self._regretted_s = -inf
-        self._patience = 1.0
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation of the load about its mean, as a share of it; 0 while it is not known."""
+        return self._needs.noise
 
     def held(self, at_s: float) -> None:
         """Leave the number of workers alone for a cool-down: a user has requested one."""
@@ -262,8 +356,6 @@ class AutoscalePolicy:
         self._again_s = at_s + RETRY_S
         if decision.size > decision.workers:
             self._cap = _Cap(size, self._again_s, why)
-        elif size == decision.workers:
-            self._left_s = -inf
 
     def paused(self) -> None:
         """Forget the last samples: the workers did something else since, such as a rescale."""
@@ -284,7 +376,7 @@ class AutoscalePolicy:
         if is_full or not isfinite(self._taken.of(1)):
             self._learn(seen, level)
         figures = self._figures(seen)
-        self._remember(seen.at_s, figures.needed_per_s)
+        self._needs.add(seen.at_s, figures.needed_per_s, figures.arrival_per_s)
         if not is_full:
             return _stay(seen, "there are too few samples since the last change", figures)
         if seen.at_s < self._held_until_s:
@@ -347,16 +439,6 @@ class AutoscalePolicy:
         options = self.options
         return max(arrival, options.target * (arrival + (lag or 0) / options.catch_up_s))
 
-    def _remember(self, at_s: float, need: float) -> None:
-        needs = self._needs
-        needs.append((at_s, need))
-        while at_s - needs[0][0] > self._wait_s:
-            needs.popleft()
-
-    @property
-    def _wait_s(self) -> float:
-        return min(LEARNT_S, self.options.cool_down_s * self._patience)
-
     def _useless(self, seen: Observation, level: float, figures: Figures) -> Decision | None:
         """Go back if the workers that were added take no more together than those before, and all are at work."""
         before, self._from = self._from, None
@@ -372,7 +454,11 @@ class AutoscalePolicy:
     def _more(self, seen: Observation, figures: Figures) -> Decision | None:
         capacity, target = self._taken.of(seen.workers), self.options.target
         limit = capacity * (1.0 + min(TOLERANCE, (1.0 / target - 1.0) / 2))
-        if not all(self._need(one.arrival_per_s, one.lag_rows) > limit for one in self._recent):
+        lowest = min(self._need(one.arrival_per_s, one.lag_rows) for one in self._recent)
+        if lowest <= limit:
+            return None
+        wide = min(_WIDE * self.noise, _WIDEST * (1.0 / target - 1.0))
+        if lowest <= capacity * (1.0 + wide) and self._needs.mean() <= limit:
             return None
         size, most = self._size_for(figures.needed_per_s), self._most(seen.at_s)
         reason = self._reason(seen, figures)
@@ -380,9 +466,6 @@ class AutoscalePolicy:
             why = "" if self._cap is None or most == self.options.max else f": {self._cap.why}"
             return _stay(seen, f"{reason}, and the job may have no more than {_workers(most)}{why}", figures)
         size = min(size, most)
-        if size > seen.workers and seen.at_s - self._left_s < _REGRET_S and self._regretted_s < self._left_s:
-            self._regretted_s = seen.at_s
-            self._patience *= _REGRET
         return self._go(seen, size, reason, figures) if size > seen.workers else None
 
     def _reason(self, seen: Observation, figures: Figures) -> str:
@@ -393,19 +476,15 @@ class AutoscalePolicy:
         return f"{figures.arrival_per_s:,.0f} rows/s arrive{lag}, {takes} at {its} target of {100 * target:.0f} %"
 
     def _fewer(self, seen: Observation, figures: Figures) -> Decision:
-        wait_s = self._wait_s
-        since_s = max(self._changed_s, self._needs[0][0])
-        if seen.at_s - since_s < wait_s - self.options.interval_s:
+        wait_s = self.options.cool_down_s
+        if seen.at_s - max(self._changed_s, self._needs.since_s) < wait_s - self.options.interval_s:
             return _stay(seen, "the load is within the target, or the cool-down has not passed", figures)
-        peak = max(need for _, need in self._needs)
+        need = self._needs.quiet(seen.at_s, wait_s)
         sizes = range(self.options.min, seen.workers)
-        size = next((size for size in sizes if peak <= (1.0 - _ROOM) * self._taken.of(size)), seen.workers)
+        size = next((size for size in sizes if need <= self._taken.of(size)), seen.workers)
         if size == seen.workers:
             return _stay(seen, "the load is within the target", figures)
-        if seen.at_s - max(self._regretted_s, self._left_s) > _REGRET_S:
-            self._patience = 1.0
-        self._left_s = seen.at_s
-        takes = self._taken.of(size)
+        takes, peak = self._taken.of(size), self._needs.peak(seen.at_s - wait_s)
         fits = f"{_workers(size)} {_take(size)} {takes:,.0f}" if isfinite(takes) else "the workers were idle"
         reason = f"at most {peak:,.0f} rows/s were needed for {wait_s:,.0f} s, {fits}"
         return self._go(seen, size, reason, figures)

@@ -424,6 +424,7 @@ LONG: Final = {
         "test_p2_windows_over_columns_come_once_through_moves_losses_and_snapshots[numpy-sliding, odd",
         "test_p2_windows_over_columns_come_once_through_moves_losses_and_snapshots[numpy-tumbling, origin",
     ),
+    "unit/rescale/test_autoscaling.py": ("test_more_seeds_of_noise_make_at_most_one",),
     "unit/rescale/keys/test_key_hash.py": ("test_f4_keys_that_are_one_key_of_a_dict",),
     "unit/sinks/spark/test_folders.py": (
         "*[append]",

@@ -7,6 +7,7 @@ import re
 import pytest
 
 import malstrom_py as mp
+from bench.macro.autoscaling_noise import LITTLE, MEANS, STRONG, needless, run
 from bench.macro.load_curves import (
     HOUR_S,
     Curve,
@@ -23,8 +24,6 @@ from bench.macro.load_curves import (
     step,
 )
 from malstrom_py.rescale.autoscaling import AutoscalePolicy, Decision, Observation
-
-LITTLE = Noise(quick=0.05, slow=0.03)
 
 
 def ours(curve: Curve, seconds: float, **options: object) -> Outcome:
@@ -56,12 +55,42 @@ def test_a_constant_load_needs_one_size(rows_per_s: int) -> None:
     assert found.decisions <= 1
 
 
-@pytest.mark.parametrize("mean", range(700, 4200, 1100))
-def test_noise_makes_at_most_one_needless_decision_an_hour_on_average(mean: int) -> None:
-    hours = 4
-    found = ours(constant(mean), hours * HOUR_S, noise=Noise(quick=0.2, slow=0.15), seed=mean)
-    needless = [at_s for at_s, _ in found.sizes if at_s > 900]
-    assert len(needless) <= hours
+@pytest.mark.parametrize("mean", MEANS)
+def test_noise_makes_at_most_one_needless_decision_in_any_hour(mean: int) -> None:
+    assert needless(run(constant(mean), 3 * HOUR_S, STRONG, seed=mean)) <= 1
+
+
+@pytest.mark.parametrize("mean", MEANS)
+def test_more_seeds_of_noise_make_at_most_one_needless_decision_in_any_hour(mean: int) -> None:
+    most = [needless(run(constant(mean), 4 * HOUR_S, STRONG, seed)) for seed in range(12)]
+    assert max(most) <= 1
+
+
+def test_a_noisy_load_keeps_the_workers_that_its_next_peak_needs() -> None:
+    noisy = ours(constant(1200), 2 * HOUR_S, workers=4, noise=STRONG)
+    calm = ours(constant(1200), 2 * HOUR_S, workers=4, noise=LITTLE)
+    assert (noisy.size_at(7199), calm.size_at(7199)) == (3, 2)
+    assert noisy.decisions <= 2
+
+
+def test_workers_leave_a_calm_load_after_the_cool_down() -> None:
+    left = [(at_s, size) for at_s, size in ours(step(4200, 600, 1800), 2700).sizes if at_s > 1800]
+    assert len(left) <= 2
+    assert left[0][0] < 1800 + 300 + 30
+    assert left[-1][1] == 1
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [ramp(600, 5000, 0, HOUR_S), step(600, 4200, 1800), spike(1200, 6000, 1800, 600), constant(0)],
+    ids=["ramp", "step", "spike", "idle"],
+)
+def test_a_load_that_changes_is_not_a_noisy_one(curve: Curve) -> None:
+    policy = AutoscalePolicy(mp.Autoscale(max=8))
+    for at_s in range(5, HOUR_S, 5):
+        rows = curve(at_s)
+        policy.decide(seen(at_s, 8, rows, rows / 8000))
+    assert policy.noise < 0.1
 
 
 @pytest.mark.parametrize("seed", range(3))
