@@ -7,7 +7,7 @@ one number is the size of the job.
 
 Rule: more workers come as soon as `Autoscale.up_after_s` of samples in a row ask for them, in one step; fewer only
 after `Autoscale.cool_down_s` in which the largest need would have fitted. Between the two is a dead band, which is as
-much wider as the load is noisy.
+much wider as the load is noisy. Where bursts bring back workers that have left, the cool-down is longer.
 """
 
 from __future__ import annotations
@@ -30,6 +30,12 @@ _ROOM: Final = 0.05
 
 LEARNT_S: Final = 3600.0
 """How long it is remembered what a size takes, and that more workers have not helped."""
+
+_REGRET_S: Final = 4 * LEARNT_S
+"""How long it is remembered that workers left too early."""
+
+_REGRET: Final = 4.0
+"""How much longer workers stay, up to `LEARNT_S`, after some left that were needed again within `_REGRET_S`."""
 
 RETRY_S: Final = 60.0
 """How long a size is not asked for again after there was no room for it."""
@@ -340,6 +346,9 @@ class AutoscalePolicy:
         self._cap: _Cap | None = None
         self._held_until_s = self._again_s = -inf
         self._changed_s = -inf
+        self._left_s = -inf
+        self._regretted_s = -inf
+        self._patience = 1.0
 
     @property
     def noise(self) -> float:
@@ -356,6 +365,8 @@ class AutoscalePolicy:
         self._again_s = at_s + RETRY_S
         if decision.size > decision.workers:
             self._cap = _Cap(size, self._again_s, why)
+        elif size == decision.workers:
+            self._left_s = -inf
 
     def paused(self) -> None:
         """Forget the last samples: the workers did something else since, such as a rescale."""
@@ -466,6 +477,9 @@ class AutoscalePolicy:
             why = "" if self._cap is None or most == self.options.max else f": {self._cap.why}"
             return _stay(seen, f"{reason}, and the job may have no more than {_workers(most)}{why}", figures)
         size = min(size, most)
+        if size > seen.workers and seen.at_s - self._left_s < _REGRET_S and self._regretted_s < self._left_s:
+            self._regretted_s = seen.at_s
+            self._patience *= _REGRET
         return self._go(seen, size, reason, figures) if size > seen.workers else None
 
     def _reason(self, seen: Observation, figures: Figures) -> str:
@@ -476,7 +490,7 @@ class AutoscalePolicy:
         return f"{figures.arrival_per_s:,.0f} rows/s arrive{lag}, {takes} at {its} target of {100 * target:.0f} %"
 
     def _fewer(self, seen: Observation, figures: Figures) -> Decision:
-        wait_s = self.options.cool_down_s
+        wait_s = min(LEARNT_S, self.options.cool_down_s * self._patience)
         if seen.at_s - max(self._changed_s, self._needs.since_s) < wait_s - self.options.interval_s:
             return _stay(seen, "the load is within the target, or the cool-down has not passed", figures)
         need = self._needs.quiet(seen.at_s, wait_s)
@@ -484,6 +498,9 @@ class AutoscalePolicy:
         size = next((size for size in sizes if need <= self._taken.of(size)), seen.workers)
         if size == seen.workers:
             return _stay(seen, "the load is within the target", figures)
+        if seen.at_s - max(self._regretted_s, self._left_s) > _REGRET_S:
+            self._patience = 1.0
+        self._left_s = seen.at_s
         takes, peak = self._taken.of(size), self._needs.peak(seen.at_s - wait_s)
         fits = f"{_workers(size)} {_take(size)} {takes:,.0f}" if isfinite(takes) else "the workers were idle"
         reason = f"at most {peak:,.0f} rows/s were needed for {wait_s:,.0f} s, {fits}"

@@ -67,7 +67,7 @@ class TimeWindows(WindowOperator):
         self._whole = size == step or self._gathering.merge is None or by_clock
         gathering = self._gathering
         # Early results need the number of records by key, which arrays do not have.
-        by_panes = emit is CLOSE and not (by_clock and size != step)
+        by_panes = emit == CLOSE and not (by_clock and size != step)
         self._by_columns = self.takes_columns and by_panes and Groups.supports(gathering.aggregations)
         self._panes = Panes(
             gathering.aggregations if self._by_columns else (),
@@ -169,7 +169,7 @@ class TimeWindows(WindowOperator):
         self, batch: Batch, keys: list[Any], values: list[list[Any]], starts: list[int], out: Outlet
     ) -> None:
         """Add rows of three spans or more: ``starts`` has the beginning of each row's. Many spans cost no more."""
-        once = self._emit is CLOSE and (not self._whole or self._size == self._step)
+        once = self._emit == CLOSE and (not self._whole or self._size == self._step)
         spans = set(starts)
         if not once or len(starts) >= _ROWS_FEW * len(spans):
             of_span = defaultdict[int, list[int]](list)
@@ -193,7 +193,7 @@ class TimeWindows(WindowOperator):
         """Add rows whose times are in the span that begins ``at``."""
         for pane in self._windows_at(at) if self._whole else (at,):
             self._gather(batch, keys, values, self._panes.rows_at(pane), out)
-        if self._emit is not CLOSE:
+        if self._emit != CLOSE:
             for start in self._windows_at(at):
                 changed = self._changed.setdefault(start, {})
                 for key in keys:

@@ -378,7 +378,7 @@ class SessionWindows(WindowOperator):
             sessions[key] = sorted([*(one for one in there if one not in near), session], key=itemgetter(0))
             if not near:
                 timers.set(key, min(time + gap - 1, MAX_EPOCH))
-            if self._emit is not CLOSE:
+            if self._emit != CLOSE:
                 self._changed[key] = self._changed.get(key, 0) + 1
 
     def _joined(self, near: list[list[Any]]) -> Any:

@@ -235,6 +235,7 @@ TABLE = [
         {"keyed": False},
         frozenset(KEYED | {"delta invariance", "scale invariance"}),
     ),
+    stateful("time_windows", lambda s: in_columns(s).window("step", WIDE).aggregate(**COLUMN_FIGURES), timed=True),
 ]
 """All steps but those at the ends of a job."""
 

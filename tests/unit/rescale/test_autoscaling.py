@@ -203,6 +203,14 @@ def test_workers_that_left_too_early_stay_longer_the_next_time() -> None:
     assert len([at_s for at_s, _ in found.sizes if at_s > 900]) <= 4
 
 
+def test_workers_stay_for_bursts_that_return() -> None:
+    def bursts(at_s: float) -> float:
+        return 2400.0 if at_s % 600 < 60 else 1050.0
+
+    found = ours(bursts, 4 * HOUR_S, noise=LITTLE)
+    assert len([at_s for at_s, _ in found.sizes if at_s > 900]) <= 2
+
+
 @pytest.mark.parametrize(
     "options",
     [
