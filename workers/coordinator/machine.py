@@ -34,6 +34,8 @@ from malstrom_py.rescale.moves.protocol import (
     RegionDone,
     Report,
     RescaleMove,
+    SendAhead,
+    SentAhead,
     ShippedIn,
     StartMove,
     Switched,
@@ -175,7 +177,7 @@ class CutMade:
 Effect = StartWorkers | Send | Ended | BarrierBegun | CutMade
 
 
-_ORDER: Final = (BarrierPassed, Switched, MarkersIn, ShippedIn, RegionDone, PartsPolled, ByeTaken)
+_ORDER: Final = (BarrierPassed, SentAhead, Switched, MarkersIn, ShippedIn, RegionDone, PartsPolled, ByeTaken)
 """The types of reports in causal order."""
 
 
@@ -189,6 +191,8 @@ def as_awaited(report: Report) -> str:
     match report:
         case BarrierPassed():
             return f"the barrier of snapshot {report.snapshot} to pass worker {report.worker}"
+        case SentAhead():
+            return f"worker {report.worker} to send state ahead of version {report.version}"
         case Switched():
             return f"worker {report.worker} to switch to version {report.version}"
         case MarkersIn():
@@ -208,6 +212,7 @@ class CoordinatorPhase(StrEnum):
 
     STEADY = "steady"
     JOINING = "joining"
+    COPYING = "copying"
     MOVING = "moving"
     LEAVING = "leaving"
     BARRIER = "barrier"
@@ -218,6 +223,8 @@ TRANSITIONS: Final = {
     (CoordinatorPhase.STEADY, "request"): CoordinatorPhase.MOVING,
     (CoordinatorPhase.JOINING, "all connected"): CoordinatorPhase.MOVING,
     (CoordinatorPhase.JOINING, "called off"): CoordinatorPhase.STEADY,
+    (CoordinatorPhase.MOVING, "state goes ahead"): CoordinatorPhase.COPYING,
+    (CoordinatorPhase.COPYING, "state is ahead"): CoordinatorPhase.MOVING,
     (CoordinatorPhase.MOVING, "move ended"): CoordinatorPhase.MOVING,
     (CoordinatorPhase.MOVING, "last move ended, someone leaves"): CoordinatorPhase.LEAVING,
     (CoordinatorPhase.MOVING, "last move ended"): CoordinatorPhase.STEADY,
@@ -256,6 +263,7 @@ class CoordinatorMachine:
     """The coordinator of the workers ``members``, whose slots are placed by ``table``.
 
     After each move the rest is planned again, with the size that ``pacing`` derives from the pause of this move.
+    ``ahead_least``: R12: a move with so many bytes of state is worth sending them ahead; None: nothing is sent ahead.
     """
 
     def __init__(
@@ -267,6 +275,7 @@ class CoordinatorMachine:
         parts: Mapping[tuple[str, str], int],
         pacing: Pacing,
         plan_moves: PlanMoves = plan_moves,
+        ahead_least: int | None = None,
     ) -> None:
         self.phase = CoordinatorPhase.STEADY
         self.members = tuple(members)
@@ -278,6 +287,10 @@ class CoordinatorMachine:
         self._topology = topology
         self._plan_moves = plan_moves
         self._pacing = self._paced = pacing
+        self._ahead_least = ahead_least
+        self._sends_ahead = False
+        self._next: RescaleMove | None = None
+        self._ahead_bytes = 0
         self._before_move = (0, 0)
         self._pause_s = 0.0
         self._wanted: tuple[int, ...] | None = None
@@ -318,6 +331,8 @@ class CoordinatorMachine:
                 return self._barrier_passed(report)
             case ReportReceived(report=ByeTaken() as report):
                 return self._bye_taken(report)
+            case ReportReceived(report=SentAhead() as report):
+                return self._sent_ahead(report)
             case ReportReceived():
                 return self._reported(event.report)
 
@@ -359,6 +374,7 @@ class CoordinatorMachine:
     def check(self) -> None:
         """Raise `InternalError` if an invariant is broken."""
         self._require((self.phase is CoordinatorPhase.MOVING) == (self._move is not None), "a phase without its move")
+        self._require((self.phase is CoordinatorPhase.COPYING) == (self._next is not None), "copies of no move")
         self._require(set(self.table) <= set(self.members), "a slot has no owner")
         self._require((self.phase is CoordinatorPhase.JOINING) == bool(self._joining), "joining without joiners")
         self._require(
@@ -436,6 +452,7 @@ class CoordinatorMachine:
         if not planned:
             self._to("all connected")
         self._paced = self._pacing
+        self._sends_ahead = self._ahead_least is not None
         opening = opening_move(self.version, self.members, self.table, self._target) if self._paced.adapts else None
         return self._order_move() if opening is None else self._order(opening)
 
@@ -444,11 +461,29 @@ class CoordinatorMachine:
         planned = self._plan_moves(
             self.version, self.members, self.table, self.parts, self._target, slots_max=slots_max
         )
-        return self._order(next(iter(planned)))
+        move = next(iter(planned))
+        losing = {was for was, now in zip(self.table, move.table, strict=True) if was != now}
+        if not (self._sends_ahead and losing) or self._ahead_least is None:
+            return self._order(move)
+        self._to("state goes ahead")
+        self._next = move
+        self._missing = {SentAhead(move.version, worker) for worker in losing}
+        return [Send(worker, SendAhead(move, self._ahead_least)) for worker in sorted(losing)]
+
+    def _sent_ahead(self, report: SentAhead) -> list[Effect]:
+        """R12: begin the move when all state that goes ahead of it has been sent."""
+        self._require(self.phase is CoordinatorPhase.COPYING and report in self._missing, f"{report} was not expected")
+        self._missing.discard(report)
+        move = self._next
+        if self._missing or move is None:
+            return []
+        self._to("state is ahead")
+        self._next = None
+        return self._order(move)
 
     def _order(self, move: RescaleMove) -> list[Effect]:
         self._move = move
-        self._pause_s, self._before_move = 0.0, (self.keys_moved, self.bytes_moved)
+        self._pause_s, self._before_move, self._ahead_bytes = 0.0, (self.keys_moved, self.bytes_moved), 0
         topology = self._topology
         # A leaver of this move reports like all others; it sends Bye at the end of the rescale.
         self._missing = {Switched(move.version, worker) for worker in move.everyone}
@@ -490,6 +525,7 @@ class CoordinatorMachine:
                     self._pause_s = max(self._pause_s, report.paused_s)
                     self.keys_moved += report.keys
                     self.bytes_moved += report.bytes
+                    self._ahead_bytes += report.ahead
         return effects + self._maybe_end()
 
     def _maybe_open(self, region: str) -> list[Effect]:
@@ -513,7 +549,10 @@ class CoordinatorMachine:
         move, self._move = self._current_move(), None
         moved = sum(was != now for was, now in zip(self.table, move.table, strict=True))
         keys, size = self.keys_moved - self._before_move[0], self.bytes_moved - self._before_move[1]
-        self._paced = self._paced.after(moved, pause_by_size(self._pause_s, keys=keys, size=size))
+        at_cut = size - self._ahead_bytes
+        self._paced = self._paced.after(moved, pause_by_size(self._pause_s, keys=keys, size=at_cut), size=size)
+        if moved and self._ahead_least is not None:
+            self._sends_ahead = size >= self._ahead_least
         leavers = tuple(worker for worker in move.old if worker not in move.new)
         self.version, self.members, self.table = move.version, move.new, move.table
         self.parts |= {(part.source, part.part): part.taker for part in move.parts}

@@ -71,7 +71,7 @@ class RescaleRequests:
     def moving(self) -> Moving | None:
         """The progress of the current rescale; None if nothing moves."""
         before, machine = self._before, self._machine
-        if machine.phase is not CoordinatorPhase.MOVING:
+        if machine.phase not in {CoordinatorPhase.COPYING, CoordinatorPhase.MOVING}:
             return None
         done = _changed(before.table, machine.table)
         return Moving(

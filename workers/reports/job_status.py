@@ -173,7 +173,7 @@ class JobStatus:
     ``state``: "running", "rescaling", "recovering" (it restarts from its last snapshot) or
     "stopping"; once it has ended "finished" (its sinks have committed), "failed" or "stopped" (without drain: nothing
     was committed after its last snapshot). ``workers``: their number. ``phase``: of the run,
-    "opening", "steady", "joining", "moving", "leaving", "barrier", "recovering", "committing" or "ended".
+    "opening", "steady", "joining", "copying", "moving", "leaving", "barrier", "recovering", "committing" or "ended".
     ``counts``: the rows so far. ``error``: why it failed, else None. ``age_s``: how old the figures are, in
     seconds; above 0 only if a function of the job has kept its thread from reporting newer ones. ``moving``: the
     progress of a rescale that moves slots, else None. ``restarts``: the number of restarts from a snapshot.

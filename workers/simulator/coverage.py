@@ -26,6 +26,10 @@ HARD_CASES: Final = (
     "empty slots shipped",
     "slot in several parcels",
     "keys moved",
+    "state sent ahead",
+    "key confirmed at the cut",
+    "key changed after it went ahead",
+    "state ahead of a move that was never made",
     "part moved",
     "finished part moved",
     "part waiting for release",
@@ -140,6 +144,9 @@ class Coverage:
         full = worker.backlogged
         if full:
             self.hit("credit at zero")
+        for step in worker.operators.values():
+            if isinstance(step, StatefulOperator) and step.state.changed_ahead:
+                self.hit("key changed after it went ahead")
         for feed in worker.feeds:
             if feed.held_rows:
                 self.hit("slot held")
@@ -192,9 +199,14 @@ class Coverage:
                 self.hit("enrich in flight restored")
 
     def _parcel(self, worker: Worker | None, parcel: StateChunk) -> None:
+        if parcel.ahead:
+            self.hit("state sent ahead")
+            return
+        if parcel.confirmed:
+            self.hit("key confirmed at the cut")
         if worker is not None and worker.feed(parcel.region).machine.phase is ReceivingPhase.STEADY:
             self.hit("parcel before a marker")
-        if not parcel.states:
+        if not (parcel.states or parcel.confirmed):
             self.hit("empty slots shipped")
         else:
             self.hit("keys moved")

@@ -71,6 +71,7 @@ class RandomSchedule:
         self._rng = random.Random(seed)
         self._kept = random.Random(f"snapshots {seed}")  # so that a job without them runs as if there were none
         self._stops = random.Random(f"stops {seed}")
+        self._ahead = random.Random(f"ahead {seed}")
         self._speeds: dict[Hashable, float] = {}
 
     def batching(self) -> Batching:
@@ -91,6 +92,10 @@ class RandomSchedule:
     def keys_per_parcel(self) -> int:
         """Return the number of keys in the first parcel."""
         return self._rng.choice((1, 2, 256))
+
+    def ahead_least(self) -> int | None:
+        """Return the bytes of state from which a job with snapshots sends it ahead of a move; None: never."""
+        return self._ahead.choice((0, None))
 
     def rescales(self, count: int | None) -> list[ScheduledRescale]:
         """Return ``count`` rescales, or as many as the seed says."""

@@ -306,6 +306,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
             background=None if saving is None else lambda: saving.background,
             calling=DirectBackground,
             slots_per_move=slots_per_move,
+            ahead_least=chance.ahead_least(),
             log=log,
         )
         self._schedule = chance
@@ -446,6 +447,8 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
 
     def crash(self, who: str) -> NoReturn:
         """Lose a worker or the coordinator, as ``who`` says."""
+        if self.phase == "copying":
+            self._coverage.hit("state ahead of a move that was never made")
         self._coverage.hit(f"{who} crash" + (" inside a rescale" if self._is_moving else ""))
         lost = self.members[self._turn % len(self.members)] if who == "worker" else COORDINATOR
         if self._saving is None:

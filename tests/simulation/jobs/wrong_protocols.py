@@ -22,7 +22,8 @@ from malstrom_py.rescale.channels.channel import Grant, PlacedEpoch, RemoteInbou
 from malstrom_py.rescale.moves.placement import plan_moves
 from malstrom_py.rescale.moves.protocol import Bye, MarkersIn, RegionDone, RescaleMove, Shipped, ShippedIn
 from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
-from malstrom_py.state.keyed_state import KeyedState, Timers
+from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.state.timers import Timers
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.coordinator.snapshot_machine import SnapshotMachine

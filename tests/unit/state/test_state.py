@@ -18,7 +18,8 @@ from malstrom_py.codec import Codec
 from malstrom_py.data.messages import AbsBarrier, Acquire, AnyOf, Collect, Interrogate, Rescale, SuspendMarker
 from malstrom_py.errors import CodecError, InternalError
 from malstrom_py.state.artefact import entries_in
-from malstrom_py.state.keyed_state import KeyedState, Timers
+from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.state.timers import Timers
 from malstrom_py.testing import CapturingPersistenceBackend
 
 

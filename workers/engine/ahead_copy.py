@@ -1,0 +1,110 @@
+"""Copies the state of leaving keys, chunk by chunk, while their old owner works with it (R12).
+
+Rule: only steps that keep their state by key in a dict, and that control messages find there as it is, are copied; all
+others send their state at the cut. Between two chunks the region works, and the steps note which keys change.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from malstrom_py.operators.base import Operator
+from malstrom_py.rescale.keys.key_hash import encode_key
+from malstrom_py.rescale.moves.pre_copy import CopyRounds
+from malstrom_py.state.keyed_state import KeyedState
+
+_SAMPLED: Final = 16
+_SAMPLED_BYTES: Final = 1 << 16
+
+
+def in_order(keys: list[Any]) -> list[Any]:
+    """Return ``keys`` in an order that is the same in every process."""
+    plain = set(map(type, keys)) <= {str} or set(map(type, keys)) <= {int}
+    return sorted(keys) if plain else sorted(keys, key=encode_key)
+
+
+class KeyGroup(NamedTuple):
+    """Steps with one mapping of keys to slots. ``keys_in``: slot -> the keys that may have state; ``states``: those
+    that go ahead; ``is_whole``: whether these are all.
+    """
+
+    keys_in: Callable[[int], Sequence[Any]]
+    states: Sequence[KeyedState]
+    is_whole: bool
+
+    @classmethod
+    def of(cls, operators: Sequence[Operator], keys_in: Callable[[int], Sequence[Any]]) -> KeyGroup:
+        """Return the group of ``operators``."""
+        states = [state for operator in operators if (state := operator.state_ahead) is not None and state.goes_ahead]
+        return cls(keys_in, states, len(states) == sum(operator.keys is not None for operator in operators))
+
+    def left(self, slot: int) -> list[Any]:
+        """Return the keys of ``slot`` of which something has to be sent."""
+        return [key for key in self.keys_in(slot) if not self.is_ahead(key)]
+
+    def is_ahead(self, key: Any) -> bool:
+        """Return whether all state of ``key`` is ahead; False if none goes ahead."""
+        return bool(self.states) and all(state.is_ahead(key) for state in self.states)
+
+
+class AheadCopy:
+    """The copies of ``groups`` that go ahead of the move to ``version``, by ``rounds``.
+
+    ``least``: with fewer bytes nothing goes ahead. ``bounds``: the bytes, about, and the keys of a chunk.
+    """
+
+    def __init__(
+        self,
+        version: int,
+        groups: Sequence[KeyGroup],
+        rounds: CopyRounds,
+        *,
+        least: int,
+        bounds: tuple[int, int],
+    ) -> None:
+        chunk_bytes, keys_max = bounds
+        self.version = version
+        self._groups = [group for group in groups if group.states]
+        self._rounds = rounds
+        samples = [state.sampled_bytes(_SAMPLED, _SAMPLED_BYTES) for group in self._groups for state in group.states]
+        self._key_bytes = sum(size / keys for keys, size in samples if keys)
+        self.keys_max = max(1, min(keys_max, int(chunk_bytes / self._key_bytes))) if self._key_bytes else keys_max
+        self.under_way = bool(self._groups) and self._bytes_left() >= least
+        self._keys: list[deque[Any]] | None = None
+
+    def _bytes_left(self) -> float:
+        """Return about how many bytes are not ahead."""
+        left = sum(len(group.left(slot)) for slot in self._rounds.slots for group in self._groups)
+        return left * self._key_bytes
+
+    def next(self) -> tuple[int, dict[str, bytes]]:
+        """Return the state of the next keys, and their new owner; no state if that was all. Requires `under_way`."""
+        states: dict[str, bytes] = {}
+        now = self._rounds.now
+        owner = -1 if now is None else now[0]
+        room = self.keys_max
+        while now is not None and now[0] == owner and room > 0 and not states:
+            room = self._copy(now[1], room, states)
+            now = self._rounds.now
+        if now is None and not self._rounds.again(int(self._bytes_left())):
+            self.under_way = False
+        return owner, states
+
+    def _copy(self, slot: int, room: int, states: dict[str, bytes]) -> int:
+        """Add the states of up to ``room`` keys of ``slot``, and return the room that is left."""
+        if self._keys is None:
+            self._keys = [deque(in_order(group.left(slot))) for group in self._groups]
+        for group, keys in zip(self._groups, self._keys, strict=True):
+            some = [keys.popleft() for _ in range(min(room, len(keys)))]
+            room -= len(some)
+            for state in group.states if some else ():
+                copied = state.send_ahead(some) if state.goes_ahead else None
+                if copied is not None:
+                    states[state.step] = copied
+                    self._rounds.sent(len(copied))
+        if not any(self._keys):
+            self._keys = None
+            self._rounds.slot_over()
+        return room
