@@ -130,8 +130,8 @@ class Counted:
             self.pushes += 1
             heappush(queue, entry)
 
-        monkeypatch.setattr("malstrom_py.state.keyed_state.heapify", rebuilt)
-        monkeypatch.setattr("malstrom_py.state.keyed_state.heappush", pushed)
+        monkeypatch.setattr("malstrom_py.state.timers.heapify", rebuilt)
+        monkeypatch.setattr("malstrom_py.state.timers.heappush", pushed)
 
 
 def queue_of(timers: Timers) -> int:
