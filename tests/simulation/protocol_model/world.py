@@ -223,8 +223,6 @@ class World:
             self._work(kind, self.worker_for(actor), rest[0])
 
     def _work(self, kind: str, worker: ModelWorker, what: Any) -> None:
-        if kind == "copy":
-            worker.copy(what)
         match kind:
             case "poll":
                 self._check_open(what[0], worker.id)
@@ -245,8 +243,8 @@ class World:
                 worker.follow(what)
             case "flush":
                 worker.flush_one(what)
-            case "ship":
-                worker.ship(what)
+            case "copy" | "ship":
+                getattr(worker, kind)(what)
         self._checked(worker)
 
     def _deliver(self, key: ChannelKey) -> None:
