@@ -41,6 +41,7 @@ help:
 	@echo "make coverage    every test, with the coverage of every module"
 	@echo "make bench       micro benchmarks, as ratios against plain loops; BENCH=bench.macro.columns: columns beside Polars"
 	@echo "                 BENCH=bench.macro.throughput: workers on Ray; BENCH=bench.macro.rescale: rescales beside stop-and-restart"
+	@echo "                 BENCH=bench.macro.thousand_workers: the coordinator of up to 1,000 workers, on paper"
 	@echo "                 BENCH=bench.macro.pace: snapshots and rescales that pass a slow sink; BENCH=bench.macro.watching: metrics and dashboard"
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
 	@echo "make test-kafka  both ends of Kafka against brokers of yours: make test-kafka KAFKA_BOOTSTRAP=localhost:9092"

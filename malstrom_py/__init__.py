@@ -76,6 +76,7 @@ from malstrom_py.metrics import JobMetrics, Metrics
 from malstrom_py.operators.enrich.calls import Cache
 from malstrom_py.operators.join import Pair
 from malstrom_py.operators.logic import KeyedLogic, Output, StatefulLogic, StatelessLogic
+from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.rescale.channels.channel import Credit
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.snapshots import Snapshots
@@ -96,6 +97,7 @@ __all__ = [
     "MAX_EPOCH",
     "AbsBarrier",
     "Acquire",
+    "Autoscale",
     "Batching",
     "Cache",
     "Checkpointer",

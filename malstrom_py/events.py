@@ -18,12 +18,15 @@ import msgspec
 
 __all__ = [
     "AnyEvent",
+    "Autoscaled",
     "BackPressureBegun",
     "BackPressureEnded",
     "Ended",
     "Error",
     "Event",
     "EventsMissed",
+    "HotKeyBegun",
+    "HotKeyEnded",
     "Input",
     "InputClosed",
     "NodeFailed",
@@ -129,8 +132,32 @@ class Error(Event, frozen=True, tag=True):
     text: str
 
 
+class Autoscaled(Event, frozen=True, tag=True):
+    """The autoscaler goes from ``workers`` to ``target`` workers, for this ``reason``; a rescale follows.
+
+    ``error``: it could not, and tries again later. The figures that the decision rests on are of the last samples:
+    ``arrival_per_s``: the rows that arrived; ``needed_per_s``: the same with what reads the lag in time;
+    ``capacity_per_s``: what the workers take at their target; ``busy`` and ``waiting``: mean shares of their time, and
+    ``busiest``: of the busiest one; ``lag_rows``: the rows that could be read, None where no source knows.
+    """
+
+    workers: int
+    target: int
+    reason: str
+    error: str = ""
+    arrival_per_s: float = 0.0
+    needed_per_s: float = 0.0
+    capacity_per_s: float = 0.0
+    busy: float = 0.0
+    busiest: float = 0.0
+    waiting: float = 0.0
+    lag_rows: int | None = None
+
+
 class RescaleBegun(Event, frozen=True, tag=True):
-    """The job begins to go from ``workers`` to ``target`` workers. A later request may change the target."""
+    """The job begins to go from ``workers`` to ``target`` workers. A later request may change the target. The two are
+    the same if slots move by load only.
+    """
 
     workers: int
     target: int
@@ -139,7 +166,8 @@ class RescaleBegun(Event, frozen=True, tag=True):
 class RescaleEnded(Event, frozen=True, tag=True):
     """The job has ``workers`` workers. ``error``: the rescale was called off, or the run failed before its end.
 
-    ``slots``, ``parts``, ``keys``, ``bytes``, ``duration_s``: what moved, and how long it took, as in `RescaleReport`.
+    ``slots``, ``parts``, ``keys``, ``bytes``, ``duration_s``: what moved, and how long it took; ``imbalance_before``,
+    ``imbalance_after``: why. All as in `RescaleReport`.
     """
 
     workers: int
@@ -149,6 +177,8 @@ class RescaleEnded(Event, frozen=True, tag=True):
     keys: int = 0
     bytes: int = 0
     duration_s: float = 0.0
+    imbalance_before: float | None = None
+    imbalance_after: float | None = None
 
 
 class SnapshotCompleted(Event, frozen=True, tag=True):
@@ -189,6 +219,27 @@ class BackPressureEnded(Event, frozen=True, tag=True):
     worker: int
 
 
+class HotKeyBegun(Event, frozen=True, tag=True):
+    """A key has become too heavy for one worker, so that more workers do not help: it makes ``share`` of all rows which
+    arrive by exchange ``id``, and ``worker`` is busy with it for the part ``busy`` of its time.
+
+    ``key``: its text, shortened, as in `HotKey`.
+    """
+
+    id: str
+    key: str
+    worker: int
+    share: float
+    busy: float
+
+
+class HotKeyEnded(Event, frozen=True, tag=True):
+    """The key is no longer too heavy for one worker, or the run ends."""
+
+    id: str
+    key: str
+
+
 class Restarting(Event, frozen=True, tag=True):
     """A run has ended, and another follows after ``pause_s`` seconds. ``error``: why it failed; empty if it did not."""
 
@@ -216,6 +267,7 @@ AnyEvent = (
     | Stop
     | Reload
     | Error
+    | Autoscaled
     | RescaleBegun
     | RescaleEnded
     | SnapshotCompleted
@@ -223,6 +275,8 @@ AnyEvent = (
     | WorkerLeft
     | BackPressureBegun
     | BackPressureEnded
+    | HotKeyBegun
+    | HotKeyEnded
     | Restarting
     | Ended
     | EventsMissed

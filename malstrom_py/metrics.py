@@ -21,10 +21,12 @@ from malstrom_py.errors import PlanError
 
 __all__ = [
     "METRICS",
+    "AutoscaleMetrics",
     "EdgeMetrics",
     "ExchangeMetrics",
     "HeavyKey",
     "HeavySlot",
+    "HotKey",
     "JobMetrics",
     "Metric",
     "Metrics",
@@ -197,6 +199,20 @@ class HeavyKey(msgspec.Struct, frozen=True):
     worker: int
 
 
+class HotKey(msgspec.Struct, frozen=True):
+    """A key that is too heavy for one worker: it makes ``share`` of all rows which arrive by exchange ``step``, more
+    than one of the workers is to have, and ``worker`` is busy with it for the part ``busy`` of its time.
+
+    More workers do not help: only fewer rows of the key, or less work for each.
+    """
+
+    step: str
+    key: str
+    share: float
+    busy: float
+    worker: int
+
+
 class HeavySlot(msgspec.Struct, frozen=True):
     """A slot of ``worker`` whose keys make ``share`` of all rows which arrive by exchange ``step``, from a sample."""
 
@@ -230,13 +246,39 @@ class MoveMetrics(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class AutoscaleMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
+    """The autoscaler of a job. ``min``, ``max``, ``target``: its limits; ``decisions``: how often it has changed the
+    number of workers, ``refused``: how often it could not.
+
+    ``reason``: of its last sample, also where the workers stay. ``arrival_per_s``, ``needed_per_s``,
+    ``capacity_per_s``: the figures that it rests on, as in `malstrom_py.events.Autoscaled`.
+    """
+
+    min: int
+    max: int
+    target: float
+    decisions: int = 0
+    refused: int = 0
+    reason: str = ""
+    arrival_per_s: float = 0.0
+    needed_per_s: float = 0.0
+    capacity_per_s: float = 0.0
+
+    @property
+    def load(self) -> float | None:
+        """What must be taken by what the workers take at their target: 1.0 at the target; None before it is known."""
+        return self.needed_per_s / self.capacity_per_s if self.capacity_per_s else None
+
+
 class JobMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """The metrics of one job, from `JobHandle.metrics`.
 
     ``state``, ``phase``, ``error``, ``restarts``: as in `JobStatus`. ``at``: the time in seconds since 1970, and
     ``duration_s``: of this run. ``workers``: all that are members; ``steps``: in the order of the plan. ``rescales``:
     how many have ended, and with them ``moved_slots``, ``moved_keys``, ``moved_bytes`` and ``rescale_s`` in sum.
-    ``age_s``: how old the figures are.
+    ``hot_keys``: those that are too heavy for one worker. ``imbalance``: the load of the most loaded worker over the
+    mean, by the rows of the slots that workers own, 1.0 if all are alike; None until that is measured. ``age_s``: how
+    old the figures are.
 
     >>> metrics = JobMetrics("flights", "running", "steady", steps={"in": StepMetrics("source", rows_in=3)})
     >>> metrics.read
@@ -257,8 +299,11 @@ class JobMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defa
     workers: list[WorkerMetrics] = []
     heavy_keys: list[HeavyKey] = []
     heavy_slots: list[HeavySlot] = []
+    hot_keys: list[HotKey] = []
+    imbalance: float | None = None
     snapshots: SnapshotMetrics | None = None
     moving: MoveMetrics | None = None
+    autoscale: AutoscaleMetrics | None = None
     restarts: int = 0
     rescales: int = 0
     moved_slots: int = 0
@@ -352,6 +397,7 @@ _PARTS: Final = _Rows(
 )
 _EXCHANGES: Final = _Rows(("exchange",), lambda job: (({"exchange": name}, one) for name, one in job.exchanges.items()))
 _WORKERS: Final = _Rows(("worker",), lambda job: (({"worker": str(one.worker)}, one) for one in job.workers))
+_AUTOSCALE: Final = _Rows((), lambda job: [] if job.autoscale is None else [({}, job.autoscale)])
 _SNAPSHOTS: Final = _Rows((), lambda job: [] if job.snapshots is None else [({}, job.snapshots)])
 
 
@@ -372,6 +418,11 @@ def _heavy_keys(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
         worst[heavy.step] = max(heavy.share, worst.get(heavy.step, 0.0))
     for step, share in worst.items():
         yield {"exchange": step}, share
+
+
+def _hot_keys(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
+    for exchange in metrics.exchanges:
+        yield {"exchange": exchange}, sum(hot.step == exchange for hot in metrics.hot_keys)
 
 
 STATES: Final = ("running", "rescaling", "recovering", "stopping", "finished", "failed", "stopped")
@@ -420,12 +471,24 @@ METRICS: Final[tuple[Metric, ...]] = (
         ("exchange",),
         _heavy_keys,
     ),
+    Metric(
+        "malstrom_exchange_hot_keys",
+        "gauge",
+        "Keys that are too heavy for one worker",
+        ("exchange",),
+        _hot_keys,
+    ),
     _WORKERS.counter("malstrom_worker_busy_seconds", "Time that a worker has spent in steps", "busy_s"),
     _WORKERS.counter("malstrom_worker_waiting_seconds", "Time for which a worker had a backlog", "waiting_s"),
     _WORKERS.counter("malstrom_worker_cpu_seconds", "CPU time of the process of a worker", "cpu_s"),
     _WORKERS.gauge("malstrom_worker_resident_memory_bytes", "Memory of the process of a worker", "rss_bytes"),
     _WORKERS.gauge("malstrom_worker_keys", "Keys with state on a worker", "keys"),
     _WORKERS.gauge("malstrom_worker_slots", "Slots that a worker owns", "slots"),
+    _JOB.gauge(
+        "malstrom_job_imbalance_ratio",
+        "Load of the most loaded worker over the mean of all: 1 is balanced",
+        "imbalance",
+    ),
     _SNAPSHOTS.counter("malstrom_snapshots", "Snapshots completed in this run", "made"),
     _SNAPSHOTS.gauge(
         "malstrom_snapshot_last_timestamp_seconds", "Time of the last snapshot, in seconds since 1970", "at"
@@ -444,5 +507,10 @@ METRICS: Final[tuple[Metric, ...]] = (
     _JOB.counter("malstrom_rescale_moved_slots", "Slots that rescales have moved", "moved_slots"),
     _JOB.counter("malstrom_rescale_moved_keys", "Keys with state that rescales have moved", "moved_keys"),
     _JOB.counter("malstrom_rescale_moved_bytes", "Bytes of state that rescales have moved", "moved_bytes"),
+    _AUTOSCALE.counter("malstrom_autoscale_decided_rescales", "Rescales by load", "decisions"),
+    _AUTOSCALE.counter("malstrom_autoscale_refused_rescales", "Rescales by load that could not be made", "refused"),
+    _AUTOSCALE.gauge(
+        "malstrom_autoscale_load_ratio", "Rows to be taken, by those that the workers take at their target", "load"
+    ),
 )
 """All exported metrics."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 GROUPS: Final = {
     "ray": (
         "tests/integration/ray/",
+        "tests/integration/netns/",
         "tests/integration/transport/",
         "tests/integration/spark/test_sink_on_ray.py",
         "tests/integration/spark/test_source_on_ray.py",
@@ -86,6 +87,12 @@ LONG: Final = {
         "test_s7_a_job_that_was_stopped_goes_on_where_it_was[stop --no-drain",
     ),
     "integration/monitoring/test_pictures.py": ("test_",),
+    "integration/ray/test_autoscaling.py": (
+        "test_a_job_follows_a_day_curve[120",
+        "test_a_job_without_room",
+        "test_r9_a_user_wins",
+    ),
+    "integration/netns/test_cuts.py": ("test_",),
     "integration/ray/test_brought.py": (
         "test_a_detached_job_is_started_watched",
         "test_a_resource_that_an_autoscaling_cluster_never_gets",
@@ -128,6 +135,11 @@ LONG: Final = {
         "test_a_job_that_does_not_stop_with_its_program",
         "test_classes_of_main_travel",
         "test_s5_a_job_whose_program_is_killed_with_its_ray",
+    ),
+    "integration/ray/test_ray_data.py": (
+        "test_a_sink_joins_files_of_different_columns",
+        "test_rows_that_were_not_staged",
+        "test_s7_staged_rows_are_read_by_another_source_object",
     ),
     "integration/ray/test_recovery.py": (
         "test_s4_a_restarted_coordinator",
@@ -248,6 +260,10 @@ LONG: Final = {
         "test_a_query_finds_the_same_through_rescales_and_losses[2 seeds-q8]",
         "test_a_query_finds_the_same_through_rescales_and_losses[2 seeds-q9]",
     ),
+    "integration/test_rebalance.py": (
+        "test_a_key_that_is_too_heavy_for_one_worker_is_named_until_it_is_not",
+        "test_a_terminal_and_the_page_ask_for_a_rebalance",
+    ),
     "integration/test_packaging.py": (
         "*[folder",
         "*[sdist",
@@ -343,6 +359,10 @@ LONG: Final = {
         "test_each_damage_to_each_shape_is_seen[two-stages",
         "test_each_damage_to_each_shape_is_seen[union",
         "test_each_damage_to_each_shape_is_seen[windows-of-windows",
+    ),
+    "simulation/jobs/test_autoscaling.py": (
+        "test_s6_a_job_that_crashes",
+        "test_the_size_of_a_job_follows_its_load[1",
     ),
     "simulation/jobs/test_restoring.py": (
         "test_s5_a_snapshot_of_any_number_of_workers_goes_on_with_any_other[2]",

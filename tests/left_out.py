@@ -1,7 +1,8 @@
 """Tests that need a program beside Python are left out where it is not found, and the last lines of the run report it.
 
 Rule: they are left out, not skipped: `make test` is complete on a machine without Java, Chromium or any server.
-`.ci/run` installs what Debian has of them where it may, and refuses to start without them.
+`.ci/run` installs what Debian has of them where it may, and refuses to start without them. Only the tests in network
+namespaces are left out there too, where the machine does not allow these.
 """
 
 from __future__ import annotations
@@ -66,6 +67,12 @@ def _missing_server(program: str, name: str, package: str) -> Callable[[], str]:
     return missing
 
 
+def _missing_namespaces() -> str:
+    from tests.integration.netns.networks import missing
+
+    return missing()
+
+
 def _marked(mark: str) -> Callable[[pytest.Item], bool]:
     return lambda item: item.get_closest_marker(mark) is not None
 
@@ -98,6 +105,7 @@ NEEDS: Final = (
         _missing_server("nats-server", "NATS", "nats-server"),
         _marked("needs_nats"),
     ),
+    Need("netns", "the tests in network namespaces", _missing_namespaces, _marked("needs_netns")),
 )
 
 

@@ -53,6 +53,7 @@ def _check_workers(seen: Sequence[events.AnyEvent]) -> None:
 def _check_rescales(seen: Sequence[events.AnyEvent]) -> None:
     is_open = False
     held: set[tuple[str, int]] = set()
+    hot: set[tuple[str, str]] = set()
     for event in seen:
         match event:
             case events.RescaleBegun():
@@ -65,6 +66,12 @@ def _check_rescales(seen: Sequence[events.AnyEvent]) -> None:
                 held.add((event.id, event.worker))
             case events.BackPressureEnded():
                 held.remove((event.id, event.worker))
+            case events.HotKeyBegun():
+                assert (event.id, event.key) not in hot
+                hot.add((event.id, event.key))
+            case events.HotKeyEnded():
+                hot.remove((event.id, event.key))
             case events.Restarting() | events.Ended():
                 assert not is_open, "a rescale has no end"
                 assert not held, "back-pressure has no end"
+                assert not hot, "a hot key has no end"

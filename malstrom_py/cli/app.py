@@ -229,12 +229,15 @@ def malstrom(
         "malstrom run jobs.shop --log-format json --json --quiet",
         "malstrom run jobs.shop --dashboard --metrics-port 9464",
         "malstrom run jobs.shop --runtime ray --address auto --detached",
+        "malstrom run jobs.shop --runtime ray --autoscale 1:8 --target 0.6",
     )
 )
 def run(
     job: JobArgument,
     quiet: options.QuietOption = False,
     workers: options.WorkersOption = 1,
+    autoscale: options.AutoscaleOption = None,
+    target: options.TargetOption = None,
     batch_rows: options.BatchRowsOption = None,
     no_control: options.NoControlOption = False,
     runtime: options.RuntimeOption = options.Runtime.IN_PROCESS,
@@ -277,16 +280,19 @@ def run(
         for_ray = ray_options(
             address=address, num_cpus=num_cpus, runtime_env=runtime_env, resources=resources, detached=detached
         )
+        scaled = options.autoscale_of(autoscale, target)
         progress = False if quiet else None
         if runtime is options.Runtime.RAY:
-            on_ray = mp.RayRuntime(workers, batch=batching, progress=progress, **for_ray, **kept, **watched)
+            on_ray = mp.RayRuntime(
+                workers, batch=batching, progress=progress, autoscale=scaled, **for_ray, **kept, **watched
+            )
             if detached:
                 start_detached(on_ray, load_job(job), address=address, quiet=quiet, as_json=as_json)
                 return
             running: mp.InProcess | mp.RayRuntime = on_ray
         else:
             refuse_without_ray(for_ray)
-            running = mp.InProcess(workers, batch=batching, progress=progress, **kept, **watched)
+            running = mp.InProcess(workers, batch=batching, progress=progress, autoscale=scaled, **kept, **watched)
         loaded = load_job(job)
         reloads.watch(loaded, address)
         _run_to_end(running, loaded, control=not no_control, limit_s=limit_s, quiet=quiet, as_json=as_json)

@@ -121,9 +121,12 @@ def examine_accelerator(environ: Mapping[str, str]) -> Finding:
     """Check whether figures over columns run in C or in numpy."""
     if accelerator.library() is not None:
         return Finding("ok", "accelerator", "figures over columns run in C")
-    said = "figures over columns run in numpy, with the same results"
+    said, path = "figures over columns run in numpy, with the same results", accelerator.built()
     if environ.get(accelerator.VARIABLE) == "off":
         return Finding("missing", "accelerator", f"off; {said}", f"Unset {accelerator.VARIABLE}")
+    if path is not None:
+        why = f"{path} was built for another machine or version"
+        return Finding("missing", "accelerator", f"{why}; {said}", "Install malstrom-py again, with a C compiler")
     return Finding("missing", "accelerator", f"not built; {said}", "Install a C compiler, then malstrom-py again")
 
 

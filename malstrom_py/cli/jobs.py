@@ -1,4 +1,4 @@
-"""Commands on running jobs: status, events, rescale, reload and stop.
+"""Commands on running jobs: status, events, rescale, rebalance, reload and stop.
 
 Rule: a job is found by its name, through its control socket or on a Ray cluster. Its process may run in another
 terminal. The job does the work; the command prints the result."""
@@ -31,6 +31,7 @@ NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return once the r
 
 _EXAMPLES: Final = {
     "rescale": ("malstrom rescale shop 4", "malstrom rescale shop 2 --no-wait", "malstrom rescale shop 4 --json"),
+    "rebalance": ("malstrom rebalance shop", "malstrom rebalance shop --json"),
     "status": ("malstrom status", "malstrom status shop --watch", "malstrom status shop --json"),
     "events": ("malstrom events shop", "malstrom events shop --follow --json"),
     "reload": ("malstrom reload shop totals", "malstrom reload shop totals --probation 10 --json"),
@@ -40,7 +41,7 @@ _EXAMPLES: Final = {
 
 def add_commands(app: typer.Typer) -> None:
     """Add the commands of this module to ``app``."""
-    for command in (rescale, status, events, reload, stop):
+    for command in (rescale, rebalance, status, events, reload, stop):
         app.command(epilog=examples(*_EXAMPLES[command.__name__]))(command)
 
 
@@ -67,6 +68,30 @@ def rescale(
             )
         else:
             print_out(f"job {job} has begun to rescale to {workers}" if report is None else _report_text(job, report))
+
+
+def rebalance(
+    job: NameArgument,
+    timeout_s: TimeoutOption = 120.0,
+    no_wait: NoWaitOption = False,
+    as_json: JsonOption = False,
+    address: AddressOption = None,
+) -> None:
+    """Move slots of a running job from loaded workers to others.
+
+    The number of workers stays. Nothing moves unless the most loaded worker has more than 1.1 times the mean load.
+    After the timeout the exit code is 1, and the moves continue.
+    """
+    with reporting_errors(traceback=False):
+        report = _attached(job, address).rebalance(wait=not no_wait, timeout_s=timeout_s)
+        if as_json:
+            print_json(
+                {"job": job, "state": "rescaling"}
+                if report is None
+                else {"job": job, "state": "running", **asdict(report)}
+            )
+        else:
+            print_out(f"job {job} has begun to move slots by load" if report is None else _rebalanced_text(job, report))
 
 
 def status(
@@ -215,11 +240,25 @@ def _ended(job: str, last: str | None, drained: bool, has_snapshots: bool) -> st
 
 def _report_text(job: str, report: mp.RescaleReport) -> str:
     size = len(report.members)
-    text = (
-        f"job {job} runs on {size} worker{'' if size == 1 else 's'}: {report.slots:,} slots and {report.parts:,} parts "
-        f"moved, with {report.keys:,} keys and {report.bytes / 1e6:,.1f} MB of state, in {report.moves:,} moves and "
-        f"{report.duration_s:.2f} s"
-    )
+    text = f"job {job} runs on {size} worker{'' if size == 1 else 's'}: {_moved_text(report)}"
     if report.superseded_by is None:
         return text
     return f"{text}; a later request for {report.superseded_by} workers superseded this one"
+
+
+def _rebalanced_text(job: str, report: mp.RescaleReport) -> str:
+    if report.imbalance_before is None or report.imbalance_after is None:
+        why = "too few rows have arrived to weigh slots"
+    elif report.slots:
+        why = f"the most loaded worker had {report.imbalance_before:.2f} times the mean load, and has "
+        why += f"{report.imbalance_after:.2f} times"
+    else:
+        why = f"the most loaded worker has {report.imbalance_before:.2f} times the mean load"
+    return f"job {job}: {_moved_text(report)}; {why}" if report.slots else f"job {job}: nothing moved; {why}"
+
+
+def _moved_text(report: mp.RescaleReport) -> str:
+    return (
+        f"{report.slots:,} slots and {report.parts:,} parts moved, with {report.keys:,} keys and "
+        f"{report.bytes / 1e6:,.1f} MB of state, in {report.moves:,} moves and {report.duration_s:.2f} s"
+    )

@@ -14,6 +14,7 @@ import malstrom_py as mp
 from malstrom_py import logs
 from malstrom_py.cli.output import WrongCommand
 from malstrom_py.workers.control.client import running_jobs
+from malstrom_py.workers.coordinator.autoscaler import check_autoscale
 
 
 class Runtime(StrEnum):
@@ -96,6 +97,25 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progre
 WorkersOption = Annotated[
     int, typer.Option("--workers", "-w", min=1, help="Number of workers. In this process they take turns.")
 ]
+AutoscaleOption = Annotated[
+    str | None,
+    typer.Option(
+        "--autoscale",
+        metavar="MIN:MAX",
+        help="Change the number of workers by load, between these.",
+        show_default=False,
+    ),
+]
+TargetOption = Annotated[
+    float | None,
+    typer.Option(
+        "--target",
+        min=0.1,
+        max=0.95,
+        help="The share of their time for which workers are to be busy, with --autoscale.",
+        show_default=str(mp.Autoscale().target),
+    ),
+]
 BatchRowsOption = Annotated[
     int | None, typer.Option(min=1, help="Maximum rows per batch.", show_default=str(mp.Batching().rows_max))
 ]
@@ -163,6 +183,26 @@ def configure_logs(format: LogFormat | None, level: LogLevel | None) -> None:
     """Configure the logs of this program, if an option asks for it."""
     if format is not None or level is not None:
         logs.configure((format or LogFormat.TEXT).value, (level or LogLevel.INFO).value)
+
+
+def autoscale_of(given: str | None, target: float | None) -> mp.Autoscale | None:
+    """Return the autoscaler that the options ask for.
+
+    >>> autoscale_of("2:6", None).max
+    6
+    """
+    if given is None:
+        if target is not None:
+            raise WrongCommand("--target is for --autoscale MIN:MAX: add that, or leave it out")
+        return None
+    least, colon, most = given.partition(":")
+    if not (colon and least.isdecimal() and most.isdecimal()):
+        raise WrongCommand(f"--autoscale is MIN:MAX, such as 1:8, got {given!r}")
+    try:
+        made = mp.Autoscale(min=int(least), max=int(most), target=mp.Autoscale().target if target is None else target)
+        return check_autoscale(made)
+    except mp.PlanError as error:
+        raise WrongCommand(f"--autoscale {given}: {error}") from None
 
 
 def stop_timeout(given: float | None, *, detached: bool) -> float:

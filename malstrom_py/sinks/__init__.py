@@ -6,6 +6,7 @@ from malstrom_py.connectors.kafka.sink import Kafka
 from malstrom_py.connectors.lake.delta_sink import Delta
 from malstrom_py.connectors.lake.iceberg_sink import Iceberg
 from malstrom_py.connectors.postgres.sink import Postgres
+from malstrom_py.connectors.ray_data.sink import RayDataset
 from malstrom_py.connectors.redis.sink import RedisStream
 from malstrom_py.errors.unknown_names import SINKS, unknown_name
 from malstrom_py.sinks.base import (
@@ -35,6 +36,7 @@ __all__ = [
     "Memory",
     "PartitionedSink",
     "Postgres",
+    "RayDataset",
     "RedisStream",
     "SinkPart",
     "SinkWriter",

@@ -8,6 +8,7 @@ from malstrom_py.connectors.lake.iceberg_source import Iceberg
 from malstrom_py.connectors.nats import JetStream
 from malstrom_py.connectors.postgres.changes import PostgresChanges
 from malstrom_py.connectors.postgres.source import Postgres
+from malstrom_py.connectors.ray_data.source import RayDataset
 from malstrom_py.connectors.redis.source import RedisStream
 from malstrom_py.errors.unknown_names import SOURCES, unknown_name
 from malstrom_py.sources.base import (
@@ -40,6 +41,7 @@ __all__ = [
     "PinnedSource",
     "Postgres",
     "PostgresChanges",
+    "RayDataset",
     "RedisStream",
     "Replay",
     "SourcePart",

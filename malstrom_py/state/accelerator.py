@@ -9,6 +9,7 @@ a library built otherwise.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -17,6 +18,8 @@ from types import ModuleType
 from typing import Any, Final
 
 VARIABLE: Final = "MALSTROM_ACCELERATOR"
+
+_LOG: Final = logging.getLogger("malstrom_py")
 
 _POINTER: Final = ctypes.c_void_p
 _INT: Final = ctypes.c_int
@@ -57,18 +60,30 @@ def load(path: str | Path) -> ctypes.CDLL:
     return library
 
 
+def built() -> Path | None:
+    """Return the file of the accelerator; None if it was not built, or is off."""
+    asked = os.environ.get(VARIABLE, "")
+    there = [Path(__file__).with_name("native") / f"groups{suffix}" for suffix in EXTENSION_SUFFIXES]
+    paths = [] if asked == "off" else [Path(asked)] if asked else there
+    return next(filter(Path.is_file, paths), None)
+
+
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the accelerator; None if it was not built, does not load, or is off."""
-    asked = os.environ.get(VARIABLE, "")
-    built = [Path(__file__).with_name("native") / f"groups{suffix}" for suffix in EXTENSION_SUFFIXES]
-    for path in [] if asked == "off" else [Path(asked)] if asked else built:
-        if path.is_file():
-            try:
-                return load(path)
-            except (OSError, AttributeError):
-                """Built for another machine, or of another version: numpy does it."""
-    return None
+    """Return the accelerator; None if it was not built, does not load, or is off. Log that a built one is not used."""
+    path = built()
+    if path is None:
+        return None
+    try:
+        return load(path)
+    except (OSError, AttributeError) as error:
+        _LOG.warning(
+            "the accelerator %s was built for another machine or version (%s), so numpy does its work, more slowly: "
+            "install malstrom-py again",
+            path,
+            error,
+        )
+        return None
 
 
 def kernels() -> ModuleType:

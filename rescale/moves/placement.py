@@ -1,13 +1,16 @@
 """Placement: which worker owns which slot, and the moves from one placement to another. Pure.
 
-R10: the slot counts of workers differ by at most one, and no more slots move than that needs. The rule also holds when
+R10: without measured loads the slot counts of workers differ by at most one, and no more slots move than that needs;
+with loads `malstrom_py.rescale.load` finds the table, and the moves to it are planned here. The rule also holds when
 only the first move is made and the rest is planned again from the new table with another size: every moved slot
 reduces the number of remaining slots by one, and no plan can do better.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heapreplace
 from typing import TypeVar
 
 from malstrom_py.rescale.moves.protocol import PartMove, RescaleMove, Table
@@ -41,7 +44,9 @@ def rebalanced(table: Table, members: Sequence[int]) -> Table:
     for member in members:
         homeless += owned[member][share[member] :]
     new = list(table)
-    takers = (member for member in members for _ in range(share[member] - len(owned[member])))
+    # Slots are given in turn, so that each move, which takes them in order, is spread over all that gain.
+    gains = {member: share[member] - len(owned[member]) for member in members}
+    takers = (member for turn in range(max(gains.values())) for member in members if gains[member] > turn)
     for slot, taker in zip(sorted(homeless), takers, strict=True):
         new[slot] = taker
     return tuple(new)
@@ -74,15 +79,14 @@ def dealt_parts(
     """
     dealt: dict[tuple[str, str], int] = {}
     for source in dict.fromkeys(source for source, _ in new):
-        owned = dict.fromkeys(members, 0)
-        for (other, _), worker in parts.items():
-            if other == source:
-                owned[worker] += 1
+        owned = Counter(worker for (other, _), worker in parts.items() if other == source)
+        fewest = [(owned[worker], rank, worker) for rank, worker in enumerate(members)]
+        heapify(fewest)
         for part in new:
             if part[0] == source:
-                worker = min(members, key=owned.__getitem__)
+                count, rank, worker = fewest[0]
                 dealt[part] = worker
-                owned[worker] += 1
+                heapreplace(fewest, (count + 1, rank, worker))
     return dealt
 
 
@@ -94,16 +98,17 @@ def plan_moves(
     wanted: Sequence[int],
     *,
     slots_max: int,
+    target: Table | None = None,
 ) -> Iterator[RescaleMove]:
     """Yield the moves from ``members`` to ``wanted``, each of at most ``slots_max`` slots and as many parts.
 
     The moves have equal sizes. Joiners are members from the first move, leavers until the last. There is at least one
-    move.
+    move. ``target``: the table after the last one; None: `rebalanced`.
 
     >>> [move.table for move in plan_moves(0, [0], (0, 0, 0, 0), {}, [0, 1], slots_max=1)]
     [(0, 0, 1, 0), (0, 0, 1, 1)]
     """
-    target = rebalanced(table, wanted)
+    target = rebalanced(table, wanted) if target is None else target
     changed = [slot for slot, (was, now) in enumerate(zip(table, target, strict=True)) if was != now]
     parts_changed = rebalanced_parts(parts, wanted)
     count = max(1, -(-max(len(changed), len(parts_changed)) // slots_max))
@@ -119,8 +124,10 @@ def plan_moves(
         old = between
 
 
-def opening_move(version: int, members: Sequence[int], table: Table, wanted: Sequence[int]) -> RescaleMove | None:
-    """Return an empty move before those of `plan_moves`; None if it would not shorten a pause.
+def opening_move(
+    version: int, members: Sequence[int], table: Table, wanted: Sequence[int], *, target: Table | None = None
+) -> RescaleMove | None:
+    """Return an empty move before those of `plan_moves` to ``target``; None if it would not shorten a pause.
 
     After a marker, rows of slots that have not arrived are held. A worker that loses slots has to find their keys
     before it switches, which may take long. With this move all workers find their keys while no row is held.
@@ -128,7 +135,7 @@ def opening_move(version: int, members: Sequence[int], table: Table, wanted: Seq
     >>> opening_move(3, [0, 1], (0, 1, 0, 1), [0]).losing
     (1,)
     """
-    target = rebalanced(table, wanted)
+    target = rebalanced(table, wanted) if target is None else target
     losing = tuple(sorted({was for was, now in zip(table, target, strict=True) if was != now}))
     if len(members) == 1 or not losing:
         return None

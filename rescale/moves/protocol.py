@@ -6,7 +6,10 @@ handle them are `receiving_machine`, `sending_machine` and `workers.coordinator.
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 Table = tuple[int, ...]
@@ -28,7 +31,12 @@ class RescaleMove:
     """One move of a rescale: from version - 1 to ``version``. ``old`` and ``new``: the members before and after it.
 
     ``more``: another move of the same rescale follows; it moves none of the slots of this move. ``losing``: the workers
-    that lose slots in the moves that follow.
+    that lose slots in the moves that follow. Pickled it is compressed, once for all who get it, and read once of all
+    who send it: the marker of each channel has the whole table.
+
+    >>> move = RescaleMove(1, (0,), (0, 1), (0, 1) * 512)
+    >>> len(pickle.dumps(move)) < 200, pickle.loads(pickle.dumps(move)) == move
+    (True, True)
     """
 
     version: int
@@ -38,11 +46,27 @@ class RescaleMove:
     parts: tuple[PartMove, ...] = ()
     more: bool = False
     losing: tuple[int, ...] = ()
+    _packed: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, tuple[bytes]]:
+        """Return the packed form, which is made at the first call."""
+        if not self._packed:
+            parts = tuple((part.source, part.part, part.giver, part.taker) for part in self.parts)
+            fields = (self.version, self.old, self.new, self.table, parts, self.more, self.losing)
+            self._packed.append(zlib.compress(pickle.dumps(fields, 5), 1))
+        return _unpacked, (self._packed[0],)
 
     @property
     def everyone(self) -> tuple[int, ...]:
         """The workers that take part: members before or after the move."""
         return tuple(sorted({*self.old, *self.new}))
+
+
+@lru_cache(maxsize=4)
+def _unpacked(packed: bytes) -> RescaleMove:
+    """Return the move. The markers of one move have the same one."""
+    version, old, new, table, parts, more, losing = pickle.loads(zlib.decompress(packed))
+    return RescaleMove(version, old, new, table, tuple(PartMove(*part) for part in parts), more, losing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +253,12 @@ class PartsPolled:
 
 
 @dataclass(frozen=True, slots=True)
-class ByeTaken:
-    """R8: ``worker`` has taken Bye of ``leaver`` from ``exchange``."""
+class ByesTaken:
+    """R8: ``worker`` has taken Bye of all leavers from ``exchange``. ``version``: of the table without them."""
 
+    version: int
     worker: int
     exchange: str
-    leaver: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +273,7 @@ class BarrierPassed:
     paused_s: float = field(default=0.0, compare=False)
 
 
-Report = SentAhead | MarkersIn | ShippedIn | RegionDone | Switched | PartsPolled | ByeTaken | BarrierPassed
+Report = SentAhead | MarkersIn | ShippedIn | RegionDone | Switched | PartsPolled | ByesTaken | BarrierPassed
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.errors import InternalError
 from malstrom_py.rescale.moves.protocol import (
     Bye,
-    ByeTaken,
+    ByesTaken,
     InBand,
     Marker,
     MarkersIn,
@@ -211,6 +211,7 @@ class ReceivingMachine:
         self._feeds_exchanges = feeds_exchanges
         self._sides = {exchange: _Side(members) for exchange in exchanges}
         self._everyone: frozenset[int] = frozenset()
+        self._leavers: frozenset[int] = frozenset()
         self._move: RescaleMove | None = None
         self.last_move: RescaleMove | None = None
         self._lost: tuple[tuple[int, int], ...] = ()
@@ -427,6 +428,7 @@ class ReceivingMachine:
         effects: list[Effect] = [Release()] if self._pending else []
         self._to("shipped and open")
         self.version, self._table, self._members = move.version, move.table, move.new
+        self._leavers = self._everyone.difference(move.new)
         self._move, self._pending, self._allowed = None, frozenset(), False
         for exchange, side in self._sides.items():
             for sender, (time, idle) in side.later.items():
@@ -445,9 +447,13 @@ class ReceivingMachine:
         return [SendReport(ShippedIn(version, self.worker, exchange))] if side.shipped >= self._everyone else []
 
     def _bye(self, exchange: str, sender: int) -> list[Effect]:
-        self._sides[exchange].frontier.pop(sender, None)
-        self._sides[exchange].idle.discard(sender)
-        return [*self._advanced(exchange), SendReport(ByeTaken(self.worker, exchange, sender))]
+        side = self._sides[exchange]
+        side.frontier.pop(sender, None)
+        side.idle.discard(sender)
+        effects: list[Effect] = [*self._advanced(exchange)]
+        if side.frontier.keys().isdisjoint(self._leavers):
+            effects.append(SendReport(ByesTaken(self.version, self.worker, exchange)))
+        return effects
 
     def _to(self, what: str) -> None:
         key = (self.phase, what)

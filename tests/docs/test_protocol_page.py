@@ -44,7 +44,7 @@ def test_the_formula_counts_the_messages_of_a_move(shape: str, workers: int, aft
     letters, in_band = expected(shape, workers, after, sent["PollParts"])
     assert sent["Marker"] + sent["Shipped"] == in_band
     apart = {kind.__name__ for kind in (Marker, Shipped, Bye, StateChunk, PartHandedOver)}
-    apart |= {"Connected", "Leave", "ByeTaken"}
+    apart |= {"Connected", "Leave", "ByesTaken"}
     assert sum(count for kind, count in sent.items() if kind not in apart) == letters
     assert sent[StartMove.__name__] == max(workers, after)
     assert sent[OpenSlots.__name__] == after * sum(bool(SHAPES[shape].fed_by(r)) for r in SHAPES[shape].regions)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bench.macro import columns, peer_chart, peers, scaling
+from bench.macro import columns, counted_workers, peer_chart, peers, scaling, thousand_workers
 from bench.macro.peer_queries import QUERIES, Query
 from bench.micro import __main__ as micro
 from bench.micro import exchange, inputs, state
@@ -41,7 +41,7 @@ def test_every_row_crosses_to_the_owner_of_its_slot(share: str) -> None:
     assert (stayed == 0) is share.startswith("all")
 
 
-def test_with_one_worker_no_key_is_given_to_the_partitioner() -> None:
+def test_with_one_worker_only_sampled_keys_are_given_to_the_partitioner() -> None:
     one, two = exchange.measure_workers(3000, 1, (1, 2))
     assert one.endswith("of one, 0.00 keys per record given to the partitioner")
     hashed = re.search(r"of one, (\d\.\d\d) keys per record given to the partitioner$", two)
@@ -82,3 +82,26 @@ def test_the_chart_has_a_dot_per_system() -> None:
 
 def test_steps_of_many_keys_and_windows_compute_what_loops_do() -> None:
     assert scaling.main(["--n", "3000", "--reps", "1", "--keys", "1000", "--windows", "1", "30"]) == 0
+
+
+def test_the_workers_on_paper_send_what_the_protocol_page_says() -> None:
+    workers, target, exchanges, regions, after_regions = 4, 5, 2, 2, 1
+    run = thousand_workers.Run(workers, slots=64, keys=1_000_000)
+    run.open()
+    run.reports()
+    run.sample()
+    run.metrics()
+    run.snapshot()
+    members = tuple(run.coordinator.members)
+    run.group.traffic = counted_workers.Traffic()
+    run.rescale((*members, *run.coordinator.new_workers(1)))
+    sent, moves = run.group.traffic, run.group.moves
+    letters = target * (2 + exchanges + after_regions + regions) + target * after_regions
+    apart = {"Build", "Built", "Reach", "Reached", "Welcome"}
+    found = sum(count for kind, count in sent.letters.items() if kind not in apart)
+    assert found == moves * letters + 2 * sent.letters["PollParts"]
+    assert sent.between.total() == moves * target**2 * (exchanges + after_regions)
+    report = run.rescale(members)
+    assert report.members == members
+    assert run.group.traffic.letters["ByesTaken"] == workers * exchanges
+    run.coordinator.close()

@@ -76,6 +76,9 @@ def test_the_core_that_is_examined_is_the_core_that_is_required() -> None:
 
 def test_the_accelerator_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "library", lambda: None)
+    monkeypatch.setattr(accelerator, "built", lambda: Path("old.so"))
+    assert examine_accelerator({}).said.startswith("old.so was built for another machine or version")
+    monkeypatch.setattr(accelerator, "built", lambda: None)
     for environ, said in (({}, "not built"), ({accelerator.VARIABLE: "off"}, "off")):
         finding = examine_accelerator(environ)
         assert finding.said.startswith(said)

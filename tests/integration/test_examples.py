@@ -55,9 +55,9 @@ def json_rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in sorted(folder.glob("*.json*")) for line in file.read_text().splitlines()]
 
 
-PROGRAMS = {"dashboard_pictures.py", "picture.py", "spark_to_ray.py", "svg.py"}
-"""Programs and their drawing rather than jobs; test_demo_spark.py runs the one with Spark, monitoring/test_pictures.py
-the one with Chromium."""
+PROGRAMS = {"dashboard_pictures.py", "picture.py", "ray_data.py", "spark_to_ray.py", "svg.py"}
+"""Programs and their drawing rather than jobs; test_demo_spark.py runs the one with Spark, ray/test_ray_data.py
+the one with Ray Data, monitoring/test_pictures.py the one with Chromium."""
 
 
 def test_every_example_is_tested_and_short() -> None:

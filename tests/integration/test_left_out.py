@@ -39,13 +39,15 @@ def test_tests_of_spark_are_left_out_and_the_last_line_says_so(
 
 
 def test_tests_with_other_programs_are_left_out_too(environ: dict[str, str]) -> None:
-    chosen = ["tests/integration/monitoring/test_prometheus.py", "tests/integration/monitoring/test_browser.py"]
+    suites = ("monitoring/test_prometheus.py", "monitoring/test_browser.py", "netns/test_relay.py")
+    chosen = [f"tests/integration/{suite}" for suite in suites]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", *chosen]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=100)
-    last = done.stdout.splitlines()[-2:]
+    last = done.stdout.splitlines()[-3:]
     assert last[0].startswith("Left out: the tests that open the dashboard (")
     assert last[0].endswith("Chromium: not found. Install it (on Debian: apt install chromium), or set CHROMIUM to it.")
     assert last[1].startswith("Left out: the tests that start Prometheus (")
+    assert last[2].startswith("Left out: the tests in network namespaces (")
 
 
 @pytest.mark.needs_java

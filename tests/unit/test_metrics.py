@@ -12,8 +12,10 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.metrics import (
     METRICS,
+    AutoscaleMetrics,
     ExchangeMetrics,
     HeavyKey,
+    HotKey,
     JobMetrics,
     Metric,
     Metrics,
@@ -40,7 +42,10 @@ FULL = JobMetrics(
     exchanges={"key": ExchangeMetrics(rows=3, bytes=30, backlog=1, waiting_s=0.25)},
     workers=[WorkerMetrics(0, busy_s=1.0, cpu_s=1.5, rss_bytes=1000, keys=2, slots=1024)],
     heavy_keys=[HeavyKey("key", "'UA'", 0.5, 0), HeavyKey("key", "'AA'", 0.25, 0)],
+    hot_keys=[HotKey("key", "'UA'", 0.5, 0.9, 0)],
+    imbalance=1.2,
     snapshots=SnapshotMetrics(made=2, last="id", at=99.0, bytes=10, duration_s=0.1, pause_s=0.01),
+    autoscale=AutoscaleMetrics(1, 8, 0.7, decisions=2, refused=1, needed_per_s=150.0, capacity_per_s=100.0),
     restarts=1,
     rescales=2,
     moved_keys=7,

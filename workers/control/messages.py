@@ -15,11 +15,12 @@ import msgspec
 from msgspec.structs import replace as replaced
 
 from malstrom_py import errors
-from malstrom_py.errors import ControlError, MalstromError
+from malstrom_py.errors import ControlError, MalstromError, PlanError
 from malstrom_py.events import AnyEvent
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.reports.commands import (
+    AutoscaleCommand,
     Command,
     EventsCommand,
     MetricsCommand,
@@ -120,7 +121,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
                 return self.report
             case SnapshotCommand() | StopCommand() if self.snapshot is not None:
                 return SnapshotId(self.snapshot)
-            case StopCommand():
+            case StopCommand() | AutoscaleCommand():
                 return None
             case WaitCommand() if self.run is not None:
                 return self.run
@@ -218,7 +219,7 @@ def length_of(head: bytes, bytes_max: int) -> int:
 def _decoded(payload: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(payload, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, PlanError, UnicodeDecodeError, RecursionError) as error:
         raise ControlError(f"a message of the control socket is not valid: {error}") from error
 
 

@@ -30,9 +30,11 @@ from malstrom_py.events import Ended, Error
 from malstrom_py.logs import log
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.workers.coordinator.autoscaler import Autoscaler
 from malstrom_py.workers.coordinator.reloading import ReloadDue, Reloads, Trial
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.reports.commands import (
+    AutoscaleCommand,
     Command,
     EventsCommand,
     MetricsCommand,
@@ -83,7 +85,7 @@ class CommandedWorkers(Protocol):
         """The status of the snapshots; None if the job runs without."""
         ...
 
-    def rescale(self, size: int, done: Done) -> None: ...
+    def rescale(self, size: int | None, done: Done) -> None: ...
 
     def snapshot(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
         """Make a snapshot whose barrier is injected from now on. Concurrent requests may share one snapshot.
@@ -166,6 +168,7 @@ class CommandQueue:
         self.wake = threading.Event()
         self.ended: Future[JobOutcome] = _future()
         self.events = EventLog()
+        self.autoscaler = Autoscaler(job, self.events)
         self.pending = False
         self._lock = threading.Lock()
         self._clock = SystemClock()
@@ -214,6 +217,8 @@ class CommandQueue:
                 return self.events.next_page(command.after, command.log)
             case MetricsCommand():
                 return self._metrics_asked()
+            case AutoscaleCommand():
+                return self._autoscale(command)
 
     def unanswered(
         self, command: Command, done: Future[Any]
@@ -383,12 +388,12 @@ class CommandQueue:
 
     def _check_reload(self, crew: CommandedWorkers, asked: Pending, prepared: Any, began_s: float) -> None:
         """Raise `ReloadDue` once all workers have stopped at the cut."""
-        now_s, command = self._clock.monotonic_s(), asked.command
-        if crew.suspended and crew.snapshots is not None and isinstance(command, ReloadCommand):
+        self.autoscaler.pause(now_s := self._clock.monotonic_s())
+        if crew.suspended and crew.snapshots is not None and isinstance(asked.command, ReloadCommand):
             with self._lock:
                 self._unanswered.remove(asked)
                 self._on_trial = asked
-            raise ReloadDue(Trial(command, prepared, crew.snapshots.last or "", now_s))
+            raise ReloadDue(Trial(asked.command, prepared, crew.snapshots.last or "", now_s))
         if now_s - began_s >= SAVE_S:
             raise DeadlineError(
                 f"job {self.job!r}: the workers have not stopped for a reload within {SAVE_S:g} s. The job continues "
@@ -445,6 +450,12 @@ class CommandQueue:
         if metrics is not None:
             metrics.set_result(self.known_metrics())
 
+    def _autoscale(self, command: AutoscaleCommand) -> Future[Any]:
+        if self.ended.done():
+            raise self.ended.result().refusal(command.what)
+        self.autoscaler.set(command.options)
+        return _done(None)
+
     def _metrics_asked(self) -> Future[JobMetrics]:
         """Request the metrics of the job. All requests before the next answer share it."""
         with self._lock:
@@ -472,7 +483,7 @@ class CommandQueue:
 
     def _queue(self, command: RescaleCommand | SnapshotCommand | ReloadCommand) -> Future[Any]:
         operation, saves = command.operation, not isinstance(command, RescaleCommand)
-        if isinstance(command, RescaleCommand):
+        if isinstance(command, RescaleCommand) and command.size is not None:
             check_size(command.size)
         with self._lock:
             if saves and self._drain is not None and not self.ended.done():
@@ -508,6 +519,7 @@ class CommandQueue:
         try:
             if isinstance(command, RescaleCommand):
                 crew.rescale(command.size, done)
+                self.autoscaler.overruled(command.size)
                 if not command.wait:
                     asked.answer(None)
             elif isinstance(command, ReloadCommand):
@@ -586,15 +598,3 @@ class CommandQueue:
     def _describe_result(self) -> str:
         last = None if self._snapshots is None else self._snapshots.last
         return "nothing was committed" if last is None else f"it can resume from snapshot {last}"
-
-
-class WakefulClock(SystemClock):
-    """The system clock, whose sleep ends early when a command arrives in ``controls``."""
-
-    def __init__(self, controls: CommandQueue) -> None:
-        self._controls = controls
-
-    def sleep_s(self, duration_s: float) -> None:
-        wake = self._controls.wake
-        if wake.wait(duration_s):
-            wake.clear()

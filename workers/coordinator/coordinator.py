@@ -15,7 +15,9 @@ from typing import Any, Final, Generic, TypeVar
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError, InternalError, MalstromError, PeerError, PlanError, SnapshotError
+from malstrom_py.metrics import HotKey
 from malstrom_py.operators.read_source import RestoredPart
+from malstrom_py.rescale.load import Weights
 from malstrom_py.rescale.moves.move_sizing import Pacing
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.moves.protocol import Report
@@ -25,7 +27,8 @@ from malstrom_py.workers.coordinator.command_queue import SnapshotDone
 from malstrom_py.workers.coordinator.job_events import JobEvents
 from malstrom_py.workers.coordinator.job_machine import ENDED, ENDS, SUSPENDS, Event, JobMachine, PlannedStop
 from malstrom_py.workers.coordinator.job_upgrades import plan_image
-from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase, RescaleCalledOff, topology_of
+from malstrom_py.workers.coordinator.load_watch import LoadWatch
+from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase, RescaleCalledOff
 from malstrom_py.workers.coordinator.recovery import (
     RestorePoint,
     RunStart,
@@ -40,6 +43,7 @@ from malstrom_py.workers.coordinator.run_view import RunView
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.coordinator.source_calls import SourceCalls
+from malstrom_py.workers.coordinator.topology import topology_of
 from malstrom_py.workers.coordinator.worker_group import (
     NO_JOURNAL,
     Arrived,
@@ -54,6 +58,7 @@ from malstrom_py.workers.engine.graph_builder import PartAssignment, build_sinks
 from malstrom_py.workers.engine.snapshot_capture import CapturedState
 from malstrom_py.workers.reports.error_transfer import failure_of
 from malstrom_py.workers.reports.event_log import EventLog
+from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult, StepCounts, merged_counts
 from malstrom_py.workers.transport.messages import (
@@ -123,6 +128,7 @@ class Coordinator(RunView, Generic[G]):
         self.group = group
         self.events = JobEvents(plan, log or EventLog(), lambda order: self._send_all(group.workers, order))
         self.commit = commits or SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s())
+        self.loads = LoadWatch(plan, self.events.emit)
         self.snapshotting = None
         self._source_calls = None
         self._plan = plan
@@ -334,7 +340,8 @@ class Coordinator(RunView, Generic[G]):
 
     def _remove_all_but(self, members: Sequence[int]) -> None:
         """Release the workers that have sent Bye (R8). Their pre-commits wait for the next commit."""
-        leavers = [worker for worker in self.group.workers if worker not in members]
+        staying = set(members)
+        leavers = [worker for worker in self.group.workers if worker not in staying]
         if not leavers:
             return
         self._send_all(members, PartWith(tuple(leavers)))
@@ -342,7 +349,8 @@ class Coordinator(RunView, Generic[G]):
         self._finish(leavers)
         self.group.remove(leavers)
         self.events.left(leavers)
-        self._left += [self._last_counts.pop(worker) for worker in leavers]
+        # In sum, because a job that is rescaled often has had many workers.
+        self._left = [merged_counts([*self._left, *(self._last_counts.pop(worker) for worker in leavers)])]
 
     def _finish(self, workers: Sequence[int]) -> None:
         """Finish ``workers`` and keep what they have pre-committed, then raise the first error."""
@@ -459,27 +467,43 @@ class Coordinator(RunView, Generic[G]):
 
     # Commands.
 
-    def rescale(self, size: int, done: Done) -> None:
-        """Rescale to ``size`` workers; ``done`` is called when the rescale has ended or was superseded (R9).
+    def rescale(self, size: int | None, done: Done) -> None:
+        """Rescale to ``size`` workers; ``done`` is called when the rescale has ended or was superseded (R9). None: move
+        slots by load, between the workers that are there once the earlier requests are granted (R10).
 
         The youngest workers leave first. `PlanError` for an invalid size, if there is no room, or if a leaving worker
         has to stay.
         """
-        check_size(size)
-        self.group.check_room(size)
+        if size is None:
+            self.request(self._rescales.next_members, done, evens_out=True)
+            return
+        self.check_rescale(size)
         kept = self.target[:size]
         members = (*kept, *self.new_workers(size - len(kept)))
-        self.check_leavers(members)
         self._journal.wanted(size)
         self.request(members, done)
 
-    def request(self, members: Sequence[int], done: Done) -> None:
-        """Rescale to exactly these ``members``, present or new."""
+    def check_rescale(self, size: int) -> None:
+        """Raise `PlanError` if the job cannot be rescaled to ``size`` workers."""
+        check_size(size)
+        self.group.check_room(size)
+        self.check_leavers(self.target[:size])
+
+    def request(self, members: Sequence[int], done: Done, *, evens_out: bool = False) -> None:
+        """Rescale to exactly these ``members``, present or new. ``evens_out``: slots move also if they are present."""
         self.check_leavers(members)
         members = tuple(members)
         self.events.rescaling(len(self.members), len(members))
         self._rescales.asked(members, self._clock.monotonic_s(), done)
-        self.handle(events.RescaleRequested(members))
+        self.handle(events.RescaleRequested(members, self.weigh(), evens_out))
+
+    def weigh(self) -> Weights | None:
+        """R10: return the weights of the slots, by which a rescale places them; None if they are not known."""
+        return self.loads.weights
+
+    def measured(self, figures: Mapping[int, WorkerFigures], keys: Iterable[HotKey]) -> None:
+        """Take the ``figures`` of the workers, and those of the heaviest ``keys``, about once a second."""
+        self.loads.sample(self._clock.monotonic_s(), figures, keys, self.members)
 
     def new_workers(self, count: int) -> range:
         """Return ``count`` unused worker numbers, so that no old message is taken for a new worker's."""
@@ -546,6 +570,7 @@ class Coordinator(RunView, Generic[G]):
 
     def close(self) -> None:
         """Close every worker, then raise the first error."""
+        self.loads.close()
         if self._source_calls is not None:
             self._source_calls.close(wait=self._machine.stop in ENDED)
         if self.snapshotting is not None:

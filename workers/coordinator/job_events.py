@@ -128,7 +128,8 @@ class JobEvents:
         if self._rescales_to is not None:
             self._rescales_to = None
             moved = (report.slots, report.parts, report.keys, report.bytes, report.duration_s)
-            self.publish(RescaleEnded(len(report.members), "" if error is None else str(error), *moved))
+            why = (report.imbalance_before, report.imbalance_after)
+            self.publish(RescaleEnded(len(report.members), "" if error is None else str(error), *moved, *why))
             if next_size is not None:
                 self.rescaling(len(report.members), next_size)
 
@@ -163,6 +164,10 @@ class JobEvents:
         else:
             self._log.emit(Error(text))
         self._end(StopCause.FAILED)
+
+    def emit(self, event: AnyEvent) -> None:
+        """Append ``event`` to the log only."""
+        self._log.emit(event)
 
     def publish(self, event: AnyEvent) -> None:
         """Append ``event`` to the log, and notify the logics of it."""

@@ -11,19 +11,18 @@ all workers. New parts of a source get their workers while nothing moves, before
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from malstrom_py.builder.plan import Plan
-from malstrom_py.builder.regions import regions_of
 from malstrom_py.errors import InternalError, MalstromError
+from malstrom_py.rescale.load import Weights, pays, placed
 from malstrom_py.rescale.moves.move_sizing import Pacing, pause_by_size
 from malstrom_py.rescale.moves.placement import dealt_parts, opening_move, plan_moves
 from malstrom_py.rescale.moves.protocol import (
     AddParts,
     BarrierPassed,
-    ByeTaken,
+    ByesTaken,
     InjectBarrier,
     Leave,
     MarkersIn,
@@ -41,56 +40,22 @@ from malstrom_py.rescale.moves.protocol import (
     Switched,
     Table,
 )
+from malstrom_py.workers.coordinator.awaited_reports import as_awaited, in_order
+from malstrom_py.workers.coordinator.topology import Topology
 from malstrom_py.workers.transport.messages import Connected
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
-    """The exchanges of a job, and which of them each region and each source feeds."""
-
-    exchanges: tuple[str, ...]
-    regions: Mapping[str, tuple[str, ...]]
-    sources: Mapping[str, tuple[str, ...]]
-
-
-def topology_of(plan: Plan) -> Topology:
-    """Return the exchanges of ``plan``, the regions that exchanges feed, and the sources.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sinks, sources
-    >>> job = mp.Job("docs")
-    >>> numbers = job.source("numbers", sources.Memory([1, 2])).key_by("parity", lambda n: n % 2)
-    >>> numbers.sum("total").sink("out", sinks.Memory())
-    >>> topology_of(job.plan()).sources
-    {'numbers': ('parity',)}
-    """
-    regions = regions_of(plan)
-    downstream = _downstream(plan)
-    return Topology(
-        exchanges=tuple(exit for region in regions for exit in region.exits),
-        regions={region.name: region.exits for region in regions if region.entries},
-        sources={
-            source: tuple(exit for exit in region.exits if exit in downstream[source])
-            for region in regions
-            for source in region.sources
-        },
-    )
-
-
-def _downstream(plan: Plan) -> dict[str, set[str]]:
-    """Return for each step all steps downstream, also those after another exchange."""
-    found: dict[str, set[str]] = {step.name: {step.name} for step in plan.steps}
-    for step in reversed(plan.steps):
-        for ref in step.inputs:
-            found[ref.step] |= found[step.name]
-    return found
-
-
-@dataclass(frozen=True, slots=True)
 class RescaleRequested:
-    """A rescale to ``members`` is requested."""
+    """A rescale to ``members`` is requested.
+
+    ``weights``: of the slots, None if they are not known (R10). ``evens_out``: slots move by weight though the members
+    stay, if that pays.
+    """
 
     members: tuple[int, ...]
+    weights: Weights | None = None
+    evens_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,36 +142,6 @@ class CutMade:
 Effect = StartWorkers | Send | Ended | BarrierBegun | CutMade
 
 
-_ORDER: Final = (BarrierPassed, SentAhead, Switched, MarkersIn, ShippedIn, RegionDone, PartsPolled, ByeTaken)
-"""The types of reports in causal order."""
-
-
-def in_order(report: Report) -> tuple[int, int, str]:
-    """Return the sort key of a missing report: the reports that others wait for come first."""
-    return _ORDER.index(type(report)), report.worker, as_awaited(report)
-
-
-def as_awaited(report: Report) -> str:
-    """Return a description of the missing ``report``."""
-    match report:
-        case BarrierPassed():
-            return f"the barrier of snapshot {report.snapshot} to pass worker {report.worker}"
-        case SentAhead():
-            return f"worker {report.worker} to send state ahead of version {report.version}"
-        case Switched():
-            return f"worker {report.worker} to switch to version {report.version}"
-        case MarkersIn():
-            return f"all markers on exchange {report.exchange!r} at worker {report.worker}"
-        case ShippedIn():
-            return f"Shipped of all workers on exchange {report.exchange!r} at worker {report.worker}"
-        case RegionDone():
-            return f"region {report.region!r} on worker {report.worker}"
-        case PartsPolled():
-            return f"worker {report.worker} to read the parts of {report.source!r} that it gains"
-        case ByeTaken():
-            return f"Bye of worker {report.leaver} on exchange {report.exchange!r} at worker {report.worker}"
-
-
 class CoordinatorPhase(StrEnum):
     """The phase of the coordinator."""
 
@@ -254,15 +189,17 @@ class PlanMoves(Protocol):
         wanted: Sequence[int],
         *,
         slots_max: int,
+        target: Table,
     ) -> Iterable[RescaleMove]:
-        """Return the moves to ``wanted``, at least one, each of at most ``slots_max`` slots."""
+        """Return the moves to ``wanted``, at least one, each of at most ``slots_max`` slots, until ``target``."""
         ...
 
 
 class CoordinatorMachine:
     """The coordinator of the workers ``members``, whose slots are placed by ``table``.
 
-    After each move the rest is planned again, with the size that ``pacing`` derives from the pause of this move.
+    After each move the rest is planned again, with the size that ``pacing`` derives from the pause of this move. The
+    table at the end of a rescale is decided at its beginning, by the weights of its request (R10).
     ``ahead_least``: R12: a move with so many bytes of state is worth sending them ahead; None: nothing is sent ahead.
     """
 
@@ -293,7 +230,11 @@ class CoordinatorMachine:
         self._ahead_bytes = 0
         self._before_move = (0, 0)
         self._pause_s = 0.0
-        self._wanted: tuple[int, ...] | None = None
+        self.weights: Weights | None = None
+        """The weights of the last rescale; None if it was placed by number."""
+        self.target_table = table
+        """The table at the end of the last rescale."""
+        self._wanted: RescaleRequested | None = None
         self._barrier: SnapshotWanted | None = None
         self._found: dict[tuple[str, str], Any] = {}
         self._is_over = False
@@ -303,6 +244,7 @@ class CoordinatorMachine:
         self._joining: set[int] = set()
         self._move: RescaleMove | None = None
         self._leavers: tuple[int, ...] = ()
+        self._placed: tuple[Table, tuple[int, ...]] = ((), ())
         self._missing: set[Report] = set()
         self._shipped: dict[str, set[tuple[int, str]]] = {}
         self._marked: dict[str, set[tuple[int, str]]] = {}
@@ -311,7 +253,9 @@ class CoordinatorMachine:
         """Take one event and return the effects, in order."""
         match event:
             case RescaleRequested():
-                self._wanted = event.members  # R9: the last one wins
+                # R9: the last one wins, and evens out for those that it supersedes.
+                evens_out = event.evens_out or (self._wanted is not None and self._wanted.evens_out)
+                self._wanted = replace(event, evens_out=evens_out)
                 return self._begin() if self.phase is CoordinatorPhase.STEADY and not self._is_over else []
             case Connected():
                 return self._connected(event.worker)
@@ -329,8 +273,8 @@ class CoordinatorMachine:
                 return self._add_parts() if self.phase is CoordinatorPhase.STEADY else []
             case ReportReceived(report=BarrierPassed() as report):
                 return self._barrier_passed(report)
-            case ReportReceived(report=ByeTaken() as report):
-                return self._bye_taken(report)
+            case ReportReceived(report=ByesTaken() as report):
+                return self._byes_taken(report)
             case ReportReceived(report=SentAhead() as report):
                 return self._sent_ahead(report)
             case ReportReceived():
@@ -375,7 +319,10 @@ class CoordinatorMachine:
         """Raise `InternalError` if an invariant is broken."""
         self._require((self.phase is CoordinatorPhase.MOVING) == (self._move is not None), "a phase without its move")
         self._require((self.phase is CoordinatorPhase.COPYING) == (self._next is not None), "copies of no move")
-        self._require(set(self.table) <= set(self.members), "a slot has no owner")
+        if self._placed[0] is not self.table or self._placed[1] is not self.members:
+            # Few events change the table, which may be long.
+            self._require(set(self.table) <= set(self.members), "a slot has no owner")
+            self._placed = self.table, self.members
         self._require((self.phase is CoordinatorPhase.JOINING) == bool(self._joining), "joining without joiners")
         self._require(
             self.phase is not CoordinatorPhase.STEADY or self._barrier is None,
@@ -425,11 +372,16 @@ class CoordinatorMachine:
         return [*added, *self._begin_rescale()]
 
     def _begin_rescale(self) -> list[Effect]:
-        wanted, self._wanted = self._wanted, None
-        if wanted is None or wanted == self.members:
-            return [] if wanted is None else [Ended(self.members, self.version)]
-        self._target = wanted
-        joiners = tuple(worker for worker in wanted if worker not in self.members)
+        asked, self._wanted = self._wanted, None
+        if asked is None:
+            return []
+        stays, self.weights = asked.members == self.members, asked.weights
+        table = placed(self.table, asked.members, asked.weights) if asked.evens_out or not stays else self.table
+        if stays and not pays(self.table, table, self.members, asked.weights):
+            return [Ended(self.members, self.version)]
+        self._target, self.target_table = asked.members, table
+        here = set(self.members)
+        joiners = tuple(worker for worker in asked.members if worker not in here)
         if joiners:
             self._to("request, someone joins")
             self._joining = set(joiners)
@@ -446,6 +398,9 @@ class CoordinatorMachine:
     def _called_off(self, error: MalstromError) -> list[Effect]:
         self._to("called off")
         self._joining = set()
+        if self._wanted is not None and self._wanted.evens_out and self._wanted.members == self._target:
+            # A rebalance that waited for the joiners does not start them again.
+            self._wanted = replace(self._wanted, members=self.members)
         return [Ended(self.members, self.version, error), *self._begin()]
 
     def _start_moving(self, *, planned: bool = False) -> list[Effect]:
@@ -453,13 +408,18 @@ class CoordinatorMachine:
             self._to("all connected")
         self._paced = self._pacing
         self._sends_ahead = self._ahead_least is not None
-        opening = opening_move(self.version, self.members, self.table, self._target) if self._paced.adapts else None
-        return self._order_move() if opening is None else self._order(opening)
+        if self._paced.adapts:
+            opening = opening_move(self.version, self.members, self.table, self._target, target=self.target_table)
+            if opening is not None:
+                return self._order(opening)
+        return self._order_move()
 
     def _order_move(self) -> list[Effect]:
         slots_max = self._paced.slots_max
         planned = self._plan_moves(
-            self.version, self.members, self.table, self.parts, self._target, slots_max=slots_max
+            *(self.version, self.members, self.table, self.parts, self._target),
+            slots_max=slots_max,
+            target=self.target_table,
         )
         move = next(iter(planned))
         losing = {was for was, now in zip(self.table, move.table, strict=True) if was != now}
@@ -553,7 +513,8 @@ class CoordinatorMachine:
         self._paced = self._paced.after(moved, pause_by_size(self._pause_s, keys=keys, size=at_cut), size=size)
         if moved and self._ahead_least is not None:
             self._sends_ahead = size >= self._ahead_least
-        leavers = tuple(worker for worker in move.old if worker not in move.new)
+        staying = set(move.new)
+        leavers = tuple(worker for worker in move.old if worker not in staying)
         self.version, self.members, self.table = move.version, move.new, move.table
         self.parts |= {(part.source, part.part): part.taker for part in move.parts}
         if move.more and self._barrier is not None and not self._barrier.last:
@@ -566,10 +527,9 @@ class CoordinatorMachine:
             self._to("last move ended, someone leaves")
             self._leavers = leavers
             self._missing = {
-                ByeTaken(worker, exchange, leaver)
+                ByesTaken(self.version, worker, exchange)
                 for worker in self.members
                 for exchange in self._topology.exchanges
-                for leaver in leavers
             }
             # A job without exchanges has no channels, and so no Byes.
             return [Send(worker, Leave()) for worker in leavers] if self._missing else self._all_gone()
@@ -580,7 +540,7 @@ class CoordinatorMachine:
         assert self._move is not None
         return self._move
 
-    def _bye_taken(self, report: ByeTaken) -> list[Effect]:
+    def _byes_taken(self, report: ByesTaken) -> list[Effect]:
         self._missing.discard(report)
         return self._all_gone() if self.phase is CoordinatorPhase.LEAVING and not self._missing else []
 

@@ -10,12 +10,13 @@ import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from malstrom_py.builder.plan import Plan
-from malstrom_py.builder.regions import is_exchanged
+from malstrom_py.builder.regions import Region, is_exchanged, regions_of
 from malstrom_py.clock import Clock
 from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.data.time import PER_SECOND, Unit
@@ -24,6 +25,7 @@ from malstrom_py.metrics import (
     ExchangeMetrics,
     HeavyKey,
     HeavySlot,
+    HotKey,
     JobMetrics,
     MoveMetrics,
     PartMetrics,
@@ -32,12 +34,12 @@ from malstrom_py.metrics import (
     WorkerMetrics,
 )
 from malstrom_py.workers.reports.event_log import MoveTotals
-from malstrom_py.workers.reports.figures import WorkerFigures
+from malstrom_py.workers.reports.figures import WorkerFigures, tally_s
 from malstrom_py.workers.reports.job_status import JobStatus
 from malstrom_py.workers.reports.result import RunResult, StepCounts
 
 SAMPLE_S: Final = 1.0
-"""The interval of samples."""
+"""The interval of samples, or that of count reports if it is longer."""
 
 _SAMPLES: Final = 6
 _MIN_S: Final = 0.5
@@ -56,6 +58,7 @@ class _Sample:
     at_s: float
     steps: Mapping[str, StepCounts]
     workers: Mapping[int, tuple[WorkerFigures, int]]
+    counts: Counts
 
 
 class Metering:
@@ -75,14 +78,41 @@ class Metering:
             )
             for ref, reader in plan.edges()
         ]
-        self._samples: deque[_Sample] = deque([_Sample(clock.monotonic_s(), {}, {})], maxlen=_SAMPLES)
+        self._regions = {entry: region for region in regions_of(plan) for entry in region.entries}
+        self._samples: deque[_Sample] = deque([_Sample(clock.monotonic_s(), {}, {}, {})], maxlen=_SAMPLES)
         self.due_s = clock.monotonic_s() + SAMPLE_S
         """When the next sample is due, on the clock's monotonic time."""
 
     def sample(self, steps: Mapping[str, StepCounts], counts: Counts, figures: Mapping[int, WorkerFigures]) -> None:
         """Note the figures now: ``steps`` in sum, ``counts`` and ``figures`` by worker."""
-        self.due_s = self._clock.monotonic_s() + SAMPLE_S
+        self.due_s = self._clock.monotonic_s() + max(SAMPLE_S, tally_s(len(figures)))
         self._samples.append(self._sampled(steps, counts, figures))
+
+    def keys_busy(self) -> list[HotKey]:
+        """Return the heaviest keys of the last sample, each with its share of all rows of its exchange, and for which
+        part of the time its worker is busy with it: as much as with other rows of the same region.
+        """
+        now = self._samples[-1]
+        before = self._before(now.at_s)
+        over_s = now.at_s - before.at_s
+        if not over_s > 0:
+            return []
+        found: list[HotKey] = []
+        parts = {step: _parts_of_all(step, now, before) for step in self._regions}
+        for worker, (figures, _) in now.workers.items():
+            regions = {step: self._regions[step] for step in {heavy.step for heavy in figures.heavy_keys}}
+            busy = {step: _region_busy(region, step, worker, now, before) for step, region in regions.items()}
+            found += (
+                HotKey(
+                    heavy.step,
+                    heavy.key,
+                    heavy.share * parts[heavy.step].get(heavy.worker, 0.0),
+                    min(1.0, heavy.share * busy[heavy.step] / over_s),
+                    worker,
+                )
+                for heavy in figures.heavy_keys
+            )
+        return found
 
     def metrics(
         self,
@@ -94,6 +124,8 @@ class Metering:
         table: Sequence[int],
         status: JobStatus,
         totals: MoveTotals,
+        hot_keys: Sequence[HotKey] = (),
+        imbalance: float | None = None,
     ) -> JobMetrics:
         """Return the metrics now. ``result``: the counts in sum; the others are by worker, or of the job."""
         now = self._sampled(result.steps, counts, figures)
@@ -115,6 +147,8 @@ class Metering:
             workers=list(_workers(now, before, over_s, counts, members, table)),
             heavy_keys=_heaviest([key for one in present.values() for key in one.heavy_keys], now, before),
             heavy_slots=_heaviest([slot for one in present.values() for slot in one.heavy_slots], now, before),
+            hot_keys=list(hot_keys),
+            imbalance=imbalance,
             snapshots=_snapshots(status),
             moving=None
             if status.moving is None
@@ -132,7 +166,7 @@ class Metering:
     ) -> _Sample:
         rows = {worker: sum(step.rows_in for step in by_step.values()) for worker, by_step in counts.items()}
         workers = {worker: (found, rows.get(worker, 0)) for worker, found in figures.items()}
-        return _Sample(self._clock.monotonic_s(), steps, workers)
+        return _Sample(self._clock.monotonic_s(), steps, workers, counts)
 
     def _before(self, now_s: float) -> _Sample:
         """Return the sample that rates are since: the first one is of no worker, and serves for the first second."""
@@ -250,14 +284,34 @@ def _parts(present: Mapping[int, WorkerFigures], at: float) -> Iterable[PartMetr
 
 def _heaviest(found: list[H], now: _Sample, before: _Sample) -> list[H]:
     """Return the heaviest of ``found``, whose shares are of the rows of a worker, with shares of the rows of all."""
-    of_all = [replace(heavy, share=heavy.share * _part_of_all(heavy, now, before)) for heavy in found]
-    return sorted(of_all, key=lambda heavy: -heavy.share)[:_HEAVY_MAX]
+    parts = {step: _parts_of_all(step, now, before) for step in {heavy.step for heavy in found}}
+
+    def share(heavy: H) -> float:
+        return heavy.share * parts[heavy.step].get(heavy.worker, 0.0)
+
+    return [replace(heavy, share=share(heavy)) for heavy in nlargest(_HEAVY_MAX, found, key=share)]
 
 
-def _part_of_all(heavy: HeavyKey | HeavySlot, now: _Sample, before: _Sample) -> float:
-    """Return which part of the rows of an exchange has arrived at a worker: lately, or if none has, so far."""
-    rows = {worker: figures.arrived.get(heavy.step, 0) for worker, (figures, _) in now.workers.items()}
-    earlier = {worker: figures.arrived.get(heavy.step, 0) for worker, (figures, _) in before.workers.items()}
+def _region_busy(region: Region, entry: str, worker: int, now: _Sample, before: _Sample) -> float:
+    """Return the seconds that ``worker`` has spent between samples in ``region`` with rows that came by ``entry``."""
+
+    def spent_s(sample: _Sample) -> float:
+        steps = sample.counts.get(worker, {})
+        return sum(steps[name].busy_s for name in region.steps if name in steps)
+
+    def arrived(sample: _Sample, entry: str) -> int:
+        figures, _ = sample.workers.get(worker, (WorkerFigures(), 0))
+        return figures.arrived.get(entry, 0)
+
+    rows = {name: max(0, arrived(now, name) - arrived(before, name)) for name in region.entries}
+    return max(0.0, spent_s(now) - spent_s(before)) * rows[entry] / max(1, sum(rows.values()))
+
+
+def _parts_of_all(step: str, now: _Sample, before: _Sample) -> dict[int, float]:
+    """Return which part of the rows of exchange ``step`` has arrived at each worker: lately, or if none has, so far."""
+    rows = {worker: figures.arrived.get(step, 0) for worker, (figures, _) in now.workers.items()}
+    earlier = {worker: figures.arrived.get(step, 0) for worker, (figures, _) in before.workers.items()}
     lately = {worker: max(0, count - earlier.get(worker, 0)) for worker, count in rows.items()}
     counted = lately if any(lately.values()) else rows
-    return counted.get(heavy.worker, 0) / max(1, sum(counted.values()))
+    total = max(1, sum(counted.values()))
+    return {worker: count / total for worker, count in counted.items()}

@@ -9,7 +9,7 @@ from typing import Final
 
 from malstrom_py.errors import MalstromError
 from malstrom_py.logs import log
-from malstrom_py.rescale.moves.placement import rebalanced
+from malstrom_py.rescale.load import imbalance
 from malstrom_py.rescale.moves.protocol import Table
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase
 from malstrom_py.workers.reports.job_status import Moving, RescaleReport
@@ -31,7 +31,7 @@ class _Request:
 class _Before:
     """The state of the job before a rescale."""
 
-    workers: int
+    members: tuple[int, ...]
     version: int
     table: Table
     parts: dict[tuple[str, str], int]
@@ -40,8 +40,15 @@ class _Before:
 
     @classmethod
     def of(cls, machine: CoordinatorMachine) -> _Before:
-        workers, parts = len(machine.members), dict(machine.parts)
-        return cls(workers, machine.version, machine.table, parts, machine.keys_moved, machine.bytes_moved)
+        parts = dict(machine.parts)
+        return cls(machine.members, machine.version, machine.table, parts, machine.keys_moved, machine.bytes_moved)
+
+    def imbalance(self, machine: CoordinatorMachine) -> tuple[float | None, float | None]:
+        """Return the imbalance before and after the rescale by the weights that it was placed by; None without."""
+        if machine.weights is None:
+            return None, None
+        before = imbalance(self.table, self.members, machine.weights)
+        return before, imbalance(machine.table, machine.members, machine.weights)
 
 
 class RescaleRequests:
@@ -63,6 +70,13 @@ class RescaleRequests:
         (self._waiting if waits else self._running).append(request)
 
     @property
+    def next_members(self) -> tuple[int, ...]:
+        """The members once all requests so far are granted."""
+        # Requests that came while a barrier passes begin after it.
+        asked = self._waiting or (self._running if self._machine.nothing_moves else [])
+        return asked[-1].members if asked else self._machine.target
+
+    @property
     def next_size(self) -> int | None:
         """The number of workers that the requests which wait for the end of this rescale ask for; None for none."""
         return len(self._waiting[-1].members) if self._waiting else None
@@ -77,7 +91,7 @@ class RescaleRequests:
         return Moving(
             move=machine.version - before.version + 1,
             slots=done,
-            of_slots=done + _changed(machine.table, rebalanced(machine.table, machine.target)),
+            of_slots=done + _changed(machine.table, machine.target_table),
             keys=machine.keys_moved - before.keys,
             bytes=machine.bytes_moved - before.bytes,
         )
@@ -85,6 +99,7 @@ class RescaleRequests:
     def report(self, now_s: float) -> RescaleReport:
         """Return the report of the rescale that has ended, since its first request."""
         before, machine = self._before, self._machine
+        imbalance_before, imbalance_after = before.imbalance(machine)
         return RescaleReport(
             members=machine.members,
             version=machine.version,
@@ -94,6 +109,8 @@ class RescaleRequests:
             duration_s=now_s - self._running[0].asked_s if self._running else 0.0,
             keys=machine.keys_moved - before.keys,
             bytes=machine.bytes_moved - before.bytes,
+            imbalance_before=imbalance_before,
+            imbalance_after=imbalance_after,
         )
 
     def ended(self, now_s: float, error: MalstromError | None = None) -> None:
@@ -103,7 +120,7 @@ class RescaleRequests:
         """
         report = self.report(now_s)
         ended, self._running, self._waiting = self._running, self._waiting, []
-        workers, self._before = self._before.workers, _Before.of(self._machine)
+        workers, self._before = len(self._before.members), _Before.of(self._machine)
         if error is None and ended:
             self._log_ended(workers, report)
         for request in ended:
@@ -115,13 +132,19 @@ class RescaleRequests:
 
     def _log_ended(self, workers: int, report: RescaleReport) -> None:
         """Log a rescale from this number of workers, with the time since its first request."""
+        by_load = ""
+        if report.imbalance_before is not None and report.imbalance_after is not None:
+            by_load = (
+                f"; the most loaded worker has {report.imbalance_after:.2f} times the mean load, and had "
+                f"{report.imbalance_before:.2f} times"
+            )
         log(
             _LOG,
             logging.INFO,
             "job %s has been rescaled from %d to %d workers: %d slots and %d parts moved, with %d keys and %d bytes of "
-            "state, in %d moves and %.3f s",
+            "state, in %d moves and %.3f s%s",
             *(self._job, workers, len(report.members), report.slots, report.parts, report.keys, report.bytes),
-            *(report.moves, report.duration_s),
+            *(report.moves, report.duration_s, by_load),
             job=self._job,
             workers_from=workers,
             workers=len(report.members),

@@ -104,7 +104,7 @@ class SnapshotCoordinator:
         self._manifest: Manifest | None = None
         self._passed_s: float | None = None
         self._next_s = clock.monotonic_s() + (options.interval_s or 0.0)
-        self._compacting: set[tuple[Artefact, ...]] = set()
+        self._compacting: dict[tuple[str, int], list[tuple[Artefact, ...]]] = {}
         self._copying: list[tuple[Artefact, ...]] = []
         self._began_at_s = 0.0
         self._paused_s = 0.0
@@ -289,8 +289,9 @@ class SnapshotCoordinator:
 
     def _in_use(self) -> set[str]:
         """Return the paths of artefacts that are read or written now, or that the next manifest names."""
-        read = {artefact.path for chain in (*self._compacting, *self._copying) for artefact in chain}
-        return self._machine.paths() | read | {_place_of(chain) for chain in self._compacting}
+        compacting = [chain for chains in self._compacting.values() for chain in chains]
+        read = {artefact.path for chain in (*compacting, *self._copying) for artefact in chain}
+        return self._machine.paths() | read | {_place_of(chain) for chain in compacting}
 
     def _tidied(self, is_last: bool, result: object) -> None:
         """Handle the result of the clean-up. A failed one is repeated after the next snapshot or at the next start."""
@@ -344,15 +345,19 @@ class SnapshotCoordinator:
 
     def _compact(self, chain: tuple[Artefact, ...]) -> None:
         """S2: compact ``chain`` in the background, unless a prefix of the chain is being compacted."""
-        if any(chain[: len(other)] == other for other in self._compacting):
+        here = self._compacting.setdefault((chain[0].operator, chain[0].partition), [])
+        if any(chain[: len(other)] == other for other in here):
             return
-        self._compacting.add(chain)
+        here.append(chain)
         work = partial(_compacted, chain, self.checkpointer)
         self.background.submit(work, partial(self._was_compacted, chain), urgent=False)
 
     def _was_compacted(self, chain: tuple[Artefact, ...], result: Artefact | BaseException) -> None:
         """Handle a compacted chain. A failed compaction is repeated after the next snapshot, with a longer chain."""
-        self._compacting.discard(chain)
+        place = chain[0].operator, chain[0].partition
+        self._compacting[place].remove(chain)
+        if not self._compacting[place]:
+            del self._compacting[place]
         if isinstance(result, BaseException):
             step = chain[-1].operator
             log(

@@ -45,13 +45,14 @@ class StartGroup:
 
     def build(self, worker: int, incarnation: int) -> Build:
         """Return the order to build ``worker``."""
+        here = {worker, *self.members}
         return Build(
             worker,
             self.members,
             self.table,
             self.version,
             incarnation,
-            tuple(other for other in self.workers if other != worker and other not in self.members),
+            tuple(other for other in self.workers if other not in here),
             self.restored,
             self.beginning,
         )

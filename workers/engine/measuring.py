@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import heapify, heapreplace
-from itertools import islice
+from itertools import islice, repeat
 from time import perf_counter_ns
 from typing import Any, Final
 
-from malstrom_py.data.batch import Batch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.data.time import PER_SECOND
 from malstrom_py.errors import shown
@@ -25,6 +25,7 @@ from malstrom_py.metrics import HeavyKey, HeavySlot, PartMetrics
 from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.rescale.load import COUNTED_MAX, row_weight
 from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.graph_builder import WorkerGraph
 from malstrom_py.workers.reports.figures import WorkerFigures
@@ -46,6 +47,8 @@ _HALVED_ROWS: Final = 1 << 16
 _PARTS_MAX: Final = 64
 _HEAVY_KEYS_MAX: Final = 16
 _HEAVY_SLOTS_MAX: Final = 8
+_SIZED_ITEMS: Final = 16
+_PLAIN_BYTES: Final = 32
 _EVERY_NS: Final = 1_000_000_000
 _COST: Final = 100
 """Samples of keys, and the expensive figures, take at most a hundredth of the time."""
@@ -124,6 +127,11 @@ class KeySampler:
         self.sketch = KeySketch()
         self.rows = 0
         """How many rows have arrived."""
+        self.loads: Counter[int] = Counter()
+        """About what the rows of each slot weigh, since the start: each sampled row counts for those before it."""
+        self.sampled = 0
+        """How many rows were sampled."""
+        self._sampled_at = 0
         self._exchange = exchange
         self._next_ns = 0
         self._offset = 0
@@ -149,8 +157,39 @@ class KeySampler:
             keys = [held[row] for row in rows]
         else:
             keys = [column[row].as_py() for row in rows]
-        # F3: with one worker nothing is hashed.
-        self.sketch.add(keys, self._exchange.slots_of(keys) if self._exchange.remote else ())
+        # F3: with one worker these are the only keys that are hashed.
+        slots = self._exchange.slots_of(keys)
+        self.sketch.add(keys, slots)
+        self.sampled += len(rows)
+        each, self._sampled_at = (self.rows - self._sampled_at) / len(rows), self.rows
+        for slot, size in zip(slots, _sizes(batch, rows), strict=True):
+            self.loads[slot] += round(each * row_weight(size))
+
+
+def _sizes(batch: Batch, rows: range) -> Iterator[int]:
+    """Return about how many bytes each of ``rows`` has."""
+    if isinstance(batch, ColumnBatch):
+        return repeat(batch.size // len(batch), len(rows))
+    return (_rough_size(batch.values[row]) for row in rows)
+
+
+def _rough_size(value: Any, *, deep: bool = True) -> int:
+    """Return about how many bytes ``value`` has: of a collection by some of its items, without calls of user code.
+
+    >>> _rough_size(b"x" * 500), _rough_size([b"x" * 500] * 100)
+    (532, 53232)
+    """
+    kind = type(value)
+    if kind in _TEXTS:
+        return _PLAIN_BYTES + len(value)
+    if kind not in _COLLECTIONS or not value or not deep:
+        return _PLAIN_BYTES
+    some = list(islice(value.values() if kind is dict else value, _SIZED_ITEMS))
+    return _PLAIN_BYTES + sum(_rough_size(item, deep=False) for item in some) * len(value) // len(some)
+
+
+_TEXTS: Final = frozenset({str, bytes, bytearray})
+_COLLECTIONS: Final = frozenset({list, tuple, dict, set, frozenset})
 
 
 class TimeUse:
@@ -193,13 +232,16 @@ class Measuring:
         self._again_ns = 0
         self._parts: Mapping[str, PartMetrics] = {}
         self._state_bytes: Mapping[str, int] = {}
+        self._loads: Mapping[int, int] = {}
+        self._sampled = 0
 
-    def figures(self) -> WorkerFigures:
-        """Return the figures now."""
+    def figures(self, *, fresh: bool = False) -> WorkerFigures:
+        """Return the figures now; ``fresh``: the expensive ones too, however often."""
         began_ns = perf_counter_ns()
-        if began_ns >= self._again_ns:
+        if fresh or began_ns >= self._again_ns:
             self._parts = dict(islice(self._read_parts(), _PARTS_MAX))
             self._state_bytes = dict(self._state_sizes())
+            self._loads, self._sampled = self._slot_loads(), sum(one.sampled for one in self._samplers.values())
             took_ns = perf_counter_ns() - began_ns
             self._again_ns = began_ns + max(_EVERY_NS, _COST * took_ns)
         heavy = [(name, sampler) for name, sampler in self._samplers.items() if sampler.sketch.is_known]
@@ -213,6 +255,8 @@ class Measuring:
             arrived={name: sampler.rows for name, sampler in self._samplers.items()},
             backlog={name: exchange.backlog for name, exchange in self._graph.exchanges.items()},
             state_bytes=self._state_bytes,
+            slot_loads=self._loads,
+            sampled=self._sampled,
             parts=[self._parts[name] for name in self._open_parts() if name in self._parts],
             heavy_keys=[
                 HeavyKey(name, shown(key), share, self._number)
@@ -225,6 +269,10 @@ class Measuring:
                 for slot, share in sampler.sketch.heaviest_slots(_HEAVY_SLOTS_MAX)
             ],
         )
+
+    def _slot_loads(self) -> Mapping[int, int]:
+        loads: Counter[int] = sum((sampler.loads for sampler in self._samplers.values()), Counter())
+        return dict(loads.most_common(COUNTED_MAX)) if len(loads) > COUNTED_MAX else dict(loads)
 
     def _open_parts(self) -> Iterator[str]:
         """Return the parts that are read here now: one that has ended or moved away has no figures any more."""

@@ -404,10 +404,10 @@ class Worker:
         """Return the counts of each step so far."""
         return counts_of(self._plan, self._graph)
 
-    def figures(self) -> WorkerFigures:
-        """Return the figures of this worker now."""
+    def figures(self, *, fresh: bool = False) -> WorkerFigures:
+        """Return the figures of this worker now; ``fresh``: the expensive ones too, however often."""
         with self._resources:
-            return self._measuring.figures()
+            return self._measuring.figures(fresh=fresh)
 
     def rows_in(self, step: str) -> int:
         """Return the number of records that a step has taken so far."""

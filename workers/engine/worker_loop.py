@@ -19,6 +19,7 @@ from malstrom_py.workers.engine.background import ThreadBackground
 from malstrom_py.workers.engine.snapshot_capture import save
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.reports.error_transfer import pack_error
+from malstrom_py.workers.reports.figures import tally_s
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.messages import (
     COORDINATOR,
@@ -27,7 +28,10 @@ from malstrom_py.workers.transport.messages import (
     Finished,
     OrderFailed,
     Outgoing,
+    PartWith,
+    Reach,
     Saved,
+    Welcome,
     WorkerCounts,
     WorkerOrder,
     WorkerReport,
@@ -36,9 +40,6 @@ from malstrom_py.workers.transport.messages import (
 
 IDLE_S: Final = 0.5
 """The longest wait of the loop. All work arrives as a message, or is scheduled."""
-
-TALLY_S: Final = 0.5
-"""The interval of count reports to the coordinator while the worker works."""
 
 
 class Wake(threading.Event):
@@ -85,6 +86,7 @@ class WorkerLoop:
         self._standing: WorkerStatus | None = None
         self._tally_at_s = 0.0
         self._unreported = False
+        self._peers: set[int] = set()
         self._background = ThreadBackground(self.wake)
         self._checkpointer = checkpointer
         self._saved: Saved | None = None
@@ -150,7 +152,7 @@ class WorkerLoop:
         self._unreported = self._unreported or busy or worker.awaiting or worker.backlogged
         if self._unreported and now_s >= self._tally_at_s:
             self._report(WorkerCounts(worker.id, worker.counts(), worker.figures()))
-            self._tally_at_s, self._unreported = now_s + TALLY_S, False
+            self._tally_at_s, self._unreported = now_s + tally_s(1 + len(self._peers)), False
         return 0.0 if busy else self._idle(worker, began_s, now_s)
 
     def _received(self, wait_s: float) -> list[Content]:
@@ -164,6 +166,10 @@ class WorkerLoop:
 
     def _obey(self, order: WorkerOrder) -> list[Outgoing]:
         """Execute an order between two steps, and answer with its error if it fails. A failed `Close` ends the loop."""
+        if isinstance(order, Reach | Welcome):
+            self._peers.update(order.addresses)
+        elif isinstance(order, PartWith):
+            self._peers.difference_update(order.leavers)
         if isinstance(order, Close):
             self._ended = True
             return self._host.obey(order)
@@ -178,7 +184,7 @@ class WorkerLoop:
             self._standing = standing
             if self._unreported:  # the coordinator needs the final counts before it sees the worker as finished
                 self._report(WorkerCounts(worker.id, worker.counts(), worker.figures()))
-                self._tally_at_s, self._unreported = now_s + TALLY_S, False
+                self._tally_at_s, self._unreported = now_s + tally_s(1 + len(self._peers)), False
             self._report(standing)
         if not worker.at_rest:
             return 0.0  # the next part is due already

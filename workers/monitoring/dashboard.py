@@ -416,6 +416,11 @@ def _rescale(job: WatchedJob, body: Mapping[str, Any]) -> str:
     return f"the job begins to rescale to {workers} worker{'' if workers == 1 else 's'}"
 
 
+def _rebalance(job: WatchedJob, body: Mapping[str, Any]) -> str:
+    job.ask(RescaleCommand(None, wait=False, timeout_s=COMMAND_S))
+    return "slots move by load, if that pays: see what happened"
+
+
 def _snapshot(job: WatchedJob, body: Mapping[str, Any]) -> str:
     return f"snapshot {job.ask(SnapshotCommand(None, COMMAND_S))} is complete"
 
@@ -430,6 +435,7 @@ def _stop(job: WatchedJob, body: Mapping[str, Any]) -> str:
 
 _COMMANDS: Final[Mapping[str, Callable[[WatchedJob, Mapping[str, Any]], str]]] = {
     "rescale": _rescale,
+    "rebalance": _rebalance,
     "snapshot": _snapshot,
     "stop": _stop,
 }

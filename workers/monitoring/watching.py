@@ -14,11 +14,14 @@ import msgspec
 from malstrom_py.errors import JobEnded
 from malstrom_py.events import (
     AnyEvent,
+    Autoscaled,
     BackPressureBegun,
     BackPressureEnded,
     Ended,
     Error,
     EventsMissed,
+    HotKeyBegun,
+    HotKeyEnded,
     Input,
     InputClosed,
     NodeFailed,
@@ -155,6 +158,7 @@ def view_of(metrics: JobMetrics) -> dict[str, Any]:
         name: sum(getattr(step, name) for step in metrics.steps.values())
         for name in ("filtered", "late", "skipped", "dead_letters")
     }
+    hot = {(key.step, key.key) for key in metrics.hot_keys}
     lags = [part.lag_s for part in metrics.parts if part.lag_s is not None]
     return {
         **plain,
@@ -181,7 +185,10 @@ def view_of(metrics: JobMetrics) -> dict[str, Any]:
         "workers": [
             {**_fields(worker), "idle": max(0.0, 1.0 - worker.busy - worker.waiting)} for worker in metrics.workers
         ],
-        "heavy_keys": [_fields(heavy) for heavy in metrics.heavy_keys[:_HEAVY_MAX]],
+        "imbalance": metrics.imbalance,
+        "heavy_keys": [
+            {**_fields(heavy), "hot": (heavy.step, heavy.key) in hot} for heavy in metrics.heavy_keys[:_HEAVY_MAX]
+        ],
         "heavy_slots": [_fields(heavy) for heavy in metrics.heavy_slots[:_HEAVY_MAX]],
         "snapshots": None if metrics.snapshots is None else _fields(metrics.snapshots),
         "moving": None if metrics.moving is None else _fields(metrics.moving),
@@ -222,7 +229,11 @@ def _rescaled(event: RescaleEnded) -> str:
         return f"the rescale was called off, with {event.workers} workers: {event.error}"
     moved = f"{_many(event.slots, 'slot')} and {_many(event.parts, 'part')} moved, with {_many(event.keys, 'key')}"
     state = f"{format_size(event.bytes)} of state, in {event.duration_s:.2f} s"
-    return f"the job has {_many(event.workers, 'worker')}: {moved} and {state}"
+    text = f"the job has {_many(event.workers, 'worker')}: {moved} and {state}"
+    if event.imbalance_before is None or event.imbalance_after is None:
+        return text
+    before, after = event.imbalance_before, event.imbalance_after
+    return f"{text}; the most loaded worker had {before:.2f} times the mean load, and has {after:.2f} times"
 
 
 def _many(count: int, noun: str) -> str:
@@ -236,7 +247,15 @@ _SENTENCES: Final[dict[type, Callable[[Any], str]]] = {
     Stop: lambda event: f"worker {event.worker} has stopped ({event.cause})",
     Reload: lambda event: f"step {event.operator_id} has new code since snapshot {event.snapshot}",
     Error: lambda event: event.text,
-    RescaleBegun: lambda event: f"the job begins to go from {event.workers} to {event.target} workers",
+    Autoscaled: lambda event: (
+        f"the autoscaler goes from {event.workers} to {_many(event.target, 'worker')}: {event.reason}"
+        + (f". It could not: {event.error}" if event.error else "")
+    ),
+    RescaleBegun: lambda event: (
+        "slots begin to move by load"
+        if event.workers == event.target
+        else f"the job begins to go from {event.workers} to {event.target} workers"
+    ),
     RescaleEnded: _rescaled,
     SnapshotCompleted: lambda event: (
         f"snapshot {event.id} is complete: {format_size(event.bytes)} in {event.duration_s:.2f} s, workers paused for "
@@ -246,6 +265,11 @@ _SENTENCES: Final[dict[type, Callable[[Any], str]]] = {
     WorkerLeft: lambda event: f"worker {event.worker} has left",
     BackPressureBegun: lambda event: f"source {event.id} waits on worker {event.worker}: back-pressure",
     BackPressureEnded: lambda event: f"source {event.id} is read again on worker {event.worker}",
+    HotKeyBegun: lambda event: (
+        f"key {event.key} is too heavy for one worker: {event.share:.0%} of the rows of {event.id}, and worker "
+        f"{event.worker} is busy with it for {event.busy:.0%} of its time"
+    ),
+    HotKeyEnded: lambda event: f"key {event.key} of {event.id} is no longer too heavy for one worker",
     Restarting: lambda event: f"the job restarts in {event.pause_s:g} s{f': {event.error}' if event.error else ''}",
     Ended: lambda event: f"the job has {event.how}{f': {event.error}' if event.error else ''}",
     EventsMissed: lambda event: f"{event.count:,} events were dropped",

@@ -145,7 +145,7 @@ def check_room(workers: int, needs: Mapping[str, float], *, but: Collection[str]
     nodes = _nodes(but)
     room = room_in(nodes, needs)
     if room < workers:
-        short = [name for name in needs if room_in(nodes, {name: needs[name]}) < workers]
+        short = short_in(nodes, workers, needs)
         what = f"less of {' and '.join(short)}" if short else "less"
         half = f"{needs.get('CPU', 0.0) / 2:g}"
         smaller = f"RayRuntime(num_cpus={half}), or --num-cpus {half} on the command line"
@@ -156,6 +156,25 @@ def check_room(workers: int, needs: Mapping[str, float], *, but: Collection[str]
             f"{room} ({len(nodes)} node{'' if len(nodes) == 1 else 's'}). Add nodes, or let a worker need {what}, "
             f"{'for instance ' if less.startswith('Ray') else ''}{less}"
         )
+
+
+def short_in(nodes: list[dict[str, float]], workers: int, needs: Mapping[str, float]) -> list[str]:
+    """Return the resources of which these empty nodes have too little for ``workers`` with these ``needs``.
+
+    >>> short_in([{"CPU": 4.0}], 2, {"CPU": 1.0, "GPU": 0.5})
+    ['GPU']
+    """
+    return [name for name in needs if room_in(nodes, {name: needs[name]}) < workers]
+
+
+def describe_room(workers: int, needs: Mapping[str, float], *, but: Collection[str] = ()) -> str:
+    """Return whether the cluster has room for ``workers`` with these ``needs``, or what it lacks, as text."""
+    nodes = _nodes(but)
+    room = room_in(nodes, needs)
+    if room >= workers:
+        return f"its nodes have room for {workers} when nothing else runs on them"
+    lacks = " and ".join(short_in(nodes, workers, needs)) or "nodes that have all of it together"
+    return f"its nodes have room for {room} of {workers} workers, and lack {lacks}"
 
 
 def describe_needs(needs: Mapping[str, float]) -> str:

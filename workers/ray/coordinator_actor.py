@@ -16,7 +16,7 @@ import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import ray
 
@@ -25,6 +25,7 @@ from malstrom_py.clock import SystemClock
 from malstrom_py.errors import FencedError, JobEnded, MalstromError, PeerError
 from malstrom_py.events import NodeFailed
 from malstrom_py.metrics import JobMetrics
+from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.ids import made_at_s
 from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_request, encode_answer
@@ -59,7 +60,8 @@ class JournalEntry:
     """The facts. ``has_begun``: the job was claimed, to resume from the snapshot ``began_from``. ``workers``: the last
     requested number of workers, 0 without a request. ``restarts``: the number of restarts. ``died_at_s``: when dead
     coordinators were replaced, in seconds since 1970. ``drain``: how the job is being stopped, if it is.
-    ``last_known``: the last complete snapshot.
+    ``last_known``: the last complete snapshot. ``autoscale``: the options of the autoscaler if they were changed, False
+    if it was switched off; None: those of the start.
     """
 
     has_begun: bool = False
@@ -69,6 +71,13 @@ class JournalEntry:
     drain: bool | None = None
     last_known: str | None = None
     began_from: str | None = None
+    autoscale: dict[str, Any] | Literal[False] | None = None
+
+    def autoscale_of(self, setup: JobSetup) -> Autoscale | None:
+        """Return the options of the autoscaler of the job of ``setup``."""
+        if self.autoscale is None:
+            return setup.autoscale
+        return Autoscale(**self.autoscale) if self.autoscale else None
 
 
 class CoordinatorJournal:
@@ -92,6 +101,10 @@ class CoordinatorJournal:
     def wanted(self, workers: int) -> None:
         """Record the requested number of workers."""
         self._write(workers=workers)
+
+    def autoscaled(self, options: Autoscale | None) -> None:
+        """Record other options of the autoscaler."""
+        self._write(autoscale=asdict(options) if options is not None else False)
 
     def completed(self, snapshot: str) -> None:
         """Record the last complete snapshot."""
@@ -302,6 +315,9 @@ class CoordinatorActor:
         setup, journal, failures = self._setup, self._journal, RestartBudget(self._setup.restart)
         if self._follows:
             self._follow(failures, clock)
+        autoscaler = self._controls.autoscaler
+        autoscaler.set(journal.entry.autoscale_of(setup), is_start=True)
+        autoscaler.changed = journal.autoscaled
         plan = unpack_plan(journal.read_plan() or setup.plan, setup.job)
         reloads = PersistentReload(plan, journal, setup.files)
         keeping, entry = setup.keeping, journal.entry

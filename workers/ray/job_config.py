@@ -15,6 +15,7 @@ from malstrom_py import logs
 from malstrom_py.builder.plan import Plan
 from malstrom_py.errors import PlanError
 from malstrom_py.logs import LogSettings
+from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.runtime.supervisor import NEVER, Restart
@@ -142,7 +143,8 @@ class JobSetup:
     of this start, for a job without snapshots. ``outlives``: the job outlives its driver. ``watched``: workers keep
     black boxes. ``files``: the modules of the user's functions -> their files, for a reload. ``logs``: the settings of
     the program that starts the job, None if it has none. ``silent_s``: how long the coordinator of a job with
-    snapshots may answer nothing before its process is looked at.
+    snapshots may answer nothing before its process is looked at. ``autoscale``: how the number of workers follows the
+    load, None if it does not.
     """
 
     job: str
@@ -162,3 +164,4 @@ class JobSetup:
     files: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     logs: LogSettings | None = None
     silent_s: float = 0.0
+    autoscale: Autoscale | None = None

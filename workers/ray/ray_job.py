@@ -28,7 +28,7 @@ from malstrom_py.sinks.memory import Memory
 from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_answer, encode_request
 from malstrom_py.workers.control.server import ControlSocket
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits, commits_in_driver
-from malstrom_py.workers.engine.graph_builder import build_sinks
+from malstrom_py.workers.engine.graph_builder import build_sinks, build_sources
 from malstrom_py.workers.monitoring.observers import Observers, Observing
 from malstrom_py.workers.ray.cluster import NAMESPACE, is_reachable, summarize_error
 from malstrom_py.workers.ray.coordinator_actor import PackedEnding
@@ -381,7 +381,13 @@ def _leave_all() -> None:
 
 
 def check_detached(plan: Plan) -> None:
-    """Raise `PlanError` if the driver, which may end before the job, commits a sink of ``plan``."""
+    """Raise `PlanError` if the driver, which may end before the job, commits a sink of ``plan`` or has its input."""
+    for source in build_sources(plan, SystemClock()):
+        if getattr(source.source, "ends_with_program", False):
+            raise PlanError(
+                f"source {source.context.step!r} reads rows that end with the program that starts the job, and a "
+                f"detached job continues without it: leave out detached, or give sources.RayDataset(staging=)"
+            )
     for step in sinks_here(plan):
         in_memory = isinstance(step.sink, Memory)
         raise PlanError(

@@ -22,8 +22,10 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import MalstromError, OperationInProgress, PlanError
 from malstrom_py.metrics import Metrics
+from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.control.registry import check_name
+from malstrom_py.workers.coordinator.autoscaler import check_autoscale
 from malstrom_py.workers.coordinator.recovery import LATEST, keeping_of, pinned, warn_of_reading_again
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.monitoring.dashboard import Dashboard
@@ -143,7 +145,8 @@ class RayRuntime:
     be opened: slower by far. ``ports``: the first and the last port that actors may listen on; any that is free if
     None. ``start_timeout_s``: the timeout for the start of workers, also in a rescale. ``detached``: the
     job continues when the program that started it ends; only on a cluster that was started by ``ray start``.
-    ``autoscaling``: request workers that the cluster has no room for yet, because it grows.
+    ``autoscaling``: request workers that the cluster has no room for yet, because it grows. ``autoscale``: changes the
+    number of workers by load, as in `InProcess`; with ``autoscaling`` beyond the room of now.
 
     ``snapshots``, ``resume``, ``restart``, ``allow_dropped_state`` and ``on_event``: as in `InProcess`; the store must
     be one that all nodes reach. With snapshots the job survives the loss of workers, nodes and its coordinator: it
@@ -178,8 +181,10 @@ class RayRuntime:
         on_event: OnEvent | None = None,
         metrics: Metrics | None = None,
         dashboard: Dashboard | bool = False,
+        autoscale: Autoscale | None = None,
     ) -> None:
         check_size(workers)
+        self._autoscale = check_autoscale(autoscale)
         self._observers = Observers.of(on_event, metrics, dashboard=dashboard)
         if detached and self._observers.any:
             raise PlanError(
@@ -190,7 +195,7 @@ class RayRuntime:
         _check_flags(checks=checks, detached=detached, autoscaling=autoscaling)
         if batch is not None and not isinstance(batch, Batching):
             raise PlanError(f"batch must be an mp.Batching(rows_max=…), got {type(batch).__name__}")
-        self._workers = workers
+        self._workers = workers if autoscale is None else autoscale.within(workers)
         self._address = address
         self._options = worker_options(
             num_cpus=num_cpus,
@@ -331,6 +336,7 @@ class RayRuntime:
             files=modules_of(plan),
             logs=logs.configured(),
             silent_s=coordinator_watch.SILENT_S,
+            autoscale=self._autoscale,
         )
         actor = start_coordinator(setup, detached=self._detached)
         try:

@@ -15,7 +15,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError, PeerError
 from malstrom_py.workers.coordinator.coordinator import ANSWER_S
 from malstrom_py.workers.coordinator.worker_group import StartGroup, late_reply
-from malstrom_py.workers.ray.cluster import describe_needs, room_now
+from malstrom_py.workers.ray.cluster import describe_needs, describe_room, room_now
 from malstrom_py.workers.ray.job_config import JobSetup
 from malstrom_py.workers.ray.node_watch import NodeWatch
 from malstrom_py.workers.ray.worker_handle import WorkerHandle, WorkerProcesses
@@ -134,8 +134,8 @@ class WorkerStartup:
             missing = [str(handle.worker) for handle in self.handles.values() if not handle.is_up]
             raise DeadlineError(
                 f"worker {', '.join(missing)} of job {parts.setup.job!r} did not start within {deadline_s:g} s: "
-                f"see `ray status` for whether the cluster has room (each needs "
-                f"{describe_needs(parts.setup.options.needs)}), or allow more with RayRuntime(start_timeout_s=)",
+                f"see `ray status` for whether the cluster has room: {self._room()} (each needs "
+                f"{describe_needs(parts.setup.options.needs)}). Or allow more with RayRuntime(start_timeout_s=)",
                 wait="the start of workers",
                 deadline_s=deadline_s,
             )
@@ -144,6 +144,10 @@ class WorkerStartup:
             self._check_room()
         self._start_elsewhere()
         return False
+
+    def _room(self) -> str:
+        wanted = len(self._present) + len(self.handles)
+        return describe_room(wanted, self._parts.setup.options.needs, but=self._parts.node_watch.silent)
 
     def _new_handle(self, worker: int) -> WorkerHandle:
         parts = self._parts

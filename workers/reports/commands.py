@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 from malstrom_py.metrics import JobMetrics
+from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.reports.event_log import EventPage
 from malstrom_py.workers.reports.job_status import WORKERS_MAX, JobOutcome, JobStatus, ReloadReport, RescaleReport
@@ -32,18 +33,23 @@ class StatusCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
 
 
 class RescaleCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="rescale"):
-    """Rescale to ``size`` workers. The result follows when that is complete, or without ``wait`` when it starts."""
+    """Rescale to ``size`` workers; None: move slots by load between those that are there. The result follows when that
+    is complete, or without ``wait`` when it starts.
+    """
 
-    size: Size
+    size: Size | None
     wait: bool
     timeout_s: Seconds
 
-    operation = "rescale"
+    @property
+    def operation(self) -> str:
+        """The command as a noun, for errors."""
+        return "rebalance" if self.size is None else "rescale"
 
     @property
     def what(self) -> str:
         """The command as a participle, for errors."""
-        return f"rescaled to {self.size}"
+        return "rebalanced" if self.size is None else f"rescaled to {self.size}"
 
 
 class SnapshotCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="snapshot"):
@@ -123,6 +129,16 @@ class ReloadCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
         return f"given new code for step {self.step!r}"
 
 
+class AutoscaleCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="autoscale"):
+    """Change the number of workers by load with these ``options`` from now on; None: no longer."""
+
+    options: Autoscale | None
+    timeout_s: Seconds
+
+    operation = "autoscale"
+    what = "given another autoscaler"
+
+
 Command = (
     StatusCommand
     | RescaleCommand
@@ -132,6 +148,7 @@ Command = (
     | EventsCommand
     | MetricsCommand
     | ReloadCommand
+    | AutoscaleCommand
 )
 
 Result = JobStatus | JobMetrics | RescaleReport | ReloadReport | SnapshotId | RunResult | EventPage | None

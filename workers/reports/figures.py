@@ -4,8 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from malstrom_py.metrics import HeavyKey, HeavySlot, PartMetrics
+
+TALLY_S: Final = 0.5
+"""The interval of count reports to the coordinator while the worker works."""
+
+TALLIES_PER_S_MAX: Final = 250
+"""How many count reports the coordinator gets in a second, of all workers."""
+
+
+def tally_s(workers: int) -> float:
+    """Return the interval of count reports of each of ``workers`` workers.
+
+    >>> tally_s(4), tally_s(1_000)
+    (0.5, 4.0)
+    """
+    return max(TALLY_S, workers / TALLIES_PER_S_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +29,9 @@ class WorkerFigures:
     """The figures of a worker. ``busy_s``: the time it has worked, ``waiting_s``: idled with a backlog.
 
     ``arrived``: rows that have arrived by each exchange, and ``backlog``: rows there that wait for credit;
-    ``state_bytes``: about how large the state of each keyed step is. The others are as in `malstrom_py.metrics`, the
-    process as in `WorkerMetrics`.
+    ``slot_loads``: about what the rows of each slot weigh that have arrived (`rescale.load.row_weight`), from
+    ``sampled`` of them; ``state_bytes``: about how large the state of each keyed step is. The others are as in
+    `malstrom_py.metrics`, the process as in `WorkerMetrics`.
     """
 
     host: str = ""
@@ -25,6 +42,8 @@ class WorkerFigures:
     waiting_s: float = 0.0
     arrived: Mapping[str, int] = field(default_factory=dict, hash=False)
     backlog: Mapping[str, int] = field(default_factory=dict, hash=False)
+    slot_loads: Mapping[int, int] = field(default_factory=dict, hash=False)
+    sampled: int = 0
     state_bytes: Mapping[str, int] = field(default_factory=dict, hash=False)
     parts: Sequence[PartMetrics] = ()
     heavy_keys: Sequence[HeavyKey] = ()

@@ -29,6 +29,7 @@ def check_size(workers: object) -> None:
 _OPERATIONS: Final[Mapping[str, str]] = {
     "run": "has not ended within {} s; it continues",
     "rescale": "has not been rescaled within {} s; the rescale continues",
+    "rebalance": "has not been rebalanced within {} s; that continues",
     "snapshot": "has not completed a snapshot within {} s; the snapshot continues",
     "savepoint": "has not completed the savepoint within {} s; it continues",
     "reload": "has not completed the reload within {} s; it continues",
@@ -37,8 +38,8 @@ _OPERATIONS: Final[Mapping[str, str]] = {
 
 
 def in_progress(job: str, operation: str, timeout_s: float) -> OperationInProgress:
-    """Return the error of a timed-out wait for ``operation`` ("run", "rescale", "snapshot", "savepoint",
-    "reload" or "stop").
+    """Return the error of a timed-out wait for ``operation`` ("run", "rescale", "rebalance", "snapshot",
+    "savepoint", "reload" or "stop").
 
     >>> print(in_progress("flights", "rescale", 5))
     job 'flights' has not been rescaled within 5 s; the rescale continues: see status(), or allow more with timeout_s=
@@ -62,7 +63,9 @@ class RescaleReport:
     moves it took. ``slots`` and ``parts``: how many of each changed worker. ``duration_s``: how long it took by the
     runtime's clock, in seconds. ``superseded_by``: how many workers the later request asked for that overtook this one;
     None if none did. ``keys``: how many keys with state changed worker, counted once for each region that keeps
-    something of them. ``bytes``: how large their state was, as it was sent.
+    something of them. ``bytes``: how large their state was, as it was sent. ``imbalance_before``, ``imbalance_after``:
+    the load of the most loaded worker over the mean, 1.0 if all are alike, by the loads that slots were placed by; None
+    if they were not known, and slots were placed by number.
 
     >>> RescaleReport((0, 1), version=1, moves=1, slots=512, parts=2, duration_s=0.1).superseded_by is None
     True
@@ -77,6 +80,8 @@ class RescaleReport:
     superseded_by: int | None = None
     keys: int = 0
     bytes: int = 0
+    imbalance_before: float | None = None
+    imbalance_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

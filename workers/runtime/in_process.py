@@ -24,9 +24,11 @@ from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors import MalstromError, PlanError
 from malstrom_py.metrics import Metrics
+from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.control.server import ControlSocket, answering
-from malstrom_py.workers.coordinator.command_queue import CommandQueue, WakefulClock
+from malstrom_py.workers.coordinator.autoscaler import check_autoscale
+from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.recovery import LATEST, begun_again, keeping_of, warn_of_reading_again
 from malstrom_py.workers.engine.flow_limits import Batching
@@ -65,7 +67,8 @@ class InProcess:
     that the job no longer has may be dropped. ``on_event``: a function that is called with each event of the job
     (`malstrom_py.events`), in a separate thread; `run` and the end of the job wait for it for at most ten seconds.
     ``metrics``: serves the metrics of its jobs, a `Metrics`. ``dashboard``: True, or a `Dashboard`, to show them in a
-    browser; the address is printed on standard error.
+    browser; the address is printed on standard error. ``autoscale``: changes the number of workers by load, an
+    `Autoscale`; ``workers`` is then the number at the start.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -90,8 +93,10 @@ class InProcess:
         on_event: OnEvent | None = None,
         metrics: Metrics | None = None,
         dashboard: Dashboard | bool = False,
+        autoscale: Autoscale | None = None,
     ) -> None:
         check_size(workers)
+        self._autoscale = check_autoscale(autoscale)
         self._observers = Observers.of(on_event, metrics, dashboard=dashboard)
         if batch is not None and not isinstance(batch, Batching):
             raise PlanError(f"batch must be an mp.Batching(rows_max=…), got {type(batch).__name__}")
@@ -99,7 +104,7 @@ class InProcess:
             raise PlanError(f"pass an instance as clock, {clock.__name__}(…), not the class itself")
         if clock is not None and not all(callable(getattr(clock, name, None)) for name in _CLOCK):
             raise PlanError(f"clock must have the methods {', '.join(_CLOCK)}, got {type(clock).__name__}")
-        self._workers = workers
+        self._workers = workers if autoscale is None else autoscale.within(workers)
         self._batching = batch or Batching()
         self._clock = clock or SystemClock()
         self._progress = progress
@@ -183,6 +188,7 @@ class InProcess:
         clock = WakefulClock(controls) if type(self._clock) is SystemClock else self._clock
         warn_of_captured(plan)
         warn_of_reading_again(plan, self._keeping)
+        controls.autoscaler.set(self._autoscale, is_start=True)
         keeping, crew, reloads = self._keeping, None, HotReload(plan)
 
         def make(again: bool, workers: int | None) -> JobRun[LocalWorkers]:
@@ -222,6 +228,18 @@ class InProcess:
             raise outermost(error) from error.__cause__
 
 
+class WakefulClock(SystemClock):
+    """The system clock, whose sleep ends early when a command arrives in ``controls``."""
+
+    def __init__(self, controls: CommandQueue) -> None:
+        self._controls = controls
+
+    def sleep_s(self, duration_s: float) -> None:
+        wake = self._controls.wake
+        if wake.wait(duration_s):
+            wake.clear()
+
+
 def check_job(job: object, function: str) -> Job:
     """``job``, if it is one, else `PlanError`."""
     if isinstance(job, Job):
@@ -245,6 +263,7 @@ def run(
     on_event: OnEvent | None = None,
     metrics: Metrics | None = None,
     dashboard: Dashboard | bool = False,
+    autoscale: Autoscale | None = None,
 ) -> RunResult:
     """Run ``job`` in this process to its end, on ``workers`` workers in turn.
 
@@ -272,6 +291,7 @@ def run(
             on_event=on_event,
             metrics=metrics,
             dashboard=dashboard,
+            autoscale=autoscale,
         )
         refuse_in_coroutine("mp.run")
         return runtime.run(check_job(job, "mp.run"))

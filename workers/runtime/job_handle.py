@@ -10,12 +10,15 @@ from typing import Any, Final, Literal, Protocol, overload
 from malstrom_py.errors import JobNotFound, MalstromError, PlanError
 from malstrom_py.events import AnyEvent
 from malstrom_py.metrics import JobMetrics
+from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.validation import check_name
 from malstrom_py.workers.control.client import find
+from malstrom_py.workers.coordinator.autoscaler import check_autoscale
 from malstrom_py.workers.reports.commands import (
     TIMEOUT_S_MAX,
     URI_MAX,
+    AutoscaleCommand,
     Command,
     EventsCommand,
     MetricsCommand,
@@ -126,6 +129,50 @@ class JobHandle:
         """
         check_size(workers)
         report: RescaleReport | None = self._ask(RescaleCommand(workers, _checked(wait, "wait"), _seconds(timeout_s)))
+        return report
+
+    def autoscale(self, options: Autoscale | None, *, timeout_s: float = TIMEOUT_S) -> None:
+        """Change the number of workers by load from now on, with these ``options``; None: no longer.
+
+        What was learnt about the job is forgotten. A `rescale` still wins, and is left alone for ``cool_down_s``.
+
+        >>> import malstrom_py as mp
+        >>> from itertools import count
+        >>> from malstrom_py import sinks, sources
+        >>> job = mp.Job("docs-autoscale")
+        >>> job.source("in", sources.Generator(lambda part, start: count(start))).sink("out", sinks.Memory())
+        >>> handle = mp.InProcess().start(job, control=False)
+        >>> handle.autoscale(mp.Autoscale(max=4, target=0.6))
+        >>> handle.metrics().autoscale.max
+        4
+        >>> handle.stop()
+
+        Raises:
+            PlanError: an option is out of range.
+            JobEnded: the job has ended.
+        """
+        self._ask(AutoscaleCommand(check_autoscale(options), _seconds(timeout_s)))
+
+    @overload
+    def rebalance(self, *, wait: Literal[True] = True, timeout_s: float = TIMEOUT_S) -> RescaleReport: ...
+
+    @overload
+    def rebalance(self, *, wait: bool, timeout_s: float = TIMEOUT_S) -> RescaleReport | None: ...
+
+    def rebalance(self, *, wait: bool = True, timeout_s: float = TIMEOUT_S) -> RescaleReport | None:
+        """Move slots from loaded workers to others while the job runs, without a change of their number.
+
+        Slots are weighed by the rows and bytes that have arrived for them lately. If the most loaded worker has more
+        than 1.1 times the mean load, few slots move, until all are within a tenth of it, as far as slots allow
+        that: a key cannot be divided (``metrics().hot_keys``). Else nothing moves, and ``slots`` of the report is 0.
+        ``imbalance_before`` and ``imbalance_after`` give the reason; they are None if too few rows have arrived to
+        weigh slots. Requests are merged with those of `rescale`: after both the job has the size asked for last.
+
+        Raises:
+            OperationInProgress: it takes longer than ``timeout_s`` and continues.
+            JobEnded: the job has ended, before or during the call.
+        """
+        report: RescaleReport | None = self._ask(RescaleCommand(None, _checked(wait, "wait"), _seconds(timeout_s)))
         return report
 
     def snapshot(self, *, timeout_s: float = TIMEOUT_S) -> SnapshotId:

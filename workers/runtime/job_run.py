@@ -10,6 +10,8 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Generic
 
+from msgspec import structs
+
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.errors import JobEnded
@@ -127,7 +129,7 @@ class JobRun(Generic[G]):
     def _measure(self, status: JobStatus) -> JobMetrics:
         """Return the metrics now."""
         crew, group = self._crew, self._crew.group
-        return self._metering.metrics(
+        metrics = self._metering.metrics(
             self.result(),
             group.counts(),
             group.figures(),
@@ -135,7 +137,26 @@ class JobRun(Generic[G]):
             table=crew.table,
             status=status,
             totals=self._controls.events.totals,
+            hot_keys=crew.loads.hot_keys,
+            imbalance=crew.loads.imbalance(crew.table, crew.members),
         )
+        return structs.replace(metrics, autoscale=self._controls.autoscaler.metrics)
+
+    def _sample(self, now_s: float) -> None:
+        """Take the figures that are due: for rates and loads, and for the autoscaler unless the run ends or tries new
+        code.
+        """
+        crew, autoscaler = self._crew, self._controls.autoscaler
+        if now_s >= self._metering.due_s:
+            figures = crew.group.figures()
+            self._metering.sample(crew.counts(), crew.group.counts(), figures)
+            crew.measured(figures, self._metering.keys_busy())
+        if now_s < autoscaler.due_s:
+            return
+        if self._controls.is_stopping or self.trial is not None:
+            autoscaler.pause(now_s)
+        else:
+            autoscaler.turn(crew, now_s)
 
     def _last_metrics(self) -> None:
         """Publish the metrics before the workers are closed."""
@@ -163,8 +184,7 @@ class JobRun(Generic[G]):
             if controls.pending:
                 controls.obey(crew, self.result)
                 controls.answer_metrics(self._measure)
-            if clock.monotonic_s() >= self._metering.due_s:
-                self._metering.sample(crew.counts(), crew.group.counts(), crew.group.figures())
+            self._sample(clock.monotonic_s())
             if self.trial is not None:
                 self._try(self.trial)
             crew.step(until_s=until_s if self.trial is None else self.trial.until_s)

@@ -38,6 +38,7 @@ HARD_CASES: Final = (
     "marker in a backlog",
     "Bye taken",
     "rescale coalesced",
+    "slots moved by load",
     "part appeared",
     "part appeared inside a rescale",
     "request at end of stream",

@@ -26,7 +26,7 @@ _BREAKS: Final = ("turn", "moving", "saving", "storing", "stored", "writing", "r
 @dataclass(frozen=True, slots=True)
 class ScheduledRescale:
     """A rescale to ``size`` workers, ``kept`` of the present ones, not before ``turn``, and then at the moment
-    ``when``.
+    ``when``; ``size`` 0: slots move by load, and the workers stay.
 
     ``when``: "turn": immediately, "moving": during another rescale, "full": while a channel has no credit, "quiet":
     while no record is in flight, "end": when nothing else can happen.
@@ -68,10 +68,12 @@ class RandomSchedule:
     """The decisions of ``seed``: the same calls in the same order return the same decisions."""
 
     def __init__(self, seed: int) -> None:
+        self._seed = seed
         self._rng = random.Random(seed)
         self._kept = random.Random(f"snapshots {seed}")  # so that a job without them runs as if there were none
         self._stops = random.Random(f"stops {seed}")
         self._ahead = random.Random(f"ahead {seed}")
+        self._loads = random.Random(f"loads {seed}")
         self._speeds: dict[Hashable, float] = {}
 
     def batching(self) -> Batching:
@@ -108,6 +110,27 @@ class RandomSchedule:
             for _ in range(rng.choice((1, 1, 2, 3)) if count is None else count)
         ]
         return sorted(asked, key=lambda request: request.turn)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the slots of this job are weighed: in every other seed."""
+        return random.Random(f"weighs {self._seed}").random() < 0.5
+
+    def rebalances(self, count: int) -> list[ScheduledRescale]:
+        """Return when slots of a job with ``count`` rescales are to move by load."""
+        rng = self._loads
+        whens: Sequence[str] = ("turn", "turn", "moving", "full", "quiet", "end")
+        if not self.weighs or not count:
+            return []
+        return [ScheduledRescale(rng.randint(0, rng.choice(_TURNS)), 0, 0, rng.choice(whens)) for _ in range(count + 1)]
+
+    def weights(self, slots: int) -> list[float] | None:
+        """Return the weights of the slots now, some of them far heavier than others; None: they are not known."""
+        rng = self._loads
+        if not self.weighs or rng.random() < 0.1:
+            return None
+        spread = rng.choice((1.0, 3.0, 10.0))
+        return [rng.random() ** spread + 0.01 for _ in range(slots)]
 
     def crashes(self, count: int | None, *, kept: bool) -> list[ScheduledCrash]:
         """Return ``count`` crashes, or as many as the seed says, mostly none. ``kept``: the job has snapshots."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from math import inf
 from typing import Final, Literal
 
 from malstrom_py.builder.job import Job
@@ -14,8 +15,10 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock, VirtualClock
 from malstrom_py.errors import MalstromError, PlanError
 from malstrom_py.events import Restarting
+from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.snapshot.snapshots import Snapshots
+from malstrom_py.workers.coordinator.autoscaler import check_autoscale
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.recovery import LATEST, SnapshotUse, begun_again, keeping_of
 from malstrom_py.workers.engine.flow_limits import Batching
@@ -37,14 +40,9 @@ from malstrom_py.workers.simulator.random_schedule import (
     ScheduledRescale,
     ScheduledSnapshot,
 )
+from malstrom_py.workers.simulator.simulated_coordinator import SimulatedCoordinator, SimulatedCrash, SimulatedStop
 from malstrom_py.workers.simulator.simulated_snapshots import SimulatedSnapshots, Work
-from malstrom_py.workers.simulator.simulated_workers import (
-    Queues,
-    SimulatedCoordinator,
-    SimulatedCrash,
-    SimulatedStop,
-    SimulatedWorkers,
-)
+from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedWorkers
 
 _START_S: Final = 4_102_444_800.0
 """2100: no record of today is ahead of the simulated clock (T4)."""
@@ -68,7 +66,8 @@ class SimulatedResult(RunResult):
 
 class Simulation:
     """Runs a job under a schedule that follows from ``seed``: which workers are slow, when messages arrive, the sizes
-    of batches and credits, when and to which size the job is rescaled, and what crashes. For tests: the output must be
+    of batches and credits, when and to which size the job is rescaled, what slots weigh and when they move by that, and
+    what crashes. For tests: the output must be
     right for every seed.
 
     ``workers``: at the start. ``rescales`` and ``crashes``: their number; None: the seed decides. After a crash the job
@@ -77,7 +76,9 @@ class Simulation:
     job with snapshots that may crash is also stopped at times, and resumes in the same way. A job whose sources are
     listed again is drained when it has nothing more to do and two listings have found no part. ``snapshots``: the store
     and the interval; None: the seed decides, and the store is in memory; False: no snapshots. ``resume``,
-    ``allow_dropped_state`` and ``on_event``: as of `InProcess`. ``batch``: how batches are cut, None: as the seed
+    ``allow_dropped_state`` and ``on_event``: as of `InProcess`. ``row_cost_s``: how long a worker is busy with a row in
+    a step, by the simulated clock, which then advances by nothing else; workers work at the same time. ``autoscale``:
+    as of `InProcess`, with such a cost. ``batch``: how batches are cut, None: as the seed
     decides. ``clock``: by default a virtual one. ``checks``: test mode, as of `InProcess`.
 
     >>> import malstrom_py as mp
@@ -104,15 +105,22 @@ class Simulation:
         resume: str = LATEST,
         allow_dropped_state: bool = False,
         on_event: OnEvent | None = None,
+        row_cost_s: float = 0.0,
+        autoscale: Autoscale | None = None,
     ) -> None:
         check_size(workers)
+        if not isinstance(row_cost_s, int | float) or not 0 <= row_cost_s < inf:
+            raise PlanError(f"Simulation: row_cost_s must be a number of seconds of at least 0, got {row_cost_s!r}")
+        if check_autoscale(autoscale) is not None and not row_cost_s:
+            raise PlanError("Simulation: autoscale needs row_cost_s, by which workers are busy on the simulated clock")
+        self._row_cost_s, self._autoscale = float(row_cost_s), autoscale
         self._observers = Observers.of(on_event, None, dashboard=False)
         for name, count in (("rescales", rescales), ("crashes", crashes)):
             if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
                 raise PlanError(f"Simulation: {name} must be a whole number of at least 0, got {count!r}")
         if not isinstance(seed, int) or isinstance(seed, bool):
             raise PlanError(f"Simulation: seed must be a whole number, got {seed!r}")
-        self._workers = workers
+        self._workers = workers if autoscale is None else autoscale.within(workers)
         self._seed = seed
         self._rescales = rescales
         self._crashes = crashes
@@ -148,9 +156,12 @@ class Simulation:
         return JobHandle(LocalJob(self._runs(plan, controls), controls, control=False, observers=self._observers))
 
     def _runs(self, plan: Plan, controls: CommandQueue) -> _Incarnations:
+        controls.autoscaler.set(self._autoscale, is_start=True)
         chance, coverage = RandomSchedule(self._seed), Coverage()
         batching, drawn = chance.batching(), chance.snapshots()
         keeping = self._keeping or (SnapshotUse(drawn) if drawn is not None and self._may_keep else None)
+        rescales = chance.rescales(self._rescales)
+        rescales = sorted([*rescales, *chance.rebalances(len(rescales))], key=lambda asked: asked.turn)
         runs = _Incarnations(
             plan,
             controls,
@@ -160,10 +171,11 @@ class Simulation:
             batching=self._batching or batching,
             clock=self._clock or VirtualClock(_START_S),
             checks=self._checks,
-            rescales=chance.rescales(self._rescales),
+            rescales=rescales,
             crashes=chance.crashes(self._crashes, kept=keeping is not None),
             keeping=keeping,
             wanted=[] if keeping is None else chance.wanted(),
+            row_cost_s=self._row_cost_s,
         )
         if self._crashes == 0 or (self._crashes is None and not runs.forgets):
             runs.spare()
@@ -188,6 +200,7 @@ class _Incarnations:
         crashes: list[ScheduledCrash],
         keeping: SnapshotUse | None,
         wanted: list[ScheduledSnapshot],
+        row_cost_s: float,
     ) -> None:
         self._plan = plan
         self._controls = controls
@@ -201,6 +214,7 @@ class _Incarnations:
         self.crashes = crashes
         self._keeping = keeping
         self._wanted = wanted
+        self._row_cost_s = row_cost_s
         self._dead_writes: list[Work] = []
         self._traces: list[str] = []
         self._crew, self._now = self._new({})
@@ -261,6 +275,7 @@ class _Incarnations:
             saving=self._saving(),
             wanted=self._wanted,
             log=self._controls.events,
+            row_cost_s=self._row_cost_s,
         )
         return crew, JobRun(self._plan, crew, self._clock, controls=self._controls)
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from malstrom_py.connectors.lake.delta_location import Location, said
 from malstrom_py.connectors.lake.files import LakeFile
@@ -114,8 +115,14 @@ class DeltaTable:
 
     def contains(self, file: LakeFile) -> bool:
         """See `LakeTable.contains`."""
+        import pyarrow as pa
+
         table = self._opened()
-        return table is not None and self._location.file(file.path) in table.file_uris()
+        if table is None:
+            return False
+        # The log has the paths as URLs. Those with the folder of the table would have that as a URL, too.
+        paths = pa.table(table.get_add_actions()).column("path").to_pylist()
+        return file.path in map(unquote, paths)
 
     def _opened(self) -> Opened | None:
         with self._errors("cannot be read"):

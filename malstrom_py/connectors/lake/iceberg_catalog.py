@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from malstrom_py.connectors.lake.places import FolderPlace, ObjectPlace, Place
 from malstrom_py.errors import MalstromError, PlanError, pip_install
-from malstrom_py.object_stores import checked_options
+from malstrom_py.object_stores import checked_options, hidden_logins
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -118,15 +118,18 @@ def is_to_repeat(error: BaseException) -> bool:
 
 
 def said(error: BaseException, catalog: CatalogAccess) -> str:
-    """Return kind and first line of ``error``, without the values of the catalog's properties.
+    """Return kind and first line of ``error``, without the values of the catalog's properties and logins in URLs.
 
     >>> said(ValueError("no such host: db:secret@host"), CatalogAccess("docs", {"uri": "db:secret@host"}))
     'ValueError: no such host: …'
+    >>> said(ValueError("no answer: http://me:secret@host"), CatalogAccess("name in pyiceberg's configuration"))
+    'ValueError: no answer: http://…@host'
     """
     text = next(iter(str(error).splitlines()), "")
     for value in sorted(catalog.properties.values(), key=len, reverse=True):
         if len(value) > len("sql"):
             text = text.replace(value, "…")
+    text = hidden_logins(text)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

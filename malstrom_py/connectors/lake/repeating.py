@@ -26,18 +26,19 @@ def repeat(attempt: Callable[[], R | None], lost: Callable[[Exception], str | No
     """
     ends = time.monotonic() + DEADLINE_S
     while True:
+        why: str | None = "it does not show what was changed"
         try:
             done = attempt()
         except Exception as error:
             why = lost(error)
             if why is None:
                 raise
-            if time.monotonic() > ends:
-                raise SinkError(
-                    f"{where} could not be changed in {DEADLINE_S:.0f} s ({why}): check that it can be written, and "
-                    f"let fewer programs write"
-                ) from None
+            done = None
             time.sleep(random.uniform(0, _PAUSE_S))  # so that two do not meet again
-        else:
-            if done is not None:
-                return done
+        if done is not None:
+            return done
+        if time.monotonic() > ends:
+            raise SinkError(
+                f"{where} could not be changed in {DEADLINE_S:.0f} s ({why}): check that it can be written, and "
+                f"let fewer programs write"
+            )

@@ -110,6 +110,9 @@ class Files:
     (['carrier=UA'], ['out-s1-00000.csv'])
     """
 
+    _records_all = False
+    """Whether commits that are made by hand are recorded too."""
+
     def __init__(
         self,
         uri: str | os.PathLike[str],
@@ -173,6 +176,7 @@ class Files:
         done = frozenset[str]() if known is None else known.files_of(context.step)
         # A single commit without a result, made by hand, gets no record.
         is_manual = context.result is None and context.final and (known is None or known.final)
+        is_manual &= not self._records_all
         record = None if is_manual else partial(self._record, context)
         publish(self._root, context, staged_files(self._root, context, payloads), record=record, done=done, undo=False)
 

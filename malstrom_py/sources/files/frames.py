@@ -206,8 +206,8 @@ class Framer:
                     break
                 size += count
                 self._ended = not count
-        del buffer[size:]
-        self._buffer = buffer
+        # A copy: the traceback of damage keeps a view of the memory, which then cannot be cut.
+        self._buffer = buffer if size == goal else buffer[:size]
 
     def _take(self, size: int, flaw: str | None = None) -> RecordFrame:
         if 2 * size < len(self._buffer):

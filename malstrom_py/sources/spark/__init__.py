@@ -16,9 +16,10 @@ from malstrom_py.errors import SourceError
 from malstrom_py.sources.base import Part, SourcePart
 from malstrom_py.sources.files.parquet import Footers
 from malstrom_py.sources.files.reading import LazyPart
+from malstrom_py.sources.pin_folder import PinFolder
 from malstrom_py.sources.spark.pin import Pin, pin_of
 from malstrom_py.sources.spark.pinned_part import PinnedPart, open_pinned, position_at
-from malstrom_py.sources.spark.pinning import PinFolder, pinned
+from malstrom_py.sources.spark.pinning import pinned
 from malstrom_py.sources.spark.query import Bound, bound_of, checked
 
 if TYPE_CHECKING:

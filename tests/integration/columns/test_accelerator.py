@@ -15,7 +15,7 @@ from malstrom_py import agg
 from malstrom_py.state import accelerator, group_kernels
 from malstrom_py.state.groups import Groups
 from tests.integration.commands import python
-from tests.unit.state.accelerators import COMPILER, PATHS, compiled, library_of
+from tests.unit.state.accelerators import COMPILER, FOLDER, PATHS, compiled, library_of
 
 DRIVERS = [Path(__file__).with_name(f"{name}_driver.c") for name in ("groups", "csv")]
 CHECKED = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
@@ -59,10 +59,21 @@ def test_it_is_off_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a library"])
-def test_what_is_not_a_library_is_as_if_it_were_not_there(
-    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_is_not_a_library_is_logged_and_not_used(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = tmp_path / "groups.so"
     broken.write_bytes(content)
     monkeypatch.setenv(accelerator.VARIABLE, str(broken))
     assert accelerator.library.__wrapped__() is None
+    assert f"{broken} was built for another machine or version" in caplog.text
+
+
+@pytest.mark.parametrize("source", ["groups.c"] if COMPILER else [])
+def test_a_library_of_another_version_is_logged_and_not_used(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = compiled(tmp_path / "groups.so", [FOLDER / source], "-shared", "-fPIC")
+    monkeypatch.setenv(accelerator.VARIABLE, str(old))
+    assert accelerator.library.__wrapped__() is None
+    assert "ms_csv_cut" in caplog.text

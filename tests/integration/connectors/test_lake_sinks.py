@@ -6,6 +6,7 @@ import itertools
 import math
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +19,7 @@ from deltalake.schema import PrimitiveType
 
 from malstrom_py.connectors.lake import delta_table as delta_log
 from malstrom_py.connectors.lake import repeating
+from malstrom_py.connectors.lake.files import unpack_files
 from malstrom_py.connectors.lake.iceberg_table import IcebergTable
 from malstrom_py.connectors.lake.places import FolderPlace
 from malstrom_py.data.batch import Batch, ColumnBatch
@@ -222,6 +224,17 @@ def test_partitions_have_any_value(lake: Lake) -> None:
     assert len(read) == len(found)
 
 
+def test_a_table_knows_its_files_by_any_name(lake: Lake) -> None:
+    strange = Lake(lake.form, lake.folder / "a ü table")
+    sink = strange.sink(partition_by="part")
+    payload = staged(sink, [{"part": part, "value": 1} for part in ("a b", "ü", "50%", "x/y", "plain")], 1)
+    sink.commit(context_of(1), [payload])
+    files = unpack_files(context_of(1), [payload])
+    assert [sink._table.contains(file) for file in files] == [True] * 5
+    assert not sink._table.contains(replace(files[0], folder="elsewhere"))
+    assert len(read_all(strange.source())) == 5
+
+
 @pytest.mark.parametrize("kind", [True, 7, date(2013, 1, 1)])
 def test_partitions_have_plain_types(lake: Lake, kind: Any) -> None:
     lake.write([{"value": 1, "part": kind}, {"value": 2, "part": None}], 1, partition_by="part")
@@ -257,6 +270,12 @@ def test_a_catalog_that_cannot_be_written_is_named_as_the_cause(
     monkeypatch.setattr(repeating, "DEADLINE_S", -1.0)
     with pytest.raises(SinkError, match=r"readonly database.*check that it can be written"):
         lake.sink().commit(context_of(2), [payload])
+
+
+def test_a_change_that_does_not_show_is_not_repeated_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeating, "DEADLINE_S", -1.0)
+    with pytest.raises(SinkError, match="the table could not be changed"):
+        repeating.repeat(lambda: None, lambda _: None, "the table")
 
 
 def test_an_empty_text_is_refused_as_a_partition(lake: Lake) -> None:

@@ -125,7 +125,9 @@ def test_a_real_prometheus_scrapes_a_job_and_raises_an_alert(prometheus: Prometh
         *("malstrom_job_uptime_seconds", "malstrom_job_metrics_age_seconds", "malstrom_exchange_rows_total"),
         *("malstrom_step_out_rows_total", "malstrom_step_keys", "malstrom_step_watermark_timestamp_seconds"),
         *("malstrom_snapshots_total", "malstrom_rescales_total", "malstrom_rescale_duration_seconds_total"),
-        "malstrom_rescale_moved_slots_total",
+        *("malstrom_rescale_moved_slots_total", "malstrom_job_imbalance_ratio", "malstrom_exchange_hot_keys"),
+        *("malstrom_autoscale_decided_rescales_total", "malstrom_autoscale_refused_rescales_total"),
+        "malstrom_autoscale_load_ratio",
     }
     # Half of all rows have one key; the rule waits a second here.
     until(lambda: prometheus.ask('ALERTS{alertname="MalstromHotKey", alertstate="firing"}'), "the alert fires")

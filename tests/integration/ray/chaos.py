@@ -37,6 +37,9 @@ PATIENCE_S: Final = 120.0
 PAUSE_S: Final = 1.5
 """The longest time between a restart and the next kill; the job makes snapshots in between."""
 
+_UNHURT: Final = 3
+"""The snapshots after a kill that show that the job has not lost a worker: it cannot complete as many without one."""
+
 SILENT_S: Final = 3.0
 """How long a stopped coordinator may answer nothing."""
 
@@ -106,7 +109,14 @@ class Chaos:
         return self._last()
 
     def strike(self, kind: str, *, rescales: bool) -> None:
-        """Kill an actor of this kind, during a rescale if ``rescales``, and wait until the job has restarted."""
+        """Kill an actor of this kind, during a rescale if ``rescales``, and wait until the job has restarted.
+
+        It may meet a worker that was leaving: then the job needs no restart, and another one is killed.
+        """
+        while not self._restarts_after_kill(kind, rescales=rescales):
+            self.hits["a worker that was leaving"] += 1
+
+    def _restarts_after_kill(self, kind: str, *, rescales: bool) -> bool:
         before = self.next_snapshot(None)
         time.sleep(self._rng.uniform(0.0, PAUSE_S))
         if rescales:
@@ -117,10 +127,14 @@ class Chaos:
         began_s = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         until(lambda: not is_alive(pid), lambda: f"process {pid} is alive")
-        until(lambda: self._handle.status().restarts > restarts, self._handle.status)
+        made = self._made()
+        until(lambda: self._handle.status().restarts > restarts or self._made() > made + _UNHURT, self._handle.status)
+        if self._handle.status().restarts == restarts:
+            return False
         self.next_snapshot(before)
         self.slowest_s = max(self.slowest_s, time.monotonic() - began_s)
         self.hits[f"{kind}{' in a rescale' if rescales else ''}"] += 1
+        return True
 
     def stop(self, kind: str) -> None:
         """Stop an actor past the restart of the job, and let it continue: it may be a zombie then."""
@@ -152,6 +166,10 @@ class Chaos:
             return  # the job is already restarting
         if self._rng.random() < 0.7:
             until(lambda: self._handle.status().phase in {"joining", "moving", "leaving"}, self._handle.status)
+
+    def _made(self) -> int:
+        snapshots = self._handle.status().snapshots
+        return 0 if snapshots is None else snapshots.made
 
     def _last(self) -> str | None:
         snapshots = self._handle.status().snapshots

@@ -122,7 +122,8 @@ def test_workers_that_need_more_than_the_cluster_has_are_refused(
 def test_a_resource_that_an_autoscaling_cluster_never_gets_ends_in_a_deadline_error(tidy: None) -> None:
     runtime = mp.RayRuntime(1, num_cpus=0.1, resources={"gold": 1}, autoscaling=True, start_timeout_s=5)
     with pytest.raises(
-        mp.DeadlineError, match=r"worker 0 .* did not start within 5 s: .* \(each needs 0\.1 CPU, 1 gold\)"
+        mp.DeadlineError,
+        match=r"worker 0 .* not start within 5 s: .* room for 0 of 1 .* lack gold \(each needs 0\.1 CPU, 1 gold\)",
     ):
         runtime.run(small("never-there"))
 

@@ -8,7 +8,7 @@ from malstrom_py.errors import InternalError, PeerError
 from malstrom_py.rescale.channels.channel import Barrier, ChannelId, Frame, Grant, PlacedEpoch, Suspend
 from malstrom_py.rescale.moves.protocol import (
     Bye,
-    ByeTaken,
+    ByesTaken,
     Leave,
     Marker,
     MarkersIn,
@@ -50,7 +50,7 @@ CONTENTS: list[Content] = [
     RegionDone(2, 0, "region"),
     Switched(2, 0),
     PartsPolled(2, 0, "numbers"),
-    ByeTaken(0, "by-key", 1),
+    ByesTaken(1, 0, "by-key"),
     Connected(2),
 ]
 CREDIT_BYTES = 16 << 20

@@ -14,8 +14,9 @@ from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.reports.job_status import RescaleReport
 from malstrom_py.workers.simulator.coverage import Coverage
 from malstrom_py.workers.simulator.random_schedule import RandomSchedule
+from malstrom_py.workers.simulator.simulated_coordinator import SimulatedCoordinator, SimulatedCrash
 from malstrom_py.workers.simulator.simulated_snapshots import SimulatedSnapshots, Work
-from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedCoordinator, SimulatedCrash
+from malstrom_py.workers.simulator.simulated_workers import Queues
 from tests.simulation.jobs.feeding import Fed
 from tests.simulation.jobs.jobs import Case
 from tests.simulation.jobs.layouts import Layout

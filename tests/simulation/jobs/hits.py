@@ -28,6 +28,7 @@ JOB_CASES: Final = (
     "keyed by a custom partitioner",
     "one slot",
     "equal keys of other types",
+    "heavy key",
     "joined before keys",
     "joined after keys",
     "timed",
@@ -114,6 +115,9 @@ def _of_input(case: Case) -> Iterator[str]:
             yield "empty part"
         if any(record.key == 1 and type(record.key) is not int for record in records):
             yield "equal keys of other types"
+        counted = Counter(repr(record.key) for record in records)
+        if len(counted) > 2 and counted.most_common(1)[0][1] > len(records) / 2:
+            yield "heavy key"
     if not any(given.all_records() for given in case.inputs.values()):
         yield "no record at all"
 

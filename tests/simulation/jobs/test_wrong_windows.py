@@ -113,7 +113,7 @@ WRONG: Final[dict[str, WrongProtocol]] = {
     "a window is closed by the epoch of a part": WrongProtocol(
         ((WindowOperator, "on_batch", closed_by_a_part),), seed=3, shape="panes"
     ),
-    "a window is sent twice after a move": WrongProtocol(((Panes, "take", left_behind),), seed=5, shape="panes"),
+    "a window is sent twice after a move": WrongProtocol(((Panes, "take", left_behind),), seed=22, shape="panes"),
     "a session is merged on one side only": WrongProtocol(
         ((SessionWindows, "_joined", one_side_only),), seed=6, shape="panes"
     ),
@@ -126,9 +126,9 @@ WRONG: Final[dict[str, WrongProtocol]] = {
     ),
     "windows by number are lost at the end": WrongProtocol(((CountWindows, "close", nothing),), seed=1, shape="panes"),
     "timers of the clock do not move": WrongProtocol(
-        ((KeyedState, "_take_times", clock_left),), seed=13, shape="clocked"
+        ((KeyedState, "_take_times", clock_left),), seed=25, shape="clocked"
     ),
-    "the end of a state does not move": WrongProtocol(((KeyedState, "_take_times", ends_lost),), seed=1, shape="ttl"),
+    "the end of a state does not move": WrongProtocol(((KeyedState, "_take_times", ends_lost),), seed=100, shape="ttl"),
     "a state lives too long": WrongProtocol(((Expiry, "expired", too_long),), seed=8, shape="ttl"),
     "only the first record counts": WrongProtocol(((Expiry, "touch", by_the_first),), seed=1, shape="ttl"),
 }

@@ -27,7 +27,7 @@ from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordin
 from malstrom_py.workers.engine.region_input import RegionInput
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.runtime import worker_host
-from malstrom_py.workers.simulator import simulated_workers as simulated_crew
+from malstrom_py.workers.simulator import simulated_coordinator
 from tests.simulation.jobs.chain_watch import chains_watched
 from tests.simulation.jobs.jobs import draw
 from tests.simulation.jobs.protocol_watch import protocol_watched
@@ -65,7 +65,7 @@ def shown(shape: str, seed: int) -> str:
         simulation = mp.Simulation(workers, seed=seed, crashes=6, clock=clock, snapshots=saves)
         broken = case.seen.broken
         # The tick is such that a snapshot is always in progress.
-        with patch.object(simulated_crew, "_TICK", 0.15), protocol_watched(broken), chains_watched(broken):
+        with patch.object(simulated_coordinator, "_TICK", 0.15), protocol_watched(broken), chains_watched(broken):
             simulation.run(job)
         case.check(case.seen.outcome())
     except Exception as error:
@@ -232,7 +232,7 @@ WRONG: Final = {
     "timers are left out": Wrong(KeyedState, "_take_in", without_timers, 17, "windows-of-windows"),
     "a dirty key is missed": Wrong(KeyedState, "note", change_missed, 0),
     "a key that has left is missed": Wrong(KeyedState, "collect", leaving_missed, 76),
-    "sinks commit before the manifest": Wrong(SnapshotCoordinator, "_store", committed_early, 38),
+    "sinks commit before the manifest": Wrong(SnapshotCoordinator, "_store", committed_early, 43),
     "payloads of a leaver are lost": Wrong(worker_host, "pre_committed", leaver_forgotten, 292),
     "frontiers are not restored": Wrong(Worker, "continue_at", nothing, 5, "ttl"),
     "frontiers are those of the end": Wrong(Worker, "_maybe_cut", frontiers_of_the_end, 2, "windows-of-windows"),

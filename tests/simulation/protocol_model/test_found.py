@@ -23,7 +23,7 @@ class FlushesOnceOnly(sm.SendingMachine):
 
 
 LARGE_BATCHES = replace(SHRINKS, shape=SHAPES["two stages"], batch_rows=4)
-SCHEDULE = 6
+SCHEDULE = 11
 
 
 def test_r2_rows_gathered_while_parts_are_awaited_leave_under_the_old_version() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from malstrom_py.rescale.moves.placement import first_table, plan_moves
 from malstrom_py.rescale.moves.protocol import (
-    ByeTaken,
+    ByesTaken,
     Leave,
     MarkersIn,
     PartMove,
@@ -167,7 +167,7 @@ class ByeOfOneExchange(Coordinator):
     def _maybe_end(self) -> list[ce.Effect]:
         effects = super()._maybe_end()
         first = self._topology.exchanges[0]
-        self._missing = {r for r in self._missing if not isinstance(r, ByeTaken) or r.exchange == first}
+        self._missing = {r for r in self._missing if not isinstance(r, ByesTaken) or r.exchange == first}
         return effects
 
 
@@ -177,7 +177,7 @@ class ByeOfOneMember(Coordinator):
     def _maybe_end(self) -> list[ce.Effect]:
         effects = super()._maybe_end()
         first = self.members[0]
-        self._missing = {r for r in self._missing if not isinstance(r, ByeTaken) or r.worker == first}
+        self._missing = {r for r in self._missing if not isinstance(r, ByesTaken) or r.worker == first}
         return effects
 
 

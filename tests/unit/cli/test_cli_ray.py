@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.cli.app import app, ray_options, start_detached
+from malstrom_py.cli.options import autoscale_of
 from malstrom_py.cli.output import WrongCommand, reporting_errors
 
 
@@ -155,3 +156,16 @@ def test_what_is_for_ray_is_refused_in_process(option: list[str]) -> None:
     done = CliRunner().invoke(app, ["run", "examples.sensor_means", *option])
     assert done.exit_code == 2
     assert f"{option[0]} is for jobs on Ray: add --runtime ray" in done.output
+
+
+def test_the_options_of_autoscaling() -> None:
+    assert autoscale_of(None, None) is None
+    assert autoscale_of("1:8", 0.5) == mp.Autoscale(min=1, max=8, target=0.5)
+    for given, target, why in (
+        ("8", None, "MIN:MAX"),
+        ("4:2", None, "min"),
+        ("1:500", None, "128"),
+        (None, 0.5, "add"),
+    ):
+        with pytest.raises(WrongCommand, match=why):
+            autoscale_of(given, target)

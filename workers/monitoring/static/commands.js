@@ -15,6 +15,7 @@ export function toast(text, tone = "good") {
 
 const bodies = {
   rescale: (form) => ({ workers: Number(form.elements.workers.value) }),
+  rebalance: () => ({}),
   snapshot: () => ({}),
   stop: (form) => ({ drain: { true: true, false: false }[form.elements.drain.value] ?? null }),
 };

@@ -103,7 +103,7 @@ function makeBars(name, title) {
       element: make("li", {}, make("div", { class: "bar-label" }, label, note, share), make("div", { class: "bar", "aria-hidden": "true" }, bar)),
       update(item) {
         setText(label, title(item));
-        setText(note, `${item.step}${item.worker === null || item.worker === undefined ? "" : `, worker ${item.worker}`}`);
+        setText(note, `${item.step}${item.worker === null || item.worker === undefined ? "" : `, worker ${item.worker}`}${item.hot ? ": too heavy for one worker" : ""}`);
         setText(share, percent(item.share));
         setWidth(bar, item.share);
       },

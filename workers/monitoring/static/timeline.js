@@ -6,6 +6,7 @@ import { clock, exact, plural } from "./format.js";
 const most = 300; // marks and lines that are kept
 
 const kinds = {
+  Autoscaled: [null, "rescale", "Scaled by load"],
   RescaleBegun: ["rescales", "rescale", "Rescale begins"],
   RescaleEnded: ["rescales", "rescale", "Rescale ended"],
   SnapshotCompleted: ["snapshots", "snapshot", "Snapshot"],
@@ -18,6 +19,8 @@ const kinds = {
   InputClosed: [null, "quiet", "Input ended"],
   BackPressureBegun: [null, "warn", "Held up"],
   BackPressureEnded: [null, "quiet", "No longer held up"],
+  HotKeyBegun: [null, "warn", "Hot key"],
+  HotKeyEnded: [null, "quiet", "No longer hot"],
   Stop: [null, "quiet", "Worker stopped"],
   Reload: [null, "rescale", "Code reloaded"],
   Ended: ["failures", "quiet", "The job ended"],

@@ -147,3 +147,12 @@ def test_an_opening_move_tells_who_will_lose_and_moves_nothing() -> None:
 def test_a_single_worker_or_one_that_loses_nothing_needs_no_opening_move() -> None:
     assert opening_move(0, [0], first_table(12, [0]), [0, 1]) is None
     assert opening_move(0, [0, 1], first_table(12, [0, 1]), [0, 1]) is None
+
+
+def test_each_move_is_spread_over_all_who_gain() -> None:
+    before, wanted = first_table(4_096, range(100)), range(110)
+    table = before
+    for move in plan_moves(0, range(100), before, {}, wanted, slots_max=64):
+        gained = Counter(now for was, now in zip(table, move.table, strict=True) if was != now)
+        assert max(gained.values()) <= -(-gained.total() // 10) + 1, "no joiner installs most of a move alone"
+        table = move.table

@@ -13,7 +13,7 @@ from malstrom_py.errors import InternalError
 from malstrom_py.rescale.moves import receiving_machine as re
 from malstrom_py.rescale.moves.protocol import (
     Bye,
-    ByeTaken,
+    ByesTaken,
     InBand,
     Marker,
     MarkersIn,
@@ -331,7 +331,7 @@ def test_r8_a_leaver_counts_until_its_bye(region: Region) -> None:
     marked(machine, LEAVE)
     machine.handle(re.StateTaken(StateChunk("R", 1, 1, (1,))))
     assert epoch(machine, 0, 9) == []
-    assert take(machine, 1, Bye()) == [re.Advance("A", 9), SendReport(ByeTaken(0, "A", 1))]
+    assert take(machine, 1, Bye()) == [re.Advance("A", 9), SendReport(ByesTaken(1, 0, "A"))]
 
 
 def test_r8_an_epoch_behind_bye_is_an_internal_error(region: Region) -> None:
@@ -358,3 +358,10 @@ def test_all_transitions_lead_through_a_whole_move(region: Region) -> None:
     ]
     assert set(TRANSITIONS.values()) == set(ReceivingPhase)
     assert machine.moving_version == machine.version == 1
+
+
+def test_r8_the_byes_of_all_leavers_are_one_report(region: Region) -> None:
+    machine = region(0, table=(0, 0), members=(0, 1, 2))
+    marked(machine, RescaleMove(1, (0, 1, 2), (0,), (0, 0)))
+    assert [e for e in take(machine, 2, Bye()) if isinstance(e, SendReport)] == []
+    assert SendReport(ByesTaken(1, 0, "A")) in take(machine, 1, Bye())

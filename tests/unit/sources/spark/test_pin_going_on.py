@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from malstrom_py.errors import SourceError
+from malstrom_py.sources.pin_folder import new_folder
 from malstrom_py.sources.spark import Spark
 from malstrom_py.sources.spark.pin import Pin, new_pin
-from malstrom_py.sources.spark.pinning import new_folder
 from tests.unit.sources.spark.copies import parquet, pin_over
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -20,6 +20,7 @@ from malstrom_py.errors import (
     OperationInProgress,
     OperatorError,
 )
+from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.control import messages as control_messages
 from malstrom_py.workers.control.messages import (
@@ -35,6 +36,7 @@ from malstrom_py.workers.control.messages import (
     length_of,
 )
 from malstrom_py.workers.reports.commands import (
+    AutoscaleCommand,
     Command,
     RescaleCommand,
     Result,
@@ -129,6 +131,7 @@ def test_an_answer_comes_as_it_went(result: RunResult, status: JobStatus, report
     assert decoded(None, RescaleCommand(2, False, 1)) is None
     assert decoded(SnapshotId("s1"), SnapshotCommand(None, 1)) == decoded(SnapshotId("s1"), StopCommand(None, True, 1))
     assert decoded(None, StopCommand(None, True, 1)) is None
+    assert decoded(None, AutoscaleCommand(None, 1)) is None
     assert decode_answer(WAITING[LENGTH_BYTES:]).waiting
 
 
@@ -282,3 +285,11 @@ def test_the_counts_of_ten_thousand_steps_are_within_measure() -> None:
     result = RunResult("a" * 64, {f"{number:064}": step for number in range(10_000)}, 1.0)
     assert len(encode_answer(result)) < ANSWER_BYTES_MAX
     assert decoded(result, WaitCommand(None)) == result
+
+
+def test_options_of_the_autoscaler_arrive_as_they_were_sent_and_wrong_ones_are_an_error() -> None:
+    command = AutoscaleCommand(Autoscale(min=2, max=4, target=0.5), 1.0)
+    request = encode_request(command)[LENGTH_BYTES:]
+    assert decode_request(request).command == command
+    with pytest.raises(ControlError, match="min must be at most max"):
+        decode_request(request.replace(b"\xa3min\x02", b"\xa3min\x07"))

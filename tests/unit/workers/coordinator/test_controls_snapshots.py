@@ -32,7 +32,7 @@ class Workers:
         self.told: list[str] = []
         self.waiting: list[Any] = []
 
-    def rescale(self, size: int, done: Done) -> None:
+    def rescale(self, size: int | None, done: Done) -> None:
         self.told.append(f"rescale {size}")
         self.waiting.append(done)
 

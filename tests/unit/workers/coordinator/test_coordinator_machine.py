@@ -13,7 +13,7 @@ from malstrom_py.errors import DeadlineError, InternalError
 from malstrom_py.rescale.moves.move_sizing import Pacing
 from malstrom_py.rescale.moves.protocol import (
     BarrierPassed,
-    ByeTaken,
+    ByesTaken,
     InjectBarrier,
     Leave,
     MarkersIn,
@@ -128,8 +128,8 @@ def test_r7_moves_follow_each_other() -> None:
 
 def test_r8_a_rescale_ends_when_all_members_have_taken_every_bye(coordinator: cm.CoordinatorMachine) -> None:
     told(coordinator, *all_reports(move_of(request(coordinator, 0))))
-    assert told(coordinator, ByeTaken(0, "A", 1)) == []
-    assert told(coordinator, ByeTaken(0, "B", 1)) == [ce.Ended((0,), 1)]
+    assert told(coordinator, ByesTaken(1, 0, "A")) == []
+    assert told(coordinator, ByesTaken(1, 0, "B")) == [ce.Ended((0,), 1)]
 
 
 def test_r7_the_next_move_is_planned_by_what_the_last_one_took() -> None:
@@ -226,8 +226,8 @@ def test_r9_the_last_of_several_requests_wins(coordinator: cm.CoordinatorMachine
     move = move_of(request(coordinator, 0))
     assert request(coordinator, 0, 5) == []
     assert request(coordinator, 0, 6) == []
-    told(coordinator, *all_reports(move), ByeTaken(0, "A", 1))
-    assert told(coordinator, ByeTaken(0, "B", 1)) == [ce.Ended((0,), 1), ce.StartWorkers((6,), (0,), (0, 0, 0, 0), 1)]
+    told(coordinator, *all_reports(move), ByesTaken(1, 0, "A"))
+    assert told(coordinator, ByesTaken(1, 0, "B")) == [ce.Ended((0,), 1), ce.StartWorkers((6,), (0,), (0, 0, 0, 0), 1)]
 
 
 def test_r9_a_request_while_joiners_start_is_done_afterwards(coordinator: cm.CoordinatorMachine) -> None:
@@ -300,11 +300,11 @@ def test_r7_what_is_waited_for_is_what_has_not_been_reported() -> None:
     assert coordinator.waiting_for() == "nothing"
 
 
-def test_r8_byes_are_named_with_who_says_them_and_who_takes_them() -> None:
+def test_r8_byes_are_named_with_who_takes_them_and_where() -> None:
     coordinator = made((0, 1, 2), (0, 1, 2, 0), slots_max=8)
     move = move_of(coordinator.handle(ce.RescaleRequested((0, 1))))
-    told(coordinator, *all_reports(move), ByeTaken(0, "A", 2), ByeTaken(0, "B", 2), ByeTaken(1, "B", 2))
-    assert coordinator.waiting_for() == "Bye of worker 2 on exchange 'A' at worker 1"
+    told(coordinator, *all_reports(move), ByesTaken(1, 0, "A"), ByesTaken(1, 0, "B"), ByesTaken(1, 1, "B"))
+    assert coordinator.waiting_for() == "Bye of all leavers on exchange 'A' at worker 1"
 
 
 def test_r9_the_target_is_that_of_the_rescale_under_way_until_it_has_ended() -> None:
@@ -378,7 +378,7 @@ def test_s3_the_last_barrier_waits_for_the_end_of_a_rescale() -> None:
         if machine.phase is cm.CoordinatorPhase.MOVING:
             move = move_of(effects)
     assert phases == [cm.CoordinatorPhase.MOVING, cm.CoordinatorPhase.LEAVING]
-    byes = [ByeTaken(0, exchange, 1) for exchange in ("A", "B")]
+    byes = [ByesTaken(move.version, 0, exchange) for exchange in ("A", "B")]
     effects = told(machine, *byes)
     assert ce.Send(0, InjectBarrier("one", last=True)) in effects
     machine.check()
@@ -390,3 +390,45 @@ def test_s1_who_has_not_been_asked_does_not_report_a_barrier(coordinator: cm.Coo
     coordinator.handle(ce.SnapshotWanted("one"))
     with pytest.raises(InternalError, match="was not expected"):
         told(coordinator, *passed("two", 0))
+
+
+class CountedTable(tuple[int, ...]):
+    """A table that counts how often it is walked through."""
+
+    __slots__ = ()
+    walks = 0
+
+    def __iter__(self) -> Iterator[int]:
+        CountedTable.walks += 1
+        return super().__iter__()
+
+
+def test_the_number_of_walks_through_the_table_does_not_grow_with_the_reports_of_a_move() -> None:
+    walks = []
+    for workers in (4, 64):
+        members = tuple(range(workers))
+        machine = made(members, CountedTable(members), slots_max=8)
+        CountedTable.walks = 0
+        for report in all_reports(joined(machine, workers)):
+            machine.handle(ce.ReportReceived(report))
+            machine.check()
+        walks.append(CountedTable.walks)
+    assert walks[0] == walks[1]
+
+
+def joined(machine: cm.CoordinatorMachine, workers: int) -> RescaleMove:
+    """The first move to one worker more."""
+    request(machine, *range(workers + 1))
+    return move_of(machine.handle(Connected(workers)))
+
+
+def test_r8_the_number_of_reports_of_byes_does_not_grow_with_the_leavers() -> None:
+    for leavers in (1, 8):
+        members = tuple(range(2 + leavers))
+        machine = made(members, members, slots_max=64)
+        effects = request(machine, 0, 1)
+        while machine.phase is cm.CoordinatorPhase.MOVING:
+            move = move_of(effects)
+            effects = told(machine, *all_reports(move))
+        byes = [ByesTaken(move.version, worker, exchange) for worker in (0, 1) for exchange in ("A", "B")]
+        assert told(machine, *byes) == [ce.Ended((0, 1), move.version)]

@@ -194,3 +194,49 @@ def test_a_worker_with_the_number_of_one_that_left_is_not_less_than_idle() -> No
     run.busy_s[1] = 0.1
     worker = run.metrics().workers[1]
     assert (worker.busy, worker.waiting) == (0.0, 0.0)
+
+
+def test_a_key_is_busy_as_much_as_other_rows_of_its_region() -> None:
+    run = Run()
+    run.clock.advance(1.0)
+    run.sample()
+    assert all(key.busy == 0.0 for key in run.metering.keys_busy())
+    for _ in range(4):
+        run.clock.advance(1.0)
+        run.rows = {0: run.rows[0] + 100, 1: run.rows[1] + 300}
+        run.busy_s[1] += 0.25
+        run.sample()
+    first, second = run.metering.keys_busy()
+    region = sum(step.kind in ("count", "sink") for step in run.plan.steps)
+    assert (first.worker, second.worker) == (0, 1)
+    assert [first.busy, second.busy] == pytest.approx([0.0, region * 0.25 * 0.2])
+    assert [first.share, second.share] == pytest.approx([0.1 * 0.25, 0.2 * 0.75])
+    metrics = run.metrics(hot_keys=[second], imbalance=1.5)
+    assert (metrics.hot_keys, metrics.imbalance) == ([second], 1.5)
+
+
+class CountedRows(dict[str, int]):
+    """Rows by exchange that count how often one is asked for them."""
+
+    asked = 0
+
+    def get(self, step: str, default: Any = None) -> Any:
+        CountedRows.asked += 1
+        return super().get(step, default)
+
+
+def test_the_rows_of_a_worker_are_read_once_for_all_its_heavy_keys() -> None:
+    run = Run()
+    keys = [HeavyKey("key", str(number), 0.01, 0) for number in range(16)]
+    figures = {worker: WorkerFigures(arrived=CountedRows(key=7), heavy_keys=keys) for worker in range(50)}
+    counts = run.counts()
+    run.metering.metrics(
+        RunResult("docs", merged_counts(list(counts.values())), 1.0),
+        counts,
+        figures,
+        members=range(50),
+        table=(0,),
+        status=run.status,
+        totals=run.totals,
+    )
+    assert CountedRows.asked == 50

@@ -40,6 +40,11 @@ class Requests:
         self.rescales.asked(members, self.now_s, partial(self._done, name))
         return self._handle(ce.RescaleRequested(members))
 
+    def rebalance(self, name: str, weights: list[float] | None) -> Requests:
+        members = self.rescales.next_members
+        self.rescales.asked(members, self.now_s, partial(self._done, name))
+        return self._handle(ce.RescaleRequested(members, weights, evens_out=True))
+
     def _done(self, name: str, ended: RescaleReport | MalstromError) -> None:
         if isinstance(ended, MalstromError):
             self.errors.append((name, ended))
@@ -221,3 +226,76 @@ def test_a_report_counts_the_keys_and_bytes_of_its_own_rescale() -> None:
     requests.machine.keys_moved, requests.machine.bytes_moved = 10, 700
     requests.go_on()
     assert [(report.keys, report.bytes) for _, report in requests.reports] == [(3, 500), (7, 200)]
+
+
+SKEWED = [5.0, 1.0, 1.0, 1.0, 3.0, 1.0, 1.0, 1.0]
+"""Weights of the slots: those of worker 0 of two weigh 10 of 14."""
+
+
+def test_r10_a_rebalance_moves_the_slot_that_pays_and_reports_why() -> None:
+    requests = Requests((0, 1)).rebalance("even", SKEWED).go_on()
+    ((_, report),) = requests.reports
+    assert (report.members, report.slots, report.moves, report.superseded_by) == ((0, 1), 1, 1, None)
+    assert (report.imbalance_before, report.imbalance_after) == (10 / 7, 1.0)
+    assert requests.machine.table == (0, 1, 0, 1, 1, 1, 0, 1)
+    requests.rebalance("again", SKEWED)
+    assert [(name, report.slots, report.imbalance_before) for name, report in requests.reports[1:]] == [
+        ("again", 0, 1.0)
+    ]
+
+
+def test_r10_a_rebalance_without_weights_or_within_a_tenth_has_ended() -> None:
+    requests = Requests((0, 1)).rebalance("unknown", None).rebalance("near", [1.2, *[1.0] * 7])
+    reports = dict(requests.reports)
+    assert (reports["unknown"].slots, reports["unknown"].imbalance_before) == (0, None)
+    assert (reports["near"].slots, reports["near"].moves) == (0, 0)
+    assert reports["near"].imbalance_before == reports["near"].imbalance_after
+
+
+def test_r10_a_rescale_places_by_the_weights_of_its_request_in_all_of_its_moves() -> None:
+    requests = Requests((0, 1))
+    members = (0, 1, 2)
+    requests.rescales.asked(members, requests.now_s, partial(requests._done, "up"))
+    weights = [9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    requests._handle(ce.RescaleRequested(members, weights)).go_on()
+    ((_, report),) = requests.reports
+    assert requests.machine.table == requests.machine.target_table
+    assert sorted(requests.machine.table.count(worker) for worker in members) == [1, 3, 4]
+    assert report.imbalance_after == 9.0 / (16.0 / 3)
+
+
+def test_r9_a_rebalance_during_a_rescale_waits_and_keeps_the_size_that_is_asked_for() -> None:
+    requests = Requests().ask("running", 0, 1).ask("waits", 0, 1, 2).rebalance("even", SKEWED)
+    requests.go_on()
+    assert [name for name, _ in requests.reports] == ["running"]
+    requests.go_on()
+    assert [(name, report.members) for name, report in requests.reports[1:]] == [
+        ("waits", (0, 1, 2)),
+        ("even", (0, 1, 2)),
+    ]
+    assert requests.reports[-1][1].imbalance_before is not None
+
+
+def test_r9_a_rebalance_is_not_lost_by_a_later_request_for_the_size_that_is_there() -> None:
+    requests = Requests((0, 1)).snapshot("s1").rebalance("even", SKEWED)
+    requests.rescales.asked((0, 1), requests.now_s, partial(requests._done, "same"))
+    requests._handle(ce.RescaleRequested((0, 1), SKEWED))
+    requests.barrier_passed("s1").go_on()
+    assert [(name, report.slots) for name, report in requests.reports] == [("even", 1), ("same", 1)]
+
+
+def test_r9_a_rebalance_during_a_barrier_keeps_the_size_that_was_asked_for_there() -> None:
+    requests = Requests().snapshot("s1").ask("grow", 0, 1).rebalance("even", SKEWED)
+    requests.barrier_passed("s1")
+    for _ in range(SLOTS):
+        requests.report()
+    assert [(name, report.members) for name, report in requests.reports] == [("grow", (0, 1)), ("even", (0, 1))]
+
+
+def test_r9_a_rebalance_does_not_start_joiners_again_that_did_not_start() -> None:
+    requests = Requests((0, 1))
+    requests.joins = False
+    requests.ask("grow", 0, 1, 2).rebalance("even", None)
+    requests.call_off(DeadlineError("they did not start", wait="the start", deadline_s=1.0))
+    assert [name for name, _ in requests.errors] == ["grow"]
+    assert [(name, report.members) for name, report in requests.reports] == [("even", (0, 1))]

@@ -12,7 +12,7 @@ from malstrom_py.data.messages import Epoch
 from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant
 from malstrom_py.rescale.moves.protocol import (
     Bye,
-    ByeTaken,
+    ByesTaken,
     Marker,
     MarkersIn,
     OpenSlots,
@@ -149,7 +149,7 @@ def test_f2_what_moves_slots_is_taken_in_while_the_region_is_backlogged() -> Non
     assert region.told() == [ShippedIn(1, 0, "left"), ShippedIn(1, 0, "right")]
     region.send("left", 1, Bye())
     region.take()
-    assert region.told() == [ByeTaken(0, "left", 1)]
+    assert region.told() == [ByesTaken(1, 0, "left")]
     assert not region.feed.open
 
 

@@ -16,7 +16,7 @@ from malstrom_py.errors import InternalError
 from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant, Item
 from malstrom_py.rescale.moves.protocol import (
     Bye,
-    ByeTaken,
+    ByesTaken,
     Leave,
     Marker,
     MarkersIn,
@@ -247,7 +247,7 @@ def test_r8_a_leaver_says_bye_and_its_channels_are_dropped_when_it_has_been_take
     worker.step()
     worker.order(StateChunk("pulse", 1, 1, (1,)), StateChunk("out", 1, 1, (1,)), OpenSlots(1, "pulse"))
     worker.send("again", Shipped(1)).send("key", Bye()).step().told()
-    assert worker.send("again", Bye()).step().told() == [ByeTaken(0, "again", 1)]
+    assert worker.send("again", Bye()).step().told() == [ByesTaken(1, 0, "again")]
     worker.worker.disconnect(1)
     assert worker.worker.finished
     assert worker.step().letters == []

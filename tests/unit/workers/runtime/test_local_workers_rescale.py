@@ -120,6 +120,8 @@ def whatever_the_epochs(by_key: dict[Any, list[Any]], name: str) -> dict[Any, An
         return {key: outputs[-1] for key, outputs in by_key.items()}
     if name == "collect":
         return {key: [value for values in outputs for value in values] for key, outputs in by_key.items()}
+    if name == "ttl_map":  # a state whose end waits with its epoch lasts a little longer
+        return {key: [value for value, _ in outputs] for key, outputs in by_key.items()}
     return by_key
 
 
@@ -209,7 +211,7 @@ def test_a_request_for_as_many_as_there_are_has_ended_at_once() -> None:
     running.finish()
 
 
-@pytest.mark.parametrize("size", [0, -1, WORKERS_MAX + 1, 1.0, "2", True, None])
+@pytest.mark.parametrize("size", [0, -1, WORKERS_MAX + 1, 1.0, "2", True])
 def test_a_size_that_cannot_be_is_refused_and_nothing_has_happened(size: Any) -> None:
     running = Running(two_stages(sinks.Memory()), workers=2).step(2)
     with pytest.raises(PlanError, match="workers must be a whole number from 1 to"):

@@ -8,7 +8,8 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.simulator.coverage import Coverage
 from malstrom_py.workers.simulator.random_schedule import RandomSchedule
-from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedCoordinator
+from malstrom_py.workers.simulator.simulated_coordinator import SimulatedCoordinator
+from malstrom_py.workers.simulator.simulated_workers import Queues
 
 
 def counting() -> Plan:

@@ -1,0 +1,149 @@
+"""``RayDataset``: a sink whose committed rows are a dataset of Ray Data: Parquet files, as `sinks.Files` makes them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.errors import PlanError, SinkError, lasting, pip_command
+from malstrom_py.local_files import local_path
+from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.sinks.files import Files
+from malstrom_py.sinks.output_record import RECORDS, jobs_in, read_output
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import ray.data
+
+_TASKS_MAX: Final = 1000
+_ROWS_MAX: Final = 1 << 16
+
+
+class RayDataset(Files):
+    """Writes rows for Ray Data: `dataset` returns what was committed, exactly once, as a ``ray.data.Dataset``.
+
+    Rows are staged as Parquet in ``folder``, and become visible when the job commits, at each snapshot and at its end,
+    with the guarantees of `sinks.Files`: any worker, node or the coordinator may die at any point. Rows of Ray's own
+    object store end with the process or node that has made them, so no commit could promise them. Columns and types are
+    those of `sinks.Files` too.
+
+    ``folder``: a path that all workers and this program share; use it for one sink. By default a temporary folder of
+    this machine, which is removed when the program ends: enough for one machine. A job that another program resumes
+    needs a ``folder``, and gets a `SinkError` without one.
+
+    PlanError: the path is not local. SinkError: as `sinks.Files`.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job, out = mp.Job("docs"), RayDataset()
+    >>> job.source("words", sources.Memory([{"word": "ant"}, {"word": "bee"}])).sink("out", out)
+    >>> _ = mp.run(job)
+    >>> [name.split("-")[0] for name in out.files()]
+    ['out']
+    """
+
+    _records_all = True
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, *, file_bytes_max: int = 256 << 20) -> None:
+        self._is_temporary = folder is None
+        if folder is None:
+            path = Path(tempfile.gettempdir()).absolute() / f"malstrom-ray-data-{secrets.token_hex(8)}"
+            atexit.register(shutil.rmtree, path, ignore_errors=True)
+        else:
+            path = local_path(folder, "sinks.RayDataset")
+        super().__init__(path, file_bytes_max=file_bytes_max)
+
+    def __repr__(self) -> str:
+        return f"RayDataset({'' if self._is_temporary else repr(str(self._root))})"
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        if self._is_temporary and committed and not (self._root / RECORDS).exists():
+            raise lasting(
+                SinkError(
+                    f"the job resumes from a snapshot, and what step {context.step!r} had committed before was in a "
+                    f"temporary folder of another program: give sinks.RayDataset a folder, and start from the "
+                    f"beginning under another job name"
+                )
+            )
+        super().recover(context, committed)
+        (self._root / RECORDS).mkdir(parents=True, exist_ok=True)
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        try:
+            super().commit(context, payloads)
+        except SinkError as error:
+            if self._is_temporary:
+                error.add_note(f"With workers on several machines, give {self!r} a folder that all of them share.")
+            raise
+
+    def files(self) -> list[str]:
+        """Return the names of the committed files. SinkError: nothing was written here, or a record is damaged."""
+        jobs = jobs_in(self._root)
+        if not jobs:
+            raise SinkError(
+                f"no job has committed to {self._root}: run a job with this sink first; and give it a folder that all "
+                f"machines share if the job runs on others"
+            )
+        outputs = (output for job in jobs for output in read_output(self._root, job).outputs.values())
+        return [name for output in outputs for name in output.files]
+
+    def dataset(self) -> ray.data.Dataset:
+        """Return the committed rows of the last run of each job that writes here, as a lazy dataset.
+
+        While a job runs, these are the rows up to its last snapshot. Columns that only some rows have are None in the
+        others, and integers become floats where others are. Ray Data returns rows in order only with
+        ``ray.data.DataContext.get_current().execution_options.preserve_order = True``. The files must stay as long as
+        the dataset is used.
+
+        Raises:
+            PlanError: Ray Data is not installed.
+            SinkError: nothing was committed, or files have types that do not fit one column.
+        """
+        try:
+            import ray.data
+        except ImportError as error:
+            raise PlanError(f"sinks.RayDataset needs Ray Data: {pip_command('ray[data]')}") from error
+        files = [str(self._root / name) for name in self.files()]
+        if not files:
+            return ray.data.from_items([])
+        # Not read_parquet: its threads fail at random where fsspec is installed without aiohttp.
+        named = ray.data.from_items([{"file": file} for file in files], override_num_blocks=min(len(files), _TASKS_MAX))
+        read: Any = partial(rows_of, schema=_schema_of(files))
+        return named.map_batches(read, batch_size=1, batch_format="pyarrow")
+
+
+def rows_of(named: pa.Table, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of the files that ``named`` names, with the columns of ``schema``. Runs in a task of Ray."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for name in named["file"].to_pylist():
+        with pq.ParquetFile(name) as file:
+            for batch in file.iter_batches(_ROWS_MAX):
+                found = dict(zip(batch.schema.names, batch.columns, strict=True))
+                nothing = pa.nulls(len(batch))
+                columns = [found.get(field.name, nothing).cast(field.type) for field in schema]
+                yield pa.table(columns, schema=schema)
+
+
+def _schema_of(files: Sequence[str]) -> Any:
+    """Return the schema that all ``files`` fit."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        found = pa.unify_schemas([pq.read_schema(file) for file in files], promote_options="permissive")
+        return pa.schema([pa.field(field.name, field.type) for field in found])
+    except OSError as error:
+        raise SinkError(f"a committed file cannot be read: {error}. Run the job again") from error
+    except pa.ArrowException as error:
+        raise SinkError(
+            f"the committed files have columns of different types ({error}): map the values to one type before the sink"
+        ) from error

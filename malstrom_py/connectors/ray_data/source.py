@@ -1,0 +1,347 @@
+"""``RayDataset``: a source over a dataset of Ray Data. Each block is a part; a position is a row of it."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import secrets
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.connectors.ray_data.blocks import (
+    Block,
+    Blocks,
+    StagedBlocks,
+    StoredBlocks,
+    as_schema,
+    inspect_all,
+    joined_schema,
+    lost,
+    name_of,
+)
+from malstrom_py.errors import PlanError, SourceError, pip_install, shown
+from malstrom_py.local_files import local_path
+from malstrom_py.sources.base import Part, SourcePart
+from malstrom_py.sources.files.options import unpack_schema
+from malstrom_py.sources.pin_folder import PinFolder, new_folder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import ray.data
+
+_SOURCE: Final = "RayDataset"
+_EXCEPTION: Final = re.compile(r"[\w.]+(Error|Exception): ")
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """What a job reads: blocks of one ``schema``, packed; ``staged``: the folder of their files, if any."""
+
+    id: str
+    schema: bytes
+    blocks: tuple[Block, ...]
+    staged: str | None
+
+    def record(self) -> dict[str, Any]:
+        """Return the pin as plain JSON."""
+        return {
+            "source": _SOURCE,
+            "id": self.id,
+            "schema": base64.b64encode(self.schema).decode(),
+            "blocks": [asdict(block) for block in self.blocks],
+            "staged": self.staged,
+        }
+
+
+def pin_of(record: Any) -> Pin:
+    """Return the pin of a `Pin.record`; `SourceError` if it is of another source, or damaged."""
+    if not isinstance(record, dict) or record.get("source") != _SOURCE:
+        read = record.get("source") if isinstance(record, dict) else None
+        raise SourceError(
+            f"the snapshot to resume from reads {read}, and the job now reads a RayDataset: give the job its former "
+            f"source, or start from the beginning under another job name"
+        )
+    try:
+        schema = base64.b64decode(record["schema"], validate=True)
+        return Pin(record["id"], schema, tuple(Block(**block) for block in record["blocks"]), record["staged"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise SourceError(f"the record of what was pinned is damaged ({type(error).__name__})") from error
+
+
+class RayDataset:
+    """Reads the rows of a ``ray.data.Dataset``, which is computed and pinned when the job starts.
+
+    A dataset that is computed again may have other rows, or another order. So it is computed once, in the program that
+    starts the job, and its blocks are kept until the job has ended. Each block is a part: a split that moves
+    when a job is rescaled, with a row as its position. ``parts``: the number of blocks to make of it, by default those
+    that it has. Rows keep their order within a block; parts have no order.
+
+    **Without** ``staging`` the blocks stay in Ray's object store, and workers read them there, without a copy on their
+    own node. They outlive workers and the coordinator of the job. Those that a lost node had, Ray computes again; if
+    they are not the same then, or cannot be computed, the job fails with a `SourceError`. Blocks end with the program
+    that started the job: a job with snapshots resumes in the same program, from the same source object, and in another
+    program it fails with a `SourceError`. A detached job is a PlanError.
+
+    ``staging``: a folder that this program, all nodes of Ray and all workers share. The blocks are written to a folder
+    of this start in it, ``<staging>/<job>/pin-…/``, in about the size that they have in memory. So a job with
+    snapshots reads the same rows when it is resumed by another program, on another cluster, and the dataset is not
+    computed again. The folder is removed when the job has ended, unless ``keep_staging=True``; it stays when the job
+    ends unfinished. The next start from the beginning removes the folder of a killed program.
+
+    In one process (`mp.run`) it works alike, with the Ray that the program has started.
+
+    Values: dicts, column -> value, or columns for steps that take these. Times become microseconds, dictionaries their
+    values, tensors of one dimension lists.
+
+    Raises:
+        PlanError: this is not a dataset, an argument is wrong, or Ray does not run in this program.
+        SourceError: the dataset cannot be computed, its blocks differ in their columns, a column has another type (a
+            tensor of more dimensions, a Python object), rows cannot be staged, or they are lost.
+
+    >>> RayDataset([1, 2, 3])
+    Traceback (most recent call last):
+    malstrom_py.errors.PlanError: sources.RayDataset takes a ray.data.Dataset, got list: see ray.data.from_items
+    """
+
+    parts_open_max = 4
+
+    def __init__(
+        self,
+        ds: ray.data.Dataset,
+        *,
+        parts: int | None = None,
+        staging: str | os.PathLike[str] | None = None,
+        keep_staging: bool = False,
+    ) -> None:
+        if not is_dataset(ds):
+            raise PlanError(
+                f"sources.RayDataset takes a ray.data.Dataset, got {type(ds).__name__}: see ray.data.from_items"
+            )
+        if parts is not None and (type(parts) is not int or parts < 1):
+            raise PlanError(f"sources.RayDataset: parts must be a whole number of at least 1, got {shown(parts)}")
+        if type(keep_staging) is not bool or (keep_staging and staging is None):
+            raise PlanError("sources.RayDataset: keep_staging is True or False, and True needs staging=")
+        self._ds: Any = ds
+        self._parts = parts
+        self._staging = None if staging is None else local_path(staging, "sources.RayDataset(staging=)")
+        self._keep_staging = keep_staging
+        self._pin: Pin | None = None
+        self._blocks: Blocks | None = None
+        self._folder: PinFolder | None = None
+        self._jobs = 0
+        self._keep_requested = False
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"RayDataset({'' if self._staging is None else f'staging={str(self._staging)!r}'})"
+
+    @property
+    def ends_with_program(self) -> bool:
+        """Whether the rows end with the program that starts the job, so that no job can outlive it."""
+        return self._staging is None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy for another process: the pin, without the dataset."""
+        return {name: getattr(self, name) for name in ("_parts", "_staging", "_keep_staging", "_pin", "_blocks")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._ds = self._folder = None
+        self._jobs = 0
+        self._keep_requested = False
+        self._lock = threading.Lock()
+
+    def pin(self, job: str, record: Any = None) -> None:
+        """Pin the rows for ``job`` (see the class). A source that another job is reading keeps its pin for both."""
+        known = None if record is None else pin_of(record)
+        with self._lock:
+            if self._jobs == 0:
+                self._open(job, known)
+            elif known is not None and known != self._pin:
+                raise SourceError(
+                    "another job is reading this RayDataset, and this job resumes with other rows: give each job a "
+                    "separate source"
+                )
+            self._jobs += 1
+
+    def _open(self, job: str, known: Pin | None) -> None:
+        if self._ds is None:  # the copy of a coordinator
+            known = self._pinned
+        if known is None:
+            self._drop()
+            found = pinned(self._ds, job, self._parts, self._staging, keep_staging=self._keep_staging)
+            self._pin, self._blocks, self._folder = found
+        elif known.staged is not None:
+            folder = PinFolder(Path(known.staged))
+            blocks = StagedBlocks(folder.rows)
+            folder.hold()
+            try:
+                blocks.check(len(known.blocks))
+            except SourceError as error:
+                folder.leave(keep=True)
+                raise lost(str(error)) from error
+            self._pin, self._blocks, self._folder = known, blocks, folder
+        elif known != self._pin or (self._ds is not None and not _is_alive(self._blocks)):
+            raise lost("they were in the object store of a Ray that an earlier program was connected to")
+
+    def pin_record(self) -> dict[str, Any]:
+        """Return the pin as plain JSON."""
+        return self._pinned.record()
+
+    def unpin(self, *, keep: bool = False) -> None:
+        """Drop the rows once no job reads them, unless ``keep``."""
+        with self._lock:
+            self._keep_requested |= keep
+            self._jobs -= 1
+            if self._jobs:
+                return
+            keep, self._keep_requested = self._keep_requested, False
+            folder, self._folder = self._folder, None
+            if self._ds is not None and not keep:
+                self._drop()
+        if folder is not None:
+            folder.leave(keep=keep or self._keep_staging)
+
+    def _drop(self) -> None:
+        blocks, self._blocks, self._pin = self._blocks, None, None
+        if isinstance(blocks, StoredBlocks):
+            blocks.release()
+
+    def list_parts(self) -> Sequence[Part]:
+        return [Part(name_of(number)) for number, block in enumerate(self._pinned.blocks) if block.rows]
+
+    def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
+        pin, blocks = self._pinned, self._blocks
+        number = int(part.rpartition("-")[2])
+        block = pin.blocks[number]
+        assert blocks is not None
+        return BlockPart(block.rows, unpack_schema(pin.schema), lambda: blocks.fetch(number, block), state or 0)
+
+    @property
+    def _pinned(self) -> Pin:
+        if self._pin is None:
+            raise SourceError(
+                f"{self!r} is not pinned: a runtime pins it when a job starts; to pin it yourself, call .pin('name')"
+            )
+        return self._pin
+
+
+class BlockPart:
+    """Returns the rows of one block from ``row`` on; ``fetch`` begins to fetch it, at the first poll."""
+
+    wait_max_s = 0.02
+
+    def __init__(
+        self, rows: int, schema: pa.Schema, fetch: Callable[[], Callable[[], pa.Table | None]], row: int
+    ) -> None:
+        self._rows = rows
+        self._schema = schema
+        self._begin = fetch
+        self._fetch: Callable[[], pa.Table | None] | None = None
+        self._table: pa.Table | None = None
+        self._row = row
+
+    def poll(self, rows_max: int) -> Any:
+        if self._table is None:
+            if self.is_finished():
+                return None
+            self._fetch = self._fetch or self._begin()
+            table = self._fetch()
+            if table is None:
+                return None
+            self._table = as_schema(table, self._schema)
+        assert self._table is not None
+        polled = self._table.slice(self._row, rows_max).combine_chunks().to_batches()
+        if not polled:
+            return None
+        self._row += polled[0].num_rows
+        return polled[0]
+
+    def is_finished(self) -> bool:
+        return self._row >= self._rows
+
+    def snapshot(self) -> int:
+        return self._row
+
+    def lag_rows(self) -> int:
+        return self._rows - self._row
+
+    def close(self) -> None:
+        self._table = self._fetch = None
+
+
+def is_dataset(ds: object) -> bool:
+    """Return whether ``ds`` is a dataset of Ray Data, without importing Ray.
+
+    >>> is_dataset([1, 2])
+    False
+    """
+    module = sys.modules.get("ray.data")
+    return module is not None and isinstance(ds, module.Dataset)
+
+
+def pinned(
+    ds: Any, job: str, parts: int | None, staging: Path | None, *, keep_staging: bool
+) -> tuple[Pin, Blocks, PinFolder | None]:
+    """Compute ``ds`` and pin its blocks; return the pin, the blocks and the locked folder of their files, if any.
+
+    Raises:
+        PlanError: Ray does not run in this program.
+        SourceError: the dataset cannot be computed, read or staged.
+    """
+    ray = _ray()
+    try:
+        refs = (ds if parts is None else ds.repartition(parts)).materialize().to_arrow_refs()
+    except ray.exceptions.RayError as error:
+        raise SourceError(f"Ray cannot compute the dataset: {_reason(error)}") from error
+    folder = None if staging is None else new_folder(staging, job, keep=keep_staging)
+    try:
+        if folder is not None:
+            folder.rows.mkdir()
+        try:
+            found = inspect_all(refs, None if folder is None else folder.rows)
+        except ray.exceptions.RayError as error:
+            raise SourceError(f"Ray cannot return the blocks of the dataset: {_reason(error)}") from error
+        schema = joined_schema([packed for block, packed in found if block.rows])
+        pin = Pin(
+            secrets.token_hex(16),
+            schema,
+            tuple(block for block, _ in found),
+            None if folder is None else str(folder.path),
+        )
+        if folder is None:
+            return pin, StoredBlocks(refs), None
+        blocks = StagedBlocks(folder.rows)
+        blocks.check(len(found))
+        folder.note({"job": job, "keep": keep_staging, **pin.record()})
+    except BaseException:
+        if folder is not None:
+            folder.leave(keep=False)
+        raise
+    return pin, blocks, folder
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise PlanError(f"sources.RayDataset needs Ray: {pip_install('ray')}") from error
+    if not ray.is_initialized():
+        raise PlanError("sources.RayDataset: Ray does not run in this program (any more): call ray.init(…) first")
+    return ray
+
+
+def _is_alive(blocks: Blocks | None) -> bool:
+    return isinstance(blocks, StoredBlocks) and blocks.is_alive
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first exception in the text of ``error``: the innermost, which the others were raised for."""
+    lines = [line for line in map(str.strip, str(error).splitlines()) if line]
+    named = [line for line in lines if _EXCEPTION.match(line) and not line.startswith("ray.")]
+    return next(iter([*named, *lines]), type(error).__name__)

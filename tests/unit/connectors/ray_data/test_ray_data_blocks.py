@@ -1,0 +1,116 @@
+"""The blocks of a dataset without Ray: their types, their staged files, and the part that reads one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from malstrom_py import sources
+from malstrom_py.connectors.ray_data.blocks import (
+    Block,
+    StagedBlocks,
+    as_schema,
+    inspected,
+    joined_schema,
+    name_of,
+    plain_table,
+)
+from malstrom_py.connectors.ray_data.source import BlockPart, Pin, pin_of
+from malstrom_py.errors import PlanError, SourceError
+from malstrom_py.sources.files.options import pack_schema, unpack_schema
+
+
+def staged(folder: Path, table: pa.Table) -> tuple[Block, bytes]:
+    found = inspected(table, str(folder / name_of(0)))
+    assert not isinstance(found, str)
+    return found
+
+
+def schema_of(**types: pa.DataType) -> bytes:
+    return pack_schema(pa.schema(types.items()))
+
+
+def test_a_staged_block_is_read_from_any_row_on_in_its_plain_types(tmp_path: Path) -> None:
+    table = pa.table({"n": range(10), "kind": pa.array(["a", "b"] * 5).dictionary_encode()})
+    block, packed = staged(tmp_path, table)
+    assert block.rows == 10
+    schema = unpack_schema(packed)
+    assert schema.types == [pa.int64(), pa.string()]
+    for row in range(10):
+        part = BlockPart(block.rows, schema, lambda: StagedBlocks(tmp_path).fetch(0, block), row)
+        assert part.lag_rows() == 10 - row
+        read = []
+        while not part.is_finished():
+            read += part.poll(3).to_pylist()
+        assert read == table.to_pylist()[row:]
+        assert (part.snapshot(), part.poll(3)) == (10, None)
+        part.close()
+
+
+def test_a_part_waits_for_rows_that_are_on_their_way() -> None:
+    answers = iter([None, None, pa.table({"n": [1]})])
+    part = BlockPart(1, pa.schema([("n", pa.int64())]), lambda: lambda: next(answers), 0)
+    assert [part.poll(5), part.poll(5)] == [None, None]
+    assert part.poll(5).to_pylist() == [{"n": 1}]
+
+
+@pytest.mark.parametrize("damage", ["shorter", "other", "gone"])
+def test_a_staged_block_that_has_changed_is_an_error(damage: str, tmp_path: Path) -> None:
+    block, _ = staged(tmp_path, pa.table({"n": range(10)}))
+    file = tmp_path / name_of(0)
+    content = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(content[:-50] if damage == "shorter" else content.replace(b"\7", b"\6"))
+    with pytest.raises(SourceError, match=r"rows of the dataset are lost: .*block-00000"):
+        StagedBlocks(tmp_path).fetch(0, block)()
+    assert damage != "gone" or not StagedBlocks(tmp_path)._folder.joinpath(name_of(0)).exists()
+
+
+def test_files_that_only_another_machine_has_are_an_error(tmp_path: Path) -> None:
+    staged(tmp_path, pa.table({"n": [1]}))
+    with pytest.raises(SourceError, match=r"1 of 2 blocks are not in .*share"):
+        StagedBlocks(tmp_path).check(2)
+
+
+def test_columns_that_are_empty_in_a_block_take_their_type_from_others() -> None:
+    joined = joined_schema([schema_of(a=pa.null(), b=pa.null()), schema_of(b=pa.null(), a=pa.int64())])
+    assert unpack_schema(joined) == pa.schema([("a", pa.int64()), ("b", pa.string())])
+    read = as_schema(pa.table({"b": pa.nulls(1), "a": [1]}), unpack_schema(joined))
+    assert read.to_pylist() == [{"a": 1, "b": None}]
+    assert unpack_schema(joined_schema([])).names == []
+
+
+@pytest.mark.parametrize("other", [{"a": pa.string()}, {"a": pa.int64(), "b": pa.int64()}, {"b": pa.int64()}], ids=str)
+def test_blocks_of_other_columns_are_an_error(other: dict[str, Any]) -> None:
+    with pytest.raises(SourceError, match=r"blocks of the dataset differ: .*map_batches"):
+        joined_schema([schema_of(a=pa.int64()), schema_of(**other)])
+
+
+def test_types_that_cannot_be_read_name_their_column(tmp_path: Path) -> None:
+    tensors = pa.FixedShapeTensorArray.from_storage(
+        pa.fixed_shape_tensor(pa.int8(), [1, 2]), pa.array([[1, 2]], pa.list_(pa.int8(), 2))
+    )
+    with pytest.raises(SourceError, match="column 'image' of the dataset has the type"):
+        plain_table(pa.table({"image": tensors}))
+    digits = pa.table({"time": pa.array([1], pa.timestamp("ns"))})
+    assert "'time' of the dataset has values of timestamp[ns] that do not fit" in str(inspected(digits, None))
+    assert "give staging= a folder" in str(inspected(pa.table({"n": [1]}), str(tmp_path / "none" / "file")))
+
+
+def test_a_pin_is_the_same_after_its_record() -> None:
+    pin = Pin("id", schema_of(a=pa.int64()), (Block(3, "d"), Block(0, "e")), None)
+    assert pin_of(pin.record()) == pin
+    with pytest.raises(SourceError, match="former source"):
+        pin_of({"source": "Spark()"})
+    with pytest.raises(SourceError, match="damaged"):
+        pin_of({"source": "RayDataset", "schema": "?"})
+
+
+def test_what_is_no_dataset_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"takes a ray\.data\.Dataset, got list"):
+        sources.RayDataset([1])  # type: ignore[arg-type]

@@ -1,0 +1,250 @@
+"""The autoscaler of one job: samples what its workers do, asks the policy, and requests rescales as a user would (R9).
+
+Rule: it samples while nothing moves, and its request is like any other: a later one of a user wins, and leaves it out
+for a cool-down. Each decision is an event with its reason and figures, before the rescale that follows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from math import inf
+from typing import Final, Protocol
+
+from malstrom_py.errors import MalstromError, PlanError
+from malstrom_py.events import Autoscaled
+from malstrom_py.logs import log
+from malstrom_py.metrics import AutoscaleMetrics
+from malstrom_py.rescale.autoscaling import Autoscale, AutoscalePolicy, Decision, Observation
+from malstrom_py.workers.coordinator.rescale_requests import Done
+from malstrom_py.workers.reports.event_log import EventLog
+from malstrom_py.workers.reports.figures import WorkerFigures
+from malstrom_py.workers.reports.job_status import WORKERS_MAX, RescaleReport
+from malstrom_py.workers.reports.result import StepCounts
+
+_LOG: Final = logging.getLogger("malstrom_py.coordinator")
+_AGAIN_S: Final = 0.2
+"""When it looks again while a barrier passes."""
+
+
+class ScaledGroup(Protocol):
+    """The workers of a run, of which samples are taken."""
+
+    def figures(self) -> Mapping[int, WorkerFigures]: ...
+
+
+class ScaledRun(Protocol):
+    """A run whose number of workers is changed by load."""
+
+    @property
+    def group(self) -> ScaledGroup: ...
+
+    @property
+    def members(self) -> tuple[int, ...]: ...
+
+    @property
+    def phase(self) -> str: ...
+
+    def counts(self) -> Mapping[str, StepCounts]: ...
+
+    def check_rescale(self, size: int) -> None: ...
+
+    def rescale(self, size: int, done: Done) -> None: ...
+
+
+def check_autoscale(autoscale: object) -> Autoscale | None:
+    """Return the checked ``autoscale`` argument of a runtime."""
+    if autoscale is None:
+        return None
+    if not isinstance(autoscale, Autoscale):
+        raise PlanError(f"autoscale must be an mp.Autoscale(min=…, max=…), got {type(autoscale).__name__}")
+    if autoscale.max > WORKERS_MAX:
+        raise PlanError(f"autoscale: max must be at most {WORKERS_MAX}, got {autoscale.max}")
+    return autoscale
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """The counts at a moment. ``sharing``: how many workers run in the process of each."""
+
+    at_s: float
+    read: int
+    busy_s: Mapping[int, float]
+    waiting_s: Mapping[int, float]
+    sharing: Mapping[int, int]
+    lags: Mapping[tuple[str, str], int]
+
+    @classmethod
+    def of(cls, run: ScaledRun, now_s: float) -> _Sample:
+        figures, members = run.group.figures(), run.members
+        known = {worker: figures.get(worker, WorkerFigures()) for worker in members}
+        processes = Counter((one.host, one.pid) for one in known.values())
+        parts = [part for one in known.values() for part in one.parts]
+        return cls(
+            now_s,
+            sum(step.rows_in for step in run.counts().values() if step.kind == "source"),
+            {worker: one.busy_s for worker, one in known.items()},
+            {worker: one.waiting_s for worker, one in known.items()},
+            {worker: processes[one.host, one.pid] if one.pid else 1 for worker, one in known.items()},
+            {(part.source, part.part): part.lag_rows for part in parts if part.lag_rows is not None},
+        )
+
+    def since(self, before: _Sample) -> Observation:
+        """Return what the workers did since ``before``. Workers that share a process take turns. A lag that was not
+        known before has not grown since.
+        """
+        span_s = self.at_s - before.at_s
+        busy = [
+            min(1.0, max(0.0, spent_s - before.busy_s[worker]) * self.sharing[worker] / span_s)
+            for worker, spent_s in self.busy_s.items()
+        ]
+        waited_s = sum(max(0.0, spent_s - before.waiting_s[worker]) for worker, spent_s in self.waiting_s.items())
+        grown = sum(rows - before.lags[part] for part, rows in self.lags.items() if part in before.lags)
+        return Observation(
+            at_s=self.at_s,
+            workers=len(busy),
+            read_per_s=max(0, self.read - before.read) / span_s,
+            busy=busy,
+            waiting=min(1.0, waited_s / span_s / len(busy)),
+            lag_rows=sum(self.lags.values()) if self.lags else None,
+            lag_per_s=grown / span_s,
+        )
+
+
+class Autoscaler:
+    """The autoscaler of ``job``, which emits its decisions in ``events``. Without options it does nothing.
+
+    ``changed`` is called with other options, so that they can be kept.
+    """
+
+    def __init__(self, job: str, events: EventLog) -> None:
+        self.changed: Callable[[Autoscale | None], None] = lambda options: None
+        self._due_s = inf
+        self._is_changed = False
+        self._job = job
+        self._events = events
+        self._options: Autoscale | None = None
+        self._policy: AutoscalePolicy | None = None
+        self._run: ScaledRun | None = None
+        self._before: _Sample | None = None
+        self._overruled = False
+        self._now_s = 0.0
+        self._last: Decision | None = None
+        self._decisions = self._refused = 0
+
+    # Any thread.
+
+    def set(self, options: Autoscale | None, *, is_start: bool = False) -> None:
+        """Follow these ``options`` from now on; None: do nothing more. ``is_start``: the job starts with them."""
+        self._options = check_autoscale(options)
+        self._is_changed = True
+        if not is_start:
+            self.changed(options)
+
+    @property
+    def due_s(self) -> float:
+        """When `turn` is due, on the monotonic time of the run: with other options now."""
+        return 0.0 if self._is_changed else self._due_s
+
+    @property
+    def metrics(self) -> AutoscaleMetrics | None:
+        """The figures of the last sample; None without options."""
+        options, last = self._options, self._last
+        if options is None:
+            return None
+        known = {} if last is None else {name: getattr(last.figures, name) for name in _FIGURES}
+        reason = "" if last is None else last.reason
+        return AutoscaleMetrics(
+            options.min, options.max, options.target, self._decisions, self._refused, reason, **known
+        )
+
+    # The thread of the run.
+
+    def overruled(self, size: int | None) -> None:
+        """Note that a user has requested ``size`` workers, which are left alone for a cool-down; None: a rebalance."""
+        self._overruled = self._overruled or (size is not None and self._policy is not None)
+
+    def pause(self, now_s: float) -> None:
+        """Look again later: the run does something else."""
+        self._before, self._now_s, self._is_changed = None, now_s, False
+        if self._policy is not None:
+            self._policy.paused()
+        self._due_s = inf if self._options is None else now_s + self._options.interval_s
+
+    def turn(self, run: ScaledRun, now_s: float) -> None:
+        """Take a sample of ``run`` if nothing moves, and request what the policy decides."""
+        self._now_s, self._is_changed = now_s, False
+        options = self._options
+        if self._policy is None or self._policy.options != options:
+            self._policy = None if options is None else AutoscalePolicy(options)
+            self._last = None
+        policy = self._policy
+        if policy is None or run is not self._run or run.phase not in {"steady", "barrier"}:
+            self._run = run
+            self.pause(now_s)
+            return
+        if self._overruled:
+            self._overruled = False
+            policy.held(now_s)
+        if run.phase == "barrier":
+            self._due_s = now_s + _AGAIN_S
+            return
+        self._due_s = now_s + policy.options.interval_s
+        sample, before = _Sample.of(run, now_s), self._before
+        self._before = sample
+        if before is None or before.busy_s.keys() != sample.busy_s.keys() or now_s <= before.at_s:
+            return
+        decision = self._last = policy.decide(sample.since(before))
+        if decision.goes:
+            self._request(run, policy, decision)
+
+    def _request(self, run: ScaledRun, policy: AutoscalePolicy, decision: Decision) -> None:
+        """Request the size of ``decision``, or the nearest one for which there is room."""
+        why = ""
+        step = 1 if decision.size < decision.workers else -1
+        for size in range(decision.size, decision.workers, step):
+            try:
+                run.check_rescale(size)
+            except PlanError as error:
+                why = why or str(error)
+                continue
+            self._decisions += 1
+            reason = f"{decision.reason}; there is no room for {decision.size}: {why}" if why else decision.reason
+            self._emit(decision, size, reason)
+            if why:
+                policy.refused(self._now_s, decision, size, why)
+            run.rescale(size, partial(self._ended, policy, decision))
+            return
+        self._refuse(policy, decision, why)
+
+    def _ended(self, policy: AutoscalePolicy, decision: Decision, result: RescaleReport | MalstromError) -> None:
+        if isinstance(result, MalstromError):
+            self._refuse(policy, decision, str(result))
+
+    def _refuse(self, policy: AutoscalePolicy, decision: Decision, why: str) -> None:
+        """Note that the job keeps its size, because the request could not be executed."""
+        self._refused += 1
+        policy.refused(self._now_s, decision, decision.workers, why)
+        self._emit(decision, decision.size, decision.reason, why)
+
+    def _emit(self, decision: Decision, size: int, reason: str, error: str = "") -> None:
+        workers, job = decision.workers, self._job
+        self._events.emit(Autoscaled(workers, size, reason, error, **asdict(decision.figures)))
+        text = "job %s stays at %d workers, not %d: %s" if error else "job %s goes from %d to %d workers by load: %s"
+        level = logging.WARNING if error else logging.INFO
+        log(
+            _LOG,
+            level,
+            text,
+            *(job, workers, size, error or reason),
+            job=job,
+            workers_from=workers,
+            workers=size,
+            why=error or reason,
+        )
+
+
+_FIGURES: Final = ("arrival_per_s", "needed_per_s", "capacity_per_s")
