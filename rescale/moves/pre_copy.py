@@ -59,7 +59,7 @@ class CopyRounds:
         return [slot for _, slot in self._slots]
 
     def slot_over(self) -> None:
-        """Go on to the next slot."""
+        """Continue with the next slot."""
         self._left.popleft()
 
     def sent(self, size: int) -> None:

@@ -20,6 +20,7 @@ from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.rescale.load import Weights
 from malstrom_py.rescale.moves.move_sizing import Pacing
 from malstrom_py.rescale.moves.placement import first_table
+from malstrom_py.rescale.moves.pre_copy import AHEAD_LEAST
 from malstrom_py.rescale.moves.protocol import Report
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator import machine as events
@@ -122,7 +123,7 @@ class Coordinator(RunView, Generic[G]):
         background: Callable[[], Background] | None = None,
         calling: Callable[[], Background] | None = None,
         slots_per_move: int | None = None,
-        ahead_least: int | None = None,
+        ahead_least: int | None = AHEAD_LEAST,
         log: EventLog | None = None,
     ) -> None:
         self.group = group

@@ -1,7 +1,8 @@
 """Copies the state of leaving keys, chunk by chunk, while their old owner works with it (R12).
 
-Rule: only steps that keep their state by key in a dict, and that control messages find there as it is, are copied; all
-others send their state at the cut. Between two chunks the region works, and the steps note which keys change.
+Rule: only steps that keep their state by key in a dict, and that do no more at a move than take it out and put it in,
+are copied; all others send their state at the cut. Between two chunks the region works, and the steps note which keys
+change.
 """
 
 from __future__ import annotations

@@ -22,6 +22,9 @@ _STOPS: Final = 0.15
 """The probability that the job is stopped with a requested snapshot."""
 _BREAKS: Final = ("turn", "moving", "saving", "storing", "stored", "writing", "recovering", "kept", "kept", "kept")
 
+_COPYING: Final = 0.25
+"""How probable it is that a crash waits until state goes ahead of a move, in a job that sends some ahead."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScheduledRescale:
@@ -53,10 +56,10 @@ class ScheduledSnapshot:
 class ScheduledCrash:
     """The loss of a worker or of the coordinator, not before ``turn``, and then at the moment ``when``.
 
-    ``when``: "turn": immediately, "moving": during a rescale, "saving": during a snapshot, "storing": before its
-    manifest is written, "stored": after that, before the run knows, "kept": after a snapshot, "writing": between two
-    operations of the store, "recovering": the same during a recovery. A job without snapshots treats all but "moving"
-    as "turn".
+    ``when``: "turn": immediately, "moving": during a rescale, "copying": while state goes ahead of a move, "saving":
+    during a snapshot, "storing": before its manifest is written, "stored": after that, before the run knows, "kept":
+    after a snapshot, "writing": between two operations of the store, "recovering": the same during a recovery. A job
+    without snapshots treats all but "moving" as "turn".
     """
 
     turn: int
@@ -96,8 +99,14 @@ class RandomSchedule:
         return self._rng.choice((1, 2, 256))
 
     def ahead_least(self) -> int | None:
-        """Return the bytes of state from which a job with snapshots sends it ahead of a move; None: never."""
-        return self._ahead.choice((0, None))
+        """Return the bytes of state from which a job with snapshots sends it ahead of a move, in every other seed;
+        None: never.
+        """
+        return 0 if random.Random(f"sends ahead {self._seed}").random() < 0.5 else None
+
+    def ahead_turns(self) -> int:
+        """Return for how many turns the report that state is ahead may be on its way: until then it may change."""
+        return self._ahead.choice((0, 10, 60))
 
     def rescales(self, count: int | None) -> list[ScheduledRescale]:
         """Return ``count`` rescales, or as many as the seed says."""
@@ -147,6 +156,10 @@ class RandomSchedule:
         ]
         if kept:
             drawn = [replace(crash, when=self._kept.choice(_BREAKS)) for crash in drawn]
+            if self.ahead_least() is not None:
+                drawn = [
+                    replace(crash, when="copying") if self._ahead.random() < _COPYING else crash for crash in drawn
+                ]
         return sorted(drawn, key=lambda crash: crash.turn)
 
     def snapshots(self) -> Snapshots | None:

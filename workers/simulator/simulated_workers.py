@@ -93,6 +93,11 @@ class SimulatedWorkers(LocalWorkers):
         """The ways on which something is."""
         return [*self._queues, *(("zombie", way) for way in self._zombies)]
 
+    def brings(self, way: Hashable, kind: type) -> bool:
+        """Return whether a message of ``kind`` is first on ``way``."""
+        queue = self._queues.get(way)
+        return queue is not None and isinstance(queue[0].content, kind)
+
     @property
     def awake(self) -> list[int]:
         """The workers that may have something to do."""

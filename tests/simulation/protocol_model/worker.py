@@ -115,7 +115,7 @@ class ModelWorker(Promising):
         return any(machine.phase is not ReceivingPhase.STEADY for machine in self.regions.values())
 
     def send_ahead(self, move: RescaleMove) -> None:
-        """R12: copy what leaves, and then once more."""
+        """R12: copy what leaves, twice."""
         for region, machine in self.regions.items():
             if machine.loses(move):
                 self.copying[region] = 2 * machine.lost_in(move)
