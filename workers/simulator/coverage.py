@@ -30,6 +30,7 @@ HARD_CASES: Final = (
     "key confirmed at the cut",
     "key changed after it went ahead",
     "state ahead of a move that was never made",
+    "stale copy dropped",
     "part moved",
     "finished part moved",
     "part waiting for release",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from malstrom_py.rescale.channels.channel import Credit
+from malstrom_py.rescale.moves.protocol import SentAhead, StateChunk
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.workers.engine.flow_limits import Batching
@@ -22,7 +23,7 @@ _STOPS: Final = 0.15
 """The probability that the job is stopped with a requested snapshot."""
 _BREAKS: Final = ("turn", "moving", "saving", "storing", "stored", "writing", "recovering", "kept", "kept", "kept")
 
-_COPYING: Final = 0.25
+_COPYING: Final = 0.4
 """How probable it is that a crash waits until state goes ahead of a move, in a job that sends some ahead."""
 
 
@@ -105,8 +106,12 @@ class RandomSchedule:
         return 0 if random.Random(f"sends ahead {self._seed}").random() < 0.5 else None
 
     def ahead_turns(self) -> int:
-        """Return for how many turns the report that state is ahead may be on its way: until then it may change."""
+        """Return for how many turns state goes ahead at least: until then it may change."""
         return self._ahead.choice((0, 10, 60))
+
+    def ahead_held(self) -> type:
+        """Return which messages are on their way for that time: the reports that state is ahead, or the state."""
+        return self._ahead.choice((SentAhead, SentAhead, StateChunk))
 
     def rescales(self, count: int | None) -> list[ScheduledRescale]:
         """Return ``count`` rescales, or as many as the seed says."""

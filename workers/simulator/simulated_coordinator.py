@@ -12,7 +12,7 @@ from malstrom_py.errors import InternalError, MalstromError, PeerError, PlanErro
 from malstrom_py.metrics import HotKey
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale.load import Weights
-from malstrom_py.rescale.moves.protocol import BarrierPassed, SentAhead
+from malstrom_py.rescale.moves.protocol import BarrierPassed
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.job_machine import Event
 from malstrom_py.workers.coordinator.machine import PartsFound
@@ -130,7 +130,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         self._stops = False
         self._tick = 0.0 if row_cost_s else _TICK
         self._read = (0, 0.0)
-        self._copied: int | None = None
+        self._copied: tuple[int, type] | None = None
 
     @property
     def trace(self) -> str:
@@ -306,12 +306,13 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         return self._schedule.next_of(self._unhurried(actions) if self.phase == "copying" else actions)
 
     def _unhurried(self, actions: list[Hashable]) -> list[Hashable]:
-        """Return ``actions`` while state goes ahead (R12): its end takes some turns, in which state changes."""
+        """Return ``actions`` while state goes ahead (R12): that takes some turns, in which state changes."""
         if self._copied is None:
-            self._copied = self._turn + self._schedule.ahead_turns()
-        if self._turn >= self._copied:
+            self._copied = self._turn + self._schedule.ahead_turns(), self._schedule.ahead_held()
+        until, held = self._copied
+        if self._turn >= until:
             return actions
-        return [way for way in actions if not self.group.brings(way, SentAhead)] or actions
+        return [way for way in actions if not self.group.brings(way, held)] or actions
 
     def _rest(self) -> None:
         """Advance the time to the next timer: no message is in flight, and no worker has work."""

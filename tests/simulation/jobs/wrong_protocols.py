@@ -495,6 +495,9 @@ WRONG: Final[dict[str, WrongProtocol]] = {
         seed=0,
         ahead=True,
     ),
+    "R12 what went ahead is never forgotten": WrongProtocol(
+        ((KeyedState, "forget_ahead", nothing),), seed=0, ahead=True
+    ),
     "R12 state of a move that was called off is used": WrongProtocol(
         ((SimulatedWorkers, "_drop", taken_from_the_dead),), seed=0, ahead=True
     ),
