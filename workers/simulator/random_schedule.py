@@ -57,10 +57,10 @@ class ScheduledSnapshot:
 class ScheduledCrash:
     """The loss of a worker or of the coordinator, not before ``turn``, and then at the moment ``when``.
 
-    ``when``: "turn": immediately, "moving": during a rescale, "copying": while state goes ahead of a move, "saving":
-    during a snapshot, "storing": before its manifest is written, "stored": after that, before the run knows, "kept":
-    after a snapshot, "writing": between two operations of the store, "recovering": the same during a recovery. A job
-    without snapshots treats all but "moving" as "turn".
+    ``when``: "turn": immediately, "moving": during a rescale, "copying": while state is on its way ahead of a move,
+    "saving": during a snapshot, "storing": before its manifest is written, "stored": after that, before the run
+    knows, "kept": after a snapshot, "writing": between two operations of the store, "recovering": the same during a
+    recovery. A job without snapshots treats all but "moving" as "turn".
     """
 
     turn: int

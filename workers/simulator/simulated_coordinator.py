@@ -12,7 +12,7 @@ from malstrom_py.errors import InternalError, MalstromError, PeerError, PlanErro
 from malstrom_py.metrics import HotKey
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale.load import Weights
-from malstrom_py.rescale.moves.protocol import BarrierPassed
+from malstrom_py.rescale.moves.protocol import BarrierPassed, StateChunk
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.job_machine import Event
 from malstrom_py.workers.coordinator.machine import PartsFound
@@ -420,7 +420,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         if crash.when == "moving":
             return self._is_moving
         if crash.when == "copying":
-            return self.phase == "copying"
+            return self.phase == "copying" and any(self.group.brings(way, StateChunk) for way in self.ways)
         snapshotting = self.snapshotting
         return snapshotting is None or self._saving is None or self._saving.is_time(crash.when, snapshotting)
 

@@ -147,7 +147,9 @@ MUTANTS: dict[str, Mutant] = {
         for made in WORLDS
     },
     **{made.__name__: Mutant(Machines(region=rg.Region, counting=made), ahead=True) for made in COPIES},
-    "StaleCopiesAccepted": Mutant(Machines(region=rg.Region, world=cp.StaleCopiesAccepted), sc.OF["StaleCopiesAccepted"]),
+    "StaleCopiesAccepted": Mutant(
+        Machines(region=rg.Region, world=cp.StaleCopiesAccepted), sc.OF["StaleCopiesAccepted"]
+    ),
     "FiresOnTheFirstInput": Mutant(Machines(counting=se.FiresOnTheFirstInput)),
     "dealt_anew": Mutant(Machines(plan=co.dealt_anew)),
     "unbalanced": Mutant(Machines(plan=co.unbalanced)),
