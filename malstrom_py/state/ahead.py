@@ -36,15 +36,19 @@ class SentKeys:
         return values is self._values
 
     @property
-    def has_changed(self) -> bool:
-        """Whether a key has changed after its state was sent."""
-        return not self.changed.isdisjoint(self._keys)
+    def counted(self) -> tuple[int, int]:
+        """How many keys have been sent, and how many of them have changed after that."""
+        return len(self._keys), len(self.changed & self._keys)
 
     def sent(self, keys: Iterable[Any]) -> None:
         """Note that the state of ``keys`` has been sent."""
         keys = list(keys)
         self._keys.update(keys)
         self.changed.difference_update(keys)
+
+    def has(self, key: Any, values: Mapping[Any, Any]) -> bool:
+        """Return whether the state of ``key`` has been sent and has not changed since."""
+        return key in self._keys and key not in self.changed and self.is_of(values)
 
     def same(self, keys: Iterable[Any], values: Mapping[Any, Any]) -> list[Any]:
         """Return those of ``keys`` whose state has been sent and has not changed since, in their order."""

@@ -279,14 +279,14 @@ class KeyedState:
 
     def is_ahead(self, key: Any) -> bool:
         """R12: whether the state of ``key`` has been sent ahead and has not changed since, or there is none."""
-        if self._sent is not None and self._sent.same((key,), self.values):
+        if self._sent is not None and self._sent.has(key, self.values):
             return True
         return self.values.get(key) is None and not (self.timers.times(key) or self.clock_timers.times(key))
 
     @property
-    def changed_ahead(self) -> bool:
-        """Whether a key has changed after its state was sent ahead."""
-        return self._sent is not None and self._sent.has_changed
+    def counted_ahead(self) -> tuple[int, int]:
+        """R12: how many keys have been sent ahead, and how many of them have changed after that."""
+        return (0, 0) if self._sent is None else self._sent.counted
 
     def put_aside(self, states: bytes) -> None:
         """R12: keep the result of `send_ahead` of another worker beside the state, until `Acquire` confirms it."""

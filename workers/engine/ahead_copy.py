@@ -8,7 +8,7 @@ change.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from malstrom_py.operators.base import Operator
@@ -16,11 +16,14 @@ from malstrom_py.rescale.keys.key_hash import encode_key
 from malstrom_py.rescale.moves.pre_copy import CopyRounds
 from malstrom_py.state.keyed_state import KeyedState
 
+KEYS_LOOKED_AT: Final = 4096
+"""The number of keys that are looked at between two steps: a few milliseconds."""
+
 _SAMPLED: Final = 16
 _SAMPLED_BYTES: Final = 1 << 16
 
 
-def in_order(keys: list[Any]) -> list[Any]:
+def in_order(keys: Collection[Any]) -> list[Any]:
     """Return ``keys`` in an order that is the same in every process."""
     plain = set(map(type, keys)) <= {str} or set(map(type, keys)) <= {int}
     return sorted(keys) if plain else sorted(keys, key=encode_key)
@@ -41,9 +44,12 @@ class KeyGroup(NamedTuple):
         states = [state for operator in operators if (state := operator.state_ahead) is not None and state.goes_ahead]
         return cls(keys_in, states, len(states) == sum(operator.keys is not None for operator in operators))
 
-    def left(self, slot: int) -> list[Any]:
-        """Return the keys of ``slot`` of which something has to be sent."""
-        return [key for key in self.keys_in(slot) if not self.is_ahead(key)]
+    def left(self, slots: Iterable[int]) -> int:
+        """Return about how many keys of ``slots`` have state that is not ahead. Goes through no keys, only through the
+        changed ones.
+        """
+        sent, changed = zip(*(state.counted_ahead for state in self.states), strict=True)
+        return max(0, sum(len(self.keys_in(slot)) for slot in slots) - min(sent)) + max(changed)
 
     def is_ahead(self, key: Any) -> bool:
         """Return whether all state of ``key`` is ahead; False if none goes ahead."""
@@ -77,29 +83,35 @@ class AheadCopy:
 
     def _bytes_left(self) -> float:
         """Return about how many bytes are not ahead."""
-        left = sum(len(group.left(slot)) for slot in self._rounds.slots for group in self._groups)
-        return left * self._key_bytes
+        return sum(group.left(self._rounds.slots) for group in self._groups) * self._key_bytes
 
     def next(self) -> tuple[int, dict[str, bytes]]:
-        """Return the state of the next keys, and their new owner; no state if that was all. Requires `under_way`."""
+        """Return the state of the next keys, and their new owner; no state if no key of those that were looked at has
+        any that is not ahead. Requires `under_way`.
+        """
         states: dict[str, bytes] = {}
         now = self._rounds.now
         owner = -1 if now is None else now[0]
-        room = self.keys_max
-        while now is not None and now[0] == owner and room > 0 and not states:
-            room = self._copy(now[1], room, states)
+        looks = KEYS_LOOKED_AT
+        while now is not None and now[0] == owner and looks > 0 and not states:
+            looks = self._copy(now[1], looks, states)
             now = self._rounds.now
         if now is None and not self._rounds.again(int(self._bytes_left())):
             self.under_way = False
         return owner, states
 
-    def _copy(self, slot: int, room: int, states: dict[str, bytes]) -> int:
-        """Add the states of up to ``room`` keys of ``slot``, and return the room that is left."""
+    def _copy(self, slot: int, looks: int, states: dict[str, bytes]) -> int:
+        """Add the states of up to `keys_max` keys of ``slot``. Return how many keys may be looked at after that."""
         if self._keys is None:
-            self._keys = [deque(in_order(group.left(slot))) for group in self._groups]
+            self._keys = [deque(in_order(group.keys_in(slot))) for group in self._groups]
+        looks -= 1
         for group, keys in zip(self._groups, self._keys, strict=True):
-            some = [keys.popleft() for _ in range(min(room, len(keys)))]
-            room -= len(some)
+            some: list[Any] = []
+            while keys and looks > 0 and len(some) < self.keys_max:
+                key = keys.popleft()
+                looks -= 1
+                if not group.is_ahead(key):
+                    some.append(key)
             for state in group.states if some else ():
                 copied = state.send_ahead(some) if state.goes_ahead else None
                 if copied is not None:
@@ -108,4 +120,4 @@ class AheadCopy:
         if not any(self._keys):
             self._keys = None
             self._rounds.slot_over()
-        return room
+        return looks

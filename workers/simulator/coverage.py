@@ -147,7 +147,7 @@ class Coverage:
         if full:
             self.hit("credit at zero")
         for step in worker.operators.values():
-            if isinstance(step, StatefulOperator) and step.state.changed_ahead:
+            if isinstance(step, StatefulOperator) and step.state.counted_ahead[1]:
                 self.hit("key changed after it went ahead")
         for feed in worker.feeds:
             if feed.held_rows:

@@ -23,6 +23,11 @@ def changes_missed(right: Right) -> Right:
     return same
 
 
+def changes_unseen(right: Right) -> Right:
+    """And it is not sent again."""
+    return lambda sent, key, values: key in sent._keys
+
+
 def earlier_wins(right: Right) -> Right:
     """A copy is put over a later one, as if the later one had come before it."""
 

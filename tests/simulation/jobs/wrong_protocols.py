@@ -41,6 +41,7 @@ from tests.simulation.jobs.runs import run
 from tests.simulation.jobs.verdicts import Violation
 from tests.simulation.jobs.wrong_copies import (
     changes_missed,
+    changes_unseen,
     confirmed_already,
     earlier_wins,
     over_what_came,
@@ -488,7 +489,9 @@ WRONG: Final[dict[str, WrongProtocol]] = {
         shape="two-stages",
     ),
     "R8 epochs after Bye": WrongProtocol(((Exchange, "leave", speaks_after_bye),), seed=0, shape="two-stages"),
-    "R12 a change during the copy is missed": WrongProtocol(((SentKeys, "same", changes_missed),), seed=16, ahead=True),
+    "R12 a change during the copy is missed": WrongProtocol(
+        ((SentKeys, "same", changes_missed), (SentKeys, "has", changes_unseen)), seed=16, ahead=True
+    ),
     "R12 an earlier copy wins": WrongProtocol(((KeptAside, "put", earlier_wins),), seed=182, ahead=True),
     "R12 a key that is gone comes back": WrongProtocol(
         ((KeyedState, "forget_ahead", the_gone_return),), seed=14, shape="ttl", ahead=True
