@@ -5,7 +5,8 @@ Every state change is in TRANSITIONS; nothing here does I/O. The messages to and
 have reported everything (R7), a rescale when all Byes of leavers have been taken (R8). A rescale can be called off only
 while workers join, because until then only the joiners know of it. A barrier and a move never overlap (R7): the barrier
 is injected when nothing moves, or between two moves of a rescale, and the next move waits until the barrier has passed
-all workers. New parts of a source get their workers while nothing moves, before the next barrier or move (R13).
+all workers. Before a move, state may go ahead of it (R12); that is bounded, and a barrier waits for it as for the move.
+New parts of a source get their workers while nothing moves, before the next barrier or move (R13).
 """
 
 from __future__ import annotations
@@ -291,6 +292,11 @@ class CoordinatorMachine:
         return self.phase is CoordinatorPhase.STEADY or (
             self.phase is CoordinatorPhase.BARRIER and not self.moves_follow
         )
+
+    @property
+    def barrier_waits(self) -> bool:
+        """Whether a barrier waits for the end of a move, and of what is sent ahead of it."""
+        return self._barrier is not None
 
     def waiting_for(self) -> str:
         """R7: return a description of the missing reports, first the reports that others wait for.

@@ -31,6 +31,7 @@ HARD_CASES: Final = (
     "key changed after it went ahead",
     "state ahead of a move that was never made",
     "stale copy dropped",
+    "rescale requested while state goes ahead",
     "part moved",
     "finished part moved",
     "part waiting for release",
@@ -57,6 +58,7 @@ HARD_CASES: Final = (
 SNAPSHOT_CASES: Final = (
     "snapshot completed",
     "snapshot inside a rescale",
+    "snapshot wanted while state goes ahead",
     "crash before any snapshot",
     "crash with a snapshot in flight",
     "crash between manifest and sink commit",
@@ -122,6 +124,8 @@ class Coverage:
         """Count the cases of a rescale request in a ``phase`` of the coordinator."""
         if phase != "steady":
             self.hit("rescale coalesced")
+        if phase == "copying":
+            self.hit("rescale requested while state goes ahead")
         if workers.quiet:
             self.hit("request with nothing flowing")
         if workers.backlogged:

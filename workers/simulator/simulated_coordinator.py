@@ -254,6 +254,8 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         super().handle(event)
         if self.phase != "copying":
             self._copied = None
+        elif self._moves.barrier_waits:
+            self._coverage.hit("snapshot wanted while state goes ahead")
 
     def pass_s(self, duration_s: float) -> None:
         """Let time pass."""
