@@ -228,8 +228,8 @@ class CoordinatorMachine:
         self._ahead_least = ahead_least
         self._sends_ahead = False
         self._next: RescaleMove | None = None
-        self._ahead_bytes = 0
-        self._before_move = (0, 0)
+        self.bytes_ahead = 0
+        self._before_move = (0, 0, 0)
         self._pause_s = 0.0
         self.weights: Weights | None = None
         """The weights of the last rescale; None if it was placed by number."""
@@ -449,7 +449,7 @@ class CoordinatorMachine:
 
     def _order(self, move: RescaleMove) -> list[Effect]:
         self._move = move
-        self._pause_s, self._before_move, self._ahead_bytes = 0.0, (self.keys_moved, self.bytes_moved), 0
+        self._pause_s, self._before_move = 0.0, (self.keys_moved, self.bytes_moved, self.bytes_ahead)
         topology = self._topology
         # A leaver of this move reports like all others; it sends Bye at the end of the rescale.
         self._missing = {Switched(move.version, worker) for worker in move.everyone}
@@ -491,7 +491,7 @@ class CoordinatorMachine:
                     self._pause_s = max(self._pause_s, report.paused_s)
                     self.keys_moved += report.keys
                     self.bytes_moved += report.bytes
-                    self._ahead_bytes += report.ahead
+                    self.bytes_ahead += report.ahead
         return effects + self._maybe_end()
 
     def _maybe_open(self, region: str) -> list[Effect]:
@@ -515,7 +515,7 @@ class CoordinatorMachine:
         move, self._move = self._current_move(), None
         moved = sum(was != now for was, now in zip(self.table, move.table, strict=True))
         keys, size = self.keys_moved - self._before_move[0], self.bytes_moved - self._before_move[1]
-        at_cut = size - self._ahead_bytes
+        at_cut = size - (self.bytes_ahead - self._before_move[2])
         self._paced = self._paced.after(moved, pause_by_size(self._pause_s, keys=keys, size=at_cut), size=size)
         if moved and self._ahead_least is not None:
             self._sends_ahead = size >= self._ahead_least

@@ -48,8 +48,9 @@ class KeyGroup(NamedTuple):
         """Return about how many keys of ``slots`` have state that is not ahead. Goes through no keys, only through the
         changed ones.
         """
-        sent, changed = zip(*(state.counted_ahead for state in self.states), strict=True)
-        return max(0, sum(len(self.keys_in(slot)) for slot in slots) - min(sent)) + max(changed)
+        sent = min(state.counted_ahead[0] for state in self.states)
+        changed = max(state.counted_ahead[1] for state in self.states)
+        return max(0, sum(len(self.keys_in(slot)) for slot in slots) - sent) + changed
 
     def is_ahead(self, key: Any) -> bool:
         """Return whether all state of ``key`` is ahead; False if none goes ahead."""

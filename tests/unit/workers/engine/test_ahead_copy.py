@@ -133,13 +133,13 @@ def test_r12_next_to_nothing_is_sent_at_the_cut_of_what_has_not_changed() -> Non
 
 
 def test_r12_what_changes_comes_or_goes_in_the_middle_of_a_copy_is_right_at_the_new_owner() -> None:
-    values = {key: large(key) for key in range(40)}
+    values: dict[int, str | None] = {key: large(key) for key in range(40)}
     giver, taker = Region(Kept, keys_first=3).push(values).begin(), Region(Kept)
     ahead: list[StateChunk] = []
     turn = 0
     while giver.transfer.copying:
         ahead += [chunk for _, chunk in giver.transfer.copy()]
-        changes = {turn: f"again {turn}", turn + 20: None, turn + 100: f"new {turn}"}
+        changes: dict[int, str | None] = {turn: f"again {turn}", turn + 20: None, turn + 100: f"new {turn}"}
         giver.push(changes)
         values |= changes
         turn += 1
