@@ -19,6 +19,9 @@ from malstrom_py.state.keyed_state import KeyedState
 KEYS_LOOKED_AT: Final = 4096
 """The number of keys that are looked at between two steps: a few milliseconds."""
 
+KEYS_OF_LEAST: Final = 256
+"""The bytes that are worth it must not be those of more keys: with 1 MB, keys of less than 4 kB stay."""
+
 _SAMPLED: Final = 16
 _SAMPLED_BYTES: Final = 1 << 16
 
@@ -79,7 +82,9 @@ class AheadCopy:
         samples = [state.sampled_bytes(_SAMPLED, _SAMPLED_BYTES) for group in self._groups for state in group.states]
         self._key_bytes = sum(size / keys for keys, size in samples if keys)
         self.keys_max = max(1, min(keys_max, int(chunk_bytes / self._key_bytes))) if self._key_bytes else keys_max
-        self.under_way = bool(self._groups) and self._bytes_left() >= least
+        # To confirm a small key takes as long as to send it.
+        is_worth_it = self._bytes_left() >= least and self._key_bytes * KEYS_OF_LEAST >= least
+        self.under_way = bool(self._groups) and is_worth_it
         self._keys: list[deque[Any]] | None = None
 
     def _bytes_left(self) -> float:
@@ -90,35 +95,45 @@ class AheadCopy:
         """Return the state of the next keys, and their new owner; no state if no key of those that were looked at has
         any that is not ahead. Requires `under_way`.
         """
-        states: dict[str, bytes] = {}
         now = self._rounds.now
         owner = -1 if now is None else now[0]
+        found: list[list[Any]] = [[] for _ in self._groups]
         looks = KEYS_LOOKED_AT
-        while now is not None and now[0] == owner and looks > 0 and not states:
-            looks = self._copy(now[1], looks, states)
+        while now is not None and now[0] == owner and looks > 0 and sum(map(len, found)) < self.keys_max:
+            looks = self._look(now[1], looks, found)
             now = self._rounds.now
-        if now is None and not self._rounds.again(int(self._bytes_left())):
+        states = self._copied(found)
+        if self._rounds.now is None and not self._rounds.again(int(self._bytes_left())):
             self.under_way = False
         return owner, states
 
-    def _copy(self, slot: int, looks: int, states: dict[str, bytes]) -> int:
-        """Add the states of up to `keys_max` keys of ``slot``. Return how many keys may be looked at after that."""
+    def _look(self, slot: int, looks: int, found: list[list[Any]]) -> int:
+        """Add the keys of ``slot`` that are not ahead to ``found``, by group, up to `keys_max` in all. Return how many
+        keys may be looked at after that.
+        """
         if self._keys is None:
             self._keys = [deque(in_order(group.keys_in(slot))) for group in self._groups]
         looks -= 1
-        for group, keys in zip(self._groups, self._keys, strict=True):
-            some: list[Any] = []
-            while keys and looks > 0 and len(some) < self.keys_max:
+        room = self.keys_max - sum(map(len, found))
+        for group, keys, some in zip(self._groups, self._keys, found, strict=True):
+            while keys and looks > 0 and room > 0:
                 key = keys.popleft()
                 looks -= 1
                 if not group.is_ahead(key):
                     some.append(key)
-            for state in group.states if some else ():
-                copied = state.send_ahead(some) if state.goes_ahead else None
-                if copied is not None:
-                    states[state.step] = copied
-                    self._rounds.sent(len(copied))
+                    room -= 1
         if not any(self._keys):
             self._keys = None
             self._rounds.slot_over()
         return looks
+
+    def _copied(self, found: list[list[Any]]) -> dict[str, bytes]:
+        """Return the states of the keys that were found, and count them."""
+        states: dict[str, bytes] = {}
+        for group, keys in zip(self._groups, found, strict=True):
+            for state in group.states if keys else ():
+                copied = state.send_ahead(keys) if state.goes_ahead else None
+                if copied is not None:
+                    states[state.step] = copied
+                    self._rounds.sent(len(copied))
+        return states

@@ -149,7 +149,7 @@ def test_r12_what_changes_comes_or_goes_in_the_middle_of_a_copy_is_right_at_the_
 
 
 def test_r12_what_changes_all_the_time_goes_ahead_twice_and_then_at_the_cut() -> None:
-    giver = Region(Kept).push({key: large(key) for key in range(8)}).begin()
+    giver = Region(Kept, keys_first=2).push({key: large(key) for key in range(8)}).begin()
     sent = []
     while giver.transfer.copying:
         sent += [chunk for _, chunk in giver.transfer.copy()]
@@ -163,6 +163,12 @@ def test_r12_with_less_state_than_is_worth_it_nothing_goes_ahead() -> None:
     giver = Region(Kept).push({1: "a", 2: "b"}).begin(least=10_000)
     assert giver.copies() == []
     assert size(giver.cut()) > 0
+
+
+def test_r12_keys_that_are_sent_as_fast_as_they_are_confirmed_stay() -> None:
+    values = {key: "x" * 20 + str(key) for key in range(2_000)}
+    assert Region(Kept).push(values).begin(least=40_000).copies() == []
+    assert Region(Kept).push({key: large(key) for key in range(50)}).begin(least=40_000).copies() != []
 
 
 def test_r12_copies_are_about_a_chunk_large() -> None:
