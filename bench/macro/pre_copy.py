@@ -1,9 +1,10 @@
 """``python -m bench.macro.pre_copy``: how late rows come while state moves, with state ahead of each move and without.
 
-A job goes 1 -> 2 -> 3 -> 2 while rows come, each with the time at which it was due; all keys change in turn. It has
-1 kB of state for each key, then 10 kB (``--bytes``). State goes ahead only of a job with snapshots, because only there
-changes are tracked; here none is made. So the job beside it is the same without snapshots. ``--ray``: on Ray, else in
-one process, whose workers take turns on one thread; there slots are placed by number, so that each run moves the same.
+A job goes 1 -> 2 -> 3 -> 2 while rows come, each with the time at which it was due; all keys change in turn. It has 1
+kB of state for each key, then 10 kB, then 50 kB (``--bytes``; ``--keys`` bounds the memory). State goes ahead only of a
+job with snapshots, because only there changes are tracked; here none is made. So the job beside it is the same without
+snapshots. ``--ray``: on Ray, else in one process, whose workers take turns on one thread; there slots are placed by
+number, so that each run moves the same.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ def measured(keys: int, rate: int, size: int, *, ahead: bool, on_ray: bool, stea
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.macro.pre_copy", description=__doc__)
-    parser.add_argument("--keys", type=int, default=100_000)
-    parser.add_argument("--bytes", type=int, nargs="*", default=[1_000, 10_000], help="of state for each key")
+    parser.add_argument("--keys", type=int, default=20_000)
+    parser.add_argument("--bytes", type=int, nargs="*", default=[1_000, 10_000, 50_000], help="of state for each key")
     parser.add_argument("--rate", type=int, default=5_000, help="rows a second")
     parser.add_argument("--steady", type=float, default=2.0, help="seconds before each rescale")
     parser.add_argument("--ray", action="store_true", help="on Ray")

@@ -16,8 +16,8 @@ from malstrom_py import sinks
 from malstrom_py.sources import Part
 from tests.integration.monitoring.conftest import PATIENCE_S, until
 
-KEYS: Final = 3_000
-STATE_BYTES: Final = 10_000
+KEYS: Final = 1_500
+STATE_BYTES: Final = 20_000
 BUSY: Final = 50
 """The keys that change all the time, once all keys have state."""
 
@@ -55,7 +55,7 @@ class Rows:
 
 
 def counted(key: int, row: int, state: tuple[int, str] | None) -> tuple[int, tuple[int, str]]:
-    """Count the rows of a key, and keep ten kilobytes beside."""
+    """Count the rows of a key, and keep twenty kilobytes beside."""
     seen = (state or (0, ""))[0] + 1
     return seen, (seen, str(key).ljust(STATE_BYTES))
 

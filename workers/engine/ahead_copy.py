@@ -19,8 +19,8 @@ from malstrom_py.state.keyed_state import KeyedState
 KEYS_LOOKED_AT: Final = 4096
 """The number of keys that are looked at between two steps: a few milliseconds."""
 
-KEYS_OF_LEAST: Final = 256
-"""The bytes that are worth it must not be those of more keys: with 1 MB, keys of less than 4 kB stay."""
+KEYS_OF_LEAST: Final = 64
+"""The bytes that are worth it must not be those of more keys: with 1 MB, keys of less than 16 kB stay."""
 
 _SAMPLED: Final = 16
 _SAMPLED_BYTES: Final = 1 << 16

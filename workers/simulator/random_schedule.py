@@ -57,7 +57,7 @@ class ScheduledSnapshot:
 class ScheduledCrash:
     """The loss of a worker or of the coordinator, not before ``turn``, and then at the moment ``when``.
 
-    ``when``: "turn": immediately, "moving": during a rescale, "copying": while state is on its way ahead of a move,
+    ``when``: "turn": immediately, "moving": during a rescale, "copying": while state is in flight ahead of a move,
     "saving": during a snapshot, "storing": before its manifest is written, "stored": after that, before the run
     knows, "kept": after a snapshot, "writing": between two operations of the store, "recovering": the same during a
     recovery. A job without snapshots treats all but "moving" as "turn".
@@ -110,7 +110,7 @@ class RandomSchedule:
         return self._ahead.choice((0, 10, 60))
 
     def ahead_held(self) -> type:
-        """Return which messages are on their way for that time: the reports that state is ahead, or the state."""
+        """Return which messages are in flight for that time: the reports that state is ahead, or the state."""
         return self._ahead.choice((SentAhead, SentAhead, StateChunk))
 
     def rescales(self, count: int | None) -> list[ScheduledRescale]:

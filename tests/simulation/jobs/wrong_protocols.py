@@ -72,7 +72,7 @@ class WrongProtocol(NamedTuple):
     """``changes`` of production code. ``seed``: of a run that shows it; ``shape``: of which jobs, None: of any.
 
     ``growing``: how probable it is that parts appear. ``ahead``: whether state goes ahead of each move; ``lost``: and
-    every crash is then, while that state is on its way.
+    every crash is then, while that state is in flight.
     """
 
     changes: tuple[Change, ...]

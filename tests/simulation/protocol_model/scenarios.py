@@ -85,7 +85,7 @@ LOST_COPIES = Setup(
     slow=frozenset({"stale", "ship"}),
     ahead=True,
 )
-"""The job is lost while state goes ahead, and does it again; what was on its way comes late."""
+"""The job is lost while state goes ahead, and does it again; what was in flight comes late."""
 
 MIXED = Setup(
     SHAPES["mixed"], _parts("ST", 3, 12, 3), workers=2, keys=3, naps=4, requests=(Request(3, 1, 20), Request(2, 2, 80))
