@@ -117,6 +117,7 @@ class Run:
             keeping=SnapshotUse(snapshots),
             background=DirectBackground,
             calling=DirectBackground,
+            ahead_least=None,  # what goes ahead of moves is not on paper
         )
         self.metering = Metering(self.plan, SystemClock())
         self._second = 0.0
