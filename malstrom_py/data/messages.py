@@ -128,6 +128,9 @@ class Interrogate:
 class Collect:
     """Takes the state of ``keys``: each operator removes it and adds it, encoded, under its own id.
 
+    ``confirmed``: by operator the keys whose state has been sent ahead and has not changed since, encoded (R12). It is
+    removed too, and not sent again.
+
     State is in the order of ``keys``. The order of a set of str differs between processes; that of a dict's keys does
     not, and pickling keeps it.
 
@@ -139,22 +142,27 @@ class Collect:
 
     keys: Set[Any] = field(hash=False)
     states: dict[str, bytes] = field(default_factory=dict, hash=False)
+    confirmed: dict[str, bytes] = field(default_factory=dict, hash=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if isinstance(self.keys, KeysView):  # keys of a dict cannot be pickled
-            return _collect_in_order, (tuple(self.keys), self.states)
-        return Collect, (self.keys, self.states)
+            return _collect_in_order, (tuple(self.keys), self.states, self.confirmed)
+        return Collect, (self.keys, self.states, self.confirmed)
 
 
-def _collect_in_order(keys: tuple[Any, ...], states: dict[str, bytes]) -> Collect:
-    return Collect(dict.fromkeys(keys).keys(), states)
+def _collect_in_order(keys: tuple[Any, ...], states: dict[str, bytes], confirmed: dict[str, bytes]) -> Collect:
+    return Collect(dict.fromkeys(keys).keys(), states, confirmed)
 
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """Brings state: each operator installs the state under its own id. ``states`` has the form of `Collect.states`."""
+    """Brings state: each operator installs the state under its own id.
+
+    ``states`` has the form of `Collect.states`, and ``confirmed`` of `Collect.confirmed`: keys whose state is here.
+    """
 
     states: Mapping[str, bytes] = field(hash=False)
+    confirmed: Mapping[str, bytes] = field(default_factory=dict, hash=False)
 
 
 class PersistenceBackend(Protocol):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec
@@ -15,6 +15,9 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Control, Epoch, PartMessage, StateMessage
 from malstrom_py.errors import InternalError
 from malstrom_py.events import AnyEvent
+
+if TYPE_CHECKING:
+    from malstrom_py.state.keyed_state import KeyedState
 
 OnError = Literal["fail", "skip", "dead-letter"]
 
@@ -233,6 +236,14 @@ class Operator:
 
     takes_frames: bool = False
     """Whether the step reads columns as Polars frames rather than Arrow arrays; a source may then produce frames."""
+
+    @property
+    def state_ahead(self) -> KeyedState | None:
+        """R12: the state by key that may be sent ahead of a move, between two messages; None if there is none.
+
+        A step that does more at `Collect` and `Acquire` than take its state out and put it in has none.
+        """
+        return None
 
     @property
     def keys(self) -> int | None:

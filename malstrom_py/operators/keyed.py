@@ -156,6 +156,10 @@ class StatefulOperator(Operator):
         return type(self).on_control is StatefulOperator.on_control and self.state.by_slot
 
     @property
+    def state_ahead(self) -> KeyedState | None:
+        return self.state if type(self).on_control is StatefulOperator.on_control else None
+
+    @property
     def keys(self) -> int | None:
         return len(self.state.values)
 

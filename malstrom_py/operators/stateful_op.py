@@ -29,7 +29,8 @@ from malstrom_py.operators.forgotten_return import (
 )
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, distinct, keys_of
 from malstrom_py.operators.logic import CheckedOutput, Output, hooks_of
-from malstrom_py.state.keyed_state import Defaulting, Timers
+from malstrom_py.state.keyed_state import Defaulting
+from malstrom_py.state.timers import Timers
 
 
 class Assigned(MutableMapping[Any, Any]):

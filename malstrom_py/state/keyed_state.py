@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from heapq import heapify, heappop, heappush
 from itertools import chain, compress, islice, repeat
 from operator import is_, is_not
 from sys import getsizeof
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import AbsBarrier, Acquire, AnyOf, Collect, Interrogate, StateMessage, every_key
 from malstrom_py.errors import CodecError, InternalError, SnapshotError, shown
+from malstrom_py.state.ahead import KeptAside, SentKeys
 from malstrom_py.state.artefact import (
     NO_TIMES,
     Opened,
@@ -38,90 +38,13 @@ from malstrom_py.state.column_image import ColumnImage, states_of, storable
 from malstrom_py.state.expiry import Expiry
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.many_values import ManyValues
+from malstrom_py.state.timers import Timers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Migrate = Callable[[Any, Any], Any]
 """Key and state -> the state with which the job resumes; None drops the key."""
-
-
-class Timers:
-    """The timers of keys. A key has at most one timer per time.
-
-    >>> timers = Timers()
-    >>> for time, key in [(5, "b"), (3, "a"), (5, "b"), (9, "a")]:
-    ...     timers.set(key, time)
-    >>> list(timers.due(5)), timers.times("a")
-    ([('a', 3), ('b', 5)], [9])
-    """
-
-    __slots__ = ("_by_key", "_count", "_order", "_queue", "noted")
-
-    def __init__(self) -> None:
-        self.noted: set[Any] | None = None
-        """The set to which keys with changed timers are added, or None."""
-        # key -> time -> the number of the valid timer: queue entries with other numbers are stale.
-        self._by_key: dict[Any, dict[int, int]] = {}
-        self._queue: list[tuple[int, int, Any]] = []
-        self._order = 0
-        self._count = 0
-
-    def set(self, key: Any, time: int) -> None:
-        """Set a timer of ``key``, due once the step's frontier has reached ``time``."""
-        times = self._by_key.setdefault(key, {})
-        if time not in times:
-            self._order += 1
-            self._count += 1
-            times[time] = self._order
-            heappush(self._queue, (time, self._order, key))
-            if self.noted is not None:
-                self.noted.add(key)
-
-    def due(self, frontier: int) -> Iterator[tuple[Any, int]]:
-        """Remove and yield the timers (key, time) up to ``frontier``, by time, then in the order they were set."""
-        while self._queue and self._queue[0][0] <= frontier:
-            entry = heappop(self._queue)
-            if self._is_valid(entry):
-                time, _, key = entry
-                self._forget(key, time)
-                yield key, time
-
-    def times(self, key: Any) -> list[int]:
-        """Return the times of the timers of ``key``, ascending."""
-        return sorted(self._by_key.get(key, ()))
-
-    def take(self, key: Any) -> list[int]:
-        """Remove the timers of ``key``, and return their times."""
-        times = sorted(self._by_key.pop(key, ()))
-        self._count -= len(times)
-        if times and self.noted is not None:
-            self.noted.add(key)
-        if len(self._queue) > 64 and len(self._queue) > 4 * self._count:
-            # Remove stale entries; at a quarter of the queue the cost per removed timer stays constant.
-            self._queue = list(filter(self._is_valid, self._queue))
-            heapify(self._queue)
-        return times
-
-    def keys(self) -> Collection[Any]:
-        """Return the keys that have timers."""
-        return self._by_key.keys()
-
-    def __len__(self) -> int:
-        return self._count
-
-    def _is_valid(self, entry: tuple[int, int, Any]) -> bool:
-        time, order, key = entry
-        return self._by_key.get(key, {}).get(time) == order
-
-    def _forget(self, key: Any, time: int) -> None:
-        if self.noted is not None:
-            self.noted.add(key)
-        times = self._by_key[key]
-        del times[time]
-        self._count -= 1
-        if not times:
-            del self._by_key[key]
 
 
 class Defaulting(dict[Any, Any]):
@@ -153,12 +76,17 @@ class KeyedState:
     ``untried``: whether `try_first` has yet to check that a state can be stored in a snapshot.
     """
 
-    __slots__ = ("_changes", "_codec", "arrays", "clock_timers", "expiry", "step", "timers", "untried", "values")
+    __slots__ = (
+        *("_aside", "_changes", "_codec", "_sent", "arrays", "clock_timers", "expiry", "step", "timers", "untried"),
+        "values",
+    )
 
     def __init__(self, step: str, codec: Codec) -> None:
         self.step = step
         self._codec = codec
         self._changes: Changes | None = None
+        self._sent: SentKeys | None = None
+        self._aside = KeptAside()
         self.values: dict[Any, Any] = {}
         self.timers = Timers()
         self.arrays: Callable[[], ManyValues | None] = _no_arrays
@@ -224,6 +152,9 @@ class KeyedState:
     def note(self, keys: Iterable[Any]) -> None:
         """Note that the values of ``keys`` may change, or have changed. Costs nothing unless changes are tracked."""
         changes = self._changes
+        if self._sent is not None:
+            keys = list(keys)
+            self._sent.changed.update(keys)
         if changes is not None and changes.noted is not None:
             changes.note(keys, len(self.values))
             self._note_timers(changes)
@@ -231,6 +162,8 @@ class KeyedState:
     def note_column(self, keys: pa.Array) -> None:
         """Do as `note`, for a column of keys."""
         changes = self._changes
+        if self._sent is not None:
+            self._sent.changed.update(keys.to_pylist())
         if changes is not None:
             changes.note_column(keys, len(self.values))
             self._note_timers(changes)
@@ -241,10 +174,15 @@ class KeyedState:
             case Interrogate():
                 self.interrogate(message.predicate, message.keys)
             case Collect():
-                taken = self.collect(message.keys)
+                same = [] if self._sent is None else self._sent.same(message.keys, self.values)
+                if same:
+                    message.confirmed[self.step] = self._confirm(same)
+                taken = self.collect(_without(message.keys, same) if same else message.keys)
                 if taken is not None:
                     message.states[self.step] = taken
             case Acquire():
+                if self.step in message.confirmed:
+                    self._acquire_aside(message.confirmed[self.step])
                 if self.step in message.states:
                     self.acquire(message.states[self.step])
             case AbsBarrier():
@@ -298,7 +236,12 @@ class KeyedState:
         sent = column_artefact(image, delta=False)
         return self._codec.encode_in_flight(sent, step=self.step)
 
-    def _collect_rows(self, taken: list[Any]) -> bytes | None:
+    def _collect_rows(self, keys: list[Any]) -> bytes | None:
+        taken, values, times = self._taken_out(keys)
+        return self._codec.encode_states_in_flight(taken, values, times, step=self.step) if taken else None
+
+    def _taken_out(self, taken: list[Any]) -> tuple[list[Any], list[Any], dict[Any, Times]]:
+        """Remove the state of these keys, and return the keys that have some, their values and their times."""
         known = self.values
         values = known.take(taken) if isinstance(known, ManyValues) else list(map(known.pop, taken, repeat(None)))
         times = self._times_of(taken, values)
@@ -312,7 +255,56 @@ class KeyedState:
             held = [value is not None or key in times for key, value in zip(taken, values, strict=True)]
             taken, values = list(compress(taken, held)), list(compress(values, held))
         self.note(taken)
-        return self._codec.encode_states_in_flight(taken, values, times, step=self.step) if taken else None
+        return taken, values, times
+
+    @property
+    def goes_ahead(self) -> bool:
+        """Whether `send_ahead` may be called: changes are tracked, and values are in a dict."""
+        return self.tracked and not isinstance(self.values, ManyValues)
+
+    def send_ahead(self, keys: Sequence[Any]) -> bytes | None:
+        """R12: return the state of ``keys``, encoded as by `collect`, and keep it. Requires `goes_ahead`.
+
+        Until `forget_ahead`, `Collect` names the keys that have not changed since, and sends no state of theirs.
+        """
+        if self._sent is None or not self._sent.is_of(self.values):
+            self._sent = SentKeys(self.values)
+            self.timers.stirred = self.clock_timers.stirred = self._sent.changed
+        values = self._values_of(keys)
+        times = self._times_of(keys, values)
+        held = [value is not None or key in times for key, value in zip(keys, values, strict=True)]
+        keys, values = list(compress(keys, held)), list(compress(values, held))
+        self._sent.sent(keys)
+        return self._codec.encode_states_in_flight(keys, values, times, step=self.step) if keys else None
+
+    def is_ahead(self, key: Any) -> bool:
+        """R12: whether the state of ``key`` has been sent ahead and has not changed since, or there is none."""
+        if self._sent is not None and self._sent.has(key, self.values):
+            return True
+        return self.values.get(key) is None and not (self.timers.times(key) or self.clock_timers.times(key))
+
+    @property
+    def counted_ahead(self) -> tuple[int, int]:
+        """R12: how many keys have been sent ahead, and how many of them have changed after that."""
+        return (0, 0) if self._sent is None else self._sent.counted
+
+    def put_aside(self, states: bytes) -> None:
+        """R12: keep the result of `send_ahead` of another worker beside the state, until `Acquire` confirms it."""
+        self._aside.put(*self._codec.decode_in_flight(states, step=self.step))
+
+    def forget_ahead(self) -> None:
+        """R12: forget what was sent ahead, and drop what came ahead and was not confirmed: the move is over."""
+        self._sent = self.timers.stirred = self.clock_timers.stirred = None
+        self._aside = KeptAside()
+
+    def _confirm(self, keys: list[Any]) -> bytes:
+        """Remove the state of ``keys``, which is ahead, and return the keys, encoded."""
+        return self._codec.encode_in_flight(self._taken_out(keys)[0], step=self.step)
+
+    def _acquire_aside(self, confirmed: bytes) -> None:
+        keys = self._codec.decode_in_flight(confirmed, step=self.step)
+        values, times = self._aside.take(keys, self.step)
+        self._take_in(keys, values, times, "acquired, but the key already has state here")
 
     def acquire(self, states: bytes) -> None:
         """Install the result of `collect` from another worker. `InternalError` if a key already has state here (R5)."""
@@ -580,6 +572,12 @@ class KeyedState:
         else:
             self.values.update(zip(keys, values, strict=True))
         self._take_times(keys, values, times)
+
+
+def _without(keys: Iterable[Any], others: Iterable[Any]) -> list[Any]:
+    """Return the rest of ``keys``, in their order."""
+    left_out = set(others)
+    return [key for key in keys if key not in left_out]
 
 
 def _no_arrays() -> None:

@@ -23,6 +23,9 @@ MOST: Final = 4
 
 GROWTH: Final = 4
 
+MOVE_BYTES: Final = 64 << 20
+"""The aim for the state of a move, in bytes: what is sent ahead of it is in memory twice until the cut (R12)."""
+
 SLOWEST_KEYS_PER_S: Final = 20_000
 SLOWEST_BYTES_PER_S: Final = 20 << 20
 """The lowest speed of state transfer on a worker that has a processor to itself."""
@@ -70,12 +73,17 @@ class Pacing:
         """Whether the size follows from the measured pauses."""
         return self.target_s is not None
 
-    def after(self, moved: int, pause_s: float) -> Pacing:
-        """Return the size after a move of ``moved`` slots that held its keys for ``pause_s`` seconds."""
+    def after(self, moved: int, pause_s: float, *, size: int = 0) -> Pacing:
+        """Return the size after a move of ``moved`` slots that held its keys for ``pause_s`` seconds.
+
+        ``size``: the bytes of their state.
+        """
         if self.target_s is None or not moved:
             return self
         slots_max = min(GROWTH * self.slots_max, self.most)
         if pause_s > 0:
             # A pause of zero, for example of a virtual clock, measures nothing: the size may grow.
             slots_max = int(min(slots_max, moved * AIM * self.target_s / pause_s))
+        if size > 0:
+            slots_max = min(slots_max, moved * MOVE_BYTES // size)
         return replace(self, slots_max=max(1, slots_max))

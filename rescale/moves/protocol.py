@@ -102,7 +102,10 @@ InBand = Marker | Shipped | Bye
 class StateChunk:
     """R4: the state of some slots of a region, sent to their new owner outside the channels (an `Acquire`).
 
-    ``slots``: the slots that are complete with this chunk. Slots without state are sent too.
+    ``slots``: the slots that are complete with this chunk. Slots without state are sent too. ``confirmed``: by step,
+    the keys whose state has come ahead and has not changed since.
+
+    R12: with ``ahead``, the state is a copy that the new owner keeps aside: the old owner still works with it.
     """
 
     region: str
@@ -110,6 +113,8 @@ class StateChunk:
     sender: int
     slots: tuple[int, ...]
     states: dict[str, bytes] = field(default_factory=dict, hash=False)
+    confirmed: dict[str, bytes] = field(default_factory=dict, hash=False)
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,14 @@ class PartHandedOver:
 
 
 # From the coordinator to workers.
+
+
+@dataclass(frozen=True, slots=True)
+class SendAhead:
+    """R12: orders a worker to send the state that leaves in ``move`` ahead, if it has ``least`` bytes or more."""
+
+    move: RescaleMove
+    least: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +186,7 @@ class AddParts:
     parts: tuple[tuple[str, Any], ...] = field(hash=False)
 
 
-Order = StartMove | OpenSlots | PollParts | Leave | InjectBarrier | AddParts
+Order = SendAhead | StartMove | OpenSlots | PollParts | Leave | InjectBarrier | AddParts
 
 # From workers to the coordinator.
 
@@ -202,7 +215,7 @@ class RegionDone:
 
     ``paused_s``: the time to ship the lost slots, from the cut, plus the time to install the gained ones, from the
     first chunk. That time grows with the move; waiting in queues is not part of it. ``keys`` and ``bytes``: the amount
-    that the region has shipped.
+    that the region has shipped; ``ahead``: the bytes that it has sent before, at work (R12).
     """
 
     version: int
@@ -211,6 +224,15 @@ class RegionDone:
     paused_s: float = field(default=0.0, compare=False)
     keys: int = field(default=0, compare=False)
     bytes: int = field(default=0, compare=False)
+    ahead: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SentAhead:
+    """R12: ``worker`` has sent ahead what it sends ahead of the move to ``version``."""
+
+    version: int
+    worker: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +273,7 @@ class BarrierPassed:
     paused_s: float = field(default=0.0, compare=False)
 
 
-Report = MarkersIn | ShippedIn | RegionDone | Switched | PartsPolled | ByesTaken | BarrierPassed
+Report = SentAhead | MarkersIn | ShippedIn | RegionDone | Switched | PartsPolled | ByesTaken | BarrierPassed
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,13 @@ class Install:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepAside:
+    """R12: keep the state of a chunk that came ahead, outside the region's state."""
+
+    parcel: StateChunk
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Pass all held rows into the region, in order."""
 
@@ -136,7 +143,7 @@ class SendShipped:
     version: int
 
 
-Effect = Pass | Advance | Ship | Install | Release | SendShipped | SendReport
+Effect = Pass | Advance | Ship | Install | KeepAside | Release | SendShipped | SendReport
 
 
 class ReceivingPhase(StrEnum):
@@ -268,8 +275,12 @@ class ReceivingMachine:
 
     def loses(self, move: RescaleMove) -> bool:
         """Return whether this worker loses slots in ``move``, the current or the next one."""
-        me = self.worker
-        return any(was == me != now for was, now in zip(self._table, move.table, strict=True))
+        return bool(self.lost_in(move))
+
+    def lost_in(self, move: RescaleMove) -> tuple[tuple[int, int], ...]:
+        """Return the slots that this worker loses in ``move``, the current or the next one, with their new owners."""
+        pairs = enumerate(zip(self._table, move.table, strict=True))
+        return tuple((slot, now) for slot, (was, now) in pairs if was == self.worker != now)
 
     @property
     def pending(self) -> frozenset[int]:
@@ -345,7 +356,7 @@ class ReceivingMachine:
         self._to("first marker")
         me, pairs = self.worker, enumerate(zip(self._table, move.table, strict=True))
         changed = [(slot, was, now) for slot, (was, now) in pairs if was != now]
-        self._lost = tuple((slot, now) for slot, was, now in changed if was == me)
+        self._lost = self.lost_in(move)
         # R5: a chunk may arrive before any marker; its slots are pending like the others.
         self._pending = frozenset(slot for slot, _, now in changed if now == me)
         self._awaited = set(self._pending)
@@ -383,6 +394,10 @@ class ReceivingMachine:
         return effects + self._maybe_done()
 
     def _parcel(self, parcel: StateChunk) -> list[Effect]:
+        if parcel.ahead:
+            # R12: it arrives before its sender's chunks of the cut, so before the move has ended here.
+            self._require(parcel.version == self.version + 1, "state came ahead of another move")
+            return [KeepAside(parcel)]
         if self.phase is not ReceivingPhase.MOVING:
             # R5: F(v) has not been passed here; keys installed now would see that epoch twice.
             self._parcels.append(parcel)

@@ -113,7 +113,7 @@ def names_of(section: str) -> list[str]:
 
 def test_the_page_has_sections() -> None:
     assert len(SECTIONS) >= 3
-    assert {"Capture and replay", "Pre-copy"} <= set(SECTIONS)
+    assert {"Capture and replay", "Splitting hot keys"} <= set(SECTIONS)
 
 
 @pytest.mark.parametrize("section", SECTIONS)

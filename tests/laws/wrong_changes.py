@@ -14,7 +14,8 @@ from malstrom_py.operators.logic import KeyedLogic, Output
 from malstrom_py.operators.stateful_map import TtlMap
 from malstrom_py.operators.stateful_op import StatefulOp
 from malstrom_py.state.change_log import Changes, SlotsOf
-from malstrom_py.state.keyed_state import KeyedState, Timers
+from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.state.timers import Timers
 from malstrom_py.testing import as_step
 from tests.laws.logics import Latest, Scores, Slow, running_op, running_total
 from tests.laws.parts import NumberingParts

@@ -578,7 +578,7 @@ class CommandQueue:
             return "stopping"
         if self._phase == _RECOVERING:
             return "recovering"
-        return "rescaling" if self._phase in {"joining", "moving", "leaving"} else "running"
+        return "rescaling" if self._phase in {"joining", "copying", "moving", "leaving"} else "running"
 
     def refuse_if_abandoned(self) -> None:
         """Raise `JobEnded` if the run was abandoned."""

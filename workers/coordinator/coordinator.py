@@ -20,6 +20,7 @@ from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.rescale.load import Weights
 from malstrom_py.rescale.moves.move_sizing import Pacing
 from malstrom_py.rescale.moves.placement import first_table
+from malstrom_py.rescale.moves.pre_copy import AHEAD_LEAST
 from malstrom_py.rescale.moves.protocol import Report
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator import machine as events
@@ -28,7 +29,7 @@ from malstrom_py.workers.coordinator.job_events import JobEvents
 from malstrom_py.workers.coordinator.job_machine import ENDED, ENDS, SUSPENDS, Event, JobMachine, PlannedStop
 from malstrom_py.workers.coordinator.job_upgrades import plan_image
 from malstrom_py.workers.coordinator.load_watch import LoadWatch
-from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase, RescaleCalledOff, topology_of
+from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase, RescaleCalledOff
 from malstrom_py.workers.coordinator.recovery import (
     RestorePoint,
     RunStart,
@@ -43,6 +44,7 @@ from malstrom_py.workers.coordinator.run_view import RunView
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.coordinator.source_calls import SourceCalls
+from malstrom_py.workers.coordinator.topology import topology_of
 from malstrom_py.workers.coordinator.worker_group import (
     NO_JOURNAL,
     Arrived,
@@ -104,6 +106,7 @@ class Coordinator(RunView, Generic[G]):
     ``keeping``: how the job keeps snapshots, if any; ``background``: makes what writes them; ``calling``: makes what
     lists sources again and lets them acknowledge. ``commits``: of the sinks.
     ``journal``: for the next coordinator. ``slots_per_move``: None: as many as can be moved within the target pause.
+    ``ahead_least``: of a job with snapshots: with so many bytes, state is sent ahead of its move; None: never (R12).
     ``log``: of the events of the job.
     """
 
@@ -120,6 +123,7 @@ class Coordinator(RunView, Generic[G]):
         background: Callable[[], Background] | None = None,
         calling: Callable[[], Background] | None = None,
         slots_per_move: int | None = None,
+        ahead_least: int | None = AHEAD_LEAST,
         log: EventLog | None = None,
     ) -> None:
         self.group = group
@@ -135,6 +139,7 @@ class Coordinator(RunView, Generic[G]):
         self._background = background or (lambda: ThreadBackground(group.wake))
         self._calling = calling or (lambda: ThreadBackground(group.wake, "malstrom-sources"))
         self._pacing = Pacing.of(plan.slots) if slots_per_move is None else Pacing.fixed(slots_per_move)
+        self._ahead_least = None if keeping is None else ahead_least  # without snapshots no change is tracked
         self._next_worker = workers
         self._started_s = self._got_on_s = clock.monotonic_s()
         self._begun: RunStart | None = None
@@ -153,6 +158,7 @@ class Coordinator(RunView, Generic[G]):
             table=first_table(self._plan.slots, members),
             parts=parts,
             pacing=self._pacing,
+            ahead_least=self._ahead_least,
         )
         self._machine = JobMachine(self._moves)
         self._rescales = RescaleRequests(self._moves, self._plan.job)

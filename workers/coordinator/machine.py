@@ -5,7 +5,8 @@ Every state change is in TRANSITIONS; nothing here does I/O. The messages to and
 have reported everything (R7), a rescale when all Byes of leavers have been taken (R8). A rescale can be called off only
 while workers join, because until then only the joiners know of it. A barrier and a move never overlap (R7): the barrier
 is injected when nothing moves, or between two moves of a rescale, and the next move waits until the barrier has passed
-all workers. New parts of a source get their workers while nothing moves, before the next barrier or move (R13).
+all workers. Before a move, state may go ahead of it (R12); that is bounded, and a barrier waits for it as for the move.
+New parts of a source get their workers while nothing moves, before the next barrier or move (R13).
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from malstrom_py.builder.plan import Plan
-from malstrom_py.builder.regions import regions_of
 from malstrom_py.errors import InternalError, MalstromError
 from malstrom_py.rescale.load import Weights, pays, placed
 from malstrom_py.rescale.moves.move_sizing import Pacing, pause_by_size
@@ -35,54 +34,16 @@ from malstrom_py.rescale.moves.protocol import (
     RegionDone,
     Report,
     RescaleMove,
+    SendAhead,
+    SentAhead,
     ShippedIn,
     StartMove,
     Switched,
     Table,
 )
+from malstrom_py.workers.coordinator.awaited_reports import as_awaited, in_order
+from malstrom_py.workers.coordinator.topology import Topology
 from malstrom_py.workers.transport.messages import Connected
-
-
-@dataclass(frozen=True, slots=True)
-class Topology:
-    """The exchanges of a job, and which of them each region and each source feeds."""
-
-    exchanges: tuple[str, ...]
-    regions: Mapping[str, tuple[str, ...]]
-    sources: Mapping[str, tuple[str, ...]]
-
-
-def topology_of(plan: Plan) -> Topology:
-    """Return the exchanges of ``plan``, the regions that exchanges feed, and the sources.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sinks, sources
-    >>> job = mp.Job("docs")
-    >>> numbers = job.source("numbers", sources.Memory([1, 2])).key_by("parity", lambda n: n % 2)
-    >>> numbers.sum("total").sink("out", sinks.Memory())
-    >>> topology_of(job.plan()).sources
-    {'numbers': ('parity',)}
-    """
-    regions = regions_of(plan)
-    downstream = _downstream(plan)
-    return Topology(
-        exchanges=tuple(exit for region in regions for exit in region.exits),
-        regions={region.name: region.exits for region in regions if region.entries},
-        sources={
-            source: tuple(exit for exit in region.exits if exit in downstream[source])
-            for region in regions
-            for source in region.sources
-        },
-    )
-
-
-def _downstream(plan: Plan) -> dict[str, set[str]]:
-    """Return for each step all steps downstream, also those after another exchange."""
-    found: dict[str, set[str]] = {step.name: {step.name} for step in plan.steps}
-    for step in reversed(plan.steps):
-        for ref in step.inputs:
-            found[ref.step] |= found[step.name]
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,39 +143,12 @@ class CutMade:
 Effect = StartWorkers | Send | Ended | BarrierBegun | CutMade
 
 
-_ORDER: Final = (BarrierPassed, Switched, MarkersIn, ShippedIn, RegionDone, PartsPolled, ByesTaken)
-"""The types of reports in causal order."""
-
-
-def in_order(report: Report) -> tuple[int, int, str]:
-    """Return the sort key of a missing report: the reports that others wait for come first."""
-    return _ORDER.index(type(report)), report.worker, as_awaited(report)
-
-
-def as_awaited(report: Report) -> str:
-    """Return a description of the missing ``report``."""
-    match report:
-        case BarrierPassed():
-            return f"the barrier of snapshot {report.snapshot} to pass worker {report.worker}"
-        case Switched():
-            return f"worker {report.worker} to switch to version {report.version}"
-        case MarkersIn():
-            return f"all markers on exchange {report.exchange!r} at worker {report.worker}"
-        case ShippedIn():
-            return f"Shipped of all workers on exchange {report.exchange!r} at worker {report.worker}"
-        case RegionDone():
-            return f"region {report.region!r} on worker {report.worker}"
-        case PartsPolled():
-            return f"worker {report.worker} to read the parts of {report.source!r} that it gains"
-        case ByesTaken():
-            return f"Bye of all leavers on exchange {report.exchange!r} at worker {report.worker}"
-
-
 class CoordinatorPhase(StrEnum):
     """The phase of the coordinator."""
 
     STEADY = "steady"
     JOINING = "joining"
+    COPYING = "copying"
     MOVING = "moving"
     LEAVING = "leaving"
     BARRIER = "barrier"
@@ -225,6 +159,8 @@ TRANSITIONS: Final = {
     (CoordinatorPhase.STEADY, "request"): CoordinatorPhase.MOVING,
     (CoordinatorPhase.JOINING, "all connected"): CoordinatorPhase.MOVING,
     (CoordinatorPhase.JOINING, "called off"): CoordinatorPhase.STEADY,
+    (CoordinatorPhase.MOVING, "state goes ahead"): CoordinatorPhase.COPYING,
+    (CoordinatorPhase.COPYING, "state is ahead"): CoordinatorPhase.MOVING,
     (CoordinatorPhase.MOVING, "move ended"): CoordinatorPhase.MOVING,
     (CoordinatorPhase.MOVING, "last move ended, someone leaves"): CoordinatorPhase.LEAVING,
     (CoordinatorPhase.MOVING, "last move ended"): CoordinatorPhase.STEADY,
@@ -265,6 +201,7 @@ class CoordinatorMachine:
 
     After each move the rest is planned again, with the size that ``pacing`` derives from the pause of this move. The
     table at the end of a rescale is decided at its beginning, by the weights of its request (R10).
+    ``ahead_least``: R12: a move with so many bytes of state is worth sending them ahead; None: nothing is sent ahead.
     """
 
     def __init__(
@@ -276,6 +213,7 @@ class CoordinatorMachine:
         parts: Mapping[tuple[str, str], int],
         pacing: Pacing,
         plan_moves: PlanMoves = plan_moves,
+        ahead_least: int | None = None,
     ) -> None:
         self.phase = CoordinatorPhase.STEADY
         self.members = tuple(members)
@@ -287,7 +225,11 @@ class CoordinatorMachine:
         self._topology = topology
         self._plan_moves = plan_moves
         self._pacing = self._paced = pacing
-        self._before_move = (0, 0)
+        self._ahead_least = ahead_least
+        self._sends_ahead = False
+        self._next: RescaleMove | None = None
+        self.bytes_ahead = 0
+        self._before_move = (0, 0, 0)
         self._pause_s = 0.0
         self.weights: Weights | None = None
         """The weights of the last rescale; None if it was placed by number."""
@@ -334,6 +276,8 @@ class CoordinatorMachine:
                 return self._barrier_passed(report)
             case ReportReceived(report=ByesTaken() as report):
                 return self._byes_taken(report)
+            case ReportReceived(report=SentAhead() as report):
+                return self._sent_ahead(report)
             case ReportReceived():
                 return self._reported(event.report)
 
@@ -348,6 +292,11 @@ class CoordinatorMachine:
         return self.phase is CoordinatorPhase.STEADY or (
             self.phase is CoordinatorPhase.BARRIER and not self.moves_follow
         )
+
+    @property
+    def barrier_waits(self) -> bool:
+        """Whether a barrier waits for the end of a move, and of what is sent ahead of it."""
+        return self._barrier is not None
 
     def waiting_for(self) -> str:
         """R7: return a description of the missing reports, first the reports that others wait for.
@@ -375,6 +324,7 @@ class CoordinatorMachine:
     def check(self) -> None:
         """Raise `InternalError` if an invariant is broken."""
         self._require((self.phase is CoordinatorPhase.MOVING) == (self._move is not None), "a phase without its move")
+        self._require((self.phase is CoordinatorPhase.COPYING) == (self._next is not None), "copies of no move")
         if self._placed[0] is not self.table or self._placed[1] is not self.members:
             # Few events change the table, which may be long.
             self._require(set(self.table) <= set(self.members), "a slot has no owner")
@@ -463,6 +413,7 @@ class CoordinatorMachine:
         if not planned:
             self._to("all connected")
         self._paced = self._pacing
+        self._sends_ahead = self._ahead_least is not None
         if self._paced.adapts:
             opening = opening_move(self.version, self.members, self.table, self._target, target=self.target_table)
             if opening is not None:
@@ -476,11 +427,29 @@ class CoordinatorMachine:
             slots_max=slots_max,
             target=self.target_table,
         )
-        return self._order(next(iter(planned)))
+        move = next(iter(planned))
+        losing = {was for was, now in zip(self.table, move.table, strict=True) if was != now}
+        if not (self._sends_ahead and losing) or self._ahead_least is None:
+            return self._order(move)
+        self._to("state goes ahead")
+        self._next = move
+        self._missing = {SentAhead(move.version, worker) for worker in losing}
+        return [Send(worker, SendAhead(move, self._ahead_least)) for worker in sorted(losing)]
+
+    def _sent_ahead(self, report: SentAhead) -> list[Effect]:
+        """R12: begin the move when all state that goes ahead of it has been sent."""
+        self._require(self.phase is CoordinatorPhase.COPYING and report in self._missing, f"{report} was not expected")
+        self._missing.discard(report)
+        move = self._next
+        if self._missing or move is None:
+            return []
+        self._to("state is ahead")
+        self._next = None
+        return self._order(move)
 
     def _order(self, move: RescaleMove) -> list[Effect]:
         self._move = move
-        self._pause_s, self._before_move = 0.0, (self.keys_moved, self.bytes_moved)
+        self._pause_s, self._before_move = 0.0, (self.keys_moved, self.bytes_moved, self.bytes_ahead)
         topology = self._topology
         # A leaver of this move reports like all others; it sends Bye at the end of the rescale.
         self._missing = {Switched(move.version, worker) for worker in move.everyone}
@@ -522,6 +491,7 @@ class CoordinatorMachine:
                     self._pause_s = max(self._pause_s, report.paused_s)
                     self.keys_moved += report.keys
                     self.bytes_moved += report.bytes
+                    self.bytes_ahead += report.ahead
         return effects + self._maybe_end()
 
     def _maybe_open(self, region: str) -> list[Effect]:
@@ -545,7 +515,10 @@ class CoordinatorMachine:
         move, self._move = self._current_move(), None
         moved = sum(was != now for was, now in zip(self.table, move.table, strict=True))
         keys, size = self.keys_moved - self._before_move[0], self.bytes_moved - self._before_move[1]
-        self._paced = self._paced.after(moved, pause_by_size(self._pause_s, keys=keys, size=size))
+        at_cut = size - (self.bytes_ahead - self._before_move[2])
+        self._paced = self._paced.after(moved, pause_by_size(self._pause_s, keys=keys, size=at_cut), size=size)
+        if moved and self._ahead_least is not None:
+            self._sends_ahead = size >= self._ahead_least
         staying = set(move.new)
         leavers = tuple(worker for worker in move.old if worker not in staying)
         self.version, self.members, self.table = move.version, move.new, move.table

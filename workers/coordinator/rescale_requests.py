@@ -37,11 +37,20 @@ class _Before:
     parts: dict[tuple[str, str], int]
     keys: int
     bytes: int
+    bytes_ahead: int
 
     @classmethod
     def of(cls, machine: CoordinatorMachine) -> _Before:
         parts = dict(machine.parts)
-        return cls(machine.members, machine.version, machine.table, parts, machine.keys_moved, machine.bytes_moved)
+        return cls(
+            machine.members,
+            machine.version,
+            machine.table,
+            parts,
+            machine.keys_moved,
+            machine.bytes_moved,
+            machine.bytes_ahead,
+        )
 
     def imbalance(self, machine: CoordinatorMachine) -> tuple[float | None, float | None]:
         """Return the imbalance before and after the rescale by the weights that it was placed by; None without."""
@@ -85,7 +94,7 @@ class RescaleRequests:
     def moving(self) -> Moving | None:
         """The progress of the current rescale; None if nothing moves."""
         before, machine = self._before, self._machine
-        if machine.phase is not CoordinatorPhase.MOVING:
+        if machine.phase not in {CoordinatorPhase.COPYING, CoordinatorPhase.MOVING}:
             return None
         done = _changed(before.table, machine.table)
         return Moving(
@@ -111,6 +120,7 @@ class RescaleRequests:
             bytes=machine.bytes_moved - before.bytes,
             imbalance_before=imbalance_before,
             imbalance_after=imbalance_after,
+            bytes_ahead=machine.bytes_ahead - before.bytes_ahead,
         )
 
     def ended(self, now_s: float, error: MalstromError | None = None) -> None:

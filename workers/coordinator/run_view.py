@@ -44,7 +44,7 @@ class RunView:
 
     @property
     def phase(self) -> str:
-        """The phase: "steady", "joining", "moving", "leaving" or "barrier"."""
+        """The phase: "steady", "joining", "copying", "moving", "leaving" or "barrier"."""
         return str(self._moves.phase)
 
     @property

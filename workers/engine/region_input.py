@@ -27,6 +27,7 @@ from malstrom_py.rescale.moves.protocol import (
     RegionDone,
     Report,
     RescaleMove,
+    SendAhead,
     SendReport,
     Shipped,
     StateChunk,
@@ -165,7 +166,7 @@ class RegionInput:
         self._letters = letters
         self._pause = MovePause(clock)
         self._pace = IntakePace(clock, turn or TimeShare())
-        self._told = (0, 0)
+        self._told = (0, 0, 0)
         self._held: list[_HeldRows] = []
         self._grants: list[Grant] = []
         self._first: tuple[str, int] | None = None
@@ -207,7 +208,7 @@ class RegionInput:
     @property
     def ready(self) -> bool:
         """Whether the next `take` or `ship` has work."""
-        if self._shipping.under_way or self._shipping.indexing:
+        if self.has_own_work:
             return True
         waiting = [lane for entry in self._entries.values() for lane in entry.exchange.inbound.values() if len(lane)]
         if not waiting:
@@ -236,9 +237,19 @@ class RegionInput:
         return self._shipping.indexing
 
     @property
+    def copying(self) -> bool:
+        """Whether state of an ordered move has yet to be sent ahead (R12)."""
+        return self._shipping.copying
+
+    @property
+    def has_own_work(self) -> bool:
+        """Whether `ship` has something to do."""
+        return self._shipping.under_way or self._shipping.indexing or self._shipping.copying
+
+    @property
     def has_to_ship(self) -> bool:
         """Whether `ship` may have something to do."""
-        return self.machine.phase is not ReceivingPhase.STEADY or self._shipping.indexing
+        return self.machine.phase is not ReceivingPhase.STEADY or self._shipping.indexing or self._shipping.copying
 
     @property
     def held_rows(self) -> int:
@@ -300,6 +311,11 @@ class RegionInput:
         if self.machine.loses(move) or self.machine.worker in move.losing:
             self._shipping.prepare()
 
+    def send_ahead(self, order: SendAhead) -> None:
+        """R12: start to send the state ahead that leaves in a move."""
+        if self.machine.loses(order.move):
+            self._shipping.send_ahead(order.move.version, self.machine.lost_in(order.move), least=order.least)
+
     def receive(self, letter: StateChunk | OpenSlots) -> None:
         """Handle a message from outside the channels."""
         event = events.StateTaken(letter) if isinstance(letter, StateChunk) else events.OpenTaken(letter)
@@ -309,6 +325,9 @@ class RegionInput:
         """Send the next chunk of leaving state, or find the next keys that leave. Return 0 if there is no such work."""
         if self._shipping.indexing:
             self._shipping.index()
+            return 1
+        if self._shipping.copying:
+            self._letters.extend(self._shipping.copy())
             return 1
         if not self._shipping.under_way:
             return 0
@@ -389,8 +408,6 @@ class RegionInput:
                 case events.Advance():
                     self._push(self._entries[effect.exchange].node, Epoch(effect.time))
                 case SendReport():
-                    if isinstance(effect.report, RegionDone):
-                        self.moved(effect.report.version)  # where nothing left or arrived
                     self._letters.append((COORDINATOR, self._with_figures(effect.report)))
                 case events.Ship():
                     self.moved(effect.version)
@@ -400,6 +417,8 @@ class RegionInput:
                     self._pause.begins()
                     self._shipping.install(effect.parcel)
                     self._pause.put_in()
+                case events.KeepAside():
+                    self._shipping.keep_aside(effect.parcel)
                 case events.Release():
                     self._release()
                 case events.SendShipped():
@@ -416,8 +435,10 @@ class RegionInput:
         """Return ``report``; a `RegionDone` gets the pause and the amount of the move."""
         if not isinstance(report, RegionDone):
             return report
-        shipping, (keys, size) = self._shipping, self._told
-        self._told = (shipping.keys_moved, shipping.bytes_moved)
+        self.moved(report.version)  # where nothing left or arrived
+        shipping, (keys, size, ahead) = self._shipping, self._told
+        self._told = (shipping.keys_moved, shipping.bytes_moved, shipping.bytes_ahead)
+        shipping.move_over()
         move = self.machine.last_move
         if move is None or not move.more:
             shipping.forget()
@@ -426,6 +447,7 @@ class RegionInput:
             paused_s=self._pause.taken(),
             keys=shipping.keys_moved - keys,
             bytes=shipping.bytes_moved - size,
+            ahead=shipping.bytes_ahead - ahead,
         )
 
     def _release(self) -> None:

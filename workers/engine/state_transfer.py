@@ -9,6 +9,8 @@ state only by a record or by a chunk, so the keys found at first and those of la
 
 If all steps of a region with state keep it in arrays, no keys are listed: each move looks for the keys of its slots in
 the arrays, and takes them by column. The keys of a step that goes back to rows during the rescale are listed then.
+
+R12: before the cut, state may be copied ahead (`AheadCopy`). At the cut a key that has not changed since is confirmed.
 """
 
 from __future__ import annotations
@@ -23,11 +25,12 @@ from malstrom_py.data.messages import Acquire, AnyOf, Collect, Control, Epoch, I
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.keyed import StatefulOperator
-from malstrom_py.rescale.keys.key_hash import encode_key
+from malstrom_py.rescale.moves.pre_copy import CopyRounds
 from malstrom_py.rescale.moves.protocol import StateChunk
 from malstrom_py.rescale.moves.receiving_machine import Ship
 from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.workers.engine.ahead_copy import AheadCopy, KeyGroup, in_order
 
 
 class KeyIndex:
@@ -191,8 +194,12 @@ class StateTransfer:
         # By step, if this move takes state by column; and whether the rest of the rescale must list keys.
         self._shares: dict[str, ColumnShare] | None = None
         self._lists = False
+        self._ahead: tuple[int, tuple[tuple[int, int], ...], int] | None = None
+        self._copy: AheadCopy | None = None
+        self._groups: list[KeyGroup] = []
         self.keys_moved = 0
         self.bytes_moved = 0
+        self.bytes_ahead = 0
 
     @property
     def under_way(self) -> bool:
@@ -234,6 +241,58 @@ class StateTransfer:
         self._indexes = []
         self.watching = self.indexing = self._lists = False
 
+    @property
+    def copying(self) -> bool:
+        """Whether state has yet to be copied ahead."""
+        return self._ahead is not None or (self._copy is not None and self._copy.under_way)
+
+    def send_ahead(self, version: int, slots: tuple[tuple[int, int], ...], *, least: int) -> None:
+        """R12: start to copy the state of ``slots`` (slot, new owner), which will leave, if it has ``least`` bytes."""
+        self.prepare()
+        if self.watching:
+            self._ahead = (version, slots, least)
+
+    def copy(self) -> list[tuple[int, StateChunk]]:
+        """Return the next chunk that goes ahead, and its owner; nothing if that was all."""
+        if self._ahead is not None:
+            (version, slots, least), self._ahead = self._ahead, None
+            indexed = zip(self._keyed, self._indexes, strict=True)
+            self._groups = [KeyGroup.of(self._operators(keyed), index.of) for keyed, index in indexed]
+            bounds, rounds = (self._chunk_bytes, self._keys_max), CopyRounds(slots, again_at=max(1, least))
+            self._copy = AheadCopy(version, self._groups, rounds, least=least, bounds=bounds)
+            self._keys_max = self._copy.keys_max
+        copy = self._copy
+        if copy is None or not copy.under_way:
+            return []
+        owner, states = copy.next()
+        size = sum(map(len, states.values()))
+        self.bytes_moved += size
+        self.bytes_ahead += size
+        return [(owner, StateChunk(self._region, copy.version, self._worker, (), states, ahead=True))] if states else []
+
+    def keep_aside(self, parcel: StateChunk) -> None:
+        """R12: keep what came ahead beside the state, until the move's own chunks confirm it."""
+        for state in self._states():
+            if state.step in parcel.states:
+                state.put_aside(parcel.states[state.step])
+
+    def move_over(self) -> None:
+        """R12: forget what went and what came ahead."""
+        self._copy, self._groups = None, []
+        for state in self._states():
+            state.forget_ahead()
+
+    def _states(self) -> list[KeyedState]:
+        operators = [operator for keyed in self._keyed for operator in self._operators(keyed)]
+        return [state for operator in operators if (state := operator.state_ahead) is not None]
+
+    def _operators(self, keyed: KeyedSteps) -> list[Operator]:
+        return [operator for node in keyed.nodes if (operator := self._steps.operator(node)) is not None]
+
+    def _is_ahead(self, number: int, key: Any) -> bool:
+        """Return whether ``key`` takes next to nothing to send."""
+        return bool(self._groups) and self._groups[number].is_whole and self._groups[number].is_ahead(key)
+
     def start(self, ship: Ship) -> None:
         """Start to send the state of the slots of ``ship``."""
         owners = dict(ship.slots)
@@ -271,24 +330,30 @@ class StateTransfer:
         owner = self._left[0][0]
         slots: list[int] = []
         taken: dict[int, dict[Any, None]] = {}
-        room = self._keys_max
-        while self._left and self._left[0][0] == owner and room > 0:
+        room, confirmable = self._keys_max, KEYS_MAX
+        while self._left and self._left[0][0] == owner and room > 0 and confirmable > 0:
             slot = self._left[0][1]
             keys = self._keys_of(slot)
-            while keys and room > 0:
+            while keys and room > 0 and confirmable > 0:
                 number, key = keys.popleft()
                 taken.setdefault(number, {})[key] = None
-                room -= 1
+                if self._is_ahead(number, key):
+                    confirmable -= 1
+                else:
+                    room -= 1
             if not keys:
                 slots.append(slot)
                 self._left.popleft()
                 del self._keys[slot]
         states: dict[str, bytes] = {}
+        confirmed: dict[str, bytes] = {}
         for number, chunk in taken.items():
-            message = Collect(chunk.keys(), states)
+            message = Collect(chunk.keys(), states, confirmed)
             self._send(self._keyed[number].nodes, message)
-        self._adapt(sum(map(len, taken.values())), sum(map(len, states.values())))
-        return owner, StateChunk(self._region, self._version, self._worker, tuple(slots), states)
+        self.keys_moved += KEYS_MAX - confirmable
+        self.bytes_moved += sum(map(len, confirmed.values()))
+        self._adapt(self._keys_max - room, sum(map(len, states.values())))
+        return owner, StateChunk(self._region, self._version, self._worker, tuple(slots), states, confirmed)
 
     def _next_columns(self, shares: Mapping[str, ColumnShare]) -> tuple[int, StateChunk]:
         owner = self._left[0][0]
@@ -323,7 +388,7 @@ class StateTransfer:
     def install(self, parcel: StateChunk) -> None:
         """Install the state of ``parcel``. Steps without state get the message too: they release held records first."""
         self._gained.update(parcel.slots)
-        message = Acquire(parcel.states)
+        message = Acquire(parcel.states, parcel.confirmed)
         for keyed in self._keyed:
             self._send(keyed.nodes, message)
 
@@ -338,13 +403,13 @@ class StateTransfer:
                     message = Interrogate(AnyOf(set(found)))
                     self._send(keyed.nodes, message)
                     found = [key for key in found if key in message.keys]
-                keys += [(number, key) for key in _in_order(found)]
+                keys += [(number, key) for key in in_order(found)]
         return self._keys[slot]
 
     def _adapt(self, keys: int, size: int) -> None:
         self.keys_moved += keys
         self.bytes_moved += size
-        if size:
+        if keys and size:
             self._keys_max = max(1, min(self._chunk_bytes * keys // size, 4 * self._keys_max, KEYS_MAX))
 
     def _send(self, nodes: Iterable[int], message: StateMessage) -> None:
@@ -358,12 +423,6 @@ class StateTransfer:
 
 def _deliver(operator: Operator, message: StateMessage, out: Outlet) -> None:
     operator.on_control(message, _Here(out))
-
-
-def _in_order(keys: list[Any]) -> list[Any]:
-    """Return ``keys`` in an order that is the same in every process."""
-    plain = set(map(type, keys)) <= {str} or set(map(type, keys)) <= {int}
-    return sorted(keys) if plain else sorted(keys, key=encode_key)
 
 
 class _Here:

@@ -22,6 +22,7 @@ from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.operators.forgotten_return import forgetful
 from malstrom_py.operators.keyed import StatefulOperator
+from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.engine.exchange import Exchange
 
 
@@ -117,6 +118,14 @@ class CheckedStep(Operator):
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         self._inner.on_control(message, out)
+
+    @property
+    def state_ahead(self) -> KeyedState | None:
+        return self._inner.state_ahead
+
+    @property
+    def keys(self) -> int | None:
+        return self._inner.keys
 
     def on_schedule(self, out: Outlet, clock: Clock) -> None:
         self._inner.on_schedule(out, clock)

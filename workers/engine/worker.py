@@ -32,8 +32,11 @@ from malstrom_py.rescale.moves.protocol import (
     InjectBarrier,
     Leave,
     OpenSlots,
+    Order,
     PartHandedOver,
     PollParts,
+    SendAhead,
+    SentAhead,
     StartMove,
     StateChunk,
 )
@@ -58,7 +61,7 @@ from malstrom_py.workers.engine.snapshot_capture import CapturedState, SnapshotC
 from malstrom_py.workers.engine.source_driver import SourceDriver
 from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.result import StepCounts
-from malstrom_py.workers.transport.messages import COORDINATOR, Incoming, Outgoing, WorkerEvent
+from malstrom_py.workers.transport.messages import COORDINATOR, Incoming, Outgoing, PeerMessage, WorkerEvent
 
 
 def counts_of(plan: Plan, graph: WorkerGraph) -> dict[str, StepCounts]:
@@ -176,6 +179,7 @@ class Worker:
         self._holding = [place for place in placed if place[1].holding]
         self._listening = [op for op in operators.values() if op.listens]
         self._orders: deque[StartMove | PollParts | Leave | PartHandedOver | AddParts] = deque()
+        self._ahead: SentAhead | None = None
         self._linger_until_s = 0.0
 
     def open_sinks(self) -> None:
@@ -244,17 +248,25 @@ class Worker:
                 outbound.grant(message)
             return []
         with self._resources:
-            if isinstance(message, StateChunk | OpenSlots):
+            self._take_letter(message)
+        return self._outgoing()
+
+    def _take_letter(self, message: PeerMessage | Order) -> None:
+        match message:
+            case StateChunk() | OpenSlots():
                 self._feeds[message.region].receive(message)
-            elif isinstance(message, InjectBarrier):
+            case InjectBarrier():
                 self._inject(Barrier(message.snapshot, message.parent), last=message.last)
-            else:
+            case SendAhead():
+                for feed in self._graph.feeds:
+                    feed.send_ahead(message)
+                self._ahead = SentAhead(message.move.version, self.id)
+            case _:
                 if isinstance(message, StartMove):
                     for feed in self._graph.feeds:
                         feed.prepare(message.move)
                 self._orders.append(message)
                 self._obey()
-        return self._outgoing()
 
     def _obey(self) -> None:
         """Execute orders, one after the other. A switch waits until the leaving keys are known: before the markers no
@@ -285,6 +297,9 @@ class Worker:
             grants.extend(freed)
         if self._orders:
             self._obey()
+        if self._ahead is not None and not any(feed.copying for feed in self._graph.feeds):
+            self._letters.append((COORDINATOR, self._ahead))
+            self._ahead = None
         if self._switching.may_poll:
             done += self.reading.read()
             for follower in self._graph.followers:
@@ -344,7 +359,7 @@ class Worker:
     def ready(self) -> bool:
         """Whether the next `step` has an item to take or an image to make."""
         has_passed = self._cutting is not None and self._cutting.is_complete
-        return has_passed or any(feed.ready for feed in self._graph.feeds)
+        return has_passed or self._ahead is not None or any(feed.ready for feed in self._graph.feeds)
 
     @property
     def at_rest(self) -> bool:

@@ -63,7 +63,8 @@ class RescaleReport:
     moves it took. ``slots`` and ``parts``: how many of each changed worker. ``duration_s``: how long it took by the
     runtime's clock, in seconds. ``superseded_by``: how many workers the later request asked for that overtook this one;
     None if none did. ``keys``: how many keys with state changed worker, counted once for each region that keeps
-    something of them. ``bytes``: how large their state was, as it was sent. ``imbalance_before``, ``imbalance_after``:
+    something of them. ``bytes``: how large their state was, as it was sent; ``bytes_ahead``: of these were sent while
+    the old owners still worked (R12). ``imbalance_before``, ``imbalance_after``:
     the load of the most loaded worker over the mean, 1.0 if all are alike, by the loads that slots were placed by; None
     if they were not known, and slots were placed by number.
 
@@ -82,6 +83,7 @@ class RescaleReport:
     bytes: int = 0
     imbalance_before: float | None = None
     imbalance_after: float | None = None
+    bytes_ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,7 @@ class JobStatus:
     ``state``: "running", "rescaling", "recovering" (it restarts from its last snapshot) or
     "stopping"; once it has ended "finished" (its sinks have committed), "failed" or "stopped" (without drain: nothing
     was committed after its last snapshot). ``workers``: their number. ``phase``: of the run,
-    "opening", "steady", "joining", "moving", "leaving", "barrier", "recovering", "committing" or "ended".
+    "opening", "steady", "joining", "copying", "moving", "leaving", "barrier", "recovering", "committing" or "ended".
     ``counts``: the rows so far. ``error``: why it failed, else None. ``age_s``: how old the figures are, in
     seconds; above 0 only if a function of the job has kept its thread from reporting newer ones. ``moving``: the
     progress of a rescale that moves slots, else None. ``restarts``: the number of restarts from a snapshot.

@@ -26,6 +26,12 @@ HARD_CASES: Final = (
     "empty slots shipped",
     "slot in several parcels",
     "keys moved",
+    "state sent ahead",
+    "key confirmed at the cut",
+    "key changed after it went ahead",
+    "state ahead of a move that was never made",
+    "stale copy dropped",
+    "rescale requested while state goes ahead",
     "part moved",
     "finished part moved",
     "part waiting for release",
@@ -52,6 +58,7 @@ HARD_CASES: Final = (
 SNAPSHOT_CASES: Final = (
     "snapshot completed",
     "snapshot inside a rescale",
+    "snapshot wanted while state goes ahead",
     "crash before any snapshot",
     "crash with a snapshot in flight",
     "crash between manifest and sink commit",
@@ -117,6 +124,8 @@ class Coverage:
         """Count the cases of a rescale request in a ``phase`` of the coordinator."""
         if phase != "steady":
             self.hit("rescale coalesced")
+        if phase == "copying":
+            self.hit("rescale requested while state goes ahead")
         if workers.quiet:
             self.hit("request with nothing flowing")
         if workers.backlogged:
@@ -141,6 +150,9 @@ class Coverage:
         full = worker.backlogged
         if full:
             self.hit("credit at zero")
+        for step in worker.operators.values():
+            if isinstance(step, StatefulOperator) and step.state.counted_ahead[1]:
+                self.hit("key changed after it went ahead")
         for feed in worker.feeds:
             if feed.held_rows:
                 self.hit("slot held")
@@ -193,9 +205,14 @@ class Coverage:
                 self.hit("enrich in flight restored")
 
     def _parcel(self, worker: Worker | None, parcel: StateChunk) -> None:
+        if parcel.ahead:
+            self.hit("state sent ahead")
+            return
+        if parcel.confirmed:
+            self.hit("key confirmed at the cut")
         if worker is not None and worker.feed(parcel.region).machine.phase is ReceivingPhase.STEADY:
             self.hit("parcel before a marker")
-        if not parcel.states:
+        if not (parcel.states or parcel.confirmed):
             self.hit("empty slots shipped")
         else:
             self.hit("keys moved")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from malstrom_py.rescale.channels.channel import Credit
+from malstrom_py.rescale.moves.protocol import SentAhead, StateChunk
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.workers.engine.flow_limits import Batching
@@ -21,6 +22,9 @@ _TURNS: Final = (10, 40, 120, 400)
 _STOPS: Final = 0.15
 """The probability that the job is stopped with a requested snapshot."""
 _BREAKS: Final = ("turn", "moving", "saving", "storing", "stored", "writing", "recovering", "kept", "kept", "kept")
+
+_COPYING: Final = 0.4
+"""How probable it is that a crash waits until state goes ahead of a move, in a job that sends some ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +57,10 @@ class ScheduledSnapshot:
 class ScheduledCrash:
     """The loss of a worker or of the coordinator, not before ``turn``, and then at the moment ``when``.
 
-    ``when``: "turn": immediately, "moving": during a rescale, "saving": during a snapshot, "storing": before its
-    manifest is written, "stored": after that, before the run knows, "kept": after a snapshot, "writing": between two
-    operations of the store, "recovering": the same during a recovery. A job without snapshots treats all but "moving"
-    as "turn".
+    ``when``: "turn": immediately, "moving": during a rescale, "copying": while state is in flight ahead of a move,
+    "saving": during a snapshot, "storing": before its manifest is written, "stored": after that, before the run
+    knows, "kept": after a snapshot, "writing": between two operations of the store, "recovering": the same during a
+    recovery. A job without snapshots treats all but "moving" as "turn".
     """
 
     turn: int
@@ -72,6 +76,7 @@ class RandomSchedule:
         self._rng = random.Random(seed)
         self._kept = random.Random(f"snapshots {seed}")  # so that a job without them runs as if there were none
         self._stops = random.Random(f"stops {seed}")
+        self._ahead = random.Random(f"ahead {seed}")
         self._loads = random.Random(f"loads {seed}")
         self._speeds: dict[Hashable, float] = {}
 
@@ -93,6 +98,20 @@ class RandomSchedule:
     def keys_per_parcel(self) -> int:
         """Return the number of keys in the first parcel."""
         return self._rng.choice((1, 2, 256))
+
+    def ahead_least(self) -> int | None:
+        """Return the bytes of state from which a job with snapshots sends it ahead of a move, in every other seed;
+        None: never.
+        """
+        return 0 if random.Random(f"sends ahead {self._seed}").random() < 0.5 else None
+
+    def ahead_turns(self) -> int:
+        """Return for how many turns state goes ahead at least: until then it may change."""
+        return self._ahead.choice((0, 10, 60))
+
+    def ahead_held(self) -> type:
+        """Return which messages are in flight for that time: the reports that state is ahead, or the state."""
+        return self._ahead.choice((SentAhead, SentAhead, StateChunk))
 
     def rescales(self, count: int | None) -> list[ScheduledRescale]:
         """Return ``count`` rescales, or as many as the seed says."""
@@ -142,6 +161,10 @@ class RandomSchedule:
         ]
         if kept:
             drawn = [replace(crash, when=self._kept.choice(_BREAKS)) for crash in drawn]
+            if self.ahead_least() is not None:
+                drawn = [
+                    replace(crash, when="copying") if self._ahead.random() < _COPYING else crash for crash in drawn
+                ]
         return sorted(drawn, key=lambda crash: crash.turn)
 
     def snapshots(self) -> Snapshots | None:

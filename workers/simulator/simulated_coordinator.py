@@ -12,7 +12,7 @@ from malstrom_py.errors import InternalError, MalstromError, PeerError, PlanErro
 from malstrom_py.metrics import HotKey
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale.load import Weights
-from malstrom_py.rescale.moves.protocol import BarrierPassed
+from malstrom_py.rescale.moves.protocol import BarrierPassed, StateChunk
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.job_machine import Event
 from malstrom_py.workers.coordinator.machine import PartsFound
@@ -116,6 +116,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
             background=None if saving is None else lambda: saving.background,
             calling=DirectBackground,
             slots_per_move=slots_per_move,
+            ahead_least=chance.ahead_least(),
             log=log,
         )
         self._schedule = chance
@@ -129,6 +130,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         self._stops = False
         self._tick = 0.0 if row_cost_s else _TICK
         self._read = (0, 0.0)
+        self._copied: tuple[int, type] | None = None
 
     @property
     def trace(self) -> str:
@@ -250,6 +252,10 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         if isinstance(event, PartsFound):
             self._coverage.appeared(event.source, [part for part, _ in event.parts], is_moving=self._is_moving)
         super().handle(event)
+        if self.phase != "copying":
+            self._copied = None
+        elif self._moves.barrier_waits:
+            self._coverage.hit("snapshot wanted while state goes ahead")
 
     def pass_s(self, duration_s: float) -> None:
         """Let time pass."""
@@ -257,6 +263,8 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
 
     def crash(self, who: str) -> NoReturn:
         """Lose a worker or the coordinator, as ``who`` says."""
+        if self.phase == "copying":
+            self._coverage.hit("state ahead of a move that was never made")
         self._coverage.hit(f"{who} crash" + (" inside a rescale" if self._is_moving else ""))
         lost = self.members[self._turn % len(self.members)] if who == "worker" else COORDINATOR
         if self._saving is None:
@@ -297,7 +305,16 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         if not actions:
             self._rest()
             return None
-        return self._schedule.next_of(actions)
+        return self._schedule.next_of(self._unhurried(actions) if self.phase == "copying" else actions)
+
+    def _unhurried(self, actions: list[Hashable]) -> list[Hashable]:
+        """Return ``actions`` while state goes ahead (R12): that takes some turns, in which state changes."""
+        if self._copied is None:
+            self._copied = self._turn + self._schedule.ahead_turns(), self._schedule.ahead_held()
+        until, held = self._copied
+        if self._turn >= until:
+            return actions
+        return [way for way in actions if not self.group.brings(way, held)] or actions
 
     def _rest(self) -> None:
         """Advance the time to the next timer: no message is in flight, and no worker has work."""
@@ -404,6 +421,8 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
             return False
         if crash.when == "moving":
             return self._is_moving
+        if crash.when == "copying":
+            return self.phase == "copying" and any(self.group.brings(way, StateChunk) for way in self.ways)
         snapshotting = self.snapshotting
         return snapshotting is None or self._saving is None or self._saving.is_time(crash.when, snapshotting)
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.rescale.channels.channel import Frame, Grant
+from malstrom_py.rescale.moves.protocol import StateChunk
 from malstrom_py.workers.coordinator.worker_group import StartGroup
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.worker import Worker
@@ -92,6 +93,11 @@ class SimulatedWorkers(LocalWorkers):
     def ways(self) -> list[Hashable]:
         """The ways on which something is."""
         return [*self._queues, *(("zombie", way) for way in self._zombies)]
+
+    def brings(self, way: Hashable, kind: type) -> bool:
+        """Return whether a message of ``kind`` is first on ``way``."""
+        queue = self._queues.get(way)
+        return queue is not None and isinstance(queue[0].content, kind)
 
     @property
     def awake(self) -> list[int]:
@@ -190,6 +196,8 @@ class SimulatedWorkers(LocalWorkers):
     def _drop(self, receiver: int, content: Content) -> None:
         if not isinstance(content, Frame):
             self._coverage.hit("stale letter dropped")  # letters come from handles that name an incarnation
+            if isinstance(content, StateChunk) and content.ahead:
+                self._coverage.hit("stale copy dropped")
         elif receiver in self._hosts:
             self._coverage.hit("stale frame dropped")
             self.worker(receiver).receive(content)

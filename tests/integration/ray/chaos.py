@@ -165,7 +165,9 @@ class Chaos:
         except MalstromError:
             return  # the job is already restarting
         if self._rng.random() < 0.7:
-            until(lambda: self._handle.status().phase in {"joining", "moving", "leaving"}, self._handle.status)
+            until(
+                lambda: self._handle.status().phase in {"joining", "copying", "moving", "leaving"}, self._handle.status
+            )
 
     def _made(self) -> int:
         snapshots = self._handle.status().snapshots

@@ -20,9 +20,11 @@ from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale.channels.channel import Grant, PlacedEpoch, RemoteInbound, RemoteOutbound, Share
 from malstrom_py.rescale.moves.placement import plan_moves
-from malstrom_py.rescale.moves.protocol import Bye, MarkersIn, RegionDone, RescaleMove, Shipped, ShippedIn
+from malstrom_py.rescale.moves.protocol import Bye, MarkersIn, RegionDone, RescaleMove, Shipped, ShippedIn, StateChunk
 from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
-from malstrom_py.state.keyed_state import KeyedState, Timers
+from malstrom_py.state.ahead import KeptAside, SentKeys
+from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.state.timers import Timers
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.coordinator.snapshot_machine import SnapshotMachine
@@ -31,10 +33,22 @@ from malstrom_py.workers.engine.idle_sources import IdleSource
 from malstrom_py.workers.engine.region_input import RegionInput
 from malstrom_py.workers.engine.routing_switch import RoutingSwitch
 from malstrom_py.workers.engine.state_transfer import StateTransfer
+from malstrom_py.workers.simulator import random_schedule
+from malstrom_py.workers.simulator.random_schedule import RandomSchedule
 from malstrom_py.workers.simulator.simulated_workers import SimulatedWorkers
 from tests.simulation.jobs.jobs import GROWING
 from tests.simulation.jobs.runs import run
 from tests.simulation.jobs.verdicts import Violation
+from tests.simulation.jobs.wrong_copies import (
+    changes_missed,
+    changes_unseen,
+    confirmed_already,
+    earlier_wins,
+    over_what_came,
+    taken_from_the_dead,
+    the_gone_return,
+    used_before_the_cut,
+)
 from tests.simulation.jobs.wrong_listings import (
     acknowledged_early,
     from_the_start,
@@ -57,18 +71,27 @@ TURNS_MAX: Final = 60_000
 class WrongProtocol(NamedTuple):
     """``changes`` of production code. ``seed``: of a run that shows it; ``shape``: of which jobs, None: of any.
 
-    ``growing``: how probable it is that parts appear.
+    ``growing``: how probable it is that parts appear. ``ahead``: whether state goes ahead of each move; ``lost``: and
+    every crash is then, while that state is in flight.
     """
 
     changes: tuple[Change, ...]
     seed: int = 0
     shape: str | None = None
     growing: float = GROWING
+    ahead: bool = False
+    lost: bool = False
 
     @contextmanager
     def done(self) -> Iterator[None]:
         """As long as this lasts it is done wrong, and a run that does not end is stopped."""
         with ExitStack() as stack:
+            least = 0 if self.ahead else None
+            stack.enter_context(patch.object(RandomSchedule, "ahead_least", lambda schedule: least))
+            if self.lost:
+                stack.enter_context(patch.object(random_schedule, "_COPYING", 1.0))
+                stack.enter_context(patch.object(RandomSchedule, "ahead_turns", lambda schedule: 200))
+                stack.enter_context(patch.object(RandomSchedule, "ahead_held", lambda schedule: StateChunk))
             for place, name, wrong in (*self.changes, (SimulatedWorkers, "receive", _ends)):
                 stack.enter_context(patch.object(place, name, wrong(getattr(place, name))))
             yield
@@ -466,6 +489,25 @@ WRONG: Final[dict[str, WrongProtocol]] = {
         shape="two-stages",
     ),
     "R8 epochs after Bye": WrongProtocol(((Exchange, "leave", speaks_after_bye),), seed=0, shape="two-stages"),
+    "R12 a change during the copy is missed": WrongProtocol(
+        ((SentKeys, "same", changes_missed), (SentKeys, "has", changes_unseen)), seed=16, ahead=True
+    ),
+    "R12 an earlier copy wins": WrongProtocol(((KeptAside, "put", earlier_wins),), seed=182, ahead=True),
+    "R12 a key that is gone comes back": WrongProtocol(
+        ((KeyedState, "forget_ahead", the_gone_return),), seed=14, shape="ttl", ahead=True
+    ),
+    "R12 state is used before the cut": WrongProtocol(
+        (
+            (KeyedState, "put_aside", used_before_the_cut),
+            (KeyedState, "_acquire_aside", confirmed_already),
+            (KeyedState, "acquire", over_what_came),
+        ),
+        seed=16,
+        ahead=True,
+    ),
+    "R12 state of a move that was called off is used": WrongProtocol(
+        ((SimulatedWorkers, "_drop", taken_from_the_dead),), seed=25, shape="two-stages", ahead=True, lost=True
+    ),
     "R13 a new part is dropped": WrongProtocol(
         ((CoordinatorMachine, "_add_parts", last_dropped),), seed=0, growing=1.0
     ),

@@ -28,6 +28,7 @@ from malstrom_py.workers.engine.region_input import RegionInput
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.runtime import worker_host
 from malstrom_py.workers.simulator import simulated_coordinator
+from malstrom_py.workers.simulator.random_schedule import RandomSchedule
 from tests.simulation.jobs.chain_watch import chains_watched
 from tests.simulation.jobs.jobs import draw
 from tests.simulation.jobs.protocol_watch import protocol_watched
@@ -64,8 +65,14 @@ def shown(shape: str, seed: int) -> str:
         workers, clock = rng.randint(1, 3), case.clock
         simulation = mp.Simulation(workers, seed=seed, crashes=6, clock=clock, snapshots=saves)
         broken = case.seen.broken
-        # The tick is such that a snapshot is always in progress.
-        with patch.object(simulated_coordinator, "_TICK", 0.15), protocol_watched(broken), chains_watched(broken):
+        # The tick is such that a snapshot is always in progress. Crashes do not wait for state that goes ahead.
+        stays = patch.object(RandomSchedule, "ahead_least", lambda schedule: None)
+        with (
+            stays,
+            patch.object(simulated_coordinator, "_TICK", 0.15),
+            protocol_watched(broken),
+            chains_watched(broken),
+        ):
             simulation.run(job)
         case.check(case.seen.outcome())
     except Exception as error:

@@ -30,6 +30,8 @@ class Counting:
         self.epochs = dict.fromkeys(exchanges, MIN_EPOCH)
         self.epoch = MIN_EPOCH
         self.held: list[HeldRows] = []
+        self.same: set[int] = set()
+        self.aside: dict[str, bytes] = {}
 
     def process(self, oracle: Oracle, exchange: str, record: Record) -> None:
         """Count a record, and put it into its window."""
@@ -37,6 +39,7 @@ class Counting:
             record.time > self.epochs[exchange], f"{record} arrived after epoch {self.epochs[exchange]} of {exchange}"
         )
         state = self.keys.setdefault(record.key, KeyState())
+        self.changed(record.key)
         state.count += 1
         state.windows.setdefault(record.time // WINDOW, []).append((exchange, record))
         oracle.processed(self.region, exchange, record)
@@ -54,6 +57,7 @@ class Counting:
             state.epoch = merged
             for window in [w for w in state.windows if (w + 1) * WINDOW - 1 <= merged]:
                 oracle.fired(self.region, key, window, state.windows.pop(window))
+                self.changed(key)
         return merged
 
     def merged(self) -> int:
@@ -63,6 +67,37 @@ class Counting:
     def taken_out(self, slots: tuple[int, ...]) -> dict[str, bytes]:
         """The state of ``slots``, which leaves; a slot is a key here."""
         return {str(slot): pickle.dumps(self.keys.pop(slot)) for slot in slots if slot in self.keys}
+
+    def changed(self, key: int) -> None:
+        """R12: what went ahead of a key is out of date."""
+        self.same.discard(key)
+
+    def copied(self, slot: int) -> dict[str, bytes]:
+        """R12: the state of a slot that goes ahead."""
+        if slot not in self.keys:
+            return {}
+        self.same.add(slot)
+        return {str(slot): pickle.dumps(self.keys[slot])}
+
+    def confirmed(self, slots: tuple[int, ...]) -> dict[str, bytes]:
+        """R12: of the keys that have not changed since they went ahead, only the last epoch leaves at the cut."""
+        return {str(slot): pickle.dumps(self.keys.pop(slot).epoch) for slot in slots if slot in self.same}
+
+    def keep_aside(self, states: dict[str, bytes]) -> None:
+        """R12: state that came ahead."""
+        self.aside |= states
+
+    def put_confirmed(self, oracle: Oracle, confirmed: dict[str, bytes]) -> None:
+        """R12: state that came ahead is used."""
+        for slot, epoch in confirmed.items():
+            oracle.require(slot in self.aside, f"slot {slot} was confirmed, and has not come (R12)")
+            self.put_in(oracle, {slot: self.aside[slot]})
+            self.keys[int(slot)].epoch = pickle.loads(epoch)
+
+    def move_over(self) -> None:
+        """R12: what went and what came ahead is forgotten."""
+        self.same.clear()
+        self.aside.clear()
 
     def put_in(self, oracle: Oracle, states: dict[str, bytes]) -> None:
         """State that comes from another worker."""

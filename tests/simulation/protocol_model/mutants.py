@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tests.simulation.protocol_model import scenarios as sc
 from tests.simulation.protocol_model import wrong_coordinators as co
+from tests.simulation.protocol_model import wrong_copies as cp
 from tests.simulation.protocol_model import wrong_regions as rg
 from tests.simulation.protocol_model import wrong_senders as se
 from tests.simulation.protocol_model import wrong_sources as so
@@ -31,12 +32,13 @@ class Mutant:
 
     machines: Machines
     scenario: Setup | None = None
+    ahead: bool = False
 
     def caught(self, seed: int) -> str | None:
         """What the oracle says of this seed."""
         try:
             if self.scenario is None:
-                run(seed, self.machines, steps_max=5_000)
+                run(seed, self.machines, steps_max=5_000, ahead=self.ahead)
             else:
                 play(self.scenario, seed, self.machines, steps_max=5_000)
         except Violation as violation:
@@ -111,6 +113,7 @@ READINGS = (
     so.FinishedPartsHoldTimeBack,
     so.FutureLetIn,
 )
+COPIES = (cp.ChangesMissed, cp.EarlierCopyWins, cp.UsedBeforeTheCut)
 CHANNELS = (se.GapAccepted, se.StaleAccepted, se.CreditIgnored, se.EpochsNeedNoCredit)
 WORLDS = (se.FedDespiteBacklog, se.StaleLettersAccepted)
 COORDINATORS = (
@@ -143,6 +146,10 @@ MUTANTS: dict[str, Mutant] = {
         )
         for made in WORLDS
     },
+    **{made.__name__: Mutant(Machines(region=rg.Region, counting=made), ahead=True) for made in COPIES},
+    "StaleCopiesAccepted": Mutant(
+        Machines(region=rg.Region, world=cp.StaleCopiesAccepted), sc.OF["StaleCopiesAccepted"]
+    ),
     "FiresOnTheFirstInput": Mutant(Machines(counting=se.FiresOnTheFirstInput)),
     "dealt_anew": Mutant(Machines(plan=co.dealt_anew)),
     "unbalanced": Mutant(Machines(plan=co.unbalanced)),

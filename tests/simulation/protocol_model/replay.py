@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import argparse
 import random
+from dataclasses import replace
 
-from tests.simulation.protocol_model.runs import STEPS_MAX, Run
+from tests.simulation.protocol_model.runs import STEPS_MAX, Run, sends_ahead
 from tests.simulation.protocol_model.setups import draw
 
 
@@ -19,7 +20,7 @@ def main() -> None:
     parser.add_argument("--log", action="store_true", help="print everything that happened, and the setup")
     given = parser.parse_args()
     rng = random.Random(given.seed)
-    setup = draw(rng)
+    setup = replace(draw(rng), ahead=sends_ahead(given.seed))
     run = Run(setup, rng, None, steps_max=STEPS_MAX, logged=given.log)
     try:
         run.play()

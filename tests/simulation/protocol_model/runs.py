@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from malstrom_py.errors import PeerError
 from malstrom_py.workers.coordinator import machine as cm
@@ -151,7 +151,7 @@ class Run:
     @property
     def moving(self) -> bool:
         """Whether a move is in flight."""
-        return self.world.coordinator.phase is cm.CoordinatorPhase.MOVING
+        return self.world.coordinator.phase in {cm.CoordinatorPhase.COPYING, cm.CoordinatorPhase.MOVING}
 
     def strike(self, fault: Fault) -> None:
         """Break something."""
@@ -161,6 +161,8 @@ class Run:
             world.hit(f"{fault.kind} crash")
             if self.moving:
                 world.hit(f"{fault.kind} crash inside a move")
+            if world.coordinator.phase is cm.CoordinatorPhase.COPYING:
+                world.hit("state ahead of a move that was never made")
             raise world.fail(f"a {fault.kind}")
         others = [channel for channel in world.channels.values() if channel.key.sender != channel.key.receiver]
         longest = max(others, key=lambda channel: len(channel.current_frames()), default=None)
@@ -205,7 +207,23 @@ def play(
     return Run(setup, random.Random(seed), machines, steps_max=steps_max, logged=logged).play()
 
 
-def run(seed: int, machines: Machines | None = None, *, steps_max: int = STEPS_MAX, logged: bool = False) -> Outcome:
-    """One random run to its end; `Violation`, or any other error, if anything is wrong."""
+def run(
+    seed: int,
+    machines: Machines | None = None,
+    *,
+    steps_max: int = STEPS_MAX,
+    logged: bool = False,
+    ahead: bool | None = None,
+) -> Outcome:
+    """One random run to its end; `Violation`, or any other error, if anything is wrong.
+
+    ``ahead``: whether state goes ahead of each move; None: in half of the seeds.
+    """
     rng = random.Random(seed)
-    return Run(draw(rng), rng, machines, steps_max=steps_max, logged=logged).play()
+    setup = replace(draw(rng), ahead=sends_ahead(seed) if ahead is None else ahead)
+    return Run(setup, rng, machines, steps_max=steps_max, logged=logged).play()
+
+
+def sends_ahead(seed: int) -> bool:
+    """Whether state goes ahead of the moves of a seed."""
+    return random.Random(f"ahead {seed}").random() < 0.5

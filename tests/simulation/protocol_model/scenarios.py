@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.protocol_model.records import ChannelKey, PartName
-from tests.simulation.protocol_model.setups import Request, Setup
+from tests.simulation.protocol_model.setups import Fault, Request, Setup
 from tests.simulation.protocol_model.shapes import SHAPES
 
 
@@ -75,6 +75,18 @@ MANY_MOVES = Setup(
 )
 """Many moves of one slot each, one after the other."""
 
+LOST_COPIES = Setup(
+    SHAPES["chain"],
+    _parts("S", 3, 20, 6),
+    workers=1,
+    keys=6,
+    requests=(Request(2, 1, 12), Request(2, 1, 80)),
+    faults=(Fault("worker", 60, moving=True),),
+    slow=frozenset({"stale", "ship"}),
+    ahead=True,
+)
+"""The job is lost while state goes ahead, and does it again; what was in flight comes late."""
+
 MIXED = Setup(
     SHAPES["mixed"], _parts("ST", 3, 12, 3), workers=2, keys=3, naps=4, requests=(Request(3, 1, 20), Request(2, 2, 80))
 )
@@ -96,6 +108,7 @@ ASLEEP = Setup(
 """A sleeping part is handed over by a worker whose regions continue, and waits for a part of the slow worker 0."""
 
 OF: dict[str, Setup] = {
+    "StaleCopiesAccepted": LOST_COPIES,
     "RegionsSpeakBeforeTheMarker": ASLEEP,
     "MarkerOfTheRegion": MIXED,
     "MarkerOfTheSource": MIXED,

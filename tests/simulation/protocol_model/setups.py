@@ -59,7 +59,10 @@ class Fault:
 
 @dataclass(frozen=True)
 class Setup:
-    """A job, its input and size, and what happens to it. ``slow``: who or what is slow, and not as the seed decides."""
+    """A job, its input and size, and what happens to it. ``slow``: who or what is slow, and not as the seed decides.
+
+    ``ahead``: state goes ahead of each move (R12).
+    """
 
     shape: Shape
     parts: dict[PartName, tuple[tuple[int, int], ...]]
@@ -75,6 +78,7 @@ class Setup:
     requests: tuple[Request, ...] = ()
     faults: tuple[Fault, ...] = ()
     slow: frozenset[object] = frozenset()
+    ahead: bool = False
 
     def owner(self, name: PartName) -> int:
         """Who reads a part first: dealt in turn, unless said."""

@@ -16,8 +16,12 @@ from malstrom_py.rescale.moves.protocol import (
     OpenSlots,
     PartHandedOver,
     PollParts,
+    RegionDone,
+    Report,
     RescaleMove,
+    SendAhead,
     SendReport,
+    SentAhead,
     Shipped,
     StartMove,
     StateChunk,
@@ -85,6 +89,8 @@ class ModelWorker(Promising):
         self.idle = dict.fromkeys(shape.exchanges, False)
         self.outgoing: dict[ChannelKey, list[Record]] = {}
         self.shipping: dict[str, tuple[tuple[int, int], ...]] = {}
+        self.copying: dict[str, tuple[tuple[int, int], ...]] = {}
+        self.ahead: int | None = None
 
     # -- scheduled actions --
 
@@ -108,15 +114,39 @@ class ModelWorker(Promising):
         """Whether a region here is in the middle of a move."""
         return any(machine.phase is not ReceivingPhase.STEADY for machine in self.regions.values())
 
+    def send_ahead(self, move: RescaleMove) -> None:
+        """R12: copy what leaves, twice."""
+        for region, machine in self.regions.items():
+            if machine.loses(move):
+                self.copying[region] = 2 * machine.lost_in(move)
+        self.ahead = move.version
+
+    def copy(self, region: str) -> None:
+        """R12: send a copy of the next leaving slot."""
+        assert self.ahead is not None
+        (slot, owner), *left = self.copying.pop(region)
+        states = self.state[region].copied(slot)
+        if states:
+            self.net.hit("state sent ahead")
+            self.net.mail(self.id, owner, StateChunk(region, self.ahead, self.id, (), states, ahead=True))
+        if left:
+            self.copying[region] = tuple(left)
+        elif not self.copying:
+            self.net.report(self.id, SentAhead(self.ahead, self.id))
+            self.ahead = None
+
     def ship(self, region: str) -> None:
         """Send one chunk: the next leaving slots of one owner."""
         (_, owner), *_ = slots = self.shipping[region]
         chunk = tuple(slot for slot, other in slots[: self.chunk] if other == owner)
+        confirmed = self.state[region].confirmed(chunk)
         states = self.state[region].taken_out(chunk)
         version = self.regions[region].moving_version
-        if len(states) < len(chunk):
+        if len(states) + len(confirmed) < len(chunk):
             self.net.hit("empty slot shipped")
-        self.net.mail(self.id, owner, StateChunk(region, version, self.id, chunk, states))
+        if confirmed:
+            self.net.hit("key confirmed at the cut")
+        self.net.mail(self.id, owner, StateChunk(region, version, self.id, chunk, states, confirmed))
         self.shipping[region] = tuple(pair for pair in slots if pair[0] not in chunk)
         if self.shipping[region]:
             self.net.hit("slots shipped in chunks")
@@ -186,9 +216,11 @@ class ModelWorker(Promising):
     def take_mail(self, message: object) -> None:
         """Take what comes outside the channels."""
         match message:
+            case SendAhead():
+                self.send_ahead(message.move)
             case StateChunk():
                 machine = self.regions[message.region]
-                if machine.phase is ReceivingPhase.STEADY:
+                if machine.phase is ReceivingPhase.STEADY and not message.ahead:
                     self.net.hit("parcel before a marker")
                 self.apply(message.region, machine.handle(re.StateTaken(message)))
             case OpenSlots():
@@ -281,13 +313,26 @@ class ModelWorker(Promising):
                     self.shipping[region] = tuple(sorted(effect.slots, key=lambda pair: (pair[1], pair[0])))
                 case re.Install():
                     state.put_in(self.net.oracle, effect.parcel.states)
+                    state.put_confirmed(self.net.oracle, effect.parcel.confirmed)
+                case re.KeepAside():
+                    state.keep_aside(effect.parcel.states)
                 case re.SendShipped():
-                    move = self.regions[region].last_move
-                    assert move is not None
-                    for exchange in self.shape.fed_by(region):
-                        self.send_in_band(exchange, move.everyone, Shipped(effect.version))
+                    self.send_shipped(region, effect.version)
                 case SendReport():
-                    self.net.report(self.id, effect.report)
+                    self.reported(state, effect.report)
+
+    def send_shipped(self, region: str, version: int) -> None:
+        """R6: to everyone of the move."""
+        move = self.regions[region].last_move
+        assert move is not None
+        for exchange in self.shape.fed_by(region):
+            self.send_in_band(exchange, move.everyone, Shipped(version))
+
+    def reported(self, state: Any, report: Report) -> None:
+        """A region reports; at the end of a move it forgets what went and what came ahead."""
+        if isinstance(report, RegionDone):
+            state.move_over()
+        self.net.report(self.id, report)
 
     def let_in(self, region: str, key: ChannelKey, records: tuple[Record, ...], held: frozenset[int]) -> None:
         """R5: rows of slots that are not here yet are kept, in order, and keep their credit."""

@@ -62,6 +62,7 @@ class World:
             parts={name: setup.owner(name) for name in setup.parts},
             pacing=Pacing.fixed(setup.slots_max),
             plan_moves=self.machines.plan,
+            ahead_least=0 if setup.ahead else None,
         )
         self.wanted = members
         self.before = (table, 0)
@@ -189,6 +190,7 @@ class World:
     def _of_worker(self, worker: ModelWorker, full: set[tuple[str, int]]) -> list[Action]:
         me = worker.id
         found: list[Action] = [("ship", me, region) for region in worker.shipping]
+        found += [("copy", me, region) for region in worker.copying]
         found += [("flush", me, key) for key in worker.outgoing]
         if not worker.may_read:
             return found
@@ -241,8 +243,8 @@ class World:
                 worker.follow(what)
             case "flush":
                 worker.flush_one(what)
-            case "ship":
-                worker.ship(what)
+            case "copy" | "ship":
+                getattr(worker, kind)(what)
         self._checked(worker)
 
     def _deliver(self, key: ChannelKey) -> None:

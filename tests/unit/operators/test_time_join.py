@@ -16,7 +16,8 @@ from malstrom_py import sinks, sources
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.operators.time_join import TimeJoin
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.state.keyed_state import KeyedState, Timers
+from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.state.timers import Timers
 from malstrom_py.testing import OperatorTester
 
 BOUND: Final = 6

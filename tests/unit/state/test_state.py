@@ -18,7 +18,8 @@ from malstrom_py.codec import Codec
 from malstrom_py.data.messages import AbsBarrier, Acquire, AnyOf, Collect, Interrogate, Rescale, SuspendMarker
 from malstrom_py.errors import CodecError, InternalError
 from malstrom_py.state.artefact import entries_in
-from malstrom_py.state.keyed_state import KeyedState, Timers
+from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.state.timers import Timers
 from malstrom_py.testing import CapturingPersistenceBackend
 
 
@@ -129,8 +130,8 @@ class Counted:
             self.pushes += 1
             heappush(queue, entry)
 
-        monkeypatch.setattr("malstrom_py.state.keyed_state.heapify", rebuilt)
-        monkeypatch.setattr("malstrom_py.state.keyed_state.heappush", pushed)
+        monkeypatch.setattr("malstrom_py.state.timers.heapify", rebuilt)
+        monkeypatch.setattr("malstrom_py.state.timers.heappush", pushed)
 
 
 def queue_of(timers: Timers) -> int:

@@ -29,9 +29,10 @@ from malstrom_py.rescale.moves.protocol import (
 )
 from malstrom_py.workers.coordinator import machine as ce
 from malstrom_py.workers.coordinator import machine as cm
+from malstrom_py.workers.coordinator.topology import Topology
 from malstrom_py.workers.transport.messages import Connected
 
-TOPOLOGY = ce.Topology(("A", "B"), {"R": ("B",), "Q": ()}, {"S": ("A", "B")})
+TOPOLOGY = Topology(("A", "B"), {"R": ("B",), "Q": ()}, {"S": ("A", "B")})
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_r8_a_rescale_ends_when_all_members_have_taken_every_bye(coordinator: cm
 
 
 def test_r7_the_next_move_is_planned_by_what_the_last_one_took() -> None:
-    topology = ce.Topology(("A",), {"R": (), "Q": ()}, {})
+    topology = Topology(("A",), {"R": (), "Q": ()}, {})
     slots = 1024
     machine = cm.CoordinatorMachine(topology, members=(0,), table=(0,) * slots, parts={}, pacing=Pacing.of(slots))
     request(machine, 0, 1)
@@ -261,7 +262,7 @@ def test_a_report_that_comes_twice_is_an_internal_error(coordinator: cm.Coordina
 
 
 def test_r8_without_exchanges_leavers_go_at_once() -> None:
-    topology = ce.Topology((), {}, {"S": ()})
+    topology = Topology((), {}, {"S": ()})
     machine = cm.CoordinatorMachine(topology, members=(0, 1), table=(0, 1), parts={}, pacing=Pacing.fixed(8))
     request(machine, 0)
     assert told(machine, Switched(1, 0), Switched(1, 1)) == [ce.Ended((0,), 1)]

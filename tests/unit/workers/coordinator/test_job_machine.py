@@ -12,13 +12,12 @@ from malstrom_py.snapshot.manifest import PlanImage
 from malstrom_py.workers.coordinator import machine as ce
 from malstrom_py.workers.coordinator import snapshot_machine as sm
 from malstrom_py.workers.coordinator.job_machine import STOPS, JobMachine, PlannedStop
+from malstrom_py.workers.coordinator.topology import Topology
 from malstrom_py.workers.transport.messages import Saved
 
 
 def two_workers() -> JobMachine:
-    moves = ce.CoordinatorMachine(
-        ce.Topology((), {}, {}), members=(0, 1), table=(0, 1), parts={}, pacing=Pacing.fixed(1)
-    )
+    moves = ce.CoordinatorMachine(Topology((), {}, {}), members=(0, 1), table=(0, 1), parts={}, pacing=Pacing.fixed(1))
     return JobMachine(moves)
 
 

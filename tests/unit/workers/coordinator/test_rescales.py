@@ -11,6 +11,7 @@ from malstrom_py.rescale.moves.protocol import BarrierPassed, PartsPolled, Switc
 from malstrom_py.workers.coordinator import machine as ce
 from malstrom_py.workers.coordinator import machine as cm
 from malstrom_py.workers.coordinator.rescale_requests import RescaleRequests
+from malstrom_py.workers.coordinator.topology import Topology
 from malstrom_py.workers.reports.job_status import Moving, RescaleReport
 from malstrom_py.workers.transport.messages import Connected
 
@@ -21,7 +22,7 @@ class Requests:
     """Requests to a coordinator of fake workers without exchanges, which report when the test decides."""
 
     def __init__(self, members: tuple[int, ...] = (0,)) -> None:
-        topology = ce.Topology((), {}, {"in": ()})
+        topology = Topology((), {}, {"in": ()})
         parts = {("in", str(part)): members[part % len(members)] for part in range(4)}
         self.machine = cm.CoordinatorMachine(
             topology,

@@ -6,7 +6,7 @@ from typing import Any
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.workers.coordinator.machine import Topology, topology_of
+from malstrom_py.workers.coordinator.topology import Topology, topology_of
 
 
 def numbers(job: mp.Job, name: str = "in") -> mp.StreamBuilder[Any, Any]:
