@@ -11,7 +11,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
-from math import ceil
+from itertools import compress
+from math import ceil, sqrt
 from operator import itemgetter
 from typing import Final
 
@@ -35,6 +36,12 @@ HALF_LIFE_S: Final = 15.0
 
 KNOWN: Final = 512
 """The number of sampled rows after which weights are known."""
+
+CHANCE: Final = 3.0
+"""By how many standard deviations of chance the sampled rows of a slot must differ from the mean to count for it alone.
+
+Else the heaviest slots are those that were sampled most, and moving them moves far less than was meant.
+"""
 
 KNOWN_S: Final = 3.0
 """How long rows must have been counted before: a worker whose first counts come later than others' seems to be idle."""
@@ -122,6 +129,8 @@ def pays(before: Table, after: Table, members: Sequence[int], weights: Weights |
 class SlotLoads:
     """The weights of ``slots`` slots, from rows that workers count by slot: averages that decay.
 
+    Slots whose sampled rows differ from the mean by no more than chance does weigh the same.
+
     >>> loads = SlotLoads(4)
     >>> loads.note(10.0, {0: {0: 900.0}, 1: {1: 300.0}}, sampled=600)
     >>> loads.weights is None
@@ -138,6 +147,7 @@ class SlotLoads:
         self._noted_s: float | None = None
         self._sampled_before: int | None = None
         self._sampled = 0
+        self._samples = 0.0
 
     @property
     def weights(self) -> list[float] | None:
@@ -146,7 +156,14 @@ class SlotLoads:
         if self._sampled < KNOWN or counted_s < KNOWN_S or not total > 0:
             return None
         same = IDLE / len(self._rates)
-        return [(1 - IDLE) * rate / total + same for rate in self._rates]
+        return [(1 - IDLE) * rate / total + same for rate in self._smoothed(total)]
+
+    def _smoothed(self, total: float) -> list[float]:
+        """Return the rates, with one mean for all slots that differ by chance alone."""
+        rates, row, mean = self._rates, total / self._samples, self._samples / len(self._rates)
+        by_chance = [abs(rate / row - mean) <= CHANCE * sqrt(max(rate / row, mean)) for rate in rates]
+        alike = sum(compress(rates, by_chance)) / max(1, sum(by_chance))
+        return [alike if chance else rate for rate, chance in zip(rates, by_chance, strict=True)]
 
     def note(self, now_s: float, counted: Mapping[int, Mapping[int, float]], *, sampled: int) -> None:
         """Take the rows, weighed, that each worker has counted by slot since its start, from ``sampled`` rows of all.
@@ -171,6 +188,7 @@ class SlotLoads:
         kept = 0.5 ** ((now_s - before_s) / HALF_LIFE_S)
         per_s = (1 - kept) / (now_s - before_s)
         self._rates = [kept * rate + per_s * new.get(slot, 0.0) for slot, rate in enumerate(self._rates)]
+        self._samples = kept * self._samples + max(0, sampled - sampled_before)
 
 
 def _evened(table: Table, members: Sequence[int], weights: Weights, *, spreads: bool = False) -> _Placing:

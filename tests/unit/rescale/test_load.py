@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import random
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -229,3 +231,25 @@ def test_counts_of_a_new_worker_begin_at_nothing() -> None:
     loads.note(KNOWN_S, {3: {1: 5_000.0}}, sampled=KNOWN)
     assert loads.weights is not None
     assert loads.weights[1] > 0.9
+
+
+def test_r10_slots_that_differ_by_chance_alone_weigh_the_same() -> None:
+    rng = random.Random(1)
+    loads, counted = SlotLoads(1024), Counter[int]()
+    loads.note(0.0, {0: {}}, sampled=0)
+    for second in range(1, 6):
+        counted.update(7 if rng.random() < 0.2 else rng.randrange(1024) for _ in range(200))
+        loads.note(float(second), {0: counted}, sampled=200 * second)
+    weights = loads.weights
+    assert weights is not None
+    assert weights[7] == pytest.approx(0.2, abs=0.05)
+    assert len(set(weights[:7] + weights[8:])) == 1
+
+
+def test_r10_half_of_the_load_leaves_although_few_rows_were_sampled() -> None:
+    rng = random.Random(2)
+    loads, counted = SlotLoads(1024), Counter(rng.randrange(1024) for _ in range(600))
+    loads.note(0.0, {0: {}}, sampled=0)
+    loads.note(4.0, {0: counted}, sampled=600)
+    after = placed((0,) * 1024, [0, 1], loads.weights)
+    assert 440 <= after.count(1) <= 584
