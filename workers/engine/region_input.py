@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch
@@ -37,6 +37,9 @@ from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.flow_limits import IntakePace, TimeShare
 from malstrom_py.workers.engine.state_transfer import StateTransfer
 from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
+
+COPY_RESTS: Final = 2.0
+"""After a copy went ahead (R12) none does for so many times as long: its new owner takes as long to read it."""
 
 
 class RegionGraph(Protocol):
@@ -164,6 +167,8 @@ class RegionInput:
         self.machine = machine
         self._shipping = shipping
         self._letters = letters
+        self._clock = clock
+        self._copy_due_s = 0.0
         self._pause = MovePause(clock)
         self._pace = IntakePace(clock, turn or TimeShare())
         self._told = (0, 0, 0)
@@ -242,9 +247,14 @@ class RegionInput:
         return self._shipping.copying
 
     @property
+    def copy_due_s(self) -> float | None:
+        """When the next copy may go ahead, on the clock's monotonic time; None if no copy is under way."""
+        return self._copy_due_s if self._shipping.copying else None
+
+    @property
     def has_own_work(self) -> bool:
-        """Whether `ship` has something to do."""
-        return self._shipping.under_way or self._shipping.indexing or self._shipping.copying
+        """Whether `ship` has something to do now."""
+        return self._shipping.under_way or self._shipping.indexing or self._may_copy
 
     @property
     def has_to_ship(self) -> bool:
@@ -316,6 +326,17 @@ class RegionInput:
         if self.machine.loses(order.move):
             self._shipping.send_ahead(order.move.version, self.machine.lost_in(order.move), least=order.least)
 
+    @property
+    def _may_copy(self) -> bool:
+        return self._shipping.copying and self._clock.monotonic_s() >= self._copy_due_s
+
+    def _copy(self) -> None:
+        """R12: send a chunk ahead, and leave its new owner and the rows of this worker the time for theirs."""
+        began_s = self._clock.monotonic_s()
+        self._letters.extend(self._shipping.copy())
+        now_s = self._clock.monotonic_s()
+        self._copy_due_s = now_s + COPY_RESTS * (now_s - began_s)
+
     def receive(self, letter: StateChunk | OpenSlots) -> None:
         """Handle a message from outside the channels."""
         event = events.StateTaken(letter) if isinstance(letter, StateChunk) else events.OpenTaken(letter)
@@ -326,8 +347,8 @@ class RegionInput:
         if self._shipping.indexing:
             self._shipping.index()
             return 1
-        if self._shipping.copying:
-            self._letters.extend(self._shipping.copy())
+        if self._may_copy:
+            self._copy()
             return 1
         if not self._shipping.under_way:
             return 0

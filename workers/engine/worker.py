@@ -396,6 +396,7 @@ class Worker:
         """Return the time of the next scheduled work, on the clock's monotonic time; None without any."""
         wakes = any(not operator.dormant for _, operator, _ in self._scheduled)
         due_s: list[float | None] = [self._linger_until_s if wakes else None]
+        due_s += [feed.copy_due_s for feed in self._graph.feeds]
         if self._switching.may_poll:
             due_s.append(self.reading.due_s())
         return min((due for due in due_s if due is not None), default=None)
