@@ -7,6 +7,7 @@ are merged only where that gives what the rows in order would: not sums of float
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,9 @@ _LISTS: Final = 8
 
 _WORTH: Final = 0.5
 _PAUSE: Final = 15
+
+_SUMS: Final = frozenset({"sum", "mean"})
+_WHOLE: Final = frozenset({int, bool, type(None)})
 
 _PLAIN: Final = ({int}, {float}, {str}, {bytes})
 """The types of values of which columns hold what rows do, if all are of one."""
@@ -51,10 +55,14 @@ class PreAggregation:
         self._span, self._origin, self._reach = span, origin, reach
         self._pause = 0
         self._too_few = 0
+        self._summed = [one.field for one in aggregations if one.arrays in _SUMS and not one.blind]
+        self._has_floats = False
 
     def __call__(self, batch: Batch) -> Batch:
         """Return the states of ``batch``, each at a time in its pane; or ``batch``, unless they are far fewer."""
         rows = len(batch)
+        if not isinstance(batch, ColumnBatch) and self._sums_floats(batch):
+            return batch
         if rows < _ROWS_MIN or (isinstance(batch, ColumnBatch) and batch.form is PARTIALS):
             return batch
         if self._pause and rows < 2 * self._too_few:
@@ -69,6 +77,15 @@ class PreAggregation:
             return batch
         self._pause = 0
         return made
+
+    def _sums_floats(self, batch: Batch) -> bool:
+        """Return whether this or an earlier batch of rows has a float, or what is no number, among what is summed up:
+        then a batch of integers alone must not be summed up before its turn.
+        """
+        with suppress(Exception):  # the step that reads the rows decides what an error of a row means
+            for name in () if self._has_floats else self._summed:
+                self._has_floats |= not set(map(type, map(itemgetter(name), batch.values))) <= _WHOLE
+        return self._has_floats
 
     def _combined(self, batch: ColumnBatch) -> ColumnBatch | None:
         import numpy as np
@@ -112,18 +129,18 @@ def _in_columns(batch: Batch, aggregations: Sequence[Aggregation[Any, Any]]) -> 
     import pyarrow as pa
 
     keys, names = batch.keys or [], {one.field for one in aggregations if not one.blind}
-    if batch.timestamps is None or len(set(keys)) > _WORTH * len(keys):
-        return None
     try:
+        if set(map(type, batch.timestamps or ())) != {int} or len(set(keys)) > _WORTH * len(keys):
+            return None
         lists = {str(name): list(map(itemgetter(name), batch.values)) for name in names}
         if any(set(map(type, column)) not in _PLAIN for column in lists.values()):
             return None
         columns = {name: pa.array(column) for name, column in lists.items()}
-        key_column = keys_as_column(keys)
+        key_column, times = keys_as_column(keys), pa.array(batch.timestamps, pa.int64())
     except Exception:
         return None  # the step that reads the rows decides what an error of a row means, and takes any key
     rows = pa.RecordBatch.from_pydict(columns or {"": pa.nulls(len(keys))})
-    return ColumnBatch(rows, key_column=key_column, time_column=pa.array(batch.timestamps, pa.int64()))
+    return ColumnBatch(rows, key_column=key_column, time_column=times)
 
 
 def columns_of(batch: ColumnBatch, aggregations: Sequence[Aggregation[Any, Any]]) -> list[Any] | None:

@@ -72,16 +72,16 @@ class SharedPin(Generic[P]):
             self._jobs += 1
 
     def leave(self, release: Callable[[bool], Any], *, keep: bool = False) -> None:
-        """Note that a job has ended. After the last one forget the pin, and call ``release``.
+        """Note that a job has ended. After the last one call ``release``, and forget the pin unless this is a copy.
 
-        ``keep``, of any of the jobs: the pin is kept, and so is that of a copy; ``release`` gets it as its argument.
+        The argument of ``release`` is whether ``keep`` was true of any of the jobs.
         """
         with self._lock:
             self._keep |= keep
             self._jobs -= 1
-            if self._jobs:
+            if self._jobs > 0:
                 return
-            keep, self._keep = self._keep, False
-            if not keep and not self.is_copy:
-                self.known = None
+            keep, self._keep, self._jobs = self._keep, False, 0
             release(keep)
+            if not self.is_copy:
+                self.known = None

@@ -132,7 +132,7 @@ class PartHandedOver:
 
 @dataclass(frozen=True, slots=True)
 class SendAhead:
-    """R12: orders a worker to send the state that leaves in ``move`` ahead, if it has ``least`` bytes or more."""
+    """R12: orders a worker to send the state ahead that leaves in ``move``. ``least``: the bytes worth a copy."""
 
     move: RescaleMove
     least: int = 0

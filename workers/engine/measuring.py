@@ -28,6 +28,7 @@ from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale.load import COUNTED_MAX, row_weight
 from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.graph_builder import WorkerGraph
+from malstrom_py.workers.engine.rough_sizes import rough_size
 from malstrom_py.workers.reports.figures import WorkerFigures
 
 SKETCH_KEYS: Final = 64
@@ -47,8 +48,6 @@ _HALVED_ROWS: Final = 1 << 16
 _PARTS_MAX: Final = 64
 _HEAVY_KEYS_MAX: Final = 16
 _HEAVY_SLOTS_MAX: Final = 8
-_SIZED_ITEMS: Final = 16
-_PLAIN_BYTES: Final = 32
 _EVERY_NS: Final = 1_000_000_000
 _COST: Final = 100
 """Samples of keys, and the expensive figures, take at most a hundredth of the time."""
@@ -170,26 +169,7 @@ def _sizes(batch: Batch, rows: range) -> Iterator[int]:
     """Return about how many bytes each of ``rows`` has."""
     if isinstance(batch, ColumnBatch):
         return repeat(batch.size // len(batch), len(rows))
-    return (_rough_size(batch.values[row]) for row in rows)
-
-
-def _rough_size(value: Any, *, deep: bool = True) -> int:
-    """Return about how many bytes ``value`` has: of a collection by some of its items, without calls of user code.
-
-    >>> _rough_size(b"x" * 500), _rough_size([b"x" * 500] * 100)
-    (532, 53232)
-    """
-    kind = type(value)
-    if kind in _TEXTS:
-        return _PLAIN_BYTES + len(value)
-    if kind not in _COLLECTIONS or not value or not deep:
-        return _PLAIN_BYTES
-    some = list(islice(value.values() if kind is dict else value, _SIZED_ITEMS))
-    return _PLAIN_BYTES + sum(_rough_size(item, deep=False) for item in some) * len(value) // len(some)
-
-
-_TEXTS: Final = frozenset({str, bytes, bytearray})
-_COLLECTIONS: Final = frozenset({list, tuple, dict, set, frozenset})
+    return (rough_size(batch.values[row]) for row in rows)
 
 
 class TimeUse:

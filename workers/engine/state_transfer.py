@@ -247,7 +247,7 @@ class StateTransfer:
         return self._ahead is not None or (self._copy is not None and self._copy.under_way)
 
     def send_ahead(self, version: int, slots: tuple[tuple[int, int], ...], *, least: int) -> None:
-        """R12: start to copy the state of ``slots`` (slot, new owner), which will leave, if it has ``least`` bytes."""
+        """R12: start to copy the state of ``slots`` (slot, new owner), which will leave. ``least``: see `AheadCopy`."""
         self.prepare()
         if self.watching:
             self._ahead = (version, slots, least)
@@ -260,7 +260,6 @@ class StateTransfer:
             self._groups = [KeyGroup.of(self._operators(keyed), index.of) for keyed, index in indexed]
             bounds, rounds = (self._chunk_bytes, self._keys_max), CopyRounds(slots, again_at=max(1, least))
             self._copy = AheadCopy(version, self._groups, rounds, least=least, bounds=bounds)
-            self._keys_max = self._copy.keys_max
         copy = self._copy
         if copy is None or not copy.under_way:
             return []

@@ -63,7 +63,7 @@ class RescaleReport:
     moves it took. ``slots`` and ``parts``: how many of each changed worker. ``duration_s``: how long it took by the
     runtime's clock, in seconds. ``superseded_by``: how many workers the later request asked for that overtook this one;
     None if none did. ``keys``: how many keys with state changed worker, counted once for each region that keeps
-    something of them. ``bytes``: how large their state was, as it was sent; ``bytes_ahead``: of these were sent while
+    something of them. ``bytes``: how many were sent for their state; ``bytes_ahead``: of these were sent while
     the old owners still worked (R12). ``imbalance_before``, ``imbalance_after``:
     the load of the most loaded worker over the mean, 1.0 if all are alike, by the loads that slots were placed by; None
     if they were not known, and slots were placed by number.

@@ -131,6 +131,7 @@ class RayDataset:
         self._staging = None if staging is None else local_path(staging, "sources.RayDataset(staging=)")
         self._keep_staging = keep_staging
         self._pin = SharedPin[Pin](self)
+        self._kept: Pin | None = None
         self._blocks: Blocks | None = None
         self._folder: PinFolder | None = None
 
@@ -148,7 +149,7 @@ class RayDataset:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
-        self._ds = self._folder = None
+        self._ds = self._folder = self._kept = None
 
     def pin(self, job: str, record: Any = None) -> None:
         """Pin the rows for ``job`` (see the class). A source that another job is reading keeps its pin for both."""
@@ -174,7 +175,7 @@ class RayDataset:
                 folder.leave(keep=True)
                 raise lost(str(error)) from error
             self._blocks, self._folder = blocks, folder
-        elif known != self._pin.known or (self._ds is not None and not _is_alive(self._blocks)):
+        elif known not in (self._pin.known, self._kept) or (self._ds is not None and not _is_alive(self._blocks)):
             raise lost("they were in the object store of a Ray that an earlier program was connected to")
         return known
 
@@ -188,6 +189,7 @@ class RayDataset:
 
     def _released(self, keep: bool) -> None:
         folder, self._folder = self._folder, None
+        self._kept = self._pin.known if keep else None
         if self._ds is not None and not keep:
             self._drop()
         if folder is not None:

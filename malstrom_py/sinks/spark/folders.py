@@ -236,7 +236,7 @@ class ParquetFolder:
             except OutcomeUnknown:
                 raise
             except Exception:
-                _take_back(work, context, staged)
+                _take_back(work, self.path, context, staged)
                 raise
             return
         if not staged and self._is_without_columns(context):
@@ -289,18 +289,25 @@ class ParquetFolder:
                 raise
 
 
-def _take_back(work: Path, context: CommitContext, staged: Sequence[StagedFile]) -> None:
-    """Move the files of a failed swap back to staging, so that the commit can be retried.
+def _take_back(work: Path, target: Path, context: CommitContext, staged: Sequence[StagedFile]) -> None:
+    """Move the files of a failed swap back to staging, and the old contents to the target, so that the commit can be
+    retried. Each step leaves a state that a swap continues.
 
-    OutcomeUnknown: the files could not be moved back, so the next start must finish the swap.
+    OutcomeUnknown: that failed, so the next start must finish the swap.
     """
+    building, new, old = work / "building", work / "new", work / "old"
     names = visible_names(_prefix(context), staged)
     try:
-        for folder in (work / "building", work / "new"):
-            for file, name in zip(staged, names, strict=True):
-                if (filled := folder / file.folder / name).exists():
-                    file.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    filled.replace(file.path)
+        if new.exists():
+            if holds_something(old):
+                old.rename(target)
+            elif old.exists():
+                old.rmdir()
+            new.rename(building)
+        for file, name in zip(staged, names, strict=True):
+            if (filled := building / file.folder / name).exists():
+                file.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                filled.replace(file.path)
     except OSError as error:
         raise OutcomeUnknown(f"the files of the new folder could not be staged again ({error.strerror})") from error
 

@@ -465,6 +465,18 @@ def test_f5_rows_that_columns_hold_are_gathered_and_others_stay_rows() -> None:
     assert not gathered("sum", [1, 2], keys=["a", 1])
 
 
+def test_f5_integers_are_not_summed_up_once_floats_have_come_among_them() -> None:
+    combine = PreAggregation([agg.sum("v"), agg.sum("w")], 10, 0, 10)
+
+    def pairs(*values: Any, rows: int = 1000) -> Batch:
+        return Batch([{"v": value, "w": 1} for value in values] * rows, keys=["a"] * rows, timestamps=[1] * rows)
+
+    assert len(combine(pairs(1))) == 1
+    few = pairs(0.5, rows=1)
+    assert combine(few) is few
+    assert len(combine(pairs(1))) == 1000
+
+
 def test_f5_rows_without_the_field_are_left_to_the_step_that_reads_it() -> None:
     assert combined("sum", "tumbling", batch := Batch([{"w": 1}] * 9, keys=["a"] * 9, timestamps=[1] * 9)) is batch
 
