@@ -79,7 +79,7 @@ class PreAggregation:
         return made
 
     def _sums_floats(self, batch: Batch) -> bool:
-        """Return whether this or an earlier batch of rows has a float, or what is no number, among what is summed up:
+        """Return whether this or an earlier batch of rows has other values than integers among what is summed up:
         then a batch of integers alone must not be summed up before its turn.
         """
         with suppress(Exception):  # the step that reads the rows decides what an error of a row means
