@@ -15,22 +15,21 @@ P = TypeVar("P")
 
 
 class SharedPin(Generic[P]):
-    """The pin of ``source``, which messages name by its ``repr``.
+    """The pin of a source, to which it does not refer: a source that nothing else refers to is gone at once.
 
     A copy for another process has the pin, and no jobs.
 
-    >>> shared = SharedPin[str]("a table")
-    >>> shared.take(lambda: "version 7"); shared.take(lambda: "version 8"); shared.value
+    >>> shared = SharedPin[str]()
+    >>> shared.take("table", lambda: "version 7"); shared.take("table", lambda: "version 8"); shared.of("table")
     'version 7'
     >>> shared.leave(lambda keep: print("released")); shared.leave(lambda keep: print("released"))
     released
     """
 
-    def __init__(self, source: object) -> None:
-        self._start(source, None)
+    def __init__(self) -> None:
+        self._start(None)
 
-    def _start(self, source: object, pin: P | None) -> None:
-        self._source = source
+    def _start(self, pin: P | None) -> None:
         self.known = pin
         """The pin; None if there is none."""
         self.is_copy = pin is not None
@@ -39,24 +38,22 @@ class SharedPin(Generic[P]):
         self._keep = False
         self._lock = threading.Lock()
 
-    def __getstate__(self) -> tuple[object, P | None]:
-        return self._source, self.known
+    def __getstate__(self) -> tuple[P | None]:
+        return (self.known,)
 
-    def __setstate__(self, state: tuple[object, P | None]) -> None:
+    def __setstate__(self, state: tuple[P | None]) -> None:
         self._start(*state)
 
-    @property
-    def value(self) -> P:
-        """The pin. `SourceError` if there is none."""
+    def of(self, source: object) -> P:
+        """Return the pin of ``source``. `SourceError` if there is none."""
         if self.known is None:
             raise SourceError(
-                f"{self._source!r} is not pinned: a runtime pins it when a job starts; to pin it yourself, call "
-                f".pin('name')"
+                f"{source!r} is not pinned: a runtime pins it when a job starts; to pin it yourself, call .pin('name')"
             )
         return self.known
 
-    def take(self, find: Callable[[], P], fits: Callable[[P], bool] = lambda pin: True) -> None:
-        """Pin for a job: ``find`` is called if no other job has a pin; otherwise the pin that there is must fit.
+    def take(self, source: object, find: Callable[[], P], fits: Callable[[P], bool] = lambda pin: True) -> None:
+        """Pin ``source`` for a job: ``find`` does it, if no other job has a pin; else the one that there is must fit.
 
         Raises:
             SourceError: another job reads other rows of the source.
@@ -64,9 +61,9 @@ class SharedPin(Generic[P]):
         with self._lock:
             if not self._jobs:
                 self.known = find()
-            elif not fits(self.value):
+            elif not fits(self.of(source)):
                 raise SourceError(
-                    f"another job is reading {self._source!r}, and this job reads other rows of it: give each job a "
+                    f"another job is reading {source!r}, and this job reads other rows of it: give each job a "
                     f"separate source"
                 )
             self._jobs += 1

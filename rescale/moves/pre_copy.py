@@ -29,7 +29,7 @@ class CopyRounds:
     (1, 3)
     >>> rounds.sent(40); rounds.slot_over(); rounds.sent(40); rounds.slot_over()
     >>> rounds.now, rounds.again(30), rounds.now
-    ((1, 7), True, (1, 3))
+    (None, True, (1, 3))
     >>> rounds.sent(20), rounds.now
     (None, None)
     """

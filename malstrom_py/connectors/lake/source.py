@@ -31,7 +31,7 @@ class LakeSource:
         self._base = TableFiles(store_options)
         self._keep = keep
         self._footers = Footers()
-        self._pin = SharedPin[Pin](self)
+        self._pin = SharedPin[Pin]()
 
     def _find(self) -> TableVersion:
         """Return the version to read, and its files."""
@@ -48,13 +48,14 @@ class LakeSource:
         known = None if record is None else self._recorded(record)
         there = self._pin.known if self._pin.is_copy else None
         self._pin.take(
+            self,
             lambda: known or there or pin_version(self._find(), self._columns, self._keep, self._base),
             lambda pin: known is None or known == pin,
         )
 
     def pin_record(self) -> dict[str, Any]:
         """Return the pin as plain JSON."""
-        return {**self._pin.value.record(), "source": repr(self)}
+        return {**self._pin.of(self).record(), "source": repr(self)}
 
     def unpin(self, *, keep: bool = False) -> None:
         """Forget the pin once no job reads it. Nothing is kept for a job: the files are the table's."""
@@ -67,14 +68,14 @@ class LakeSource:
         return OBJECTS_OPEN_MAX if any(is_object_url(file.path) for file in files) else _OPEN_MAX
 
     def list_parts(self) -> Sequence[Part]:
-        return self._pin.value.parts
+        return self._pin.of(self).parts
 
     def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
-        return self._part(self._pin.value, part, state)
+        return self._part(self._pin.of(self), part, state)
 
     def build_narrow_part(self, part: Part, state: Any, columns: Collection[str]) -> SourcePart[dict[str, Any]]:
         """Build a part that reads ``columns`` only."""
-        return self._part(narrow_pin(self._pin.value, self._keep, tuple(columns)), part, state)
+        return self._part(narrow_pin(self._pin.of(self), self._keep, tuple(columns)), part, state)
 
     def _part(self, pin: Pin, part: Part, state: Any) -> LazyPart | PinnedPart:
         file, group = pin.find(part)

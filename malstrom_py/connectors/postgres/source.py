@@ -70,7 +70,7 @@ class Postgres:
         self._columns = None if columns is None else tuple(columns)
         if self._columns is not None and (not self._columns or len(set(self._columns)) < len(self._columns)):
             raise PlanError(f"{OWNER}: columns must be different names, at least one")
-        self._pin = SharedPin[_Pin](self)
+        self._pin = SharedPin[_Pin]()
         self._holder: psycopg.Connection[Any] | None = None
 
     def __repr__(self) -> str:
@@ -88,15 +88,15 @@ class Postgres:
 
         def find() -> _Pin:
             if self._pin.is_copy:
-                return self._pin.value
+                return self._pin.of(self)
             with database_errors(OWNER, SourceError):
                 return self._pinned_now(record, ranges)
 
-        self._pin.take(find, lambda pin: ranges is None or ranges == pin.ranges)
+        self._pin.take(self, find, lambda pin: ranges is None or ranges == pin.ranges)
 
     def pin_record(self) -> dict[str, Any]:
         """Return the parts in plain types."""
-        pin = self._pin.value
+        pin = self._pin.of(self)
         ranges = [[each.part, each.low, each.high] for each in pin.ranges]
         return {"source": repr(self), "shape": pin.shape.record(), "ranges": ranges}
 
@@ -111,11 +111,11 @@ class Postgres:
 
     def list_parts(self) -> Sequence[Part]:
         """See `PartitionedSource.list_parts`."""
-        return [Part(each.part) for each in self._pin.value.ranges]
+        return [Part(each.part) for each in self._pin.of(self).ranges]
 
     def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
         """See `PartitionedSource.build_part`."""
-        pin = self._pin.value
+        pin = self._pin.of(self)
         known = next((each for each in pin.ranges if each.part == part), None)
         if known is None:
             raise SourceError(f"{OWNER}: {self!r} has no part {part}: start the job from the beginning")

@@ -130,7 +130,7 @@ class RayDataset:
         self._parts = parts
         self._staging = None if staging is None else local_path(staging, "sources.RayDataset(staging=)")
         self._keep_staging = keep_staging
-        self._pin = SharedPin[Pin](self)
+        self._pin = SharedPin[Pin]()
         self._kept: Pin | None = None
         self._blocks: Blocks | None = None
         self._folder: PinFolder | None = None
@@ -154,11 +154,11 @@ class RayDataset:
     def pin(self, job: str, record: Any = None) -> None:
         """Pin the rows for ``job`` (see the class). A source that another job is reading keeps its pin for both."""
         known = None if record is None else pin_of(record)
-        self._pin.take(lambda: self._open(job, known), lambda pin: known is None or known == pin)
+        self._pin.take(self, lambda: self._open(job, known), lambda pin: known is None or known == pin)
 
     def _open(self, job: str, known: Pin | None) -> Pin:
         if self._ds is None:  # the copy of a coordinator
-            known = self._pin.value
+            known = self._pin.of(self)
         if known is None:
             self._drop()
             pin, self._blocks, self._folder = pinned(
@@ -181,7 +181,7 @@ class RayDataset:
 
     def pin_record(self) -> dict[str, Any]:
         """Return the pin as plain JSON."""
-        return self._pin.value.record()
+        return self._pin.of(self).record()
 
     def unpin(self, *, keep: bool = False) -> None:
         """Drop the rows once no job reads them, unless ``keep``."""
@@ -201,10 +201,10 @@ class RayDataset:
             blocks.release()
 
     def list_parts(self) -> Sequence[Part]:
-        return [Part(name_of(number)) for number, block in enumerate(self._pin.value.blocks) if block.rows]
+        return [Part(name_of(number)) for number, block in enumerate(self._pin.of(self).blocks) if block.rows]
 
     def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
-        pin, blocks = self._pin.value, self._blocks
+        pin, blocks = self._pin.of(self), self._blocks
         number = int(part.rpartition("-")[2])
         block = pin.blocks[number]
         assert blocks is not None

@@ -114,7 +114,7 @@ class Spark:
         self._keep = self._query.keep
         self._keeps_staging = self._query.keep_staging
         self._footers = Footers()
-        self._pin = SharedPin[Pin](self)
+        self._pin = SharedPin[Pin]()
         self._folder: PinFolder | None = None
 
     def __repr__(self) -> str:
@@ -136,12 +136,12 @@ class Spark:
         def find() -> Pin:
             if known is None and self._query is not None:
                 return self._found(job)
-            pin, self._folder = _held(known or self._pin.value, is_old=known is not None)
+            pin, self._folder = _held(known or self._pin.of(self), is_old=known is not None)
             if record is not None and self._since is not None:
                 self._bound = bound_of(record, self._since)
             return pin
 
-        self._pin.take(find, lambda pin: known is None or known == pin)
+        self._pin.take(self, find, lambda pin: known is None or known == pin)
 
     def _found(self, job: str, after: Bound | None = None) -> Pin:
         pin, self._folder, self._bound = pinned(self._query, job, after)
@@ -160,15 +160,15 @@ class Spark:
         def find() -> Pin:
             if self._query is not None:
                 return self._found(job, after)
-            pin, self._folder = _held(self._pin.value, is_old=False)
+            pin, self._folder = _held(self._pin.of(self), is_old=False)
             return pin
 
-        self._pin.take(find, lambda pin: False)
+        self._pin.take(self, find, lambda pin: False)
 
     def pin_record(self) -> dict[str, Any]:
         """Return the pin as plain JSON."""
         since = {} if self._bound is None else {"since": self._bound.record()}
-        return {**self._pin.value.record(), "source": self._description, **since}
+        return {**self._pin.of(self).record(), "source": self._description, **since}
 
     def unpin(self, *, keep: bool = False) -> None:
         """Remove staged rows once no job reads them, unless ``keep``."""
@@ -180,7 +180,7 @@ class Spark:
             folder.leave(keep=keep or self._keeps_staging)
 
     def list_parts(self) -> Sequence[Part]:
-        return self._pin.value.parts
+        return self._pin.of(self).parts
 
     def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
         """Return the parts pinned now; parts of earlier runs are not read again."""
@@ -191,7 +191,7 @@ class Spark:
         return position["finished"] is True
 
     def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
-        pin = self._pin.value
+        pin = self._pin.of(self)
         file, group = pin.find(part)
         start = position_at(file, group)
         if state is not None and (state["file"], state["row_group"]) != (file.path, group):

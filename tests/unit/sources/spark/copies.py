@@ -31,7 +31,7 @@ def pin_over(
 def copy_with(pin: Pin, keep: Any = None) -> Spark:
     """Return a worker's copy of a source with ``pin``."""
     source = Spark(path="/somewhere")
-    source._pin.take(lambda: pin)
+    source._pin.take(source, lambda: pin)
     source._keep = keep
     copy: Spark = pickle.loads(pickle.dumps(source))
     return copy
