@@ -15,7 +15,7 @@ P = TypeVar("P")
 
 
 class SharedPin(Generic[P]):
-    """The pin of a source, to which it does not refer: a source that nothing else refers to is gone at once.
+    """The pin of a source, to which it does not refer, so that a source ends with its last user.
 
     A copy for another process has the pin, and no jobs.
 
