@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+import malstrom_py as mp
+from malstrom_py import sinks, sources
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Collect, StateMessage
 from malstrom_py.errors import InternalError
@@ -15,10 +18,13 @@ from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.rescale.moves.protocol import StateChunk
 from malstrom_py.rescale.moves.receiving_machine import Ship
+from malstrom_py.testing import VirtualClock
 from malstrom_py.testing.single_step import Recorder
 from malstrom_py.workers.engine import ahead_copy
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
+from malstrom_py.workers.engine.region_input import COPY_RESTS
 from malstrom_py.workers.engine.state_transfer import KeyedSteps, StateTransfer
+from tests.unit.workers.engine.test_graph import graph_of
 
 SLOTS = 4
 ALL = tuple((slot, 1) for slot in range(SLOTS))
@@ -234,3 +240,27 @@ def test_r12_a_chunk_of_the_cut_that_confirms_what_never_came_is_an_error() -> N
 def test_r12_a_message_that_collects_keeps_what_is_confirmed_when_it_is_pickled() -> None:
     message = Collect({1: None}.keys(), {}, {"a": b"b"})
     assert pickle.loads(pickle.dumps(message)).confirmed == {"a": b"b"}
+
+
+def test_r12_a_copy_rests_so_that_its_new_owner_keeps_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = mp.Job("rests")
+    keyed = job.source("in", sources.Memory([1])).key_by("key", int)
+    keyed.stateful_map("count", lambda key, value, state: (value, state), default=int).sink("out", sinks.Memory())
+    feed = graph_of(job).feeds[0]
+    clock = feed._clock
+    assert isinstance(clock, VirtualClock)
+    copied: list[float] = []
+
+    def copy(transfer: StateTransfer) -> list[Any]:
+        copied.append(clock.monotonic_s())
+        clock.advance(0.25)
+        return []
+
+    monkeypatch.setattr(StateTransfer, "copying", True)
+    monkeypatch.setattr(StateTransfer, "copy", copy)
+    for _ in range(20):
+        has_work = feed.has_own_work
+        assert (feed.ship() > 0) is has_work
+        clock.advance(0.125)
+    assert len(copied) > 2
+    assert {later - earlier for earlier, later in pairwise(copied)} == {0.25 + COPY_RESTS * 0.25}
