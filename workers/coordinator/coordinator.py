@@ -433,11 +433,10 @@ class Coordinator(RunView, Generic[G]):
         try:
             self.group.wait(min(waits_s, default=None), pending=self.is_saving or self.is_calling)
         except NothingToDo:
-            waits_for = self.waiting_for()
-            raise InternalError(
-                "no worker has anything to do, yet the job has not finished"
-                + (f"; its rescale waits for {waits_for}" if waits_for else "")
-            ) from None
+            if self.is_steady and any(due is not None and due <= now_s for due in (due_s, list_s)):
+                return  # it has become due since this turn looked, and the next one begins it
+            waits = "" if self.is_steady else f"; its rescale waits for {self.waiting_for()}"
+            raise InternalError(f"no worker has anything to do, yet the job has not finished{waits}") from None
 
     def _awaited(self, wait_s: float) -> Sequence[Arrived]:
         """Return what has arrived, after a wait of at most ``wait_s`` if that is nothing."""

@@ -27,7 +27,7 @@ from tests.tree import ROOT
 
 HOPS_MAX, MODULES_MAX, TURNS_MAX = 24, 15, 10_000
 MARK = "needle"
-MEASURING = "malstrom_py.workers.engine.measuring"
+MEASURING = {"malstrom_py.workers.engine.measuring", "malstrom_py.workers.engine.rough_sizes"}
 SINK = ("malstrom_py.sinks.memory", "_MemoryWriter.write")
 
 
@@ -71,7 +71,7 @@ class Walk:
         if not module.startswith("malstrom_py") or isinstance(me, Batch):
             return
         # What measures looks at some batches, and hands none on; the walk ends in the sink.
-        if module == MEASURING or self.hops[-1:] == [SINK]:
+        if module in MEASURING or self.hops[-1:] == [SINK]:
             return
         names = [name for name in inspect.getargs(code).args if name != "self"]
         found = carries(result) if event == "return" else any(carries(frame.f_locals.get(name)) for name in names)

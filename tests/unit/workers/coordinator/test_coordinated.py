@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.clock import VirtualClock
-from malstrom_py.errors import SnapshotError
+from malstrom_py.errors import InternalError, SnapshotError
 from malstrom_py.workers.coordinator.coordinator import Coordinator
+from malstrom_py.workers.coordinator.worker_group import NothingToDo
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
 
@@ -43,3 +47,21 @@ def test_without_snapshots_none_can_be_asked_for_and_it_is_suspended_all_the_sam
         assert turns <= 100, "it is not suspended"
         made.step()
     made.close()
+
+
+@pytest.mark.parametrize(("due_s", "is_stuck"), [(None, True), (1.0, False)])
+def test_r13_a_listing_that_has_become_due_since_the_turn_began_is_not_the_end_of_the_job(
+    due_s: float | None, is_stuck: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(wait_s: float | None, *, pending: bool) -> None:
+        raise NothingToDo
+
+    clock = VirtualClock()
+    job = mp.Job("waits")
+    job.source("in", sources.Memory([1])).sink("out", sinks.Memory())
+    made = local_run(job.plan(), workers=1, batching=Batching(), clock=clock)
+    monkeypatch.setattr(made, "_source_calls", SimpleNamespace(due_s=due_s, pending=False))
+    monkeypatch.setattr(made.group, "wait", nothing)
+    clock.advance(1.5)
+    with pytest.raises(InternalError, match="no worker has anything to do") if is_stuck else nullcontext():
+        made._wait(None)
