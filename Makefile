@@ -12,6 +12,7 @@ PROCESSES ?= 3
 KILLS ?= 500
 STOPS ?= 0
 SINK ?= files
+STATE_BYTES ?= 0
 
 # Without bytecode on disk, each process compiles all modules again: half of the time of a short command.
 unexport PYTHONDONTWRITEBYTECODE
@@ -49,7 +50,8 @@ help:
 	@echo "make soak        $(SEEDS) random runs of the rescale model, of whole jobs in the simulator, of commits, and of commits to"
 	@echo "                 PostgreSQL, a fifth of them, which needs its server (SEEDS=...)"
 	@echo "make chaos       kill workers and coordinators of a job on Ray, $(KILLS) times (KILLS=...), and check all it writes; STOPS=..."
-	@echo "                 stops some until the job has restarted without them; SINK=postgres: another sink than files"
+	@echo "                 stops some until the job has restarted without them; SINK=postgres: another sink than files;"
+	@echo "                 STATE_BYTES=40000: state so large that it goes ahead of moves"
 	@echo "make mutants     search a run in which the oracle sees each wrong rescale protocol"
 	@echo "make matrix      jobs of every shape go from 1..$(SIZES) to 1..$(SIZES) workers under traffic (SIZES=...)"
 	@echo "make exhaustive  every interleaving of tiny rescales, $(SECONDS) s for each at most (SECONDS=...)"
@@ -138,7 +140,7 @@ soak: $(VENV)/.dev
 	@$(PY) -m tests.simulation.soak postgres --first 0 --seeds $$(( ($(SEEDS) + 4) / 5 ))
 
 chaos: $(VENV)/.dev
-	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS) --stops $(STOPS) --sink $(SINK)
+	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS) --stops $(STOPS) --sink $(SINK) --state-bytes $(STATE_BYTES)
 
 mutants: $(VENV)/.dev
 	@$(PY) -m tests.simulation.protocol_model.mutants

@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -59,14 +60,31 @@ def counted(key: int, record: tuple[int, int], seen: int) -> tuple[Row, int]:
     return {"part": part, "number": number, "key": key, "seen": seen + 1}, seen + 1
 
 
-def chaotic(name: str, folder: Path, call: Callable[[Row], object] | None = None, *, sink: Any = None) -> mp.Job:
+def counted_beside(ballast: str, key: int, record: tuple[int, int], state: tuple[int, str]) -> tuple[Row, Any]:
+    """Count a record of a key, whose state has a ``ballast``."""
+    row, seen = counted(key, record, state[0])
+    return row, (seen, state[1] or ballast)
+
+
+def chaotic(
+    name: str,
+    folder: Path,
+    call: Callable[[Row], object] | None = None,
+    *,
+    sink: Any = None,
+    state_bytes: int = 0,
+) -> mp.Job:
     """Return a job that can be killed at any moment and writes into ``folder``, or into ``sink``. ``call`` gets each
-    row too.
+    row too. ``state_bytes``: the size of the state of each key; 16 kB or more go ahead of a move (R12).
     """
     job = mp.Job(name)
     read = job.source("in", sources.Generator(numbers, parts=PARTS))
     keyed = read.key_by("by-key", lambda record: record[1] % KEYS)
-    rows = keyed.stateful_map("count", counted, default=int)
+    if state_bytes:
+        ballast = random.Random(1).randbytes(state_bytes // 2).hex()
+        rows: Any = keyed.stateful_map("count", partial(counted_beside, ballast), default=lambda: (0, ""))
+    else:
+        rows = keyed.stateful_map("count", counted, default=int)
     rows.sink("out", sinks.Files(folder, format="json") if sink is None else sink)
     if call is not None:
         rows.sink("call", sinks.Callable(call))
@@ -179,7 +197,14 @@ class Chaos:
 
 
 def ravage(
-    folder: Path, *, kills: int, seed: int, say: Callable[[str], object], stops: int = 0, sink: str = "files"
+    folder: Path,
+    *,
+    kills: int,
+    seed: int,
+    say: Callable[[str], object],
+    stops: int = 0,
+    sink: str = "files",
+    state_bytes: int = 0,
 ) -> dict[str, int]:
     """Kill ``kills`` times and stop ``stops`` actors, then stop the job, check all its rows, and return the number of
     each kind.
@@ -192,7 +217,7 @@ def ravage(
         restart=mp.Restart(max_restarts=100_000, backoff_s=0.05, backoff_max_s=0.2),
     )
     with ENDS[sink](folder) as end, mock.patch.object(coordinator_watch, "SILENT_S", SILENT_S):
-        handle = runtime.start(chaotic("chaos", folder, sink=end.sink))
+        handle = runtime.start(chaotic("chaos", folder, sink=end.sink, state_bytes=state_bytes))
         chaos = Chaos(handle, rng)
         for number in range(kills):
             kind = "CoordinatorActor" if number % 4 == 3 else "WorkerActor"
@@ -216,6 +241,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--stops", type=int, default=0)
     parser.add_argument("--sink", choices=ENDS, default="files")
+    parser.add_argument("--state-bytes", type=int, default=0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     chosen: Any = parser.parse_args(arguments)
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - as in the tests: see tests/conftest.py
@@ -227,6 +253,7 @@ def main(arguments: list[str] | None = None) -> None:
             say=lambda what: print(what, flush=True),
             stops=chosen.stops,
             sink=chosen.sink,
+            state_bytes=chosen.state_bytes,
         )
 
 
