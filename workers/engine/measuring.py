@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import heapify, heapreplace
 from itertools import islice, repeat
+from random import Random
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -134,6 +135,7 @@ class KeySampler:
         self._exchange = exchange
         self._next_ns = 0
         self._offset = 0
+        self._random = Random(exchange.name)
 
     def saw(self, batch: Batch) -> None:
         """Note a batch that has arrived. Some of them are sampled."""
@@ -144,7 +146,9 @@ class KeySampler:
         # The code of the user's keys and partitioner may raise, which their step then reports, or take long.
         with suppress(Exception):
             self._sample(batch)
-        self._next_ns = now_ns + max(_SAMPLE_NS, _SAMPLE_COST * (perf_counter_ns() - now_ns))
+        # At random times: keys that come in turn would meet samples at fixed ones in the same places again and again.
+        between_ns = max(_SAMPLE_NS, _SAMPLE_COST * (perf_counter_ns() - now_ns))
+        self._next_ns = now_ns + int(between_ns * self._random.uniform(0.5, 1.5))
 
     def _sample(self, batch: Batch) -> None:
         stride = max(1, len(batch) // SAMPLED_ROWS)
