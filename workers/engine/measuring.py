@@ -135,7 +135,7 @@ class KeySampler:
         self._exchange = exchange
         self._next_ns = 0
         self._offset = 0
-        self._random = Random(exchange.name)
+        self._random = Random(1)
 
     def saw(self, batch: Batch) -> None:
         """Note a batch that has arrived. Some of them are sampled."""
