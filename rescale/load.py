@@ -151,9 +151,9 @@ class SlotLoads:
 
     @property
     def weights(self) -> list[float] | None:
-        """The share of each slot, all of them with a small one; None until enough rows are counted, for long enough."""
+        """The share of each slot, all with a small one; None unless enough rows were counted, for long, and lately."""
         total, counted_s = sum(self._rates), (self._noted_s or 0.0) - (self._began_s or 0.0)
-        if self._sampled < KNOWN or counted_s < KNOWN_S or not total > 0:
+        if self._sampled < KNOWN or counted_s < KNOWN_S or self._samples < 1 or not total > 0:
             return None
         same = IDLE / len(self._rates)
         return [(1 - IDLE) * rate / total + same for rate in self._smoothed(total)]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 AHEAD_LEAST: Final = 1 << 20
-"""A move with fewer bytes of state takes a few milliseconds, and nothing is sent ahead of it."""
+"""A move with fewer bytes of state takes a few milliseconds; after one, nothing is sent ahead of the next."""
 
 AHEAD_MOST: Final = 128 << 20
 """The largest number of bytes that a region of one worker sends ahead of a move: its new owner keeps them in memory."""
@@ -52,11 +52,6 @@ class CopyRounds:
     def now(self) -> tuple[int, int] | None:
         """The new owner and the slot whose state is sent now; None: the round is over, or the room is used up."""
         return self._left[0] if self._left and self._room > 0 else None
-
-    @property
-    def slots(self) -> list[int]:
-        """All slots."""
-        return [slot for _, slot in self._slots]
 
     def slot_over(self) -> None:
         """Continue with the next slot."""

@@ -253,3 +253,13 @@ def test_r10_half_of_the_load_leaves_although_few_rows_were_sampled() -> None:
     loads.note(4.0, {0: counted}, sampled=600)
     after = placed((0,) * 1024, [0, 1], loads.weights)
     assert 440 <= after.count(1) <= 584
+
+
+def test_r10_weights_of_a_job_that_has_been_idle_for_hours_are_unknown() -> None:
+    loads = SlotLoads(4)
+    loads.note(0.0, {0: {}}, sampled=0)
+    loads.note(KNOWN_S, {0: {0: 1e9}}, sampled=KNOWN)
+    assert loads.weights is not None
+    for hours in range(1, 20):
+        loads.note(3600.0 * hours, {0: {0: 1e9}}, sampled=KNOWN)
+        assert loads.weights is None
