@@ -132,10 +132,10 @@ class SlotLoads:
     Slots whose sampled rows differ from the mean by no more than chance does weigh the same.
 
     >>> loads = SlotLoads(4)
-    >>> loads.note(10.0, {0: {0: 900.0}, 1: {1: 300.0}}, sampled=600)
+    >>> loads.note(10.0, {0: {0: 900.0}, 1: {1: 300.0}}, sampled=600, squares=2_400.0)
     >>> loads.weights is None
     True
-    >>> loads.note(13.0, {0: {0: 1_800.0}, 1: {1: 600.0}}, sampled=1_600)
+    >>> loads.note(13.0, {0: {0: 1_800.0}, 1: {1: 600.0}}, sampled=1_200, squares=4_800.0)
     >>> [round(weight, 3) for weight in loads.weights]
     [0.725, 0.25, 0.013, 0.013]
     """
@@ -148,27 +148,32 @@ class SlotLoads:
         self._sampled_before: int | None = None
         self._sampled = 0
         self._samples = 0.0
+        self._squares_before = 0.0
+        self._squares = 0.0
 
     @property
     def weights(self) -> list[float] | None:
         """The share of each slot, all with a small one; None unless enough rows were counted, for long, and lately."""
         total, counted_s = sum(self._rates), (self._noted_s or 0.0) - (self._began_s or 0.0)
-        if self._sampled < KNOWN or counted_s < KNOWN_S or self._samples < 1 or not total > 0:
+        if self._sampled < KNOWN or counted_s < KNOWN_S or self._samples < 1 or not self._squares > 0:
             return None
         same = IDLE / len(self._rates)
         return [(1 - IDLE) * rate / total + same for rate in self._smoothed(total)]
 
     def _smoothed(self, total: float) -> list[float]:
         """Return the rates, with one mean for all slots that differ by chance alone."""
-        rates, row, mean = self._rates, total / self._samples, self._samples / len(self._rates)
+        # Some sampled rows count for more than others: the sum is as certain as that of so many alike ones.
+        samples = total**2 / self._squares
+        rates, row, mean = self._rates, total / samples, samples / len(self._rates)
         by_chance = [abs(rate / row - mean) <= CHANCE * sqrt(max(rate / row, mean)) for rate in rates]
         alike = sum(compress(rates, by_chance)) / max(1, sum(by_chance))
         return [alike if chance else rate for rate, chance in zip(rates, by_chance, strict=True)]
 
-    def note(self, now_s: float, counted: Mapping[int, Mapping[int, float]], *, sampled: int) -> None:
+    def note(self, now_s: float, counted: Mapping[int, Mapping[int, float]], *, sampled: int, squares: float) -> None:
         """Take the rows, weighed, that each worker has counted by slot since its start, from ``sampled`` rows of all.
-        A slot that moves is counted by its new owner from then on. Counts that are smaller than before are of a new
-        worker.
+
+        ``squares``: the sum of the squares of what each of these counted for. A slot that moves is counted by its new
+        owner from then on. Counts that are smaller than before are of a new worker.
         """
         before_s, self._noted_s = self._noted_s, now_s
         self._began_s = now_s if self._began_s is None else self._began_s
@@ -182,6 +187,7 @@ class SlotLoads:
                 new[slot] = new.get(slot, 0.0) + (rows - was if rows >= was else rows)
         self._counted = {worker: dict(slots) for worker, slots in counted.items()}
         sampled_before, self._sampled_before = self._sampled_before, sampled
+        squares_before, self._squares_before = self._squares_before, squares
         if before_s is None or sampled_before is None or now_s <= before_s:
             return
         self._sampled += max(0, sampled - sampled_before)
@@ -189,6 +195,7 @@ class SlotLoads:
         per_s = (1 - kept) / (now_s - before_s)
         self._rates = [kept * rate + per_s * new.get(slot, 0.0) for slot, rate in enumerate(self._rates)]
         self._samples = kept * self._samples + max(0, sampled - sampled_before)
+        self._squares = kept**2 * self._squares + per_s**2 * max(0.0, squares - squares_before)
 
 
 def _evened(table: Table, members: Sequence[int], weights: Weights, *, spreads: bool = False) -> _Placing:

@@ -194,9 +194,11 @@ class KeyedState:
     def interrogate(self, predicate: Callable[[Any], bool], found: set[Any]) -> None:
         """Add the keys with state that pass ``predicate`` to ``found``."""
         if isinstance(predicate, AnyOf):
-            keys, timers, others = list(predicate.keys), self.timers.keys(), self.clock_timers.keys()
-            values = zip(keys, self._values_of(keys), strict=True)
-            found.update(key for key, value in values if value is not None or key in timers or key in others)
+            # Records wait while the keys that leave are looked up: avoid Python code per key.
+            keys = list(predicate.keys)
+            found.update(compress(keys, map(is_not, self._values_of(keys), repeat(None))))
+            for timers in filter(len, (self.timers, self.clock_timers)):
+                found.update(filter(timers.keys().__contains__, keys))
         elif predicate is every_key:
             # Records wait while all keys are listed: avoid Python code per key.
             found.update(self._with_values())

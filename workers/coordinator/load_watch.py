@@ -45,7 +45,9 @@ class LoadWatch:
     ) -> None:
         """Take the figures of the workers, and of the heaviest ``keys``, at ``now_s`` of the monotonic time."""
         counted = {worker: found.slot_loads for worker, found in figures.items()}
-        self._slots.note(now_s, counted, sampled=sum(found.sampled for found in figures.values()))
+        sampled = sum(found.sampled for found in figures.values())
+        squares = sum(found.sampled_squares for found in figures.values())
+        self._slots.note(now_s, counted, sampled=sampled, squares=squares)
         self._announce(*self._keys.update(keys, workers=len(members)))
 
     def close(self) -> None:

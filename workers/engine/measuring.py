@@ -15,7 +15,7 @@ from contextlib import suppress
 from heapq import heapify, heapreplace
 from itertools import islice, repeat
 from random import Random
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any, Final
 
 from malstrom_py.data.batch import Batch, ColumnBatch
@@ -131,6 +131,8 @@ class KeySampler:
         """About what the rows of each slot weigh, since the start: each sampled row counts for those before it."""
         self.sampled = 0
         """How many rows were sampled."""
+        self.squares = 0.0
+        """The sum of the squares of what each sampled row has counted for."""
         self._sampled_at = 0
         self._exchange = exchange
         self._next_ns = 0
@@ -143,11 +145,13 @@ class KeySampler:
         now_ns = perf_counter_ns()
         if now_ns < self._next_ns:
             return
+        began_ns = thread_time_ns()
         # The code of the user's keys and partitioner may raise, which their step then reports, or take long.
         with suppress(Exception):
             self._sample(batch)
         # At random times: keys that come in turn would meet samples at fixed ones in the same places again and again.
-        between_ns = max(_SAMPLE_NS, _SAMPLE_COST * (perf_counter_ns() - now_ns))
+        # By processor time: a wait for a processor would put the next sample off by seconds.
+        between_ns = max(_SAMPLE_NS, _SAMPLE_COST * (thread_time_ns() - began_ns))
         self._next_ns = now_ns + int(between_ns * self._random.uniform(0.5, 1.5))
 
     def _sample(self, batch: Batch) -> None:
@@ -166,7 +170,9 @@ class KeySampler:
         self.sampled += len(rows)
         each, self._sampled_at = (self.rows - self._sampled_at) / len(rows), self.rows
         for slot, size in zip(slots, _sizes(batch, rows), strict=True):
-            self.loads[slot] += round(each * row_weight(size))
+            weight = round(each * row_weight(size))
+            self.loads[slot] += weight
+            self.squares += weight**2
 
 
 def _sizes(batch: Batch, rows: range) -> Iterator[int]:
@@ -217,7 +223,7 @@ class Measuring:
         self._parts: Mapping[str, PartMetrics] = {}
         self._state_bytes: Mapping[str, int] = {}
         self._loads: Mapping[int, int] = {}
-        self._sampled = 0
+        self._sampled, self._squares = 0, 0.0
 
     def figures(self, *, fresh: bool = False) -> WorkerFigures:
         """Return the figures now; ``fresh``: the expensive ones too, however often."""
@@ -225,7 +231,8 @@ class Measuring:
         if fresh or began_ns >= self._again_ns:
             self._parts = dict(islice(self._read_parts(), _PARTS_MAX))
             self._state_bytes = dict(self._state_sizes())
-            self._loads, self._sampled = self._slot_loads(), sum(one.sampled for one in self._samplers.values())
+            self._loads, samplers = self._slot_loads(), self._samplers.values()
+            self._sampled, self._squares = sum(one.sampled for one in samplers), sum(one.squares for one in samplers)
             took_ns = perf_counter_ns() - began_ns
             self._again_ns = began_ns + max(_EVERY_NS, _COST * took_ns)
         heavy = [(name, sampler) for name, sampler in self._samplers.items() if sampler.sketch.is_known]
@@ -241,6 +248,7 @@ class Measuring:
             state_bytes=self._state_bytes,
             slot_loads=self._loads,
             sampled=self._sampled,
+            sampled_squares=self._squares,
             parts=[self._parts[name] for name in self._open_parts() if name in self._parts],
             heavy_keys=[
                 HeavyKey(name, shown(key), share, self._number)

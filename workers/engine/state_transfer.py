@@ -190,7 +190,7 @@ class StateTransfer:
         self.indexing = False
         self._version = 0
         self._left: deque[tuple[int, int]] = deque()
-        self._keys: dict[int, deque[tuple[int, Any]]] = {}
+        self._keys: dict[int, deque[tuple[int, list[Any]]]] = {}
         # By step, if this move takes state by column; and whether the rest of the rescale must list keys.
         self._shares: dict[str, ColumnShare] | None = None
         self._lists = False
@@ -288,9 +288,19 @@ class StateTransfer:
     def _operators(self, keyed: KeyedSteps) -> list[Operator]:
         return [operator for node in keyed.nodes if (operator := self._steps.operator(node)) is not None]
 
-    def _is_ahead(self, number: int, key: Any) -> bool:
-        """Return whether ``key`` takes next to nothing to send."""
-        return bool(self._groups) and self._groups[number].is_whole and self._groups[number].is_ahead(key)
+    def _fitting(self, number: int, keys: Sequence[Any], room: int, confirmable: int) -> tuple[int, int]:
+        """Return how many of the first ``keys`` fit into a chunk: to be confirmed, and to be sent."""
+        if not (self._groups and self._groups[number].is_whole):
+            return 0, min(room, len(keys))
+        ahead = sent = 0
+        for key in keys:
+            if sent == room or ahead == confirmable:
+                break
+            if self._groups[number].is_ahead(key):
+                ahead += 1
+            else:
+                sent += 1
+        return ahead, sent
 
     def start(self, ship: Ship) -> None:
         """Start to send the state of the slots of ``ship``."""
@@ -328,26 +338,26 @@ class StateTransfer:
             self.index()
         owner = self._left[0][0]
         slots: list[int] = []
-        taken: dict[int, dict[Any, None]] = {}
+        taken: dict[int, list[Any]] = {}
         room, confirmable = self._keys_max, KEYS_MAX
         while self._left and self._left[0][0] == owner and room > 0 and confirmable > 0:
             slot = self._left[0][1]
-            keys = self._keys_of(slot)
-            while keys and room > 0 and confirmable > 0:
-                number, key = keys.popleft()
-                taken.setdefault(number, {})[key] = None
-                if self._is_ahead(number, key):
-                    confirmable -= 1
-                else:
-                    room -= 1
-            if not keys:
+            groups = self._keys_of(slot)
+            while groups and room > 0 and confirmable > 0:
+                number, keys = groups.popleft()
+                ahead, sent = self._fitting(number, keys, room, confirmable)
+                room, confirmable = room - sent, confirmable - ahead
+                taken.setdefault(number, []).extend(keys[: ahead + sent])
+                if ahead + sent < len(keys):
+                    groups.appendleft((number, keys[ahead + sent :]))
+            if not groups:
                 slots.append(slot)
                 self._left.popleft()
                 del self._keys[slot]
         states: dict[str, bytes] = {}
         confirmed: dict[str, bytes] = {}
         for number, chunk in taken.items():
-            message = Collect(chunk.keys(), states, confirmed)
+            message = Collect(dict.fromkeys(chunk).keys(), states, confirmed)
             self._send(self._keyed[number].nodes, message)
         self.keys_moved += KEYS_MAX - confirmable
         self.bytes_moved += sum(map(len, confirmed.values()))
@@ -391,8 +401,8 @@ class StateTransfer:
         for keyed in self._keyed:
             self._send(keyed.nodes, message)
 
-    def _keys_of(self, slot: int) -> deque[tuple[int, Any]]:
-        """Return the keys with state of the leaving ``slot`` that have not left yet."""
+    def _keys_of(self, slot: int) -> deque[tuple[int, list[Any]]]:
+        """Return the keys with state of the leaving ``slot`` that have not left yet, by number in `keyed`."""
         if slot not in self._keys:
             keys = self._keys[slot] = deque()
             for number, (keyed, index) in enumerate(zip(self._keyed, self._indexes, strict=True)):
@@ -401,8 +411,10 @@ class StateTransfer:
                     # The index is older than the cut, and may have keys whose state is gone.
                     message = Interrogate(AnyOf(set(found)))
                     self._send(keyed.nodes, message)
-                    found = [key for key in found if key in message.keys]
-                keys += [(number, key) for key in in_order(found)]
+                    if not message.keys.issuperset(found):
+                        found = [key for key in found if key in message.keys]
+                if found:
+                    keys.append((number, in_order(found)))
         return self._keys[slot]
 
     def _adapt(self, keys: int, size: int) -> None:

@@ -30,8 +30,8 @@ class WorkerFigures:
 
     ``arrived``: rows that have arrived by each exchange, and ``backlog``: rows there that wait for credit;
     ``slot_loads``: about what the rows of each slot weigh that have arrived (`rescale.load.row_weight`), from
-    ``sampled`` of them; ``state_bytes``: about how large the state of each keyed step is. The others are as in
-    `malstrom_py.metrics`, the process as in `WorkerMetrics`.
+    ``sampled`` of them, with the sum of the squares of what each counted for; ``state_bytes``: about how large the
+    state of each keyed step is. The others are as in `malstrom_py.metrics`, the process as in `WorkerMetrics`.
     """
 
     host: str = ""
@@ -44,6 +44,7 @@ class WorkerFigures:
     backlog: Mapping[str, int] = field(default_factory=dict, hash=False)
     slot_loads: Mapping[int, int] = field(default_factory=dict, hash=False)
     sampled: int = 0
+    sampled_squares: float = 0.0
     state_bytes: Mapping[str, int] = field(default_factory=dict, hash=False)
     parts: Sequence[PartMetrics] = ()
     heavy_keys: Sequence[HeavyKey] = ()

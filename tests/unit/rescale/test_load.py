@@ -6,7 +6,7 @@ import itertools
 import random
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -165,12 +165,20 @@ def test_r10_several_heavy_slots_of_one_worker_are_shared_though_others_have_to_
     assert moved(table, new) <= 14, "two heavy slots, two light ones, and five of each that took a heavy one"
 
 
+def noted(loads: SlotLoads, now_s: float, counted: Mapping[int, Mapping[int, float]], *, sampled: int) -> None:
+    """Note counts of which each sampled row counts for as much."""
+    total = sum(sum(slots.values()) for slots in counted.values())
+    loads.note(now_s, counted, sampled=sampled, squares=total**2 / sampled if sampled else 0.0)
+
+
 def test_a_slot_that_was_left_out_of_the_largest_counts_is_not_new() -> None:
     loads = SlotLoads(COUNTED_MAX + 1)
     counts = dict.fromkeys(range(COUNTED_MAX), 1000.0)
-    loads.note(0.0, {0: counts}, sampled=0)
+    noted(loads, 0.0, {0: counts}, sampled=0)
     del counts[0]
-    loads.note(KNOWN_S, {0: {**{slot: rows + 1 for slot, rows in counts.items()}, COUNTED_MAX: 1_001.0}}, sampled=KNOWN)
+    noted(
+        loads, KNOWN_S, {0: {**{slot: rows + 1 for slot, rows in counts.items()}, COUNTED_MAX: 1_001.0}}, sampled=KNOWN
+    )
     weights = loads.weights
     assert weights is not None
     assert weights[COUNTED_MAX] == pytest.approx(weights[1])
@@ -188,17 +196,17 @@ def test_128_workers_with_8192_slots() -> None:
 
 def test_weights_are_known_after_enough_rows_and_follow_what_is_lately() -> None:
     loads = SlotLoads(4)
-    loads.note(0.0, {0: {0: 10.0}}, sampled=0)
-    loads.note(KNOWN_S, {0: {0: 5_000.0}}, sampled=KNOWN - 1)
+    noted(loads, 0.0, {0: {0: 10.0}}, sampled=0)
+    noted(loads, KNOWN_S, {0: {0: 5_000.0}}, sampled=KNOWN - 1)
     assert loads.weights is None
-    loads.note(KNOWN_S + 1, {0: {0: 10_000.0}}, sampled=KNOWN)
+    noted(loads, KNOWN_S + 1, {0: {0: 10_000.0}}, sampled=KNOWN)
     first = loads.weights
     assert first is not None
     assert max(first) == first[0]
     assert min(first) > 0
     assert sum(first) == pytest.approx(1.0)
     for second in range(5, 65):
-        loads.note(float(second), {0: {0: 10_000.0, 1: second * 5_000.0}}, sampled=second * KNOWN)
+        noted(loads, float(second), {0: {0: 10_000.0, 1: second * 5_000.0}}, sampled=second * KNOWN)
     later = loads.weights
     assert later is not None
     assert later[1] > 0.8
@@ -206,11 +214,11 @@ def test_weights_are_known_after_enough_rows_and_follow_what_is_lately() -> None
 
 def test_weights_wait_for_workers_whose_first_counts_come_later() -> None:
     loads = SlotLoads(2)
-    loads.note(0.0, {0: {0: 0.0}}, sampled=0)
-    loads.note(1.0, {0: {0: 5_000.0}}, sampled=2 * KNOWN)
+    noted(loads, 0.0, {0: {0: 0.0}}, sampled=0)
+    noted(loads, 1.0, {0: {0: 5_000.0}}, sampled=2 * KNOWN)
     assert loads.weights is None
     for second in (2, 3):
-        loads.note(float(second), {0: {0: 5_000.0 * second}, 1: {1: 5_000.0 * second}}, sampled=4 * KNOWN * second)
+        noted(loads, float(second), {0: {0: 5_000.0 * second}, 1: {1: 5_000.0 * second}}, sampled=4 * KNOWN * second)
     assert loads.weights == pytest.approx([0.5, 0.5], abs=0.03)
 
 
@@ -218,17 +226,17 @@ def test_a_slot_that_moves_is_counted_by_its_new_owner_only() -> None:
     loads, still = SlotLoads(2), SlotLoads(2)
     for second in range(10):
         sampled = second * KNOWN
-        still.note(float(second), {0: {0: sampled}, 1: {1: sampled}}, sampled=sampled)
+        noted(still, float(second), {0: {0: sampled}, 1: {1: sampled}}, sampled=sampled)
         there = {0: min(second, 4) * KNOWN}, {0: max(0, second - 4) * KNOWN, 1: sampled}
-        loads.note(float(second), dict(enumerate(there)), sampled=sampled)
+        noted(loads, float(second), dict(enumerate(there)), sampled=sampled)
     assert loads.weights == still.weights
     assert still.weights == pytest.approx([0.5, 0.5])
 
 
 def test_counts_of_a_new_worker_begin_at_nothing() -> None:
     loads = SlotLoads(2)
-    loads.note(0.0, {3: {0: 50_000.0}}, sampled=0)
-    loads.note(KNOWN_S, {3: {1: 5_000.0}}, sampled=KNOWN)
+    noted(loads, 0.0, {3: {0: 50_000.0}}, sampled=0)
+    noted(loads, KNOWN_S, {3: {1: 5_000.0}}, sampled=KNOWN)
     assert loads.weights is not None
     assert loads.weights[1] > 0.9
 
@@ -236,10 +244,10 @@ def test_counts_of_a_new_worker_begin_at_nothing() -> None:
 def test_r10_slots_that_differ_by_chance_alone_weigh_the_same() -> None:
     rng = random.Random(1)
     loads, counted = SlotLoads(1024), Counter[int]()
-    loads.note(0.0, {0: {}}, sampled=0)
+    noted(loads, 0.0, {0: {}}, sampled=0)
     for second in range(1, 6):
         counted.update(7 if rng.random() < 0.2 else rng.randrange(1024) for _ in range(200))
-        loads.note(float(second), {0: counted}, sampled=200 * second)
+        noted(loads, float(second), {0: counted}, sampled=200 * second)
     weights = loads.weights
     assert weights is not None
     assert weights[7] == pytest.approx(0.2, abs=0.05)
@@ -249,17 +257,29 @@ def test_r10_slots_that_differ_by_chance_alone_weigh_the_same() -> None:
 def test_r10_half_of_the_load_leaves_although_few_rows_were_sampled() -> None:
     rng = random.Random(2)
     loads, counted = SlotLoads(1024), Counter(rng.randrange(1024) for _ in range(600))
-    loads.note(0.0, {0: {}}, sampled=0)
-    loads.note(4.0, {0: counted}, sampled=600)
+    noted(loads, 0.0, {0: {}}, sampled=0)
+    noted(loads, 4.0, {0: counted}, sampled=600)
+    after = placed((0,) * 1024, [0, 1], loads.weights)
+    assert 440 <= after.count(1) <= 584
+
+
+def test_r10_half_of_the_load_leaves_although_some_sampled_rows_count_for_thousands() -> None:
+    rng = random.Random(3)
+    loads, counted, squares = SlotLoads(1024), Counter(rng.randrange(1024) for _ in range(6_000)), 6_000.0
+    for _ in range(32):  # a sample after ten seconds without one
+        counted[rng.randrange(1024)] += 5_000
+        squares += 5_000.0**2
+    loads.note(0.0, {0: {}}, sampled=0, squares=0.0)
+    loads.note(4.0, {0: counted}, sampled=6_032, squares=squares)
     after = placed((0,) * 1024, [0, 1], loads.weights)
     assert 440 <= after.count(1) <= 584
 
 
 def test_r10_weights_of_a_job_that_has_been_idle_for_hours_are_unknown() -> None:
     loads = SlotLoads(4)
-    loads.note(0.0, {0: {}}, sampled=0)
-    loads.note(KNOWN_S, {0: {0: 1e9}}, sampled=KNOWN)
+    noted(loads, 0.0, {0: {}}, sampled=0)
+    noted(loads, KNOWN_S, {0: {0: 1e9}}, sampled=KNOWN)
     assert loads.weights is not None
     for hours in range(1, 20):
-        loads.note(3600.0 * hours, {0: {0: 1e9}}, sampled=KNOWN)
+        noted(loads, 3600.0 * hours, {0: {0: 1e9}}, sampled=KNOWN)
         assert loads.weights is None

@@ -23,7 +23,7 @@ def test_weights_are_of_the_rows_that_all_workers_count() -> None:
     assert loads.imbalance((0, 1, 0, 1), (0, 1)) is None
     for second in range(4):
         figures = {
-            0: WorkerFigures(slot_loads={0: 3_000 * second}, sampled=1_000 * second),
+            0: WorkerFigures(slot_loads={0: 3_000 * second}, sampled=1_000 * second, sampled_squares=9_000.0 * second),
             1: WorkerFigures(slot_loads={1: 1_000 * second}),
         }
         loads.sample(float(second), figures, [], (0, 1))
