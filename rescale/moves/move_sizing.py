@@ -12,7 +12,7 @@ from typing import Final
 TARGET_PAUSE_S: Final = 0.05
 """The target time for which a move holds its keys."""
 
-AIM: Final = 0.7
+AIM: Final = 0.4
 """The fraction of the target that moves are sized for: moves differ, and a record also waits for other reasons."""
 
 FIRST: Final = 64
@@ -50,7 +50,7 @@ class Pacing:
 
     >>> pacing = Pacing.of(1024)
     >>> pacing.slots_max, pacing.after(16, 0.002).slots_max, pacing.after(16, 0.2).slots_max
-    (16, 64, 2)
+    (16, 64, 1)
     """
 
     slots_max: int

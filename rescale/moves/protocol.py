@@ -131,6 +131,13 @@ class PartHandedOver:
 
 
 @dataclass(frozen=True, slots=True)
+class FindKeys:
+    """Orders a worker that will lose slots to list its keys while others join, or to forget them."""
+
+    wanted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class SendAhead:
     """R12: orders a worker to send the state ahead that leaves in ``move``. ``least``: the bytes worth a copy."""
 
@@ -186,7 +193,7 @@ class AddParts:
     parts: tuple[tuple[str, Any], ...] = field(hash=False)
 
 
-Order = SendAhead | StartMove | OpenSlots | PollParts | Leave | InjectBarrier | AddParts
+Order = FindKeys | SendAhead | StartMove | OpenSlots | PollParts | Leave | InjectBarrier | AddParts
 
 # From workers to the coordinator.
 

@@ -24,6 +24,7 @@ from malstrom_py.rescale.moves.protocol import (
     AddParts,
     BarrierPassed,
     ByesTaken,
+    FindKeys,
     InjectBarrier,
     Leave,
     MarkersIn,
@@ -243,6 +244,7 @@ class CoordinatorMachine:
         self._paused_s = 0.0
         self._target: tuple[int, ...] = tuple(members)
         self._joining: set[int] = set()
+        self._losing: list[int] = []
         self._move: RescaleMove | None = None
         self._leavers: tuple[int, ...] = ()
         self._placed: tuple[Table, tuple[int, ...]] = ((), ())
@@ -391,9 +393,13 @@ class CoordinatorMachine:
         if joiners:
             self._to("request, someone joins")
             self._joining = set(joiners)
-            return [StartWorkers(joiners, self.members, self.table, self.version)]
+            self._losing = sorted({was for was, now in zip(self.table, table, strict=True) if was != now})
+            return [StartWorkers(joiners, self.members, self.table, self.version), *self._find_keys(wanted=True)]
         self._to("request")
         return self._start_moving(planned=True)
+
+    def _find_keys(self, *, wanted: bool) -> list[Effect]:
+        return [Send(worker, FindKeys(wanted)) for worker in self._losing]
 
     def _connected(self, joiner: int) -> list[Effect]:
         if joiner not in self._joining:
@@ -407,7 +413,8 @@ class CoordinatorMachine:
         if self._wanted is not None and self._wanted.evens_out and self._wanted.members == self._target:
             # A rebalance that waited for the joiners does not start them again.
             self._wanted = replace(self._wanted, members=self.members)
-        return [Ended(self.members, self.version, error), *self._begin()]
+        ended = Ended(self.members, self.version, error)
+        return [ended, *self._find_keys(wanted=False), *self._begin()]
 
     def _start_moving(self, *, planned: bool = False) -> list[Effect]:
         if not planned:

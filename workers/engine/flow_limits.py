@@ -74,6 +74,9 @@ ROWS_TRUSTED: Final = 32
 slow down when the channels downstream are full.
 """
 
+MOVE_FIRST_S: Final = 0.05
+"""For so long the work of a move comes before that of the sources."""
+
 _WIDE: Final = 1 << 17
 """A window of at least this many rows is treated as unlimited."""
 
@@ -100,6 +103,71 @@ class TimeShare:
         if workers != self._share:
             self._share = workers
             self.part_s = max(BATCH_MIN_S, min(BATCH_S, ROUND_S / (workers * self._doers)))
+
+
+class MoveTurns:
+    """The turns of a move and of the sources of a worker, by ``clock``: first the move's, then the sources'.
+
+    While a move is under way, a step that has other work reads no source, for `MOVE_FIRST_S`: so rows wait before the
+    sources, and those of slots that move are held for a shorter time. After it the sources may catch up, for as long as
+    they have waited, before the move counts as over.
+
+    >>> from malstrom_py.testing import VirtualClock
+    >>> clock = VirtualClock()
+    >>> turns = MoveTurns(clock)
+    >>> turns.begin()
+    >>> began_s = clock.monotonic_s()
+    >>> clock.advance(0.01)
+    >>> turns.comes_first(began_s, done=1), turns.comes_first(began_s, done=0)
+    (True, False)
+    >>> turns.end(may_read=True)
+    >>> turns.was_read(1_000)
+    >>> turns.under_way
+    True
+    >>> turns.was_read(0)
+    >>> turns.under_way
+    False
+    """
+
+    __slots__ = ("_clock", "_first_until_s", "_read_until_s", "_waited_s", "under_way")
+
+    def __init__(self, clock: Clock) -> None:
+        self.under_way = False
+        self._clock = clock
+        self._first_until_s = 0.0
+        self._waited_s = 0.0
+        self._read_until_s: float | None = None
+
+    @property
+    def are_owed(self) -> bool:
+        """Whether the sources have waited and not caught up."""
+        return self.under_way and self._waited_s > 0
+
+    def begin(self) -> None:
+        """Note that the worker has switched to another table."""
+        self.under_way = True
+        self._first_until_s = self._clock.monotonic_s() + MOVE_FIRST_S
+        self._waited_s, self._read_until_s = 0.0, None
+
+    def comes_first(self, began_s: float, done: int) -> bool:
+        """Return whether the step that began at ``began_s`` reads no source, because it has ``done`` other work."""
+        now_s = self._clock.monotonic_s()
+        if not done or self._read_until_s is not None or now_s >= self._first_until_s:
+            return False
+        self._waited_s += now_s - began_s
+        return True
+
+    def end(self, *, may_read: bool) -> None:
+        """Note that all regions have ended the move. ``may_read``: whether sources may catch up now."""
+        now_s = self._clock.monotonic_s()
+        if self._read_until_s is None:
+            self._read_until_s = now_s + self._waited_s
+        self.under_way = may_read and now_s < self._read_until_s
+
+    def was_read(self, rows: int) -> None:
+        """Note that the sources have given ``rows`` rows. Without any they have caught up."""
+        if self._read_until_s is not None and not rows:
+            self.under_way = False
 
 
 class IntakePace:

@@ -42,6 +42,10 @@ COPY_RESTS: Final = 2.0
 """After a copy went ahead (R12) none does for so many times as long: its new owner takes as long to read it."""
 
 
+INDEX_RESTS: Final = 6.0
+"""The same for finding keys before a rescale, which nothing waits for."""
+
+
 class RegionGraph(Protocol):
     """The interface of the executor for a region's input."""
 
@@ -168,7 +172,8 @@ class RegionInput:
         self._shipping = shipping
         self._letters = letters
         self._clock = clock
-        self._copy_due_s = 0.0
+        self._due_s = 0.0
+        self._without_haste = False
         self._pause = MovePause(clock)
         self._pace = IntakePace(clock, turn or TimeShare())
         self._told = (0, 0, 0)
@@ -247,14 +252,15 @@ class RegionInput:
         return self._shipping.copying
 
     @property
-    def copy_due_s(self) -> float | None:
-        """When the next copy may go ahead, on the clock's monotonic time; None if no copy is under way."""
-        return self._copy_due_s if self._shipping.copying else None
+    def due_s(self) -> float | None:
+        """When `ship` may continue what it does with rests, on the clock's monotonic time; None without such work."""
+        return self._due_s if self._shipping.copying or self._rests else None
 
     @property
     def has_own_work(self) -> bool:
         """Whether `ship` has something to do now."""
-        return self._shipping.under_way or self._shipping.indexing or self._may_copy
+        shipping, is_due = self._shipping, self._clock.monotonic_s() >= self._due_s
+        return shipping.under_way or (shipping.indexing and not self._rests) or (self.due_s is not None and is_due)
 
     @property
     def has_to_ship(self) -> bool:
@@ -318,24 +324,42 @@ class RegionInput:
 
     def prepare(self, move: RescaleMove) -> None:
         """Start to find the keys that leave in ``move`` or in the moves after it, while work continues."""
+        self._without_haste = False
         if self.machine.loses(move) or self.machine.worker in move.losing:
             self._shipping.prepare()
 
+    def find_keys(self, *, wanted: bool) -> None:
+        """Start to find the keys that will leave, with rests as long as no move waits for them; or forget them."""
+        self._without_haste = wanted
+        if wanted:
+            self._shipping.prepare()
+        else:
+            self._shipping.forget()
+
     def send_ahead(self, order: SendAhead) -> None:
         """R12: start to send the state ahead that leaves in a move."""
+        self._without_haste = False
         if self.machine.loses(order.move):
             self._shipping.send_ahead(order.move.version, self.machine.lost_in(order.move), least=order.least)
 
     @property
-    def _may_copy(self) -> bool:
-        return self._shipping.copying and self._clock.monotonic_s() >= self._copy_due_s
+    def _rests(self) -> bool:
+        return self._without_haste and self._shipping.indexing
 
-    def _copy(self) -> None:
-        """R12: send a chunk ahead, and leave its new owner and the rows of this worker the time for theirs."""
+    def _with_rests(self) -> int:
+        """Find some keys, or send a chunk ahead (R12), and leave rows here and at the new owner the time for theirs."""
         began_s = self._clock.monotonic_s()
-        self._letters.extend(self._shipping.copy())
+        if began_s < self._due_s:
+            return 0
+        if self._shipping.indexing:
+            self._shipping.index()
+            rests = INDEX_RESTS
+        else:
+            self._letters.extend(self._shipping.copy())
+            rests = COPY_RESTS
         now_s = self._clock.monotonic_s()
-        self._copy_due_s = now_s + COPY_RESTS * (now_s - began_s)
+        self._due_s = now_s + rests * (now_s - began_s)
+        return 1
 
     def receive(self, letter: StateChunk | OpenSlots) -> None:
         """Handle a message from outside the channels."""
@@ -344,12 +368,11 @@ class RegionInput:
 
     def ship(self) -> int:
         """Send the next chunk of leaving state, or find the next keys that leave. Return 0 if there is no such work."""
-        if self._shipping.indexing:
+        if self._shipping.indexing and not self._rests:
             self._shipping.index()
             return 1
-        if self._may_copy:
-            self._copy()
-            return 1
+        if self._rests or self._shipping.copying:
+            return self._with_rests()
         if not self._shipping.under_way:
             return 0
         owner, parcel = self._shipping.next()

@@ -29,12 +29,14 @@ from malstrom_py.rescale.channels.channel import Barrier, Frame, Grant, RemoteIn
 from malstrom_py.rescale.moves.protocol import (
     AddParts,
     BarrierPassed,
+    FindKeys,
     InjectBarrier,
     Leave,
     OpenSlots,
     Order,
     PartHandedOver,
     PollParts,
+    RegionDone,
     SendAhead,
     SentAhead,
     StartMove,
@@ -45,7 +47,7 @@ from malstrom_py.sources.base import Part
 from malstrom_py.state.keyed_state import Migrate
 from malstrom_py.worker_context import Resources, close_all
 from malstrom_py.workers.engine.exchange import Exchange
-from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.flow_limits import Batching, MoveTurns
 from malstrom_py.workers.engine.graph_builder import (
     Membership,
     States,
@@ -167,6 +169,7 @@ class Worker:
         self._measuring = Measuring(member.worker, self._graph)
         self.reading = SourceDriver(self._graph, batching=batching, clock=clock, worker=member.worker)
         self._feeds = {region.name: feed for region, feed in zip(self._graph.regions, self._graph.feeds, strict=True)}
+        self._moving = [self._feeds[region.name] for region in self._graph.regions if region.entries]
         self._letters = self._graph.letters
         self._switching = RoutingSwitch(self._graph, member, self._letters)
         self._sending = self._with_channels()
@@ -181,6 +184,7 @@ class Worker:
         self._orders: deque[StartMove | PollParts | Leave | PartHandedOver | AddParts] = deque()
         self._ahead: SentAhead | None = None
         self._linger_until_s = 0.0
+        self._turns = MoveTurns(clock)
 
     def open_sinks(self) -> None:
         """Open the writers of all sinks. Call this first, so that nothing is read that cannot be written."""
@@ -257,6 +261,9 @@ class Worker:
                 self._feeds[message.region].receive(message)
             case InjectBarrier():
                 self._inject(Barrier(message.snapshot, message.parent), last=message.last)
+            case FindKeys():
+                for feed in self._graph.feeds:
+                    feed.find_keys(wanted=message.wanted)
             case SendAhead():
                 for feed in self._graph.feeds:
                     feed.send_ahead(message)
@@ -274,7 +281,10 @@ class Worker:
         """
         orders = self._orders
         while orders and not (isinstance(orders[0], StartMove) and any(feed.indexing for feed in self._graph.feeds)):
-            self._switching.receive(orders.popleft())
+            order = orders.popleft()
+            self._switching.receive(order)
+            if isinstance(order, StartMove):
+                self._turns.begin()
 
     def step(self, share: int = 1) -> tuple[int, list[Outgoing]]:
         """Process the next items, regions downstream first. Return the amount of work and the messages to send.
@@ -289,6 +299,7 @@ class Worker:
         return done, outgoing
 
     def _step(self) -> tuple[int, list[Outgoing]]:
+        turns, began_s = self._turns, self._clock.monotonic_s()
         done = self._resume() if self._holding else 0
         grants: list[Grant] = []
         for feed in self._graph.feeds:
@@ -297,11 +308,15 @@ class Worker:
             grants.extend(freed)
         if self._orders:
             self._obey()
+        if turns.under_way and self._has_moved:
+            turns.end(may_read=self._switching.may_poll)
         if self._ahead is not None and not any(feed.copying for feed in self._graph.feeds):
             self._letters.append((COORDINATOR, self._ahead))
             self._ahead = None
-        if self._switching.may_poll:
-            done += self.reading.read()
+        if self._switching.may_poll and not (turns.under_way and turns.comes_first(began_s, done)):
+            read = self.reading.read()
+            done += read
+            turns.was_read(read)
             for follower in self._graph.followers:
                 follower.follow()
         if self._scheduled or self._sending:
@@ -312,6 +327,11 @@ class Worker:
         if not grants:
             return done, outgoing
         return done, [*((grant.channel.sender, grant) for grant in grants), *outgoing]
+
+    @property
+    def _has_moved(self) -> bool:
+        """Whether all regions have ended the last move that this worker has begun."""
+        return all(feed.machine.version == self._switching.version for feed in self._moving)
 
     def suspend(self) -> list[Outgoing]:
         """Stop after all data in flight: inject a `SuspendMarker` at the sources."""
@@ -359,7 +379,8 @@ class Worker:
     def ready(self) -> bool:
         """Whether the next `step` has an item to take or an image to make."""
         has_passed = self._cutting is not None and self._cutting.is_complete
-        return has_passed or self._ahead is not None or any(feed.ready for feed in self._graph.feeds)
+        has_moved = self._turns.under_way and self._has_moved
+        return has_passed or has_moved or self._ahead is not None or any(feed.ready for feed in self._graph.feeds)
 
     @property
     def at_rest(self) -> bool:
@@ -396,7 +417,7 @@ class Worker:
         """Return the time of the next scheduled work, on the clock's monotonic time; None without any."""
         wakes = any(not operator.dormant for _, operator, _ in self._scheduled)
         due_s: list[float | None] = [self._linger_until_s if wakes else None]
-        due_s += [feed.copy_due_s for feed in self._graph.feeds]
+        due_s += [feed.due_s for feed in self._graph.feeds]
         if self._switching.may_poll:
             due_s.append(self.reading.due_s())
         return min((due for due in due_s if due is not None), default=None)
@@ -462,9 +483,17 @@ class Worker:
             for exchange in self._sending:
                 for receiver, channel in exchange.remote.items():
                     outgoing += [(receiver, frame) for frame in channel.take()]
+            # The next move begins when all have reported the end of this one: the sources have their turn before.
+            held = self._region_ends() if self._turns.are_owed else []
             outgoing += self._letters
-            self._letters.clear()
+            self._letters[:] = held
         return outgoing
+
+    def _region_ends(self) -> list[Outgoing]:
+        """Take the reports of the end of a move out of the messages."""
+        ends = [letter for letter in self._letters if isinstance(letter[1], RegionDone)]
+        self._letters[:] = [letter for letter in self._letters if not isinstance(letter[1], RegionDone)]
+        return ends
 
     def _inject(self, message: Barrier | Suspend, *, last: bool = False) -> None:
         for feed in self._graph.feeds:

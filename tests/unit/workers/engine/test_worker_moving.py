@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant, Item
 from malstrom_py.rescale.moves.protocol import (
     Bye,
     ByesTaken,
+    FindKeys,
     Leave,
     Marker,
     MarkersIn,
@@ -34,6 +36,8 @@ from malstrom_py.testing import VirtualClock
 from malstrom_py.testing.single_step import RemoteWorker
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership
+from malstrom_py.workers.engine.region_input import INDEX_RESTS
+from malstrom_py.workers.engine.state_transfer import make_old
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.transport.messages import COORDINATOR
 
@@ -71,8 +75,9 @@ class OneOfTwo:
         members: tuple[int, ...] = (0, 1),
         table: tuple[int, ...] = (0, 1),
         keys_per_parcel: int | None = None,
+        clock: VirtualClock | None = None,
     ) -> None:
-        self.clock, self.pulse, self.out = VirtualClock(), Pulse(), sinks.Memory()
+        self.clock, self.pulse, self.out = clock or VirtualClock(), Pulse(), sinks.Memory()
         job = mp.Job("moving", slots=SLOTS)
         stream = job.source("in", sources.Memory[int]([]))
         keyed = stream.key_by("key", lambda n: n, partitioner=lambda n: n % SLOTS).stateful_op("pulse", self.pulse)
@@ -288,3 +293,49 @@ def test_r8_who_leaves_sends_what_its_regions_reach_until_its_bye() -> None:
     leaver.step(after_s=LINGER_S)
     assert (leaver.got("key"), leaver.got("again")) == ([], [])
     assert leaver.worker.due_s() is not None, "only the schedule is left"
+
+
+def test_keys_that_will_leave_are_found_with_rests_until_a_move_waits_for_them() -> None:
+    worker = OneOfTwo().send("key", rows(0, 2)).step()
+    feed = worker.worker.feed("pulse")
+    worker.order(FindKeys())
+    assert feed.indexing
+    feed.ship()  # all keys fit into one portion
+    assert not feed.indexing
+    worker.order(FindKeys(wanted=False), FindKeys())
+    assert feed.indexing, "called off, and ordered again: all is found anew"
+    worker.order(StartMove(LOSE)).step(1)
+    assert [letter for letter in worker.told() if isinstance(letter, Switched)] == [Switched(1, 0)]
+
+
+def test_keys_that_nothing_waits_for_are_found_in_a_seventh_of_the_time() -> None:
+    clock = Ticking()
+    worker = OneOfTwo(clock=clock, keys_per_parcel=1).send("key", rows(0, 2, 4, 6)).step()
+    worker.order(FindKeys())
+    feed, steps = worker.worker.feed("pulse"), 0
+    while feed.indexing:
+        steps += feed.ship() == 0
+        assert feed.due_s is None or feed.due_s > 0
+    assert steps >= 3 * (INDEX_RESTS - 2), "three rests, each of six times as long as what was before it"
+
+
+class Ticking(VirtualClock):
+    """A clock that advances by a millisecond with each look at it."""
+
+    def monotonic_s(self) -> float:
+        self.advance(0.001)
+        return super().monotonic_s()
+
+
+def test_a_set_of_keys_that_a_user_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        make_old()
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()
+    young: list[Any] = [[]]
+    make_old()
+    assert any(one is young for one in gc.get_objects(generation=2))
+    assert gc.get_freeze_count() == 0
