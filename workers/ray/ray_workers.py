@@ -134,8 +134,8 @@ class RayWorkers:
         if not self._arrived:
             self._take(self._received(TURN_S if wait_s is None else min(TURN_S, wait_s)))
 
-    def check_room(self, size: int) -> None:
-        if not self._setup.autoscaling:
+    def check_room(self, size: int, *, now: bool = False) -> None:
+        if now or not self._setup.autoscaling:
             check_room(size, self._setup.options.needs, but=self._node_watch.silent)
 
     def counts(self) -> dict[int, Mapping[str, StepCounts]]:
