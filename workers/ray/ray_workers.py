@@ -71,6 +71,8 @@ class RayWorkers:
     ) -> None:
         self.wake = Wake()
         self.busy = self.at_work = False
+        self.has_started = False
+        """Whether the first workers were all there."""
         self.transport: Transport | None = None
         self._worked = False
         self._setup = setup
@@ -261,6 +263,7 @@ class RayWorkers:
             return
         self._startup = None
         self._handles.update(startup.handles)
+        self.has_started = True
         _LOG.debug("workers %s joined", list(startup.start.workers))
         for worker in startup.start.workers:
             if startup.start.joins:
