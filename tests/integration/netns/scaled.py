@@ -7,13 +7,15 @@ them end with the first. Rule: nodes are Ray's fake ones, processes on this mach
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Final
@@ -24,10 +26,9 @@ from tests.tree import ROOT
 NODES: Final = 2
 """How many nodes the autoscaler may add. Each has room for one worker, and so has the head."""
 
-IDLE_S: Final = 6.0
+IDLE_S: Final = 4.0
 """After how long without work the autoscaler removes a node."""
 
-_HEAD_ID: Final = "0" * 5
 _ADDRESS: Final = "127.0.0.1:6379"
 _COMMANDS: Final = (
     "initialization_commands",
@@ -82,9 +83,9 @@ def scaled_cluster(logs: Path, version: int) -> Iterator[Driven]:
 
 def _end(unshared: subprocess.Popen[bytes]) -> None:
     """Kill the first process of the namespaces, and with it all others. `unshare` ends once there are none."""
-    [first] = Path(f"/proc/{unshared.pid}/task/{unshared.pid}/children").read_text().split() or [""]
-    if first:
-        subprocess.run(["kill", "-KILL", first], check=False)
+    with suppress(FileNotFoundError):
+        for first in Path(f"/proc/{unshared.pid}/task/{unshared.pid}/children").read_text().split():
+            os.kill(int(first), signal.SIGKILL)
     unshared.wait(PATIENCE_S)
 
 
@@ -93,9 +94,7 @@ def _configuration() -> dict[str, Any]:
 
     The provider has another name than ``fake_multinode``, whose defaults are a file that Ray's wheel does not have.
     """
-    from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID, FAKE_HEAD_NODE_TYPE
-
-    from ray.autoscaler._private.fake_multi_node.node_provider import FakeMultiNodeProvider as Fake
+    from ray.autoscaler._private.fake_multi_node import node_provider as fake
 
     return {
         "cluster_name": "scaled",
@@ -103,24 +102,25 @@ def _configuration() -> dict[str, Any]:
         "idle_timeout_minutes": IDLE_S / 60,
         "provider": {
             "type": "external",
-            "module": f"{Fake.__module__}.{Fake.__qualname__}",
+            "module": f"{fake.__name__}.{fake.FakeMultiNodeProvider.__name__}",
             "gcs_address": _ADDRESS,
-            "head_node_id": FAKE_HEAD_NODE_ID,
+            "head_node_id": fake.FAKE_HEAD_NODE_ID,
             "launch_multiple": True,
             "use_node_id_as_ip": True,
             "disable_node_updaters": True,
         },
         "auth": {},
         "file_mounts": {},
-        "head_node_type": FAKE_HEAD_NODE_TYPE,
+        "head_node_type": fake.FAKE_HEAD_NODE_TYPE,
         "available_node_types": {
-            FAKE_HEAD_NODE_TYPE: {"resources": {"CPU": 1}, "node_config": {}, "min_workers": 0, "max_workers": 0},
-            "small": {
-                "resources": {"CPU": 1, "object_store_memory": 80_000_000},
-                "node_config": {},
-                "min_workers": 0,
-                "max_workers": NODES,
-            },
+            fake.FAKE_HEAD_NODE_TYPE: _nodes(0),
+            "small": _nodes(NODES),
         },
         **{name: [] for name in _COMMANDS},
     }
+
+
+def _nodes(most: int) -> dict[str, Any]:
+    """Return a type of nodes, of which there may be so many beside the head."""
+    resources = {"CPU": 1, "object_store_memory": 80_000_000}
+    return {"resources": resources, "node_config": {}, "min_workers": 0, "max_workers": most}

@@ -28,7 +28,12 @@ _SOON_S: Final = 0.5
 
 _RAY: Final = (
     *("-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=1", "--object-store-memory=80000000"),
-    *("--include-dashboard=false", "--include-log-monitor=false", "--disable-usage-stats", "--node-ip-address=127.0.0.1"),
+    *(
+        "--include-dashboard=false",
+        "--include-log-monitor=false",
+        "--disable-usage-stats",
+        "--node-ip-address=127.0.0.1",
+    ),
     *("--ray-client-server-port=7007", "--min-worker-port=20000", "--max-worker-port=20999"),
 )
 
@@ -86,10 +91,9 @@ class ScaledProgram(Program):
         self._out = sinks.Memory()
         job = mp.Job(name)
         numbers = job.source("in", source).map("work", worked).key_by("key", lambda number: number % KEYS)
-        numbers.stateful_map("seen", lambda _, number, seen: ((number, seen + 1), seen + 1), default=int).sink(
-            "out", self._out
-        )
-        scale = mp.Autoscale(max=most, interval_s=0.5, up_after_s=1.0, cool_down_s=3.0, catch_up_s=5.0)
+        counted = numbers.stateful_map("seen", lambda _, number, seen: ((number, seen + 1), seen + 1), default=int)
+        counted.sink("out", self._out)
+        scale = mp.Autoscale(max=most, interval_s=0.5, up_after_s=2.0, cool_down_s=3.0, catch_up_s=5.0)
         runtime = mp.RayRuntime(
             1,
             num_cpus=1,

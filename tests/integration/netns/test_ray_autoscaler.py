@@ -1,4 +1,4 @@
-"""A job follows its load on a cluster that Ray's own autoscaler adds nodes to and removes nodes from, in both versions."""
+"""A job follows its load on a cluster that Ray's own autoscaler adds nodes to, and removes nodes from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOR_ONE, FOR_ALL, FOR_MORE = 20.0, 420.0, 700.0
 """Rows a second that take one worker, all for which there can be room, and more."""
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module")
 def scaled(request: pytest.FixtureRequest, rays: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
     """Return the program on a cluster with Ray's autoscaler of this version. No other Ray runs beside it."""
     rays.close()
@@ -54,6 +54,7 @@ def check_placed(scaled: Driven) -> None:
     assert sorted(node for _, node in workers) == sorted(scaled.ask("node_ids"))
 
 
+@pytest.mark.parametrize("scaled", [1, 2], indirect=True)
 def test_nodes_come_with_workers_and_leave_with_them(scaled: Driven, tmp_path: Path) -> None:
     scaled.ask("run", "follows", tmp_path, FOR_ONE, ROOM, PATIENCE_S)
     await_workers(scaled, 1)
@@ -70,10 +71,13 @@ def test_nodes_come_with_workers_and_leave_with_them(scaled: Driven, tmp_path: P
     assert not [made for made in decisions if made.error]
 
 
+@pytest.mark.parametrize("scaled", [2], indirect=True)
 def test_more_than_the_cluster_can_get_is_refused_and_leaves_no_request(scaled: Driven, tmp_path: Path) -> None:
     scaled.ask("run", "wants", tmp_path, FOR_ONE, 8, 12.0)
     await_workers(scaled, 1)
     scaled.ask("load", FOR_MORE)
+    wait(lambda: bool(scaled.ask("decisions")), lambda: scaled.ask("status"))
+    scaled.ask("load", FOR_ALL)
     wait(lambda: any(made.error for made in scaled.ask("decisions")), lambda: scaled.ask("decisions"))
     refused = next(made for made in scaled.ask("decisions") if made.error)
     assert refused.target > ROOM > refused.workers

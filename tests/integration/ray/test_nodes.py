@@ -58,9 +58,7 @@ def test_a_lost_node_ends_a_job_without_snapshots_with_a_peer_error(cluster: Any
 
 
 @pytest.mark.parametrize("autoscaling", [False, True])
-def test_s6_a_job_with_snapshots_continues_without_a_lost_node(
-    autoscaling: bool, cluster: Any, tmp_path: Path
-) -> None:
+def test_s6_a_job_with_snapshots_continues_without_a_lost_node(autoscaling: bool, cluster: Any, tmp_path: Path) -> None:
     snapshots = mp.Snapshots(tmp_path / "kept", interval_s=0.5)
     runtime = mp.RayRuntime(3, num_cpus=1, snapshots=snapshots, autoscaling=autoscaling, start_timeout_s=8)
     handle = runtime.start(chaotic("one-node-less", tmp_path / "out"))

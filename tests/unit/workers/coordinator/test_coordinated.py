@@ -37,7 +37,7 @@ def test_it_tells_who_works_and_what_moves() -> None:
 def test_a_size_that_was_called_off_is_not_that_of_a_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
     made, wanted, ended = crew(), list[int](), list[object]()
     monkeypatch.setattr(made.group, "start", lambda start: None)
-    made._journal = SimpleNamespace(wanted=wanted.append)  # type: ignore[assignment]
+    made._journal = SimpleNamespace(wanted=wanted.append)
     made.rescale(3, ended.append)
     late = DeadlineError("they did not start", wait="the start", deadline_s=1.0)
     made.take([RescaleCalledOff(late)])
