@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import floor
-from typing import Any
+from typing import Any, Final
 
 from malstrom_py.clock import Clock
 from malstrom_py.sources.base import Part
+
+KEYS: Final = 97
 
 
 class Arriving:
@@ -40,6 +42,21 @@ class Arriving:
             return floor(self._arrived(at_s) / self._parts), at_s >= self._seconds
 
         return ArrivingPart(here, int(part), self._parts, state or 0)
+
+
+def check_exact(read: int, written: int, seen: Sequence[tuple[int, int]], *, parts: int = 8) -> None:
+    """Check that rows were read and written once: those of each part from its first one on, without a gap.
+
+    ``seen``: each row, and which one of its key it was; the key is the row modulo `KEYS`.
+    """
+    rows = sorted(row for row, _ in seen)
+    assert len(rows) == read == written
+    for part in range(parts):
+        mine = [row for row in rows if row % parts == part]
+        assert mine == list(range(part, part + parts * len(mine), parts))
+    for key in range(KEYS):
+        of_key = sorted(turn for row, turn in seen if row % KEYS == key)
+        assert of_key == list(range(1, len(of_key) + 1))
 
 
 class ArrivingPart:

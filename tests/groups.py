@@ -93,6 +93,7 @@ LONG: Final = {
         "test_r9_a_user_wins",
     ),
     "integration/netns/test_cuts.py": ("test_",),
+    "integration/netns/test_ray_autoscaler.py": ("test_",),
     "integration/ray/test_brought.py": (
         "test_a_detached_job_is_started_watched",
         "test_a_resource_that_an_autoscaling_cluster_never_gets",

@@ -196,7 +196,7 @@ class CountedWorkers:
     def wait(self, wait_s: float | None, *, pending: bool = False) -> None:
         """Return: each worker answers an order when it is taken."""
 
-    def check_room(self, size: int) -> None:
+    def check_room(self, size: int, *, now: bool = False) -> None:
         """There is room."""
 
     def counts(self) -> Mapping[int, Mapping[str, StepCounts]]:

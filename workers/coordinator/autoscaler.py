@@ -50,7 +50,7 @@ class ScaledRun(Protocol):
 
     def counts(self) -> Mapping[str, StepCounts]: ...
 
-    def check_rescale(self, size: int) -> None: ...
+    def check_rescale(self, size: int, *, now: bool = False) -> None: ...
 
     def rescale(self, size: int, done: Done) -> None: ...
 
@@ -216,18 +216,20 @@ class Autoscaler:
             self._emit(decision, size, reason)
             if why:
                 policy.refused(self._now_s, decision, size, why)
-            run.rescale(size, partial(self._ended, policy, decision))
+            run.rescale(size, partial(self._ended, run, policy, decision))
             return
-        self._refuse(policy, decision, why)
+        self._refuse(policy, decision, why, decision.workers)
 
-    def _ended(self, policy: AutoscalePolicy, decision: Decision, result: RescaleReport | MalstromError) -> None:
+    def _ended(
+        self, run: ScaledRun, policy: AutoscalePolicy, decision: Decision, result: RescaleReport | MalstromError
+    ) -> None:
         if isinstance(result, MalstromError):
-            self._refuse(policy, decision, str(result))
+            self._refuse(policy, decision, str(result), _room(run, decision))
 
-    def _refuse(self, policy: AutoscalePolicy, decision: Decision, why: str) -> None:
-        """Note that the job keeps its size, because the request could not be executed."""
+    def _refuse(self, policy: AutoscalePolicy, decision: Decision, why: str, room: int) -> None:
+        """Note that the job keeps its size, because the request could not be executed, and that there is ``room``."""
         self._refused += 1
-        policy.refused(self._now_s, decision, decision.workers, why)
+        policy.refused(self._now_s, decision, room, why)
         self._emit(decision, decision.size, decision.reason, why)
 
     def _emit(self, decision: Decision, size: int, reason: str, error: str = "") -> None:
@@ -245,6 +247,19 @@ class Autoscaler:
             workers=size,
             why=error or reason,
         )
+
+
+def _room(run: ScaledRun, decision: Decision) -> int:
+    """Return for how many workers there is room if it is less than those of ``decision``. Otherwise that request had
+    another failure: the workers that are there.
+    """
+    for size in range(decision.size, decision.workers, -1):
+        try:
+            run.check_rescale(size, now=True)
+        except PlanError:
+            continue
+        return size if size < decision.size else decision.workers
+    return decision.workers
 
 
 _FIGURES: Final = ("arrival_per_s", "needed_per_s", "capacity_per_s")

@@ -335,6 +335,8 @@ class Coordinator(RunView, Generic[G]):
                     self._remove_all_but(effect.members)
                     now_s = self._clock.monotonic_s()
                     self.events.rescaled(self._rescales.report(now_s), effect.error, self._rescales.next_size)
+                    if effect.error is not None:  # a later run begins with the workers that there are
+                        self._journal.wanted(self._rescales.next_size or len(effect.members))
                     self._rescales.ended(now_s, effect.error)
                 case _ if self.snapshotting is not None:
                     self.snapshotting.execute(effect)
@@ -483,10 +485,10 @@ class Coordinator(RunView, Generic[G]):
         self._journal.wanted(size)
         self.request(members, done)
 
-    def check_rescale(self, size: int) -> None:
-        """Raise `PlanError` if the job cannot be rescaled to ``size`` workers."""
+    def check_rescale(self, size: int, *, now: bool = False) -> None:
+        """Raise `PlanError` if the job cannot be rescaled to ``size`` workers; ``now``: without more nodes."""
         check_size(size)
-        self.group.check_room(size)
+        self.group.check_room(size, now=now)
         self.check_leavers(self.target[:size])
 
     def request(self, members: Sequence[int], done: Done, *, evens_out: bool = False) -> None:

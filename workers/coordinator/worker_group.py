@@ -124,8 +124,8 @@ class WorkerGroup(Protocol):
         """
         ...
 
-    def check_room(self, size: int) -> None:
-        """Raise `PlanError` if there is no room for ``size`` workers."""
+    def check_room(self, size: int, *, now: bool = False) -> None:
+        """Raise `PlanError` if there is no room for ``size`` workers. ``now``: count no nodes that may yet come."""
         ...
 
     def counts(self) -> Mapping[int, Mapping[str, StepCounts]]:

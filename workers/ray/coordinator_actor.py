@@ -394,8 +394,11 @@ class CoordinatorActor:
         self._journal.stopping(drain=drain)
 
     def _with_room(self, wanted: int) -> int:
-        """Return the wanted number of workers, or fewer if a node is gone and there is less room (S6)."""
-        if self._setup.autoscaling:
+        """Return the wanted number of workers, or fewer if a node is gone and there is less room (S6).
+
+        In a cluster that grows one start waits for nodes: the next one takes the room that there is.
+        """
+        if self._setup.autoscaling and (self._crew is None or self._crew.group.has_started):
             return wanted
         size = max(1, min(wanted, room_now(self._setup.options.needs, but=self._node_watch.silent)))
         if size < wanted:

@@ -71,6 +71,8 @@ class RayWorkers:
     ) -> None:
         self.wake = Wake()
         self.busy = self.at_work = False
+        self.has_started = False
+        """Whether the first workers were all there."""
         self.transport: Transport | None = None
         self._worked = False
         self._setup = setup
@@ -134,8 +136,8 @@ class RayWorkers:
         if not self._arrived:
             self._take(self._received(TURN_S if wait_s is None else min(TURN_S, wait_s)))
 
-    def check_room(self, size: int) -> None:
-        if not self._setup.autoscaling:
+    def check_room(self, size: int, *, now: bool = False) -> None:
+        if now or not self._setup.autoscaling:
             check_room(size, self._setup.options.needs, but=self._node_watch.silent)
 
     def counts(self) -> dict[int, Mapping[str, StepCounts]]:
@@ -261,6 +263,7 @@ class RayWorkers:
             return
         self._startup = None
         self._handles.update(startup.handles)
+        self.has_started = True
         _LOG.debug("workers %s joined", list(startup.start.workers))
         for worker in startup.start.workers:
             if startup.start.joins:

@@ -157,7 +157,7 @@ class LocalWorkers:
         else:
             raise NothingToDo
 
-    def check_room(self, size: int) -> None:
+    def check_room(self, size: int, *, now: bool = False) -> None:
         """A process has room for any number of workers."""
 
     def counts(self) -> dict[int, Mapping[str, StepCounts]]:

@@ -84,9 +84,9 @@ class Program:
         self._handle.stop(timeout_s=timeout_s)
 
 
-def main() -> None:
+def answer(program: Program) -> None:
     """Answer until the connection ends."""
-    pipe, program = Connection(int(sys.argv[1])), Program()
+    pipe = Connection(int(sys.argv[1]))
     with suppress(EOFError):
         while True:
             name, arguments = pipe.recv()
@@ -99,4 +99,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    answer(Program())

@@ -88,6 +88,8 @@ def missing() -> str:
         return "root: only root makes network namespaces. Run the tests as root"
     if shutil.which("ip") is None:
         return "ip: not found. Install it (on Debian: apt install iproute2)"
+    if shutil.which("unshare") is None:
+        return "unshare: not found. Install it (on Debian: apt install util-linux)"
     if not Path("/dev/net/tun").exists():
         return "/dev/net/tun: not found. Load the kernel's module tun, or give the container the device"
     try:

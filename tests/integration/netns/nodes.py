@@ -35,10 +35,9 @@ _OWN_FOLDER: Final = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
 
 
 @dataclass(frozen=True)
-class Apart:
-    """Two nodes, and the program: `ask` has it do something, see `tests.integration.netns.driver`."""
+class Driven:
+    """The program: `ask` has it do something, see `tests.integration.netns.driver`."""
 
-    network: Network
     _pipe: Connection
 
     def ask(self, name: str, *arguments: Any) -> Any:
@@ -56,6 +55,13 @@ class Apart:
             assert time.monotonic() < until_s, status
             time.sleep(0.05)
         return status
+
+
+@dataclass(frozen=True)
+class Apart(Driven):
+    """Two nodes, and the program."""
+
+    network: Network
 
 
 @contextmanager
@@ -76,7 +82,7 @@ def two_nodes_apart(logs: Path) -> Iterator[Apart]:
 
         def start(side: str, words: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
             own = ["sh", "-c", _OWN_FOLDER, "sh", str(folder / side), str(folder / "tmp"), sys.executable]
-            where: dict[str, Any] = {"env": _environment(folder), "cwd": ROOT, "start_new_session": True}
+            where: dict[str, Any] = {"env": environment_in(folder), "cwd": ROOT, "start_new_session": True}
             with (logs / f"{words[1].rpartition('.')[2]}-{side}.log").open("wb") as out:
                 return made.start(side, [*own, *words], stdout=out, stderr=subprocess.STDOUT, **where, **options)
 
@@ -90,14 +96,15 @@ def two_nodes_apart(logs: Path) -> Iterator[Apart]:
         head = start("near", [*_RAY, *_HEAD, f"--node-ip-address={ADDRESSES['near']}"])
         with others:
             start("near", ["-m", "tests.integration.netns.driver", str(others.fileno())], pass_fds=[others.fileno()])
-        apart = Apart(made, mine)
+        apart = Apart(mine, made)
         wait(head, lambda: bool(apart.ask("connect", HEAD)))
         far = start("far", [*_RAY, f"--address={HEAD}", f"--node-ip-address={ADDRESSES['far']}"])
         wait(far, lambda: set(apart.ask("nodes")) == set(ADDRESSES.values()))
         yield apart
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def environment_in(folder: Path) -> dict[str, str]:
+    """Return the environment of a Ray that keeps its files and its token in ``folder``."""
     theirs = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return theirs | {
         "PYTHONPATH": str(ROOT),

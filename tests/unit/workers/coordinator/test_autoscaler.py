@@ -24,13 +24,16 @@ OPTIONS = mp.Autoscale(max=4, interval_s=1, up_after_s=2, cool_down_s=4)
 
 
 class Run:
-    """A run whose workers have done what a test says. ``room``: for how many workers there is room."""
+    """A run whose workers have done what a test says. ``room``: for how many workers there is room, or may once be;
+    ``room_now``: the same without more nodes.
+    """
 
-    def __init__(self, workers: int = 1, room: int = 8) -> None:
+    def __init__(self, workers: int = 1, room: int = 8, room_now: int = 8) -> None:
         self.members = tuple(range(workers))
         self.phase = "steady"
         self.group: ScaledGroup = self
         self.room = room
+        self.room_now = room_now
         self.read = self.lag = 0
         self.busy_s = 0.0
         self.sharing = False
@@ -50,9 +53,10 @@ class Run:
             for worker in self.members
         }
 
-    def check_rescale(self, size: int) -> None:
-        if size > self.room:
-            raise PlanError(f"there is room for {self.room}")
+    def check_rescale(self, size: int, *, now: bool = False) -> None:
+        room = min(self.room, self.room_now) if now else self.room
+        if size > room:
+            raise PlanError(f"there is room for {room}")
 
     def rescale(self, size: int, done: Done) -> None:
         self.asked.append((size, done))
@@ -65,6 +69,13 @@ def turns(scaler: Autoscaler, run: Run, *, from_s: int, to_s: int, rows: int = 1
         run.busy_s += busy
         if at_s >= scaler.due_s:
             scaler.turn(run, float(at_s))
+
+
+def growing(scaler: Autoscaler, run: Run, *, from_s: int, to_s: int) -> None:
+    """Let as many seconds pass, in which each worker reads 100 rows, and the lag grows by more than that."""
+    for at_s in range(from_s, to_s):
+        run.lag += 150
+        turns(scaler, run, from_s=at_s, to_s=at_s + 1, rows=100 * len(run.members))
 
 
 @pytest.fixture
@@ -179,9 +190,7 @@ class Lagging:
 def test_where_there_is_less_room_it_takes_what_there_is(log: EventLog) -> None:
     scaler, run = Autoscaler("docs", log), Run(room=2)
     scaler.set(OPTIONS)
-    for at_s in range(4):
-        run.read, run.busy_s, run.lag = run.read + 100, run.busy_s + 1.0, run.lag + 150
-        scaler.turn(run, float(at_s))
+    growing(scaler, run, from_s=0, to_s=4)
     assert [size for size, _ in run.asked] == [2]
     assert emitted(log)[0].reason.endswith("there is no room for 4: there is room for 2")
 
@@ -206,6 +215,32 @@ def test_workers_that_do_not_start_in_time_are_tried_again_later(log: EventLog, 
     assert len(run.asked) == 1
     turns(scaler, run, from_s=50, to_s=80)
     assert len(run.asked) > 1
+
+
+def test_a_cluster_that_stops_growing_is_used_as_far_as_it_goes(log: EventLog, scaler: Autoscaler) -> None:
+    late = DeadlineError("they did not start", wait="the start", deadline_s=1.0)
+    run = Run(room_now=2)
+    growing(scaler, run, from_s=0, to_s=4)
+    run.asked[0][1](late)
+    assert [(made.target, made.error) for made in emitted(log)] == [(4, ""), (4, "they did not start")]
+    growing(scaler, run, from_s=4, to_s=5)
+    assert [size for size, _ in run.asked] == [4, 2]
+    run.members = (0, 1)
+    growing(scaler, run, from_s=5, to_s=60)
+    assert len(run.asked) == 2
+    growing(scaler, run, from_s=60, to_s=64)
+    assert [size for size, _ in run.asked] == [4, 2, 4]
+    run.asked[2][1](late)
+    growing(scaler, run, from_s=64, to_s=120)
+    assert len(run.asked) == 3
+
+
+def test_a_request_that_had_room_and_failed_is_not_repeated_for_fewer(scaler: Autoscaler) -> None:
+    run = Run()
+    growing(scaler, run, from_s=0, to_s=4)
+    run.asked[0][1](PlanError("a sink did not open"))
+    growing(scaler, run, from_s=4, to_s=50)
+    assert len(run.asked) == 1
 
 
 def test_workers_of_one_process_take_turns(scaler: Autoscaler) -> None:

@@ -10,8 +10,9 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.clock import VirtualClock
-from malstrom_py.errors import InternalError, SnapshotError
+from malstrom_py.errors import DeadlineError, InternalError, SnapshotError
 from malstrom_py.workers.coordinator.coordinator import Coordinator
+from malstrom_py.workers.coordinator.machine import RescaleCalledOff
 from malstrom_py.workers.coordinator.worker_group import NothingToDo
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
@@ -30,6 +31,17 @@ def test_it_tells_who_works_and_what_moves() -> None:
     assert (made.members, made.target, made.phase, made.moving) == ((0, 1), (0, 1), "steady", None)
     made.rescale(3, lambda ended: None)
     assert made.target == (0, 1, 2)
+    made.close()
+
+
+def test_a_size_that_was_called_off_is_not_that_of_a_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, wanted, ended = crew(), list[int](), list[object]()
+    monkeypatch.setattr(made.group, "start", lambda start: None)
+    made._journal = SimpleNamespace(wanted=wanted.append)
+    made.rescale(3, ended.append)
+    late = DeadlineError("they did not start", wait="the start", deadline_s=1.0)
+    made.take([RescaleCalledOff(late)])
+    assert (made.members, wanted, ended) == ((0, 1), [3, 2], [late])
     made.close()
 
 
