@@ -34,15 +34,15 @@ from bench.micro import machine
 from bench.micro.timing import WrongResult
 
 SIZES: Final = (1, 2, 3, 2)
-LATENCY_MS: Final = 100.0
-LATENCY_TIMES: Final = 5.0
-RESTART_TIMES: Final = 10.0
+LATENCY_MS: Final = 50.0
+LATENCY_TIMES: Final = 4.0
+RESTART_TIMES: Final = 20.0
 SILENCE_S: Final = 1.0
-STEADY_SHARE: Final = 0.8
-MB_S: Final = 60.0
-KEYS_S: Final = 50_000.0
-FIRST_WARM_S: Final = 2.0
-FIRST_COLD_S: Final = 5.0
+STEADY_SHARE: Final = 0.95
+MB_S: Final = 100.0
+KEYS_S: Final = 80_000.0
+FIRST_WARM_S: Final = 1.0
+FIRST_COLD_S: Final = 4.0
 TRANSIENT_MB: Final = 64.0
 AFTER_S: Final = 1.0
 STEP_NS: Final = 50_000_000

@@ -129,10 +129,11 @@ class MoveTurns:
     False
     """
 
-    __slots__ = ("_clock", "_first_until_s", "_read_until_s", "_waited_s", "under_way")
+    __slots__ = ("_clock", "_first_until_s", "_read_until_s", "_waited_s", "first_s", "under_way")
 
     def __init__(self, clock: Clock) -> None:
         self.under_way = False
+        self.first_s = MOVE_FIRST_S
         self._clock = clock
         self._first_until_s = 0.0
         self._waited_s = 0.0
@@ -146,7 +147,7 @@ class MoveTurns:
     def begin(self) -> None:
         """Note that the worker has switched to another table."""
         self.under_way = True
-        self._first_until_s = self._clock.monotonic_s() + MOVE_FIRST_S
+        self._first_until_s = self._clock.monotonic_s() + self.first_s
         self._waited_s, self._read_until_s = 0.0, None
 
     def comes_first(self, began_s: float, done: int) -> bool:

@@ -184,7 +184,7 @@ class Worker:
         self._orders: deque[StartMove | PollParts | Leave | PartHandedOver | AddParts] = deque()
         self._ahead: SentAhead | None = None
         self._linger_until_s = 0.0
-        self._turns = MoveTurns(clock)
+        self.turns = MoveTurns(clock)
 
     def open_sinks(self) -> None:
         """Open the writers of all sinks. Call this first, so that nothing is read that cannot be written."""
@@ -284,7 +284,7 @@ class Worker:
             order = orders.popleft()
             self._switching.receive(order)
             if isinstance(order, StartMove):
-                self._turns.begin()
+                self.turns.begin()
 
     def step(self, share: int = 1) -> tuple[int, list[Outgoing]]:
         """Process the next items, regions downstream first. Return the amount of work and the messages to send.
@@ -299,7 +299,7 @@ class Worker:
         return done, outgoing
 
     def _step(self) -> tuple[int, list[Outgoing]]:
-        turns, began_s = self._turns, self._clock.monotonic_s()
+        turns, began_s = self.turns, self._clock.monotonic_s()
         done = self._resume() if self._holding else 0
         grants: list[Grant] = []
         for feed in self._graph.feeds:
@@ -379,7 +379,7 @@ class Worker:
     def ready(self) -> bool:
         """Whether the next `step` has an item to take or an image to make."""
         has_passed = self._cutting is not None and self._cutting.is_complete
-        has_moved = self._turns.under_way and self._has_moved
+        has_moved = self.turns.under_way and self._has_moved
         return has_passed or has_moved or self._ahead is not None or any(feed.ready for feed in self._graph.feeds)
 
     @property
@@ -484,7 +484,7 @@ class Worker:
                 for receiver, channel in exchange.remote.items():
                     outgoing += [(receiver, frame) for frame in channel.take()]
             # The next move begins when all have reported the end of this one: the sources have their turn before.
-            held = self._region_ends() if self._turns.are_owed else []
+            held = self._region_ends() if self.turns.are_owed else []
             outgoing += self._letters
             self._letters[:] = held
         return outgoing

@@ -11,7 +11,7 @@ from malstrom_py.rescale.channels.channel import Credit
 from malstrom_py.rescale.moves.protocol import SentAhead, StateChunk
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.flow_limits import MOVE_FIRST_S, Batching
 
 T = TypeVar("T")
 
@@ -98,6 +98,10 @@ class RandomSchedule:
     def keys_per_parcel(self) -> int:
         """Return the number of keys in the first parcel."""
         return self._rng.choice((1, 2, 256))
+
+    def move_first_s(self) -> float:
+        """Return for how long the work of a move comes before the sources, in every other seed; 0: never."""
+        return MOVE_FIRST_S if random.Random(f"moves first {self._seed}").random() < 0.5 else 0.0
 
     def ahead_least(self) -> int | None:
         """Return the bytes of state from which a job with snapshots sends it ahead of a move, in every other seed;

@@ -104,6 +104,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
             incarnation=incarnation,
             zombies=zombies,
             keys_per_parcel=keys_per_parcel,
+            move_first_s=chance.move_first_s(),
             row_cost_s=row_cost_s,
         )
         super().__init__(

@@ -15,7 +15,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.rescale.channels.channel import Frame, Grant
 from malstrom_py.rescale.moves.protocol import StateChunk
 from malstrom_py.workers.coordinator.worker_group import StartGroup
-from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.flow_limits import MOVE_FIRST_S, Batching
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.reports.error_transfer import blame
 from malstrom_py.workers.reports.figures import WorkerFigures
@@ -49,7 +49,8 @@ Queues = dict[Hashable, deque[Sent]]
 class SimulatedWorkers(LocalWorkers):
     """The workers of a simulated run: their messages wait in queues until they are delivered.
 
-    ``zombies``: messages of earlier incarnations that are still in flight. ``row_cost_s``: as of `Simulation`.
+    ``zombies``: messages of earlier incarnations that are still in flight. ``move_first_s``: as of `MoveTurns`;
+    ``row_cost_s``: as of `Simulation`.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class SimulatedWorkers(LocalWorkers):
         incarnation: int,
         zombies: Queues,
         keys_per_parcel: int | None,
+        move_first_s: float = MOVE_FIRST_S,
         row_cost_s: float = 0.0,
     ) -> None:
         super().__init__(
@@ -74,6 +76,7 @@ class SimulatedWorkers(LocalWorkers):
             keys_per_parcel=keys_per_parcel,
         )
         self._coverage = coverage
+        self._move_first_s = move_first_s
         self._queues: Queues = {}
         self._zombies = zombies
         self._costs = RowCosts(row_cost_s)
@@ -132,6 +135,7 @@ class SimulatedWorkers(LocalWorkers):
     def work(self, number: int) -> None:
         """Let a worker take one step."""
         worker = self.worker(number)
+        worker.turns.first_s = self._move_first_s
         try:
             done, outgoing = worker.step()
         except Exception as error:
