@@ -494,7 +494,7 @@ WRONG: Final[dict[str, WrongProtocol]] = {
         ((SentKeys, "same", changes_missed), (SentKeys, "has", changes_unseen)), seed=16, ahead=True
     ),
     "R12 an earlier copy wins": WrongProtocol(
-        # Keys that are found late are copied late, and change meanwhile.
+        # Keys that are found late are copied late, and change during that time.
         ((KeptAside, "put", earlier_wins), (CoordinatorMachine, "_find_keys", found_late)),
         seed=182,
         ahead=True,

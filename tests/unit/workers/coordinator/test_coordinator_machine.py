@@ -73,7 +73,7 @@ def request(machine: cm.CoordinatorMachine, *members: int) -> list[ce.Effect]:
 def test_r1_joiners_are_started_from_the_old_table_before_the_first_move(coordinator: cm.CoordinatorMachine) -> None:
     started, *orders = request(coordinator, 0, 1, 2, 3)
     assert started == ce.StartWorkers((2, 3), (0, 1), (0, 1, 0, 1), 0)
-    assert orders == [ce.Send(worker, FindKeys()) for worker in (0, 1)], "who will lose slots lists its keys meanwhile"
+    assert orders == [ce.Send(worker, FindKeys()) for worker in (0, 1)], "who will lose slots lists its keys first"
     assert coordinator.handle(Connected(3)) == []
     effects = coordinator.handle(Connected(2))
     assert [e.worker for e in effects if isinstance(e, ce.Send)] == [0, 1, 2, 3]

@@ -303,7 +303,7 @@ def test_keys_that_will_leave_are_found_with_rests_until_a_move_waits_for_them()
     feed.ship()  # all keys fit into one portion
     assert not feed.indexing
     worker.order(FindKeys(wanted=False), FindKeys())
-    assert feed.indexing, "called off, and ordered again: all is found anew"
+    assert feed.indexing, "called off, and ordered again: all is found again"
     worker.order(StartMove(LOSE)).step(1)
     assert [letter for letter in worker.told() if isinstance(letter, Switched)] == [Switched(1, 0)]
 
