@@ -336,7 +336,7 @@ class Coordinator(RunView, Generic[G]):
                     now_s = self._clock.monotonic_s()
                     self.events.rescaled(self._rescales.report(now_s), effect.error, self._rescales.next_size)
                     if effect.error is not None:  # a later run begins with the workers that there are
-                        self._journal.wanted(self._rescales.next_size or len(effect.members))
+                        self._journal.wanted(len(self.target))
                     self._rescales.ended(now_s, effect.error)
                 case _ if self.snapshotting is not None:
                     self.snapshotting.execute(effect)

@@ -3,10 +3,11 @@
 Every state change is in TRANSITIONS; nothing here does I/O. The messages to and from workers are in
 `rescale.moves.protocol`. Requests during a rescale are coalesced, the last one wins (R9). A move ends when all workers
 have reported everything (R7), a rescale when all Byes of leavers have been taken (R8). A rescale can be called off only
-while workers join, because until then only the joiners know of it. A barrier and a move never overlap (R7): the barrier
-is injected when nothing moves, or between two moves of a rescale, and the next move waits until the barrier has passed
-all workers. Before a move, state may go ahead of it (R12); that is bounded, and a barrier waits for it as for the move.
-New parts of a source get their workers while nothing moves, before the next barrier or move (R13).
+while workers join, because until then only the joiners know of it, and the workers that list their keys for it. A
+barrier and a move never overlap (R7): the barrier is injected when nothing moves, or between two moves of a rescale,
+and the next move waits until the barrier has passed all workers. Before a move, state may go ahead of it (R12); that is
+bounded, and a barrier waits for it as for the move. New parts of a source get their workers while nothing moves, before
+the next barrier or move (R13).
 """
 
 from __future__ import annotations

@@ -108,9 +108,9 @@ class TimeShare:
 class MoveTurns:
     """The turns of a move and of the sources of a worker, by ``clock``: first the move's, then the sources'.
 
-    While a move is under way, a step that has other work reads no source, for `MOVE_FIRST_S`: so rows wait before the
-    sources, and those of slots that move are held for a shorter time. After it the sources may catch up, for as long as
-    they have waited, before the move counts as over.
+    While a move is under way, a step that has other work reads no source, for `MOVE_FIRST_S`: so rows wait in front of
+    the sources, and those of slots that move are held for a shorter time. After it the sources may catch up, for as
+    long as they have waited, before the move counts as over.
 
     >>> from malstrom_py.testing import VirtualClock
     >>> clock = VirtualClock()
@@ -121,41 +121,41 @@ class MoveTurns:
     >>> turns.comes_first(began_s, done=1), turns.comes_first(began_s, done=0)
     (True, False)
     >>> turns.end(may_read=True)
-    >>> turns.was_read(1_000)
-    >>> turns.under_way
+    >>> turns.owes_sources
     True
-    >>> turns.was_read(0)
-    >>> turns.under_way
+    >>> turns.sources_caught_up()
+    >>> turns.owes_sources
     False
     """
 
-    __slots__ = ("_clock", "_first_until_s", "_read_until_s", "_waited_s", "first_s", "under_way")
+    __slots__ = ("_began_s", "_clock", "_read_until_s", "_waited_s", "first_s", "under_way")
 
     def __init__(self, clock: Clock) -> None:
         self.under_way = False
+        """Whether a move is under way, or sources catch up after it."""
         self.first_s = MOVE_FIRST_S
         self._clock = clock
-        self._first_until_s = 0.0
+        self._began_s = 0.0
         self._waited_s = 0.0
         self._read_until_s: float | None = None
 
     @property
-    def are_owed(self) -> bool:
+    def owes_sources(self) -> bool:
         """Whether the sources have waited and not caught up."""
         return self.under_way and self._waited_s > 0
 
     def begin(self) -> None:
         """Note that the worker has switched to another table."""
         self.under_way = True
-        self._first_until_s = self._clock.monotonic_s() + self.first_s
+        self._began_s = self._clock.monotonic_s()
         self._waited_s, self._read_until_s = 0.0, None
 
     def comes_first(self, began_s: float, done: int) -> bool:
         """Return whether the step that began at ``began_s`` reads no source, because it has ``done`` other work."""
         now_s = self._clock.monotonic_s()
-        if not done or self._read_until_s is not None or now_s >= self._first_until_s:
+        if not done or self._read_until_s is not None or now_s >= self._began_s + self.first_s:
             return False
-        self._waited_s += now_s - began_s
+        self._waited_s += now_s - max(began_s, self._began_s)
         return True
 
     def end(self, *, may_read: bool) -> None:
@@ -165,9 +165,9 @@ class MoveTurns:
             self._read_until_s = now_s + self._waited_s
         self.under_way = may_read and now_s < self._read_until_s
 
-    def was_read(self, rows: int) -> None:
-        """Note that the sources have given ``rows`` rows. Without any they have caught up."""
-        if self._read_until_s is not None and not rows:
+    def sources_caught_up(self) -> None:
+        """Note that no source has rows that it could give now."""
+        if self._read_until_s is not None:
             self.under_way = False
 
 

@@ -40,7 +40,10 @@ SAMPLED_ROWS: Final = 32
 
 _SAMPLE_NS: Final = 20_000_000
 _SAMPLE_COST: Final = 500
-"""Sampling takes at most a five-hundredth of the time."""
+"""Sampling takes at most a five-hundredth of the processor time."""
+
+_SAMPLE_WAIT: Final = 50
+"""And at most a fiftieth of the time: a partitioner of the user may wait."""
 
 _SAMPLED_KEYS: Final = 64
 _SAMPLED_BYTES: Final = 1 << 20
@@ -150,8 +153,9 @@ class KeySampler:
         with suppress(Exception):
             self._sample(batch)
         # At random times: keys that come in turn would meet samples at fixed ones in the same places again and again.
-        # By processor time: a wait for a processor would put the next sample off by seconds.
-        between_ns = max(_SAMPLE_NS, _SAMPLE_COST * (thread_time_ns() - began_ns))
+        # Mostly by processor time: a wait for a processor would put the next sample off by ten seconds.
+        cost_ns = max(_SAMPLE_COST * (thread_time_ns() - began_ns), _SAMPLE_WAIT * (perf_counter_ns() - now_ns))
+        between_ns = max(_SAMPLE_NS, cost_ns)
         self._next_ns = now_ns + int(between_ns * self._random.uniform(0.5, 1.5))
 
     def _sample(self, batch: Batch) -> None:

@@ -43,7 +43,7 @@ COPY_RESTS: Final = 2.0
 
 
 INDEX_RESTS: Final = 6.0
-"""The same for finding keys before a rescale, which nothing waits for."""
+"""After some keys were found, ahead of a rescale, none are for so many times as long: nothing waits for them yet."""
 
 
 class RegionGraph(Protocol):
@@ -173,7 +173,7 @@ class RegionInput:
         self._letters = letters
         self._clock = clock
         self._due_s = 0.0
-        self._without_haste = False
+        self._finds_early = False
         self._pause = MovePause(clock)
         self._pace = IntakePace(clock, turn or TimeShare())
         self._told = (0, 0, 0)
@@ -254,13 +254,15 @@ class RegionInput:
     @property
     def due_s(self) -> float | None:
         """When `ship` may continue what it does with rests, on the clock's monotonic time; None without such work."""
-        return self._due_s if self._shipping.copying or self._rests else None
+        return self._due_s if self._shipping.copying or self._finds_with_rests else None
 
     @property
     def has_own_work(self) -> bool:
         """Whether `ship` has something to do now."""
-        shipping, is_due = self._shipping, self._clock.monotonic_s() >= self._due_s
-        return shipping.under_way or (shipping.indexing and not self._rests) or (self.due_s is not None and is_due)
+        shipping = self._shipping
+        if shipping.under_way or (shipping.indexing and not self._finds_with_rests):
+            return True
+        return self.due_s is not None and self._clock.monotonic_s() >= self._due_s
 
     @property
     def has_to_ship(self) -> bool:
@@ -324,13 +326,13 @@ class RegionInput:
 
     def prepare(self, move: RescaleMove) -> None:
         """Start to find the keys that leave in ``move`` or in the moves after it, while work continues."""
-        self._without_haste = False
+        self._finds_early, self._due_s = False, 0.0
         if self.machine.loses(move) or self.machine.worker in move.losing:
             self._shipping.prepare()
 
     def find_keys(self, *, wanted: bool) -> None:
         """Start to find the keys that will leave, with rests as long as no move waits for them; or forget them."""
-        self._without_haste = wanted
+        self._finds_early = wanted
         if wanted:
             self._shipping.prepare()
         else:
@@ -338,13 +340,14 @@ class RegionInput:
 
     def send_ahead(self, order: SendAhead) -> None:
         """R12: start to send the state ahead that leaves in a move."""
-        self._without_haste = False
+        self._finds_early, self._due_s = False, 0.0
         if self.machine.loses(order.move):
             self._shipping.send_ahead(order.move.version, self.machine.lost_in(order.move), least=order.least)
 
     @property
-    def _rests(self) -> bool:
-        return self._without_haste and self._shipping.indexing
+    def _finds_with_rests(self) -> bool:
+        """Whether keys are being found that no move waits for."""
+        return self._finds_early and self._shipping.indexing
 
     def _with_rests(self) -> int:
         """Find some keys, or send a chunk ahead (R12), and leave rows here and at the new owner the time for theirs."""
@@ -368,10 +371,10 @@ class RegionInput:
 
     def ship(self) -> int:
         """Send the next chunk of leaving state, or find the next keys that leave. Return 0 if there is no such work."""
-        if self._shipping.indexing and not self._rests:
+        if self._shipping.indexing and not self._finds_with_rests:
             self._shipping.index()
             return 1
-        if self._rests or self._shipping.copying:
+        if self._finds_with_rests or self._shipping.copying:
             return self._with_rests()
         if not self._shipping.under_way:
             return 0
@@ -418,6 +421,8 @@ class RegionInput:
             sampler.saw(batch)
         if self._shipping.watching:
             self._shipping.saw(entry.exchange.name, batch)
+            if self._finds_early and self._shipping.is_overgrown:
+                self._shipping.forget()  # joiners take long, and most keys have come and gone: the move finds them
         if machine.phase is ReceivingPhase.STEADY and lane.version == machine.version:
             self._push(entry.node, batch)
             return

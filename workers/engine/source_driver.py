@@ -1,8 +1,8 @@
 """The driver of a worker's sources: polls each source while its region has room.
 
-Rule: a source is polled once per step, and not while its region is full, a barrier is being aligned, or the source is
-finished. A poll asks for as many rows as the region processes in its share of a round (`TimeShare`), without
-overfilling the window of the exchange after it.
+Rule: a source is polled once per step, and not while its region is full, a barrier is being aligned, a move comes first
+(`MoveTurns`), or the source is finished. A poll asks for as many rows as the region processes in its share of a round
+(`TimeShare`), without overfilling the window of the exchange after it.
 """
 
 from __future__ import annotations
@@ -131,6 +131,13 @@ class SourceDriver:
             if self._stopping or (due_s is not None and due_s <= now_s):
                 return True
         return False
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether no source has rows that it could give now, or could give if its region were not full."""
+        now_s = self._clock.monotonic_s()
+        due_s = [source.next_poll_s() for _, source in self._sources if not source.finished]
+        return all(due is None or due > now_s for due in due_s)
 
     def due_s(self) -> float | None:
         """Return the time of the next poll, on the clock's monotonic time; None if no part may be polled."""

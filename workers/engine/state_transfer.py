@@ -214,9 +214,14 @@ class StateTransfer:
         """Whether a chunk remains to be sent."""
         return bool(self._left)
 
+    @property
+    def is_overgrown(self) -> bool:
+        """Whether the index has so many keys that most of them may have no state any more."""
+        return sum(map(len, self._indexes)) > 2 * self._found + _INDEX_SPARE
+
     def prepare(self) -> None:
         """Find all keys, and watch for new ones from now on: slots will leave."""
-        if self.watching and sum(map(len, self._indexes)) <= 2 * self._found + _INDEX_SPARE:
+        if self.watching and not self.is_overgrown:
             return
         self._indexes = []
         if self._by_column() is not None:
@@ -298,7 +303,7 @@ class StateTransfer:
         return [operator for node in keyed.nodes if (operator := self._steps.operator(node)) is not None]
 
     def _fitting(self, number: int, keys: Sequence[Any], room: int, confirmable: int) -> tuple[int, int]:
-        """Return how many of the first ``keys`` fit into a chunk: to be confirmed, and to be sent."""
+        """Return how many of the first ``keys`` fit into a chunk, mixed: to be confirmed, and to be sent."""
         if not (self._groups and self._groups[number].is_whole):
             return 0, min(room, len(keys))
         ahead = sent = 0

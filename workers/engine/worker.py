@@ -281,9 +281,9 @@ class Worker:
         """
         orders = self._orders
         while orders and not (isinstance(orders[0], StartMove) and any(feed.indexing for feed in self._graph.feeds)):
-            order = orders.popleft()
-            self._switching.receive(order)
-            if isinstance(order, StartMove):
+            version = self._switching.version
+            self._switching.receive(orders.popleft())
+            if self._switching.version != version:
                 self.turns.begin()
 
     def step(self, share: int = 1) -> tuple[int, list[Outgoing]]:
@@ -314,11 +314,7 @@ class Worker:
             self._letters.append((COORDINATOR, self._ahead))
             self._ahead = None
         if self._switching.may_poll and not (turns.under_way and turns.comes_first(began_s, done)):
-            read = self.reading.read()
-            done += read
-            turns.was_read(read)
-            for follower in self._graph.followers:
-                follower.follow()
+            done += self._read()
         if self._scheduled or self._sending:
             self._linger(idle=not done)
         if self._cutting is not None:
@@ -327,6 +323,15 @@ class Worker:
         if not grants:
             return done, outgoing
         return done, [*((grant.channel.sender, grant) for grant in grants), *outgoing]
+
+    def _read(self) -> int:
+        """Poll the sources. Return the number of records."""
+        read = self.reading.read()
+        if self.turns.under_way and self.reading.has_caught_up:
+            self.turns.sources_caught_up()
+        for follower in self._graph.followers:
+            follower.follow()
+        return read
 
     @property
     def _has_moved(self) -> bool:
@@ -377,7 +382,7 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """Whether the next `step` has an item to take or an image to make."""
+        """Whether the next `step` has an item to take, an image to make, or the end of a move to report."""
         has_passed = self._cutting is not None and self._cutting.is_complete
         has_moved = self.turns.under_way and self._has_moved
         return has_passed or has_moved or self._ahead is not None or any(feed.ready for feed in self._graph.feeds)
@@ -484,7 +489,7 @@ class Worker:
                 for receiver, channel in exchange.remote.items():
                     outgoing += [(receiver, frame) for frame in channel.take()]
             # The next move begins when all have reported the end of this one: the sources have their turn before.
-            held = self._region_ends() if self.turns.are_owed else []
+            held = self._region_ends() if self.turns.owes_sources else []
             outgoing += self._letters
             self._letters[:] = held
         return outgoing

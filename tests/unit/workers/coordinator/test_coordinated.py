@@ -34,11 +34,16 @@ def test_it_tells_who_works_and_what_moves() -> None:
     made.close()
 
 
-def test_a_size_that_was_called_off_is_not_that_of_a_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rebalances", [False, True])
+def test_a_size_that_was_called_off_is_not_that_of_a_later_run(
+    monkeypatch: pytest.MonkeyPatch, rebalances: bool
+) -> None:
     made, wanted, ended = crew(), list[int](), list[object]()
     monkeypatch.setattr(made.group, "start", lambda start: None)
     made._journal = SimpleNamespace(wanted=wanted.append)
     made.rescale(3, ended.append)
+    if rebalances:  # it waits, for three workers
+        made.request((0, 1, 2), list[object]().append, evens_out=True)
     late = DeadlineError("they did not start", wait="the start", deadline_s=1.0)
     made.take([RescaleCalledOff(late)])
     assert (made.members, wanted, ended) == ((0, 1), [3, 2], [late])

@@ -34,6 +34,7 @@ from malstrom_py.rescale.moves.protocol import (
 )
 from malstrom_py.testing import VirtualClock
 from malstrom_py.testing.single_step import RemoteWorker
+from malstrom_py.workers.engine import state_transfer
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership
 from malstrom_py.workers.engine.region_input import INDEX_RESTS
@@ -339,3 +340,17 @@ def test_a_set_of_keys_that_a_user_has_frozen_stays_frozen() -> None:
     make_old()
     assert any(one is young for one in gc.get_objects(generation=2))
     assert gc.get_freeze_count() == 0
+
+
+def test_keys_are_forgotten_if_too_many_more_come_before_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_transfer, "_INDEX_SPARE", 10)
+    worker = OneOfTwo().send("key", rows(0, 2)).step()
+    feed = worker.worker.feed("pulse")
+    worker.order(FindKeys()).step()
+    worker.send("key", rows(*range(4, 20, 2))).step()
+    assert feed._shipping.watching
+    worker.send("key", rows(*range(20, 60, 2))).step()
+    assert not feed._shipping.watching
+    worker.order(StartMove(LOSE)).step()
+    worker.send("key", Marker(LOSE, MIN_EPOCH, MIN_EPOCH)).step()
+    assert feed.keys_moved == 30, "the move finds them"
