@@ -99,7 +99,9 @@ def test_the_workers_on_paper_send_what_the_protocol_page_says() -> None:
     letters = target * (2 + exchanges + after_regions + regions) + target * after_regions
     apart = {"Build", "Built", "Reach", "Reached", "Welcome"}
     found = sum(count for kind, count in sent.letters.items() if kind not in apart)
-    assert found == moves * letters + 2 * sent.letters["PollParts"]
+    # Who will lose slots lists its keys while others join: one letter to each.
+    assert found == moves * letters + 2 * sent.letters["PollParts"] + workers
+    assert sent.letters["FindKeys"] == workers
     assert sent.between.total() == moves * target**2 * (exchanges + after_regions)
     report = run.rescale(members)
     assert report.members == members

@@ -145,6 +145,8 @@ def no_descriptors_left() -> Iterator[None]:
 
 
 def test_where_no_descriptors_are_left_who_waits_waits(handle: mp.JobHandle, runtime: Path) -> None:
+    handle.rescale(2, timeout_s=PATIENCE_S)  # what a rescale imports is imported: that needs descriptors
+    handle.metrics(timeout_s=PATIENCE_S)
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(PATIENCE_S)
     token = token_of(runtime)
