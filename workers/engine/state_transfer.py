@@ -110,6 +110,9 @@ KEYS_INDEXED: Final = 1024
 COLUMN_KEYS_MAX: Final = 1 << 14
 """The largest number of keys in a chunk of columns: some milliseconds to take."""
 
+_MANY_KEYS: Final = 20_000
+"""From so many keys on a new set of them is kept from the garbage collector."""
+
 _INDEX_SPARE: Final = 100_000
 """The number of keys above twice the found ones at which an index is rebuilt: it keeps keys whose state is gone."""
 
@@ -231,8 +234,9 @@ class StateTransfer:
             message = Interrogate()
             self._send(keyed.nodes, message)
             self._indexes.append(KeyIndex(keyed.slots_of, message.keys))
-        make_old()
         self._found = sum(index.left for index in self._indexes)
+        if self._found >= _MANY_KEYS:
+            make_old()
         self.indexing = self._found > 0
         self.watching = any(keyed.nodes for keyed in self._keyed)
         self._gained.clear()
