@@ -41,7 +41,6 @@ from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
 COPY_RESTS: Final = 2.0
 """After a copy went ahead (R12) none does for so many times as long: its new owner takes as long to read it."""
 
-
 INDEX_RESTS: Final = 6.0
 """After some keys were found, ahead of a rescale, none are for so many times as long: nothing waits for them yet."""
 
