@@ -139,8 +139,8 @@ class _IndexSlots(CheckedKeys):
         return integer % self._slots
 
     def slots_of(self, keys: Sequence[Any]) -> list[int]:
-        types = self._types_of(keys)
-        if types == {int} and min(keys) >= -(1 << 63) and max(keys) < 1 << 63:
+        self._check(keys)
+        if set(map(type, keys)) == {int} and min(keys) >= -(1 << 63) and max(keys) < 1 << 63:
             slots = self._slots
             return [key % slots for key in keys]
         return [self._find(key) for key in keys]
@@ -164,7 +164,7 @@ class _OwnSlots(CheckedKeys):
         return self._cache.slot_of(key)
 
     def slots_of(self, keys: Sequence[Any]) -> list[int]:
-        self._types_of(keys)
+        self._check(keys)
         return self._cache.slots_of(keys)
 
     def slots_of_arrow(self, keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:

@@ -26,6 +26,7 @@ from malstrom_py.rescale.channels.channel import (
     Suspend,
 )
 from malstrom_py.rescale.moves.protocol import Bye, Marker, RescaleMove
+from malstrom_py.rescale.slots import entries_of
 from malstrom_py.workers.engine.flow_limits import Batching
 
 
@@ -186,7 +187,7 @@ class Exchange(Operator):
         else:
             owned: dict[int, list[int]] = {member: [] for member in self.outbound}
             append = {member: rows.append for member, rows in owned.items()}
-            for index, owner in enumerate(map(self._table.__getitem__, self.slots(batch))):
+            for index, owner in enumerate(entries_of(self._table, self.slots(batch))):
                 append[owner](index)
             for owner, rows in owned.items():
                 if rows:
