@@ -12,9 +12,12 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import CodecError, PlanError
 from malstrom_py.rescale.keys.key_hash import GOLDEN, MIX_1, MIX_2, hash_and_size, hash_key
 from malstrom_py.rescale.keys.key_types import check_key, check_keys
+from malstrom_py.state import accelerator
+from malstrom_py.state.group_index import GroupIndex, NotColumnar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,6 +92,64 @@ class SlotCache:
         return slot
 
 
+class TextSlots:
+    """A cache of ``slots_of(keys)`` for columns of text or bytes: a distinct key has an id, and each id its slot.
+
+    No row and no known key becomes a Python object. At its bound the cache is cleared.
+
+    >>> import pyarrow as pa
+    >>> TextSlots(lambda keys: list(map(len, keys))).slots_of(pa.array(["a", "bc", "a"])).tolist()
+    [1, 2, 1]
+    """
+
+    def __init__(self, slots_of: SlotsOf, *, keys_max: int = KEYS_MAX, bytes_max: int = BYTES_MAX) -> None:
+        self._slots_of = slots_of
+        self._keys_max = keys_max
+        self._bytes_max = bytes_max
+        self._clear()
+
+    def _clear(self) -> None:
+        self._index = GroupIndex()
+        self._slots: Any = None  # a vector, by id
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return 0 if self._slots is None else len(self._slots)
+
+    def slots_of(self, keys: pa.Array[Any]) -> Any:
+        """Return the slot of each key as a vector of uint32; None for keys that have no ids."""
+        import numpy as np
+
+        keys = _takeable(keys)
+        if self._slots is None:
+            self._slots = np.zeros(0, np.uint32)
+        try:
+            rows = self._index.group(keys)
+            if len(self._index) > len(self):
+                self._learn(keys.take(rows.first_rows(len(self))))
+        except BaseException as error:
+            self._clear()  # some keys may have ids and no slots
+            if isinstance(error, NotColumnar):
+                return None
+            raise
+        slots = self._slots[rows.ids]
+        if len(self) > self._keys_max or self._bytes > self._bytes_max:
+            self._clear()
+        return slots
+
+    def _learn(self, keys: pa.Array[Any]) -> None:
+        """Add the slots of ``keys``, which have the next ids."""
+        import numpy as np
+
+        self._slots = np.concatenate([self._slots, np.array(self._slots_of(keys.to_pylist()), np.uint32)])
+        self._bytes += keys.nbytes
+
+    @staticmethod
+    def supports(type_: pa.DataType) -> bool:
+        """Return whether columns of ``type_`` are text or bytes, and ids are found without Python objects."""
+        return accelerator.library() is not None and kind_of(type_) in (ColumnKind.STR, ColumnKind.BYTES)
+
+
 SlotsOf = Callable[[Sequence[Any]], list[int]]
 SlotsOfVector = Callable[[Any], Any]
 """A function from a numpy vector of int64 to its slots, as a vector of integers."""
@@ -99,24 +160,26 @@ def column_slots(
     *,
     slots_of: SlotsOf,
     slots_of_vector: SlotsOfVector | None,
+    text: TextSlots | None = None,
     step: str = "",
 ) -> pa.Array[Any]:
     """Return the slots of ``keys`` as an array of uint32 without nulls; a null is the key None.
 
-    ``slots_of`` maps Python values; ``slots_of_vector``, if given, maps integers.
+    ``slots_of`` maps Python values; ``slots_of_vector``, if given, maps integers, and ``text`` text and bytes.
     """
     import pyarrow as pa
 
     if isinstance(keys, pa.ChunkedArray):
-        chunks = [
-            column_slots(chunk, slots_of=slots_of, slots_of_vector=slots_of_vector, step=step) for chunk in keys.chunks
-        ]
+        of_chunk = partial(column_slots, slots_of=slots_of, slots_of_vector=slots_of_vector, text=text, step=step)
+        chunks = list(map(of_chunk, keys.chunks))
         return pa.concat_arrays(chunks) if chunks else pa.array([], pa.uint32())
     if slots_of_vector is not None and pa.types.is_integer(keys.type):
         vector = _int64_of(keys)
         if vector is not None:
             slots = pa.array(slots_of_vector(vector).astype("uint32"))
             return slots if not keys.null_count else _with_nulls(slots, keys, slots_of)
+    if text is not None and TextSlots.supports(keys.type) and (found := text.slots_of(keys)) is not None:
+        return pa.array(found)
     encoded = _distinct_of(keys)
     if encoded is None:
         return _array(slots_of(_python_values(keys, step)))
@@ -129,12 +192,12 @@ def column_slots(
 
 
 def _int64_of(keys: pa.Array[Any]) -> Any:
-    """Return a column of integers as a vector of int64, nulls as 0; None if one does not fit, or without numpy."""
+    """Return a column of integers as a vector of int64, nulls as 0; None if one does not fit."""
     import pyarrow as pa
 
     try:
         return keys.fill_null(0).cast(pa.int64()).to_numpy()
-    except (pa.ArrowInvalid, ImportError):
+    except pa.ArrowInvalid:
         return None
 
 
@@ -160,13 +223,20 @@ def _distinct_of(keys: pa.Array[Any]) -> tuple[pa.Array[Any], pa.Array[Any]] | N
         used = keys.indices.drop_null().unique()
         among = pc.SetLookupOptions(value_set=used)
         return keys.dictionary.take(used), pc.call_function("index_in", [keys.indices], among)
-    if keys.type in (pa.string_view(), pa.binary_view()):  # Arrow does not take from views
-        keys = keys.cast(pa.large_string() if keys.type == pa.string_view() else pa.large_binary())
     try:
-        encoded = keys.dictionary_encode()
+        encoded = _takeable(keys).dictionary_encode()
     except (pa.ArrowNotImplementedError, AttributeError):
         return None
     return encoded.dictionary, encoded.indices.cast(pa.int64())
+
+
+def _takeable(keys: pa.Array[Any]) -> pa.Array[Any]:
+    """Return ``keys``, views as plain text or bytes: Arrow does not take from views."""
+    import pyarrow as pa
+
+    if keys.type in (pa.string_view(), pa.binary_view()):
+        return keys.cast(pa.large_string() if keys.type == pa.string_view() else pa.large_binary())
+    return keys
 
 
 def _python_values(keys: pa.Array[Any], step: str) -> list[Any]:
@@ -271,12 +341,13 @@ class CheckedKeys:
 class StableSlots(CheckedKeys):
     """The default partitioner of one step: `slot_of` for a fixed number of slots, with a cache.
 
-    Strings are hashed once per cached value. Integers are hashed as one vector, if numpy is installed.
+    Strings are hashed once per cached value. Integers are hashed as one vector.
     """
 
     def __init__(self, slots: int, *, step: str = "") -> None:
         super().__init__(slots, step=step)
         self._cache = SlotCache(self._find)
+        self._text = TextSlots(lambda keys: [self._find(key)[0] for key in keys])
 
     def slot_of(self, key: Any) -> int:
         """Return the slot of one key; `CodecError` if it is not legal."""
@@ -301,7 +372,9 @@ class StableSlots(CheckedKeys):
     def slots_of_arrow(self, keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
         """Return the slots of a column of keys, as an array of uint32 without nulls; a null is the key None."""
         vector = partial(mod_hashes, slots=self._slots)
-        return column_slots(keys, slots_of=self.slots_of, slots_of_vector=vector, step=self._step)
+        return column_slots(
+            keys, slots_of=self.slots_of, slots_of_vector=vector, text=self._text, step=self._step
+        )
 
 
 def mod_hashes(numbers: np.ndarray[Any, np.dtype[np.int64]], slots: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -318,10 +391,10 @@ def mod_hashes(numbers: np.ndarray[Any, np.dtype[np.int64]], slots: int) -> np.n
 
 
 def _vector_of(keys: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-    """Return integers as a vector of int64; None if one does not fit, or without numpy."""
-    try:
-        import numpy as np
+    """Return integers as a vector of int64; None if one does not fit."""
+    import numpy as np
 
+    try:
         return np.array(keys, dtype=np.int64)
-    except (OverflowError, ImportError):
+    except OverflowError:
         return None

@@ -84,6 +84,16 @@ class GroupedRows:
             self._codes = places[self.ids]
         return self._codes
 
+    def first_rows(self, since: int) -> Any:
+        """Return the first row of each id from ``since`` on, which all have rows, by id."""
+        import numpy as np
+
+        rows = np.flatnonzero(self.ids >= since)[::-1]
+        ids = self.ids[rows] - since
+        firsts = np.empty(int(ids.max()) + 1 if len(ids) else 0, np.int64)
+        firsts[ids] = rows  # of equal ids the last one counts
+        return firsts
+
     @property
     def order(self) -> Any:
         """The places of the rows, sorted by the place of their id in ``which``, stable."""

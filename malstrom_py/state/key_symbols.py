@@ -59,11 +59,7 @@ class KeySymbols:
         before = len(self._index)
         rows = self._index.group(column)
         if len(self._index) > before:
-            which = rows.which
-            firsts = np.empty(len(which), np.int64)
-            firsts[rows.codes[::-1]] = np.arange(len(rows) - 1, -1, -1)  # of equal places the last one counts
-            new = which >= before
-            self._chunks.append(_plain(column.take(_arrow(firsts[new][np.argsort(which[new])]))))
+            self._chunks.append(_plain(column.take(_arrow(rows.first_rows(before)))))
         return rows.ids.astype(np.int64)  # what numpy takes places by without a conversion
 
     def find(self, column: pa.Array) -> tuple[Symbols, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -51,13 +50,6 @@ def test_integers_beyond_64_bits_may_be_durable_among_others(beyond: int) -> Non
 def test_bools_may_be_durable_among_integers() -> None:
     keys = [True, False, *range(50)]
     assert slots_of(keys, 1024) == [slot_of(int(key), 1024) for key in keys]
-
-
-def test_f4_without_numpy_the_slots_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = [random.Random(1).getrandbits(63) for _ in range(100)]
-    expected = slots_of(numbers, 1024)
-    monkeypatch.setitem(sys.modules, "numpy", None)
-    assert slots_of(numbers, 1024) == expected
 
 
 def test_f4_a_list_of_anything_gives_the_slots_of_its_keys() -> None:
