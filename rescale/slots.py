@@ -372,9 +372,7 @@ class StableSlots(CheckedKeys):
     def slots_of_arrow(self, keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
         """Return the slots of a column of keys, as an array of uint32 without nulls; a null is the key None."""
         vector = partial(mod_hashes, slots=self._slots)
-        return column_slots(
-            keys, slots_of=self.slots_of, slots_of_vector=vector, text=self._text, step=self._step
-        )
+        return column_slots(keys, slots_of=self.slots_of, slots_of_vector=vector, text=self._text, step=self._step)
 
 
 def mod_hashes(numbers: np.ndarray[Any, np.dtype[np.int64]], slots: int) -> np.ndarray[Any, np.dtype[np.uint64]]:

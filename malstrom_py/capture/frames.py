@@ -22,7 +22,7 @@ import xxhash
 
 from malstrom_py.codec import Codec
 from malstrom_py.codec.in_flight import ARROW, PICKLED, decode_arrow, decode_column, encode_arrow, pack_column
-from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch, place_of
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.data.row_form import DICTS
 from malstrom_py.data.time import Unit
@@ -191,7 +191,7 @@ class SegmentWriter:
         self.write(MAGIC + frame(HEADER, msgspec.msgpack.encode(values)))
         self.frames = 1
 
-    def _frame(self, kind: int, *payload: bytes) -> None:
+    def _frame(self, kind: int, *payload: bytes | memoryview) -> None:
         written = frame(kind, *payload)
         self.write(written)
         self.frames += 1
@@ -203,7 +203,7 @@ def _names_and_types(batch: ColumnBatch) -> tuple[list[str], list[Any]]:
     return schema.names, schema.types
 
 
-def frame(kind: int, *payload: bytes) -> bytes:
+def frame(kind: int, *payload: bytes | memoryview) -> bytes:
     """Return the bytes of one frame, whose payload is given in parts."""
     start = struct.pack("<IB", sum(map(len, payload)), kind)
     digest = xxhash.xxh3_64()
@@ -217,7 +217,7 @@ def encode(batch: Batch, codec: Codec, step: str) -> bytes:
     return b"".join(encoded_parts(batch, codec, step))
 
 
-def encoded_parts(batch: Batch, codec: Codec, step: str) -> list[bytes]:
+def encoded_parts(batch: Batch, codec: Codec, step: str) -> list[bytes | memoryview]:
     """Return the payload of a batch: keys, timestamps and values as columns, each with a tag and its size.
 
     Keys or timestamps that are one of the columns of the values are named only.
@@ -229,25 +229,13 @@ def encoded_parts(batch: Batch, codec: Codec, step: str) -> list[bytes]:
         if column is not None:
             flags |= flag
             columns.append(column)
-    parts = [_ROWS.pack(flags, len(batch))]
+    parts: list[bytes | memoryview] = [_ROWS.pack(flags, len(batch))]
     for column in columns:
-        place = None if column is values or type(column) is list else _place_in(column, values)
+        is_one = column is not values and list not in (type(column), type(values))
+        place = place_of(column, values) if is_one else None
         tag, data = _encoded(column, codec, step) if place is None else (_NAMED, _PLACE.pack(place))
         parts += (_COLUMN.pack(tag, len(data)), data)
     return parts
-
-
-def _place_in(column: Any, values: Any) -> int | None:
-    """Return which column of ``values`` has the same memory as ``column``; None if none has."""
-    if isinstance(values, list):
-        return None
-    wanted = _memory_of(column)
-    return next((place for place, other in enumerate(values.columns) if _memory_of(other) == wanted), None)
-
-
-def _memory_of(column: Any) -> Any:
-    buffers = [None if buffer is None else buffer.address for buffer in column.buffers()]
-    return column.type, len(column), column.offset, buffers
 
 
 def _keys_of(batch: Batch) -> Any:
@@ -262,7 +250,7 @@ def _values_of(batch: Batch) -> Any:
     return batch.columns if isinstance(batch, ColumnBatch) and batch.form is DICTS else batch.values
 
 
-def _encoded(column: Any, codec: Codec, step: str) -> tuple[int, bytes]:
+def _encoded(column: Any, codec: Codec, step: str) -> tuple[int, bytes | memoryview]:
     if type(column) is not list:
         return ARROW, encode_arrow(column)
     packed = pack_column(column) or _packed_tuples(column)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import xxhash
 
 from malstrom_py.codec.encoding_errors import NotDecodable, NotEncodable, decode_error, encode_error
-from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch, place_of
 from malstrom_py.data.row_form import DICTS, RowForm
 from malstrom_py.errors import CodecError
 
@@ -81,6 +81,7 @@ INTS: Final = ord("q")  # int64, native byte order
 FLOATS: Final = ord("d")  # float64, native byte order
 STRINGS: Final = ord("s")  # UTF-8, separated by NUL
 ARROW: Final = ord("a")  # an Arrow IPC stream of one record batch
+_PLACED: Final = ord("c")  # one of the columns of the values, by its place
 
 _NUL: Final = "\0"
 
@@ -136,7 +137,7 @@ def decode_column(tag: int, data: memoryview, rows: int) -> list[Any]:
     return column
 
 
-def encode_arrow(column: pa.RecordBatch | pa.Array) -> bytes:
+def encode_arrow(column: pa.RecordBatch | pa.Array) -> memoryview:
     """Encode a record batch, or one column, as an Arrow IPC stream."""
     import pyarrow as pa
 
@@ -144,8 +145,7 @@ def encode_arrow(column: pa.RecordBatch | pa.Array) -> bytes:
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, batch.schema) as writer:
         writer.write_batch(batch)
-    data: bytes = stream.getvalue().to_pybytes()
-    return data
+    return memoryview(stream.getvalue())
 
 
 def decode_arrow(data: memoryview, rows: int) -> pa.RecordBatch:
@@ -166,7 +166,7 @@ _HEADER: Final = struct.Struct("<BBQ")  # version and byte order, kind of conten
 HEADER_BYTES: Final = _HEADER.size
 
 
-def close_frame(kind: int, parts: Sequence[bytes]) -> bytes:
+def close_frame(kind: int, parts: Sequence[bytes | memoryview]) -> bytes:
     """Return a frame that contains ``parts``, joined.
 
     >>> open_frame(7, close_frame(7, [b"ab", b"c"])).tobytes()
@@ -201,6 +201,7 @@ _FORM: Final = 0x08
 
 _HEAD: Final = struct.Struct("<BII")  # flags, rows, bytes of the part's name
 _COLUMN: Final = struct.Struct("<BQ")  # tag, bytes
+_PLACE: Final = struct.Struct("<I")
 
 
 def encode_batch(batch: Batch, *, step: str) -> bytes:
@@ -223,7 +224,7 @@ def encode_batch(batch: Batch, *, step: str) -> bytes:
         | (_PART if batch.part is not None else 0)
         | (_FORM if isinstance(batch, ColumnBatch) and batch.form is not DICTS else 0)
     )
-    parts = [_HEAD.pack(flags, len(batch), len(part)), part]
+    parts: list[bytes | memoryview] = [_HEAD.pack(flags, len(batch), len(part)), part]
     for column in (keys, timestamps, values):
         if column is not None:
             tag, data = _encoded(batch, column, step)
@@ -245,9 +246,11 @@ def _loaded_form(data: bytes) -> RowForm:
     return form
 
 
-def _encoded(batch: Batch, column: Any, step: str) -> tuple[int, bytes]:
+def _encoded(batch: Batch, column: Any, step: str) -> tuple[int, bytes | memoryview]:
     if type(column) is not list:
-        return ARROW, encode_arrow(column)
+        columns = batch.columns
+        place = None if columns is None or column is columns else place_of(column, columns)
+        return (ARROW, encode_arrow(column)) if place is None else (_PLACED, _PLACE.pack(place))
     try:
         return encode_column(column)
     except NotEncodable as refused:
@@ -268,30 +271,40 @@ def decode_batch(data: bytes | memoryview, *, step: str = "") -> Batch:
                 tag, size = _COLUMN.unpack_from(body, at)
                 start = at + _COLUMN.size
                 at = start + size
-                data = body[start:at]
-                column = decode_arrow(data, rows) if tag == ARROW else decode_column(tag, data, rows)
+                column = _decoded(tag, body[start:at], rows)
             columns.append(column)
         form = _loaded_form(bytes(body[at:])) if flags & _FORM else DICTS
+        return _batch_of(columns, part if flags & _PART else None, form)
     except Exception as error:
         raise _unreadable(error, step) from error
+
+
+def _decoded(tag: int, data: memoryview, rows: int) -> Any:
+    """Return a column as a list, a record batch of one column, or its place among the values."""
+    if tag == ARROW:
+        return decode_arrow(data, rows)
+    return _PLACE.unpack(data)[0] if tag == _PLACED else decode_column(tag, data, rows)
+
+
+def _batch_of(columns: Sequence[Any], part: str | None, form: RowForm) -> Batch:
     keys, timestamps, values = columns
-    return _batch_of(keys, timestamps, values, part if flags & _PART else None, form)
-
-
-def _batch_of(keys: Any, timestamps: Any, values: Any, part: str | None, form: RowForm) -> Batch:
     if type(values) is list:
         return Batch(values, keys=keys, timestamps=timestamps, part=part)
-    key_column = None if keys is None or type(keys) is list else keys.column(0)
-    time_column = None if timestamps is None or type(timestamps) is list else timestamps.column(0)
     return ColumnBatch(
         values,
-        keys=keys if key_column is None else None,
-        key_column=key_column,
-        timestamps=timestamps if time_column is None else None,
-        time_column=time_column,
+        keys=keys if type(keys) is list else None,
+        key_column=_column_of(keys, values),
+        timestamps=timestamps if type(timestamps) is list else None,
+        time_column=_column_of(timestamps, values),
         part=part,
         form=form,
     )
+
+
+def _column_of(decoded: Any, values: pa.RecordBatch) -> pa.Array | None:
+    if decoded is None or type(decoded) is list:
+        return None
+    return values.column(decoded) if type(decoded) is int else decoded.column(0)
 
 
 def encode_in_flight(value: Any, *, step: str, key: Any = None) -> bytes:

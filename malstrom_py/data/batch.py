@@ -389,12 +389,20 @@ class ColumnBatch(Batch):
         return ColumnBatch(columns, frame=frame, **{**kept, **changed})
 
     def _pick(self, of_array: Callable[[Any], Any], of_list: Callable[[list[Any]], list[Any]]) -> ColumnBatch:
+        columns = of_array(self.columns)
+
+        def picked_of(column: pa.Array | None) -> pa.Array | None:
+            place = None if column is None else place_of(column, self.columns)
+            if place is not None:
+                return columns.column(place)
+            return None if column is None else of_array(column)
+
         picked = ColumnBatch(
-            of_array(self.columns),
+            columns,
             keys=None if self._keys is None else of_list(self._keys),
-            key_column=None if self.key_column is None else of_array(self.key_column),
+            key_column=picked_of(self.key_column),
             timestamps=None if self._timestamps is None else of_list(self._timestamps),
-            time_column=None if self.time_column is None else of_array(self.time_column),
+            time_column=picked_of(self.time_column),
             part=self.part,
             named=self.named,
             form=self.form,
@@ -402,6 +410,30 @@ class ColumnBatch(Batch):
         # Rows that were made are kept.
         picked._rows = None if self._rows is None else of_list(self._rows)
         return picked
+
+
+def place_of(column: pa.Array, columns: pa.RecordBatch) -> int | None:
+    """Return which of ``columns`` has the memory of ``column``; None if none has. Keys and times are often one of them.
+
+    >>> import pyarrow as pa
+    >>> columns = pa.record_batch({"n": [1, 2], "m": [1, 2]})
+    >>> place_of(columns.column("m"), columns), place_of(pa.array([1, 2]), columns)
+    (1, None)
+    """
+    wanted = _memory_of(column)
+    if wanted is None:
+        return None
+    return next((place for place, other in enumerate(columns.columns) if _memory_of(other) == wanted), None)
+
+
+def _memory_of(column: pa.Array) -> object:
+    """Return what is equal for arrays of the same memory only; None for types that are made of others."""
+    import pyarrow as pa
+
+    if column.type.num_fields or pa.types.is_dictionary(column.type):
+        return None
+    buffers = [None if buffer is None else buffer.address for buffer in column.buffers()]
+    return column.type, len(column), column.offset, buffers
 
 
 def _arrow_of(frame: pl.DataFrame, schema: pa.Schema | None) -> pa.RecordBatch:

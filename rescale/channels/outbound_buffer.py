@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch, place_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,20 +83,25 @@ def _joined(batches: Sequence[ColumnBatch]) -> ColumnBatch:
     import pyarrow as pa
 
     first = batches[0]
+    columns = pa.concat_batches([batch.columns for batch in batches])
     lists = first.key_column is None
+    times = None if first.time_column is None else [batch.time_column for batch in batches]
     return ColumnBatch(
-        pa.concat_batches([batch.columns for batch in batches]),
+        columns,
         keys=[key for batch in batches for key in batch.keys or []] if lists else None,
-        key_column=None if lists else _concatenated([batch.key_column for batch in batches]),
+        key_column=None if lists else _concatenated([batch.key_column for batch in batches], batches, columns),
         timestamps=[time for batch in batches for time in batch.timestamps or []]
-        if first.is_timed and first.time_column is None
+        if first.is_timed and times is None
         else None,
-        time_column=None if first.time_column is None else _concatenated([batch.time_column for batch in batches]),
+        time_column=None if times is None else _concatenated(times, batches, columns),
         form=first.form,
     )
 
 
-def _concatenated(arrays: Sequence[pa.Array | None]) -> pa.Array:
+def _concatenated(arrays: Sequence[Any], batches: Sequence[ColumnBatch], columns: pa.RecordBatch) -> pa.Array:
+    """Return ``arrays``, one of each batch, as one: one of ``columns`` if each is that of its batch."""
     import pyarrow as pa
 
-    return pa.concat_arrays(arrays)
+    places = {place_of(array, batch.columns) for array, batch in zip(arrays, batches, strict=True)}
+    place = places.pop() if len(places) == 1 else None
+    return pa.concat_arrays(arrays) if place is None else columns.column(place)

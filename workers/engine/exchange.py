@@ -73,6 +73,8 @@ class Exchange(Operator):
         self._worker = context.worker
         self._members = tuple(members)
         self._table = table
+        self._owners: Any = None
+        """The owners in the table, and the place of each slot's owner among them, once they were needed."""
         self._batching = batching
         self._incarnation = incarnation
         self._trust = trust
@@ -119,6 +121,7 @@ class Exchange(Operator):
         """
         self.control(Marker(move, before, after, idle), move.everyone)
         self._table, self._members, self.version = move.table, move.new, move.version
+        self._owners = None
         self.silent = False
 
     def leave(self) -> None:
@@ -212,15 +215,20 @@ class Exchange(Operator):
             self.control(Suspend())
 
     def _shares(self, batch: ColumnBatch) -> Iterator[tuple[int, ColumnBatch]]:
-        """Yield the rows of ``batch`` by the worker that owns their keys' slots."""
+        """Yield the rows of ``batch`` by the worker that owns their keys' slots: cuts of the rows sorted by owner."""
+        import numpy as np
         import pyarrow as pa
-        import pyarrow.compute as pc
 
-        slots = self.slots(batch)
-        if not isinstance(slots, pa.Array):
-            slots = pa.array(slots, pa.uint32())
-        owners = pc.take(pa.array(self._table, pa.uint32()), slots)
-        for owner in owners.unique().to_pylist():
-            is_here = pc.call_function("equal", [owners, pa.scalar(owner, owners.type)])
-            rows = pc.call_function("indices_nonzero", [is_here])
-            yield owner, batch if len(rows) == len(batch) else batch.take(rows)
+        if self._owners is None:
+            owners, ranks = np.unique(self._table, return_inverse=True)
+            self._owners = owners.tolist(), ranks.astype(np.uint16)  # which numpy sorts by radix
+        owners, ranks = self._owners
+        ranks = ranks[np.asarray(self.slots(batch))]
+        lengths = np.bincount(ranks, minlength=len(owners)).tolist()
+        if len(batch) not in lengths:  # else all rows are of one owner
+            batch = batch.take(pa.array(np.argsort(ranks, kind="stable")))
+        end = 0
+        for owner, length in zip(owners, lengths, strict=True):
+            start, end = end, end + length
+            if length:
+                yield owner, batch if length == len(batch) else batch.cut(start, end)

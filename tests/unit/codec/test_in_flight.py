@@ -25,7 +25,7 @@ from malstrom_py.codec.in_flight import (
     encode_column,
     encode_in_flight,
 )
-from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch, place_of
 from malstrom_py.errors import CodecError
 from tests.fuzz.codec_values import Stats, canonical, hashables, values
 
@@ -192,6 +192,17 @@ def test_keys_and_timestamps_come_back_as_what_they_were() -> None:
     lists = round_trip(batch_of({"n": pa.array([1, 2])}, keys=[("a", 1), 2.5], timestamps=[7, 8], part="in/0"))
     assert (lists.keys, lists.timestamps, lists.part) == ([("a", 1), 2.5], [7, 8], "in/0")
     assert lists.key_column is None
+
+
+def test_keys_and_timestamps_that_are_columns_of_the_values_are_sent_once() -> None:
+    columns = pa.record_batch({"at": pa.array(range(1000)), "word": pa.array(["word"] * 999 + [None])})
+    shared = ColumnBatch(columns, key_column=columns.column("word"), time_column=columns.column("at"))
+    found = round_trip(shared)
+    assert (found.keys, found.timestamps) == (["word"] * 999 + [None], list(range(1000)))
+    assert found.key_column is not None
+    assert place_of(found.key_column, found.columns) == 1
+    without = Codec().encode_batch(ColumnBatch(columns), step="x")
+    assert len(Codec().encode_batch(shared, step="x")) < len(without) + 100
 
 
 @given(start=st.integers(0, 50), rows=st.integers(1, 50))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch, place_of
 from malstrom_py.data.row_form import python_values, rows_of
 from malstrom_py.errors import CodecError
 from tests.ids import shown
@@ -151,7 +151,8 @@ def test_a_batch_of_columns_goes_to_another_process_and_back() -> None:
 PAIRS = st.lists(st.tuples(st.text(max_size=3), st.integers(-(2**63), 2**63 - 1) | st.none()), max_size=8)
 
 
-def both(rows: list[tuple[str, int | None]], *, arrays: bool) -> tuple[Batch, ColumnBatch]:
+def both(rows: list[tuple[str, int | None]], *, arrays: bool, shared: bool = False) -> tuple[Batch, ColumnBatch]:
+    """The same rows as lists and as columns. ``arrays``: keys and times are columns; ``shared``: one of the values."""
     keys = [key for key, _ in rows]
     times = list(range(len(rows)))
     values = [{"n": n, "k": key} for key, n in rows]
@@ -159,6 +160,7 @@ def both(rows: list[tuple[str, int | None]], *, arrays: bool) -> tuple[Batch, Co
     columns = pa.RecordBatch.from_pylist(values, schema=schema)
     if arrays:
         key_column, time_column = pa.array(keys, pa.string()), pa.array(times, pa.int64())
+        key_column = columns.column("k") if shared else key_column
         return (
             Batch(values, keys=keys, timestamps=times, part="p"),
             ColumnBatch(columns, key_column=key_column, time_column=time_column, part="p"),
@@ -173,11 +175,11 @@ def seen(batch: Batch) -> tuple[Any, ...]:
     return batch.values, batch.keys, batch.timestamps, batch.part, len(batch)
 
 
-@given(rows=PAIRS, arrays=st.booleans(), made=st.booleans(), data=st.data())
+@given(rows=PAIRS, arrays=st.booleans(), shared=st.booleans(), made=st.booleans(), data=st.data())
 def test_picking_rows_gives_the_same_as_of_rows(
-    rows: list[tuple[str, int | None]], arrays: bool, made: bool, data: st.DataObject
+    rows: list[tuple[str, int | None]], arrays: bool, shared: bool, made: bool, data: st.DataObject
 ) -> None:
-    lists, columns = both(rows, arrays=arrays)
+    lists, columns = both(rows, arrays=arrays, shared=shared)
     if made:
         assert columns.values == lists.values
     mask = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
@@ -191,6 +193,24 @@ def test_picking_rows_gives_the_same_as_of_rows(
     assert seen(columns.where(pl.Series(mask, dtype=pl.Boolean))) == seen(lists.compress(mask))
     assert [row for piece in columns.pieces(3) for row in piece.values] == lists.values
     assert all(len(piece) <= 3 for piece in columns.pieces(3))
+
+
+def test_keys_that_are_a_column_of_the_values_stay_one() -> None:
+    _, batch = both([("a", 1), ("b", 2), ("a", 3)], arrays=True, shared=True)
+    for picked in (batch.take([2, 0]), batch.cut(1, 3), batch.compress([1, 0, 1])):
+        assert picked.key_column is not None
+        assert place_of(picked.key_column, picked.columns) == 1
+
+
+def test_only_the_same_memory_is_the_same_column() -> None:
+    codes = pa.array([0, 1, 0], pa.int8())
+    words = pa.DictionaryArray.from_arrays(codes, pa.array(["a", "b"]))
+    columns = pa.record_batch({"d": words, "n": pa.array([1, 2, 3]), "e": pa.array(["", "", ""])})
+    assert place_of(columns.column("n"), columns) == 1
+    assert place_of(columns.column("n").slice(1), columns) is None
+    assert place_of(pa.array([1, 2, 3]), columns) is None
+    # Other words by the same codes, in the same memory.
+    assert place_of(pa.DictionaryArray.from_arrays(codes, pa.array(["c", "d"])), columns) is None
 
 
 def test_no_row_is_made_before_it_is_asked_for() -> None:

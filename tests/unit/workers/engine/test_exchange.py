@@ -184,19 +184,31 @@ def test_t3_each_row_goes_to_the_owner_of_its_slot_with_epochs_and_control_in_th
         assert got == [item for item in flat if not isinstance(item, tuple) or sending.owner(item[0]) == worker]
 
 
-@given(st.lists(st.lists(st.text(max_size=2) | st.none(), min_size=1, max_size=6), max_size=6), st.integers(1, 8))
+@given(
+    st.lists(st.lists(st.text(max_size=2) | st.none(), min_size=1, max_size=6), max_size=6),
+    st.integers(1, 8),
+    st.integers(0, 6),
+    st.sampled_from(["beside", "among", "in turn"]),
+)
 def test_f3_every_row_of_columns_reaches_the_owner_of_its_key_in_order(
-    batches: list[list[str | None]], rows_max: int
+    batches: list[list[str | None]], rows_max: int, switches_at: int, place: str
 ) -> None:
+    """Before and after a switch, and whether the keys are a column of the values or not."""
     sending = Sending(0, 1, 2, columns_rows_max=rows_max)
     expected: dict[int, list[Any]] = {worker: [] for worker in range(3)}
     number = 0
-    for keys in batches:
-        sending.send(columns(keys, start=number, kind=pa.string()))
+    for at, keys in enumerate(batches):
+        if at == switches_at:
+            sending.switch(move := move_of((0, 1, 2), (1, 2, 0)))
+            sending.table = list(move.table)
+        made = ColumnBatch(pa.record_batch({"n": range(number, number + len(keys)), "k": pa.array(keys, pa.string())}))
+        shared = place == "among" or (place == "in turn" and at % 2 == 0)
+        sending.send(made.with_key_column(made.columns.column("k") if shared else pa.array(keys, pa.string())))
         for key in keys:
-            expected[sending.owner(key)].append((key, {"n": number}, None))
+            expected[sending.owner(key)].append((key, {"n": number, "k": key}, None))
             number += 1
-    assert sending.items() == expected
+    rows = {worker: [item for item in items if isinstance(item, tuple)] for worker, items in sending.items().items()}
+    assert rows == expected
 
 
 @pytest.mark.parametrize("keys", [[1, 2, 3, 4, 5, 6, 7, 8], [1.0, 2.5, 3.0, 0.25], [True, False, None]], ids=str)
