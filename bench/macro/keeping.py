@@ -1,5 +1,6 @@
-"""The job that is rescaled: it keeps about a kilobyte for each key. And how it is stopped and started again at another
-size, where nothing is kept of a job that has stopped: its workers write their state down, and read it again.
+"""The job that is rescaled: it keeps as many bytes for each key as are asked for. And how it is stopped and started
+again at another size, where nothing is kept of a job that has stopped: its workers write their state down, and read it
+again.
 
 Rule: what stop-and-restart does is as fast as it can be without moving state while the job runs. Ray and idle processes
 stay up; each worker writes only its own keys, through the codec at rest, into files by the worker that will own them;
@@ -27,25 +28,20 @@ from malstrom_py.rescale.slots import slot_of
 STATE_BYTES: Final = 1000
 SLOTS: Final = 1024
 STEP: Final = "keep"
-CHUNK: Final = 2000
-"""Keys per file entry; what is stored in one has to stay within the limits of the codec."""
+CHUNK_BYTES: Final = 2_000_000
+"""The state in one entry of a file, which has to stay within the limits of the codec."""
 
 Kept = tuple[int, bytes]
 Function = Callable[[str, Stamped, Kept | None], tuple[int, Kept]]
 
 
-def payload_of(key: str) -> bytes:
-    """The state of a key: separate bytes."""
-    return key.encode().ljust(20, b".") * (STATE_BYTES // 20)
-
-
-def keep(key: str, row: Stamped, state: Kept | None) -> tuple[int, Kept]:
-    """Counts the rows of a key, and keeps a payload beside."""
-    seen, payload = state or (0, payload_of(key))
+def keep(size: int, key: str, row: Stamped, state: Kept | None) -> tuple[int, Kept]:
+    """Counts the rows of a key, and keeps ``size`` bytes beside, separate from those of other keys."""
+    seen, payload = state or (0, key.encode().ljust(20, b".") * (size // 20))
     return row[1], (seen + 1, payload)
 
 
-def keeping(name: str, folder: str, source: Paced, function: Function = keep) -> mp.Job:
+def keeping(name: str, folder: str, source: Paced, function: Function) -> mp.Job:
     """The job; what comes out are the times that the rows carry."""
     job = mp.Job(name, slots=SLOTS)
     given: Any = source
@@ -62,13 +58,14 @@ def has_all(keys: int, status: mp.JobStatus) -> bool:
 @dataclass(frozen=True, slots=True)
 class Shelf:
     """Where jobs leave their state for the next: ``read`` by this one, ``write``, if it is to be stopped, for ``then``
-    workers.
+    workers. ``state_bytes``: of each key.
     """
 
     read: str | None
     write: str | None
     size: int
     then: int
+    state_bytes: int
 
     def function(self) -> Function:
         """`keep` with a copy of the state at hand, which is written when the worker closes."""
@@ -84,7 +81,7 @@ def _keep_on(shelf: Callable[[], OnShelf], key: str, row: Stamped, state: Kept |
     kept = shelf()
     if state is None:
         state = kept.found(key)
-    result, state = keep(key, row, state)
+    result, state = keep(kept.state_bytes, key, row, state)
     kept.states[key] = state
     return result, state
 
@@ -94,6 +91,7 @@ class OnShelf:
 
     def __init__(self, shelf: Shelf) -> None:
         self.states: dict[str, Kept] = {}
+        self.state_bytes = shelf.state_bytes
         self._shelf = shelf
         self._table = first_table(SLOTS, range(shelf.size))
         self._left: dict[int, dict[str, Kept]] = {}
@@ -118,8 +116,9 @@ class OnShelf:
         codec = Codec()
         for owner, rows in by_owner.items():
             with (folder / f"{owner}.{os.getpid()}.states").open("wb") as file:
-                for start in range(0, len(rows), CHUNK):
-                    data = codec.encode_rows_at_rest(rows[start : start + CHUNK], step=STEP)
+                chunk = max(1, CHUNK_BYTES // self.state_bytes)
+                for start in range(0, len(rows), chunk):
+                    data = codec.encode_rows_at_rest(rows[start : start + chunk], step=STEP)
                     file.write(len(data).to_bytes(4, "big"))
                     file.write(data)
         (folder / f"{os.getpid()}.done").touch()

@@ -23,8 +23,8 @@ from unittest.mock import patch
 
 import malstrom_py as mp
 from bench.macro.arrivals import Seen
-from bench.macro.feeding import Paced, Stamped
-from bench.macro.keeping import Kept, has_all, keeping
+from bench.macro.feeding import Paced
+from bench.macro.keeping import has_all, keep, keeping
 from bench.macro.on_ray import ray_here, runtime, wait_for, warm
 from bench.macro.phases import Phases
 from bench.micro import machine
@@ -33,12 +33,6 @@ from malstrom_py.workers.coordinator.load_watch import LoadWatch
 
 SIZES: Final = (1, 2, 3, 2)
 AFTER_S: Final = 1.0
-
-
-def keep(size: int, key: str, row: Stamped, state: Kept | None) -> tuple[int, Kept]:
-    """Counts the rows of a key, and keeps ``size`` bytes beside."""
-    seen, payload = state or (0, key.encode().ljust(20, b".") * (size // 20))
-    return row[1], (seen + 1, payload)
 
 
 def started(job: mp.Job, folder: str, *, ahead: bool, on_ray: bool) -> mp.JobHandle:

@@ -83,7 +83,7 @@ def recover(*, workers: int, keys: int, rate: int, kills: int, interval_s: float
         out.mkdir()
         job = mp.Job("recovery", slots=SLOTS)
         stream = job.source("in", Paced(keys, rate, "due")).key_by("key", key_of)
-        stream.stateful_map(STEP, keep).sink("out", FirstRows(str(out)))
+        stream.stateful_map(STEP, partial(keep, STATE_BYTES)).sink("out", FirstRows(str(out)))
         warm(workers + 1)
         handle = runtime(
             workers,

@@ -1,10 +1,11 @@
 """``python -m bench.macro.rescale``: a job on Ray goes 1 -> 2 -> 3 -> 2 while rows come, beside stop-and-restart.
 
-100,000 string keys with about a kilobyte of state each. Rows come at half of what two workers take (measured first, or
-``--rate``), each with the time at which it was due: so a row that waits in front of a source that is not polled is late
-too. A record's latency is the time from then to the sink. A rescale's window goes from the request to a second after
-its end. Beside it, in the same session, the same job is stopped and started again at the other size, carrying over its
-state as `bench.macro.keeping` says. All sinks and sources are on one machine, and share its monotonic clock.
+100,000 string keys with a kilobyte of state each (``--state``). Rows come at half of what two workers take (measured
+first, or ``--rate``), each with the time at which it was due: so a row that waits in front of a source that is not
+polled is late too. A record's latency is the time from then to the sink. A rescale's window goes from the request to a
+second after its end. Beside it, in the same session, the same job is stopped and started again at the other size,
+carrying over its state as `bench.macro.keeping` says. All sinks and sources are on one machine, and share its monotonic
+clock.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import malstrom_py as mp
 from bench.macro.arrivals import Seen, pids
 from bench.macro.drawing import Panel, Span, write_svg
 from bench.macro.feeding import Paced
-from bench.macro.keeping import has_all, keeping
+from bench.macro.keeping import STATE_BYTES, Function, has_all, keep, keeping
 from bench.macro.on_ray import ray_here, run_for, runtime, stop, verdict, wait_for, warm
 from bench.macro.phases import Phases
 from bench.macro.processes import Watch
@@ -80,21 +81,21 @@ class Live:
     steady_s: float
 
 
-def capacity(keys: int, seconds: float) -> float:
+def capacity(keys: int, function: Function, seconds: float) -> float:
     """Rows a second that two workers take, all keys being there."""
 
     def start(folder: str) -> mp.JobHandle:
-        return runtime(2).start(keeping("capacity", folder, Paced(keys, 0, "polled")), control=False)
+        return runtime(2).start(keeping("capacity", folder, Paced(keys, 0, "polled"), function), control=False)
 
     warm(3)
     return run_for(start, warm_s=1.0, seconds=seconds, ready=partial(has_all, keys)).rate
 
 
-def rescale_live(keys: int, rate: int, *, steady_s: float) -> Live:
+def rescale_live(keys: int, rate: int, function: Function, *, steady_s: float) -> Live:
     """Through `SIZES` while rows come at ``rate``."""
     with tempfile.TemporaryDirectory() as top, Watch(partial(pids, Path(top), "kept")) as watch:
         warm(2)
-        handle = runtime(SIZES[0]).start(keeping("kept", top, Paced(keys, rate, "due")), control=False)
+        handle = runtime(SIZES[0]).start(keeping("kept", top, Paced(keys, rate, "due"), function), control=False)
         wait_for(handle, partial(has_all, keys))
         key_bytes = (watch.peak(0, 0, monotonic_ns()) - watch.before(0, 0)) / keys
         started_ns = monotonic_ns()
@@ -122,12 +123,12 @@ def rescaled(handle: mp.JobHandle, before: int, after: int) -> Window:
     return Window(before, after, report, asked_ns, ended_ns, phases.seconds("moving"))
 
 
-def first_record_s(keys: int, rate: int, *, is_cold: bool) -> float:
+def first_record_s(keys: int, rate: int, function: Function, *, is_cold: bool) -> float:
     """From a request to the first record on a worker that joins; cold where no process waits that could be it."""
     # No idle process has this variable, so that Ray has to start one.
     environment = {"env_vars": {"MALSTROM_BENCH": str(monotonic_ns())}} if is_cold else None
     with tempfile.TemporaryDirectory() as top:
-        job = keeping("first", top, Paced(keys, rate, "due"))
+        job = keeping("first", top, Paced(keys, rate, "due"), function)
         handle = runtime(1, runtime_env=environment).start(job, control=False)
         wait_for(handle, partial(has_all, keys))
         if not is_cold:
@@ -227,26 +228,28 @@ def draw(path: Path, title: str, seen: Seen, started_ns: int, spans: Sequence[Sp
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.macro.rescale", description=__doc__)
-    parser.add_argument("--keys", type=int, default=100_000, help="with a kilobyte of state each")
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--state", type=int, default=STATE_BYTES, help="bytes of state of each key")
     parser.add_argument("--rate", type=int, help="rows a second; without, half of what two workers take")
     parser.add_argument("--steady", type=float, default=5.0, help="seconds before each rescale")
     parser.add_argument("--out", type=Path, default=Path("bench-out"), help="where time lines go, as SVG")
     parser.add_argument("--quick", action="store_true", help="2,000 keys, slowly: whether it works, not how fast")
     given = parser.parse_args(arguments)
     keys, rate, steady_s = (2_000, 4_000, 0.5) if given.quick else (given.keys, given.rate, given.steady)
+    function = partial(keep, given.state)
     print(machine.describe())
     with ray_here() as version:
-        print(f"Ray {version}, workers of 0.5 CPU; {keys:,} keys")
+        print(f"Ray {version}, workers of 0.5 CPU; {keys:,} keys of {given.state:,} bytes")
         if rate is None:
-            most = capacity(keys, steady_s)
+            most = capacity(keys, function, steady_s)
             rate = int(most / 2)
             print(f"2 workers take {most:,.0f} records/s")
         print(f"rows come at {rate:,} a second")
-        live = rescale_live(keys, rate, steady_s=steady_s)
-        stopped, seen, started_ns = restarts(SIZES, keys, rate, steady_s=steady_s)
+        live = rescale_live(keys, rate, function, steady_s=steady_s)
+        stopped, seen, started_ns = restarts(SIZES, keys, rate, state_bytes=given.state, steady_s=steady_s)
         for window, restart in zip(live.windows, stopped, strict=True):
             tell(window, live, restart)
-        cold_s = first_record_s(min(keys, 10_000), min(rate, 10_000), is_cold=True)
+        cold_s = first_record_s(min(keys, 10_000), min(rate, 10_000), function, is_cold=True)
         say("cold", f"first record on a new worker after {cold_s:.2f} s", verdict(cold_s, FIRST_COLD_S, at_least=False))
     spans = [
         Span(window.name, (window.asked_ns - live.started_ns) / 1e9, (window.ended_ns - live.started_ns) / 1e9)

@@ -32,7 +32,9 @@ class Restart:
     oldest_ms: float
 
 
-def restarts(sizes: Sequence[int], keys: int, rate: int, *, steady_s: float) -> tuple[list[Restart], Seen, int]:
+def restarts(
+    sizes: Sequence[int], keys: int, rate: int, *, state_bytes: int, steady_s: float
+) -> tuple[list[Restart], Seen, int]:
     """Run the job at each of ``sizes``, one after the other; the restarts, what the sinks have seen, and when the
     first of them was ready.
     """
@@ -41,7 +43,7 @@ def restarts(sizes: Sequence[int], keys: int, rate: int, *, steady_s: float) -> 
         out.mkdir()
         asked_ns, written_ns = list[int](), list[int]()
         started_ns = 0
-        handle, shelf = _started(Path(top), 0, sizes, keys, rate)
+        handle, shelf = _started(Path(top), 0, sizes, keys, rate, state_bytes)
         wait_for(handle, partial(has_all, keys))
         for number in range(1, len(sizes)):
             sleep(steady_s)
@@ -53,7 +55,7 @@ def restarts(sizes: Sequence[int], keys: int, rate: int, *, steady_s: float) -> 
             old.stop(drain=False, wait=False)
             _wait_until_written(old, shelf)
             written_ns.append(monotonic_ns())
-            handle, shelf = _started(Path(top), number, sizes, keys, rate)
+            handle, shelf = _started(Path(top), number, sizes, keys, rate, state_bytes)
             with contextlib.suppress(JobEnded):
                 old.wait()
             wait_for(handle, lambda status: status.counts.written > rate * steady_s / 4)
@@ -75,12 +77,14 @@ def restarts(sizes: Sequence[int], keys: int, rate: int, *, steady_s: float) -> 
         return found, seen, started_ns
 
 
-def _started(top: Path, number: int, sizes: Sequence[int], keys: int, rate: int) -> tuple[mp.JobHandle, Shelf]:
+def _started(
+    top: Path, number: int, sizes: Sequence[int], keys: int, rate: int, state_bytes: int
+) -> tuple[mp.JobHandle, Shelf]:
     """The job number ``number``, which resumes where the previous one was stopped."""
     size, then = sizes[number], sizes[min(number + 1, len(sizes) - 1)]
     read, write = None if number == 0 else str(top / f"shelf-{number - 1}"), str(top / f"shelf-{number}")
     Path(write).mkdir()
-    shelf = Shelf(read, write, size, then)
+    shelf = Shelf(read, write, size, then, state_bytes)
     source = Paced(keys, rate, "due", go_on_from=read, leave_in=write)
     job = keeping(f"kept-{number}", str(top / "out"), source, shelf.function())
     return runtime(size).start(job, control=False), shelf
