@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import CodecError, PlanError
-from malstrom_py.rescale.keys.key_hash import GOLDEN, MIX_1, MIX_2, hash_and_size, hash_key
+from malstrom_py.rescale.keys.key_hash import GOLDEN, MIX_1, MIX_2, hash_and_size, hash_key, hash_texts
 from malstrom_py.rescale.keys.key_types import check_key, check_keys
 from malstrom_py.state import accelerator
 from malstrom_py.state.group_index import GroupIndex, NotColumnar
@@ -27,8 +27,13 @@ KEYS_MAX: Final = 1 << 20
 BYTES_MAX: Final = 128 << 20
 KEY_BYTES_MAX: Final = 4096
 """Larger keys are not cached, so that a few large keys do not evict all others."""
+_SHORT: Final = 256
+"""Strings of at most so many characters are learned together."""
+_STR_BYTES: Final = 80
+"""About what a string takes beside its characters."""
 
 
+SlotsOf = Callable[[Sequence[Any]], list[int]]
 Index = TypeVar("Index")
 Entry = TypeVar("Entry")
 
@@ -46,7 +51,7 @@ def entries_of(table: Mapping[Index, Entry] | Sequence[Entry], indices: Sequence
 
 
 class SlotCache:
-    """A cache of ``find(key) -> (slot, size of the key in bytes)``.
+    """A cache of ``find(key) -> (slot, size of the key in bytes)``. ``find_texts``: finds the slots of many strings.
 
     The key itself is the dictionary key, because equal keys of different types share a slot (F4); so the keys must have
     been checked. At its bound the cache is cleared, which costs less than to track the last use of each key.
@@ -57,9 +62,15 @@ class SlotCache:
     """
 
     def __init__(
-        self, find: Callable[[Any], tuple[int, int]], *, keys_max: int = KEYS_MAX, bytes_max: int = BYTES_MAX
+        self,
+        find: Callable[[Any], tuple[int, int]],
+        find_texts: SlotsOf | None = None,
+        *,
+        keys_max: int = KEYS_MAX,
+        bytes_max: int = BYTES_MAX,
     ) -> None:
         self._find = find
+        self._find_texts = find_texts
         self._keys_max = keys_max
         self._bytes_max = bytes_max
         self._known: dict[Any, int] = {}
@@ -78,8 +89,21 @@ class SlotCache:
         try:
             return list(entries_of(self._known, keys))
         except KeyError:
+            if self._find_texts is not None:
+                self._learn_texts(keys, self._find_texts)
             known, learn = self._known, self._learn
             return [known[key] if key in known else learn(key) for key in keys]
+
+    def _learn_texts(self, keys: Sequence[Any], find_texts: SlotsOf) -> None:
+        """Learn all new ones of ``keys`` if they are short strings and fit."""
+        new = list(set(keys).difference(self._known))
+        if set(map(type, new)) != {str} or len(self) + len(new) > self._keys_max:
+            return
+        lengths = list(map(len, new))
+        size = 2 * sum(lengths) + _STR_BYTES * len(new)
+        if max(lengths) <= _SHORT and self._bytes + size <= self._bytes_max:
+            self._known.update(zip(new, find_texts(new), strict=True))
+            self._bytes += size
 
     def _learn(self, key: Any) -> int:
         slot, size = self._find(key)
@@ -150,7 +174,6 @@ class TextSlots:
         return accelerator.library() is not None and kind_of(type_) in (ColumnKind.STR, ColumnKind.BYTES)
 
 
-SlotsOf = Callable[[Sequence[Any]], list[int]]
 SlotsOfVector = Callable[[Any], Any]
 """A function from a numpy vector of int64 to its slots, as a vector of integers."""
 
@@ -346,8 +369,8 @@ class StableSlots(CheckedKeys):
 
     def __init__(self, slots: int, *, step: str = "") -> None:
         super().__init__(slots, step=step)
-        self._cache = SlotCache(self._find)
-        self._text = TextSlots(lambda keys: [self._find(key)[0] for key in keys])
+        self._cache = SlotCache(self._find, self._find_texts)
+        self._text = TextSlots(self._find_all)
 
     def slot_of(self, key: Any) -> int:
         """Return the slot of one key; `CodecError` if it is not legal."""
@@ -368,6 +391,12 @@ class StableSlots(CheckedKeys):
     def _find(self, key: Any) -> tuple[int, int]:
         hashed, size = hash_and_size(key)
         return hashed % self._slots, size
+
+    def _find_texts(self, keys: Sequence[str]) -> list[int]:
+        return [hashed % self._slots for hashed in hash_texts(keys)]
+
+    def _find_all(self, keys: Sequence[Any]) -> list[int]:
+        return self._find_texts(keys) if set(map(type, keys)) == {str} else [self._find(key)[0] for key in keys]
 
     def slots_of_arrow(self, keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
         """Return the slots of a column of keys, as an array of uint32 without nulls; a null is the key None."""

@@ -104,8 +104,8 @@ _KEYS_FIRST: Final = 256
 KEYS_MAX: Final = 1024
 """The largest number of keys in a chunk: even small keys together take some milliseconds."""
 
-KEYS_INDEXED: Final = 1024
-"""The number of keys that are added to an index between two steps: some milliseconds of hashing."""
+KEYS_INDEXED: Final = 2048
+"""The number of keys that are added to an index between two steps: one to three milliseconds, most of it hashing."""
 
 COLUMN_KEYS_MAX: Final = 1 << 14
 """The largest number of keys in a chunk of columns: some milliseconds to take."""

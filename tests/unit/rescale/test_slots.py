@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from malstrom_py.errors import CodecError, PlanError
 from malstrom_py.rescale import slots as slot_cache
 from malstrom_py.rescale.keys.key_hash import hash_key
-from malstrom_py.rescale.slots import SLOTS_MAX, StableSlots, mod_hashes, slot_of, slots_of
+from malstrom_py.rescale.slots import SLOTS_MAX, SlotCache, StableSlots, mod_hashes, slot_of, slots_of
 from tests.vectors.key_hash_keys import key_of, published
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -61,20 +61,45 @@ def test_f4_a_list_of_anything_gives_the_slots_of_its_keys() -> None:
     assert [finder.slot_of(key) for key in keys] == [slot_of(key, 1024) for key in keys]
 
 
-def test_f3_a_string_is_hashed_once_per_distinct_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    hashed = []
-    original = StableSlots._find
+@pytest.mark.parametrize("with_others", [False, True], ids=["text", "mixed"])
+def test_f3_a_key_is_hashed_once_per_distinct_value(with_others: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = list[Any]()
+    find, find_texts = StableSlots._find, StableSlots._find_texts
 
-    def find(self: StableSlots, key: Any) -> tuple[int, int]:
+    def counting(self: StableSlots, key: Any) -> tuple[int, int]:
         hashed.append(key)
-        return original(self, key)
+        return find(self, key)
 
-    monkeypatch.setattr(StableSlots, "_find", find)
+    def counting_texts(self: StableSlots, keys: Sequence[str]) -> list[int]:
+        hashed.extend(keys)
+        return find_texts(self, keys)
+
+    monkeypatch.setattr(StableSlots, "_find", counting)
+    monkeypatch.setattr(StableSlots, "_find_texts", counting_texts)
     finder = StableSlots(1024)
     names = [f"user-{i % 100}" for i in range(1024)]
+    keys: list[Any] = [*names, None, ("a", 1)] if with_others else names
     for _ in range(3):
-        finder.slots_of(names)
-    assert hashed == [f"user-{i}" for i in range(100)]
+        assert finder.slots_of(keys) == [slot_of(key, 1024) for key in keys]
+    assert sorted(hashed, key=str) == sorted(set(keys), key=str)
+
+
+@given(st.lists(st.lists(st.text(max_size=3) | st.text(min_size=255, max_size=260), max_size=6), max_size=6))
+def test_f4_texts_that_are_learned_together_have_the_slots_of_each(batches: list[list[str]]) -> None:
+    finder = StableSlots(1024)
+    for keys in [["\ud800", "é"], *batches]:
+        assert finder.slots_of(keys) == [slot_of(key, 1024) for key in keys]
+
+
+def test_many_texts_stay_within_the_bounds_of_the_cache() -> None:
+    texts = list(map(str, range(100)))
+    for bounds in ({"keys_max": 30}, {"bytes_max": 3000}):
+        cache = SlotCache(lambda key: (len(key), 100), lambda keys: list(map(len, keys)), **bounds)
+        for start in range(0, 100, 10):
+            assert cache.slots_of(texts[start : start + 10]) == list(map(len, texts[start : start + 10]))
+            assert len(cache) <= 36
+        assert cache.slots_of(texts) == list(map(len, texts))
+        assert len(cache) <= 36
 
 
 def test_the_cache_is_bounded_and_large_keys_stay_outside() -> None:
