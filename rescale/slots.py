@@ -380,7 +380,7 @@ class StableSlots(CheckedKeys):
     def slots_of(self, keys: Sequence[Any]) -> list[int]:
         """Return the slots of ``keys``, one each, in order; `CodecError` if one is not legal."""
         self._check(keys)
-        # Most keys are text: the type of the first says so, and that of the others is not asked.
+        # Only where the first is an integer the types of the others are looked at: most keys are text.
         if len(keys) >= _VECTOR_MIN and type(keys[0]) in _INTEGERS and _INTEGERS.issuperset(map(type, keys)):
             vector = _vector_of(keys)
             if vector is not None:
