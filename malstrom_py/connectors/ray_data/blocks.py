@@ -69,9 +69,49 @@ def serialized(table: pa.Table) -> pa.Buffer:
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
+    _write(table, sink)
+    return sink.getvalue()
+
+
+def digest_of_rows(table: pa.Table) -> str:
+    """Return the digest of `serialized` rows, without a copy of them in memory.
+
+    >>> import pyarrow as pa
+    >>> table = pa.table({"n": [1, 2]})
+    >>> digest_of_rows(table) == digest_of(serialized(table))
+    True
+    """
+    import pyarrow as pa
+
+    sink = _Digest()
+    with pa.PythonFile(sink, "w") as file:
+        _write(table, file)
+    return sink.digest.hexdigest()
+
+
+class _Digest:
+    """A file that takes the digest of what is written to it, and keeps nothing."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.digest = xxhash.xxh3_128()
+
+    def write(self, content: Any) -> None:
+        self.digest.update(content)
+
+    def flush(self) -> None:
+        """Do nothing: nothing is kept."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is kept."""
+
+
+def _write(table: pa.Table, sink: Any) -> None:
+    import pyarrow as pa
+
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return sink.getvalue()
 
 
 def digest_of(content: Any) -> str:
@@ -200,12 +240,13 @@ def inspected(block: pa.Table, path: str | None) -> tuple[Block, bytes] | str:
         schema = plain_table(block).schema
     except SourceError as error:
         return str(error)
-    content = serialized(block if path is None else plain_table(block))
-    if path is not None:
-        try:
-            write_durably(Path(path), memoryview(content))
-        except OSError as error:
-            return f"{path} cannot be written ({error.strerror}): give staging= a folder that all nodes share"
+    if path is None:
+        return Block(block.num_rows, digest_of_rows(block)), pack_schema(schema)
+    content = serialized(plain_table(block))
+    try:
+        write_durably(Path(path), memoryview(content))
+    except OSError as error:
+        return f"{path} cannot be written ({error.strerror}): give staging= a folder that all nodes share"
     return Block(block.num_rows, digest_of(content)), pack_schema(schema)
 
 
@@ -371,7 +412,7 @@ class _Fetch:
         return None
 
     def _checked(self, table: pa.Table) -> pa.Table:
-        if table.num_rows != self._block.rows or digest_of(serialized(table)) != self._block.digest:
+        if table.num_rows != self._block.rows or digest_of_rows(table) != self._block.digest:
             raise lost(f"Ray has computed {name_of(self._number)} again after it was lost, and it has other rows now")
         return table
 
