@@ -195,6 +195,6 @@ def _schema_in(file: str) -> pa.Schema:
 
 
 def _is_empty(groups: Sequence[Any], leaf: int) -> bool:
-    """Return whether all values of a column are null, as far as the statistics of its row groups tell."""
+    """Return whether all values of a column are null, as far as the statistics of its row groups show."""
     found = [(group.num_rows, group.column(leaf).statistics) for group in groups]
     return all(known is not None and known.has_null_count and known.null_count == rows for rows, known in found)
