@@ -207,7 +207,7 @@ def jobs_in(root: Path) -> list[str]:
     return sorted(path.stem for path in (root / RECORDS).glob("*.json") if not path.name.startswith("."))
 
 
-def write_durably(path: Path, content: bytes, *, if_true: Callable[[], bool] = lambda: True) -> bool:
+def write_durably(path: Path, content: bytes | memoryview, *, if_true: Callable[[], bool] = lambda: True) -> bool:
     """Replace the content of ``path`` atomically and durably. ``if_true``: asked last; if not, nothing changes."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

@@ -381,12 +381,19 @@ def _leave_all() -> None:
 
 
 def check_detached(plan: Plan) -> None:
-    """Raise `PlanError` if the driver, which may end before the job, commits a sink of ``plan`` or has its input."""
+    """Raise `PlanError` if the driver, which may end before the job, commits a sink of ``plan``, or has its rows."""
     for source in build_sources(plan, SystemClock()):
         if getattr(source.source, "ends_with_program", False):
             raise PlanError(
                 f"source {source.context.step!r} reads rows that end with the program that starts the job, and a "
                 f"detached job continues without it: leave out detached, or give sources.RayDataset(staging=)"
+            )
+    for sink in build_sinks(plan, SystemClock()):
+        if getattr(sink.sink, "ends_with_program", False):
+            raise PlanError(
+                f"sink {sink.context.step!r} writes to a temporary folder that is removed when the program that starts "
+                f"the job ends, and a detached job continues without it: leave out detached, or give sinks.RayDataset "
+                f"a folder"
             )
     for step in sinks_here(plan):
         in_memory = isinstance(step.sink, Memory)

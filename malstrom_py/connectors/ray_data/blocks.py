@@ -30,6 +30,9 @@ FETCH_S: Final = 300.0
 NAMESPACE: Final = "malstrom-rows"
 """The Ray namespace of the actors that pass blocks on to workers."""
 
+_VALUES: Final = "data"
+"""The field of the storage of a tensor of any shape that holds its values."""
+
 _TASK_CPUS: Final = 0.5
 _WAIT_S: Final = 0.01
 
@@ -66,9 +69,49 @@ def serialized(table: pa.Table) -> pa.Buffer:
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
+    _write(table, sink)
+    return sink.getvalue()
+
+
+def digest_of_rows(table: pa.Table) -> str:
+    """Return the digest of `serialized` rows, without a copy of them in memory.
+
+    >>> import pyarrow as pa
+    >>> table = pa.table({"n": [1, 2]})
+    >>> digest_of_rows(table) == digest_of(serialized(table))
+    True
+    """
+    import pyarrow as pa
+
+    sink = _Digest()
+    with pa.PythonFile(sink, "w") as file:
+        _write(table, file)
+    return sink.digest.hexdigest()
+
+
+class _Digest:
+    """A file that takes the digest of what is written to it, and keeps nothing."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.digest = xxhash.xxh3_128()
+
+    def write(self, content: Any) -> None:
+        self.digest.update(content)
+
+    def flush(self) -> None:
+        """Do nothing: nothing is kept."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is kept."""
+
+
+def _write(table: pa.Table, sink: Any) -> None:
+    import pyarrow as pa
+
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return sink.getvalue()
 
 
 def digest_of(content: Any) -> str:
@@ -92,11 +135,20 @@ def plain_type(found: pa.DataType) -> pa.DataType | None:
     import pyarrow as pa
 
     if isinstance(found, pa.BaseExtensionType):
-        if len(getattr(found, "shape", ())) != 1:
+        shape: tuple[int | None, ...] = getattr(found, "shape", ())
+        if len(shape) != 1:
             return None
-        found = found.storage_type
-    found = without_nanoseconds(found)
-    return None if contains(found, lambda inner: kind_of(inner) is ColumnKind.OTHER) else found
+        # Rows of any length are structs of values and shape.
+        found = found.storage_type if shape[0] is not None else found.storage_type.field(_VALUES).type
+    return None if contains(found, _is_unreadable) else without_nanoseconds(found)
+
+
+def _is_unreadable(found: pa.DataType) -> bool:
+    """Return whether values of type ``found`` have no plain form: Arrow's cast of views of lists is not valid."""
+    import pyarrow as pa
+
+    is_view = pa.types.is_list_view(found) or pa.types.is_large_list_view(found)
+    return is_view or kind_of(found) is ColumnKind.OTHER
 
 
 def plain_table(table: pa.Table) -> pa.Table:
@@ -115,17 +167,26 @@ def plain_table(table: pa.Table) -> pa.Table:
                 f"column {field.name!r} of the dataset has the type {field.type}, which cannot be read: convert it "
                 f"with Dataset.map_batches, for instance into lists or bytes, or leave it out with Dataset.drop_columns"
             )
-        stored = column
-        if isinstance(field.type, pa.BaseExtensionType):
-            stored = pa.chunked_array([chunk.storage for chunk in column.chunks], field.type.storage_type)
         try:
-            columns.append(stored.cast(wanted))
-        except pa.ArrowInvalid as error:
+            columns.append(_stored(column, field.type).cast(wanted))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise SourceError(
                 f"column {field.name!r} of the dataset has values of {field.type} that do not fit {wanted} ({error}): "
                 f"convert it with Dataset.map_batches"
             ) from error
     return pa.table(columns, names=table.schema.names)
+
+
+def _stored(column: pa.ChunkedArray, found: pa.DataType) -> pa.ChunkedArray:
+    """Return ``column`` without its extension type, if ``found`` is one: of tensors, their values."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not isinstance(found, pa.BaseExtensionType):
+        return column
+    stored = pa.chunked_array([chunk.storage for chunk in column.chunks], found.storage_type)
+    # Other than `StructArray.field`, it is null where the struct is.
+    return pc.struct_field(stored, _VALUES) if pa.types.is_struct(found.storage_type) else stored
 
 
 def joined_schema(schemas: Sequence[bytes]) -> bytes:
@@ -137,6 +198,13 @@ def joined_schema(schemas: Sequence[bytes]) -> bytes:
     import pyarrow as pa
 
     found = [unpack_schema(packed) for packed in dict.fromkeys(schemas)]
+    for schema in found:
+        repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        if repeated:
+            raise SourceError(
+                f"a block of the dataset has more than one column named {', '.join(map(repr, repeated))}: give "
+                f"each its own name"
+            )
     joined = merge_types(iter(found))
     if joined is None:
         if found:
@@ -172,12 +240,13 @@ def inspected(block: pa.Table, path: str | None) -> tuple[Block, bytes] | str:
         schema = plain_table(block).schema
     except SourceError as error:
         return str(error)
-    content = serialized(block if path is None else plain_table(block))
-    if path is not None:
-        try:
-            write_durably(Path(path), content.to_pybytes())
-        except OSError as error:
-            return f"{path} cannot be written ({error.strerror}): give staging= a folder that all nodes share"
+    if path is None:
+        return Block(block.num_rows, digest_of_rows(block)), pack_schema(schema)
+    content = serialized(plain_table(block))
+    try:
+        write_durably(Path(path), memoryview(content))
+    except OSError as error:
+        return f"{path} cannot be written ({error.strerror}): give staging= a folder that all nodes share"
     return Block(block.num_rows, digest_of(content)), pack_schema(schema)
 
 
@@ -185,13 +254,25 @@ def inspect_all(refs: Sequence[Any], folder: Path | None) -> list[tuple[Block, b
     """Run `inspected` for all blocks, where they are; write them to ``folder``, if given.
 
     Raises:
-        SourceError: a block cannot be computed, read or written.
+        SourceError: a block cannot be computed, read or written, or no task ends within `FETCH_S`.
     """
     import ray
 
     paths = [None if folder is None else str(folder / name_of(number)) for number in range(len(refs))]
     task = ray.remote(num_cpus=_TASK_CPUS)(inspected)
-    found = ray.get([task.remote(ref, path) for ref, path in zip(refs, paths, strict=True)])
+    tasks = [task.remote(ref, path) for ref, path in zip(refs, paths, strict=True)]
+    running = tasks
+    while running:
+        ended, running = ray.wait(running, num_returns=len(running), timeout=FETCH_S)
+        if not ended:
+            for left in running:
+                ray.cancel(left)
+            raise SourceError(
+                f"Ray has ended none of the last {len(running)} tasks that pin the blocks of the dataset within "
+                f"{FETCH_S:g} s: each needs {_TASK_CPUS:g} of a CPU, which other tasks and actors may hold (see `ray "
+                f"status`); free some, or add a node"
+            )
+    found = ray.get(tasks)
     described = [one for one in found if not isinstance(one, str)]
     for reason in found:
         if isinstance(reason, str):
@@ -249,11 +330,10 @@ class StoredBlocks:
     """
 
     def __init__(self, refs: Sequence[Any]) -> None:
-        import ray
 
         self._refs = list(refs)
         self._name = f"rows-{secrets.token_hex(8)}"
-        self._ray = ray.get_runtime_context().get_worker_id()
+        self._ray = _this_ray()
         self._holder: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -271,7 +351,7 @@ class StoredBlocks:
         """Whether this program is connected to the Ray that has the blocks."""
         import ray
 
-        return ray.is_initialized() and self._ray == ray.get_runtime_context().get_worker_id()
+        return ray.is_initialized() and self._ray == _this_ray()
 
     def fetch(self, number: int, block: Block) -> Callable[[], pa.Table | None]:
         import ray
@@ -291,6 +371,17 @@ class StoredBlocks:
         if self._holder is not None and self.is_alive:
             ray.kill(self._holder)
         self._refs, self._holder = [], None
+
+
+def _this_ray() -> str:
+    """Return what differs between two connections of this program to Ray.
+
+    A worker's number is made from the job's, and the first job of each new cluster has the same; a node's is random.
+    """
+    import ray
+
+    context = ray.get_runtime_context()
+    return f"{context.get_worker_id()} on {context.get_node_id()}"
 
 
 class _Fetch:
@@ -321,7 +412,7 @@ class _Fetch:
         return None
 
     def _checked(self, table: pa.Table) -> pa.Table:
-        if table.num_rows != self._block.rows or digest_of(serialized(table)) != self._block.digest:
+        if table.num_rows != self._block.rows or digest_of_rows(table) != self._block.digest:
             raise lost(f"Ray has computed {name_of(self._number)} again after it was lost, and it has other rows now")
         return table
 

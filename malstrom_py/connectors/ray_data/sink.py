@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.errors import PlanError, SinkError, lasting, pip_command
+from malstrom_py.errors import PlanError, SinkError, SourceError, lasting, pip_command
 from malstrom_py.local_files import local_path
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files import Files
@@ -36,7 +36,7 @@ class RayDataset(Files):
 
     ``folder``: a path that all workers and this program share; use it for one sink. By default a temporary folder of
     this machine, which is removed when the program ends: enough for one machine. A job that another program resumes
-    needs a ``folder``, and gets a `SinkError` without one.
+    needs a ``folder``, and gets a `SinkError` without one; a detached job gets a `PlanError`.
 
     PlanError: the path is not local. SinkError: as `sinks.Files`.
 
@@ -63,6 +63,11 @@ class RayDataset(Files):
     def __repr__(self) -> str:
         return f"RayDataset({'' if self._is_temporary else repr(str(self._root))})"
 
+    @property
+    def ends_with_program(self) -> bool:
+        """Whether the rows end with the program that starts the job, so that no job can outlive it."""
+        return self._is_temporary
+
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         if self._is_temporary and committed and not (self._root / RECORDS).exists():
             raise lasting(
@@ -85,6 +90,12 @@ class RayDataset(Files):
 
     def files(self) -> list[str]:
         """Return the names of the committed files. SinkError: nothing was written here, or a record is damaged."""
+        try:
+            return self._files_recorded()
+        except SourceError as error:
+            raise SinkError(str(error)) from error
+
+    def _files_recorded(self) -> list[str]:
         jobs = jobs_in(self._root)
         if not jobs:
             raise SinkError(
@@ -129,21 +140,61 @@ def rows_of(named: pa.Table, schema: pa.Schema) -> Iterator[pa.Table]:
             for batch in file.iter_batches(_ROWS_MAX):
                 found = dict(zip(batch.schema.names, batch.columns, strict=True))
                 nothing = pa.nulls(len(batch))
-                columns = [found.get(field.name, nothing).cast(field.type) for field in schema]
-                yield pa.table(columns, schema=schema)
+                yield pa.table([_cast(found.get(field.name, nothing), field) for field in schema], schema=schema)
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Return ``column`` in the type of ``field``; one of None alone has any type (see `_schema_in`)."""
+    import pyarrow as pa
+
+    if column.null_count == len(column):
+        return pa.nulls(len(column), field.type)
+    try:
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        raise SinkError(
+            f"column {field.name!r} holds {column.type} in a committed file and {field.type} in another, and the "
+            f"values do not fit ({type(error).__name__}): map them to one type before the sink"
+        ) from error
 
 
 def _schema_of(files: Sequence[str]) -> Any:
     """Return the schema that all ``files`` fit."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        found = pa.unify_schemas([pq.read_schema(file) for file in files], promote_options="permissive")
-        return pa.schema([pa.field(field.name, field.type) for field in found])
-    except OSError as error:
+        schemas = [_schema_in(file) for file in files]
+    except (OSError, pa.ArrowException) as error:
         raise SinkError(f"a committed file cannot be read: {error}. Run the job again") from error
+    try:
+        found = pa.unify_schemas(schemas, promote_options="permissive")
+        return pa.schema([(one.name, pa.string() if pa.types.is_null(one.type) else one.type) for one in found])
     except pa.ArrowException as error:
         raise SinkError(
             f"the committed files have columns of different types ({error}): map the values to one type before the sink"
         ) from error
+
+
+def _schema_in(file: str) -> pa.Schema:
+    """Return the schema of ``file``, where columns of None alone are null: `sinks.Files` writes them as text."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(file) as content:
+        metadata, schema = content.metadata, content.schema_arrow
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    columns = [metadata.schema.column(number) for number in range(metadata.num_columns)]
+    # Deeper levels are columns inside structs, whose paths may be the names of others.
+    empty = {one.path for n, one in enumerate(columns) if one.max_definition_level <= 1 and _is_empty(groups, n)}
+    return pa.schema(
+        [
+            field.with_type(pa.null()) if pa.types.is_string(field.type) and field.name in empty else field
+            for field in schema
+        ]
+    )
+
+
+def _is_empty(groups: Sequence[Any], leaf: int) -> bool:
+    """Return whether all values of a column are null, as far as the statistics of its row groups show."""
+    found = [(group.num_rows, group.column(leaf).statistics) for group in groups]
+    return all(known is not None and known.has_null_count and known.null_count == rows for rows, known in found)

@@ -277,7 +277,7 @@ def pinned(
     ray = _ray()
     try:
         refs = (ds if parts is None else ds.repartition(parts)).materialize().to_arrow_refs()
-    except ray.exceptions.RayError as error:
+    except Exception as error:  # of any type: of functions of the dataset, and of Ray Data before it runs a task
         raise SourceError(f"Ray cannot compute the dataset: {_reason(error)}") from error
     folder = None if staging is None else new_folder(staging, job, keep=keep_staging)
     try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from malstrom_py.data.schema import in_microseconds
+from malstrom_py.data.schema import in_microseconds, map_inside
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.files.csv import ColumnType
 from malstrom_py.sources.files.listing import COMPRESSIONS, FORMATS, FileFormat
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def without_nanoseconds(found: pa.DataType) -> pa.DataType:
-    """Return ``found`` with nanoseconds as microseconds and views as lists, inside lists and structs too.
+    """Return ``found`` with nanoseconds as microseconds and views as lists, inside nested types too.
 
     >>> import pyarrow as pa
     >>> without_nanoseconds(pa.list_(pa.timestamp("ns", "UTC")))
@@ -38,6 +38,8 @@ def without_nanoseconds(found: pa.DataType) -> pa.DataType:
         return pa.large_list(found.value_field.with_type(without_nanoseconds(found.value_type)))
     if types.is_struct(found):
         return pa.struct([field.with_type(without_nanoseconds(field.type)) for field in found])
+    if types.is_map(found) or types.is_fixed_size_list(found):
+        return map_inside(found, without_nanoseconds)
     if types.is_dictionary(found):
         return without_nanoseconds(found.value_type)
     return found

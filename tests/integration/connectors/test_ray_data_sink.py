@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from malstrom_py import sinks
-from malstrom_py.connectors.ray_data.sink import rows_of
+from malstrom_py.connectors.ray_data.sink import _schema_of, rows_of
 from malstrom_py.errors import SinkError
 from malstrom_py.testing.contracts import check_sink
 
@@ -50,3 +51,33 @@ def test_files_are_read_in_the_types_that_all_of_them_fit(tmp_path: Path) -> Non
     schema = pa.schema([("n", pa.float64()), ("none", pa.string()), ("more", pa.int64())])
     [read] = rows_of(pa.table({"file": [str(tmp_path / "a.parquet")]}), schema)
     assert read.to_pylist() == [{"n": float(n), "none": None, "more": None} for n in (1, 2)]
+
+
+def test_a_column_of_none_alone_has_the_type_that_it_has_in_other_files(tmp_path: Path) -> None:
+    """`sinks.Files` writes a column that never held a value as text."""
+    nothing, inside = pa.array([None, None], pa.string()), pa.array([{"c": "x"}, None])
+    pq.write_table(pa.table({"a": nothing, "b": nothing, "s": nothing, "s.c": nothing, "t": inside}), tmp_path / "1")
+    pq.write_table(pa.table({"a": [1], "b": nothing[:1], "s": [{"c": "x"}], "s.c": [2], "t": [None]}), tmp_path / "2")
+    files = [str(tmp_path / name) for name in "12"]
+    schema = _schema_of(files)
+    assert schema.types == [pa.int64(), pa.string(), pa.struct([("c", pa.string())]), pa.int64(), inside.type]
+    read = [row for table in rows_of(pa.table({"file": files}), schema) for row in table.to_pylist()]
+    assert [row["a"] for row in read] == [None, None, 1]
+    assert [row["s"] for row in read] == [None, None, {"c": "x"}]
+    assert [row["t"] for row in read] == [{"c": "x"}, None, None]
+
+
+def test_values_that_do_not_fit_the_type_of_others_name_their_column(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [2**60 + 1]}), tmp_path / "a.parquet")
+    with pytest.raises(SinkError, match="column 'n' holds int64 in a committed file and double in another"):
+        list(rows_of(pa.table({"file": [str(tmp_path / "a.parquet")]}), pa.schema([("n", pa.float64())])))
+
+
+def test_damaged_files_and_records_are_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").touch()
+    with pytest.raises(SinkError, match="a committed file cannot be read"):
+        _schema_of([str(tmp_path / "a.parquet")])
+    (tmp_path / "_malstrom").mkdir()
+    (tmp_path / "_malstrom" / "docs.json").write_text("{")
+    with pytest.raises(SinkError, match="not a valid output record"):
+        sinks.RayDataset(tmp_path).files()

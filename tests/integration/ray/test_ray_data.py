@@ -20,6 +20,7 @@ from malstrom_py import sinks, sources
 from malstrom_py.connectors.ray_data.blocks import NAMESPACE
 from malstrom_py.errors import SinkError, SourceError
 from malstrom_py.testing.contracts import check_source
+from malstrom_py.workers.ray.ray_job import check_detached
 from tests.integration.ray.leftovers import actors, pids, until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
@@ -184,6 +185,10 @@ def test_types_of_ray_data_become_plain_or_are_refused(data: Any) -> None:
         mp.collect(mp.Job("images").source("in", sources.RayDataset(data.from_numpy(np.zeros((2, 3, 3))))))
     with pytest.raises(SourceError, match=r"Ray cannot compute the dataset: .*no such luck"):
         mp.collect(mp.Job("fails").source("in", sources.RayDataset(numbers(data).map_batches(fail))))
+    with pytest.raises(SourceError, match=r"Ray cannot compute the dataset: .*no such column"):
+        mp.collect(mp.Job("sorts").source("in", sources.RayDataset(numbers(data).sort("none"))))
+    ragged = data.from_items([{"v": np.array([1, 2])}, {"v": np.array([3])}], override_num_blocks=1)
+    assert mp.collect(mp.Job("ragged").source("in", sources.RayDataset(ragged))) == [{"v": [1, 2]}, {"v": [3]}]
 
 
 def fail(rows: Any) -> Any:
@@ -211,3 +216,13 @@ def test_a_detached_job_needs_staged_rows(data: Any) -> None:
     with pytest.raises(mp.PlanError, match=r"source 'in' reads rows that end with .*RayDataset\(staging=\)"):
         mp.RayRuntime(1, detached=True).start(job)
     assert actors() == []
+
+
+def test_a_detached_job_needs_a_folder_that_outlives_the_program(tmp_path: Path) -> None:
+    job = mp.Job("detached")
+    rows = job.source("in", sources.Memory([1]))
+    rows.sink("kept", sinks.RayDataset(tmp_path))
+    check_detached(job.plan())
+    rows.sink("gone", sinks.RayDataset())
+    with pytest.raises(mp.PlanError, match=r"sink 'gone' writes to a temporary folder .* a folder$"):
+        check_detached(job.plan())

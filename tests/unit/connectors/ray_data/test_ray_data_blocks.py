@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +14,9 @@ from malstrom_py import sources
 from malstrom_py.connectors.ray_data.blocks import (
     Block,
     StagedBlocks,
+    StoredBlocks,
     as_schema,
+    inspect_all,
     inspected,
     joined_schema,
     name_of,
@@ -91,12 +95,23 @@ def test_blocks_of_other_columns_are_an_error(other: dict[str, Any]) -> None:
         joined_schema([schema_of(a=pa.int64()), schema_of(**other)])
 
 
+def test_columns_of_one_name_are_an_error() -> None:
+    twice = pack_schema(pa.schema([("a", pa.int64()), ("a", pa.int64())]))
+    with pytest.raises(SourceError, match="more than one column named 'a'"):
+        joined_schema([twice])
+
+
 def test_types_that_cannot_be_read_name_their_column(tmp_path: Path) -> None:
     tensors = pa.FixedShapeTensorArray.from_storage(
         pa.fixed_shape_tensor(pa.int8(), [1, 2]), pa.array([[1, 2]], pa.list_(pa.int8(), 2))
     )
     with pytest.raises(SourceError, match="column 'image' of the dataset has the type"):
         plain_table(pa.table({"image": tensors}))
+    with pytest.raises(SourceError, match="column 'view' of the dataset has the type"):
+        plain_table(pa.table({"view": pa.array([[1], [2]], pa.list_view(pa.int8()))}))
+    structs = pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([{"x": 1}]))
+    with pytest.raises(SourceError, match=r"column 'd' of the dataset .*map_batches"):
+        plain_table(pa.table({"d": structs}))
     digits = pa.table({"time": pa.array([1], pa.timestamp("ns"))})
     assert "'time' of the dataset has values of timestamp[ns] that do not fit" in str(inspected(digits, None))
     assert "give staging= a folder" in str(inspected(pa.table({"n": [1]}), str(tmp_path / "none" / "file")))
@@ -114,3 +129,28 @@ def test_a_pin_is_the_same_after_its_record() -> None:
 def test_what_is_no_dataset_is_refused() -> None:
     with pytest.raises(PlanError, match=r"takes a ray\.data\.Dataset, got list"):
         sources.RayDataset([1])  # type: ignore[arg-type]
+
+
+def test_blocks_of_another_ray_are_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first driver of each cluster has the same worker id; the ids of nodes are random."""
+    context = SimpleNamespace(get_worker_id=lambda: "01", get_node_id=lambda: "first")
+    ray = SimpleNamespace(is_initialized=lambda: True, get_runtime_context=lambda: context)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    blocks = StoredBlocks([])
+    assert blocks.is_alive
+    context.get_node_id = lambda: "second"
+    assert not blocks.is_alive
+
+
+def test_blocks_that_are_not_inspected_in_time_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled: list[str] = []
+    task = SimpleNamespace(remote=lambda ref, path: f"task of {ref}")
+    ray = SimpleNamespace(
+        remote=lambda **options: lambda function: task,
+        wait=lambda tasks, num_returns, timeout: ([], tasks),
+        cancel=cancelled.append,
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(SourceError, match=r"none of the last 1 tasks .* within 300 s: each needs 0.5 of a CPU"):
+        inspect_all(["a"], None)
+    assert cancelled == ["task of a"]

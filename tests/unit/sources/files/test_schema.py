@@ -26,6 +26,8 @@ from malstrom_py.sources.files.options import (
         (pa.list_(pa.timestamp("ns")), pa.list_(pa.timestamp("us"))),
         (pa.large_list(pa.duration("ns")), pa.large_list(pa.duration("us"))),
         (pa.struct([("a", pa.time64("ns"))]), pa.struct([("a", pa.time64("us"))])),
+        (pa.list_(pa.timestamp("ns"), 2), pa.list_(pa.timestamp("us"), 2)),
+        (pa.map_(pa.string(), pa.timestamp("ns")), pa.map_(pa.string(), pa.timestamp("us"))),
         (pa.dictionary(pa.int8(), pa.string()), pa.string()),
         (pa.int64(), pa.int64()),
     ],
