@@ -330,7 +330,6 @@ class StoredBlocks:
     """
 
     def __init__(self, refs: Sequence[Any]) -> None:
-
         self._refs = list(refs)
         self._name = f"rows-{secrets.token_hex(8)}"
         self._ray = _this_ray()
