@@ -132,9 +132,12 @@ class PartHandedOver:
 
 @dataclass(frozen=True, slots=True)
 class FindKeys:
-    """Orders a worker that will lose slots to list its keys while others join, or to forget them."""
+    """Orders a worker that will lose slots to list its keys while others join."""
 
-    wanted: bool = True
+
+@dataclass(frozen=True, slots=True)
+class ForgetKeys:
+    """Orders a worker to forget the keys that it has listed: the rescale is called off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +196,7 @@ class AddParts:
     parts: tuple[tuple[str, Any], ...] = field(hash=False)
 
 
-Order = FindKeys | SendAhead | StartMove | OpenSlots | PollParts | Leave | InjectBarrier | AddParts
+Order = FindKeys | ForgetKeys | SendAhead | StartMove | OpenSlots | PollParts | Leave | InjectBarrier | AddParts
 
 # From workers to the coordinator.
 

@@ -7,14 +7,13 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
-from malstrom_py.errors import DeadlineError, InternalError, MalstromError, PeerError, PlanError, SnapshotError
+from malstrom_py.errors import DeadlineError, InternalError, PlanError, SnapshotError
 from malstrom_py.metrics import HotKey
 from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.rescale.load import Weights
@@ -45,6 +44,7 @@ from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.coordinator.source_calls import SourceCalls
 from malstrom_py.workers.coordinator.topology import topology_of
+from malstrom_py.workers.coordinator.worker_calls import TURN_S, WorkerCalls
 from malstrom_py.workers.coordinator.worker_group import (
     NO_JOURNAL,
     Arrived,
@@ -52,7 +52,6 @@ from malstrom_py.workers.coordinator.worker_group import (
     RunJournal,
     StartGroup,
     WorkerGroup,
-    late_reply,
 )
 from malstrom_py.workers.engine.background import Background, ThreadBackground
 from malstrom_py.workers.engine.graph_builder import PartAssignment, build_sinks, deal_parts, movable_parts
@@ -66,15 +65,11 @@ from malstrom_py.workers.transport.messages import (
     Connected,
     Content,
     Drain,
-    Finish,
     Finished,
     OpenSources,
     OrderFailed,
-    Parted,
     PartsEnded,
-    PartWith,
     Saved,
-    SourcesOpened,
     Start,
     Suspend,
     WorkerEvent,
@@ -84,20 +79,7 @@ MOVE_DEADLINE_S: Final = 120.0
 """R7: how long a rescale or a barrier may take without progress of any worker."""
 
 
-TURN_S: Final = 0.5
-"""The longest wait between two checks for the end of a worker; any event ends the wait."""
-
-ANSWER_S: Final = 120.0
-"""The timeout of a reply, which waits for the end of the worker's current step and its user functions."""
-
-FINISH_S: Final = 600.0
-"""The timeout of pre-commits."""
-
-SETTLE_S: Final = 10.0
-"""How long the other workers may continue to pre-commit once one of them has failed."""
-
 G = TypeVar("G", bound=WorkerGroup)
-R = TypeVar("R", SourcesOpened, Parted, Finished)
 
 
 class Coordinator(RunView, Generic[G]):
@@ -127,6 +109,7 @@ class Coordinator(RunView, Generic[G]):
         log: EventLog | None = None,
     ) -> None:
         self.group = group
+        self._worker_calls = WorkerCalls(group, clock)
         self.events = JobEvents(plan, log or EventLog(), lambda order: self._send_all(group.workers, order))
         self.commit = commits or SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s())
         self.loads = LoadWatch(plan, self.events.emit)
@@ -143,7 +126,6 @@ class Coordinator(RunView, Generic[G]):
         self._next_worker = workers
         self._started_s = self._got_on_s = clock.monotonic_s()
         self._begun: RunStart | None = None
-        self._came: deque[Arrived] = deque()
         self._saved: dict[int, str] = {}
         self._last_counts: dict[int, Mapping[str, StepCounts]] = {}
         self._left: list[Mapping[str, StepCounts]] = []
@@ -191,12 +173,11 @@ class Coordinator(RunView, Generic[G]):
         beginning = tuple(beginning_steps(self._plan, resumption))
         restored, begun = self._restored(dealt)
         self.group.start(StartGroup(members, members, self.table, 0, restored=restored, beginning=beginning))
-        self._await_connected(len(members))
+        self._worker_calls.await_connected(len(members))
         self._keep_snapshots(pins or {})
-        for worker in members:
-            parts = dealt.parts[worker]
-            self.group.send(worker, OpenSources(parts, parts_of(parts, begun)))
-        self._replies(SourcesOpened, members, "open its sources")
+        self._worker_calls.open_sources(
+            {worker: OpenSources(parts, parts_of(parts, begun)) for worker, parts in dealt.parts.items()}
+        )
         self.events.opened(dealt.parts, calls.lists_again)
         self._send_all(members, Start())
 
@@ -209,14 +190,6 @@ class Coordinator(RunView, Generic[G]):
         lighter = replace(resumption.manifest, sinks={}, pins={})
         begun = resumption.begun(parts, dealt.new_positions)
         return replace(resumption.opened(self._plan, parts, dealt.growing), manifest=lighter), begun
-
-    def _await_connected(self, count: int) -> None:
-        """Wait for the first workers. Their group has the deadlines."""
-        while count:
-            for content in self._awaited(TURN_S):
-                if isinstance(content, RescaleCalledOff):
-                    raise content.error
-                count -= isinstance(content, Connected)
 
     def _keep_snapshots(self, pins: Mapping[str, Any]) -> None:
         if self._keeping is None or self._begun is None:
@@ -254,9 +227,9 @@ class Coordinator(RunView, Generic[G]):
         """Take what has arrived, and what follows. Wait if there is nothing, at the latest until ``until_s``."""
         busy = self.turn() or self.find_parts()
         came = self.group.receive()
-        while came or self._came:
+        while came or self._worker_calls.has_kept:
             busy = True
-            self.take([*self._came_before(), *came])
+            self.take(came)
             came = self.group.arrived()
         if busy or self.group.at_work:
             self.got_on()
@@ -293,8 +266,8 @@ class Coordinator(RunView, Generic[G]):
         return bool(found)
 
     def take(self, came: Iterable[Arrived]) -> None:
-        """Handle messages of workers."""
-        for content in came:
+        """Handle messages of workers, first those that have arrived during calls."""
+        for content in [*self._worker_calls.take_kept(), *came]:
             match content:
                 case _ if isinstance(content, Report):
                     self.handle(events.ReportReceived(content))
@@ -347,8 +320,7 @@ class Coordinator(RunView, Generic[G]):
         leavers = [worker for worker in self.group.workers if worker not in staying]
         if not leavers:
             return
-        self._send_all(members, PartWith(tuple(leavers)))
-        self._replies(Parted, members, "part with the leavers")
+        self._worker_calls.part(members, leavers)
         self._finish(leavers)
         self.group.remove(leavers)
         self.events.left(leavers)
@@ -357,69 +329,16 @@ class Coordinator(RunView, Generic[G]):
 
     def _finish(self, workers: Sequence[int]) -> None:
         """Finish ``workers`` and keep what they have pre-committed, then raise the first error."""
-        self._send_all(workers, Finish(self.commit.contexts))
-        ended: dict[int, Finished] = {}
-        try:
-            self._replies(Finished, workers, "make durable what it has written", timeout_s=FINISH_S, into=ended)
-        except MalstromError as error:
-            lost = error.peer if isinstance(error, PeerError) else None
-            self._settle([worker for worker in workers if worker != lost], ended)
-            raise
-        finally:
-            for end in ended.values():
-                self._last_counts[end.worker] = end.counts
-                if end.saved is not None:
-                    self._was_saved(end.saved)
-                self.commit.add(end.payloads)
-                for step, positions in end.positions.items():
-                    self._ended.setdefault(step, {}).update(positions)
-        for end in ended.values():
-            if end.error is not None:
-                raise failure_of(end.worker, end.error) if isinstance(end.error, bytes) else end.error
+        self._worker_calls.finish(workers, self.commit.contexts, self._was_finished)
 
-    def _settle(self, workers: Sequence[int], ended: dict[int, Finished]) -> None:
-        """Wait a little for the pre-commits of the others, which are to be discarded."""
-        until_s = self._clock.monotonic_s() + SETTLE_S
-        while any(worker not in ended for worker in workers) and self._clock.monotonic_s() < until_s:
-            came = self.group.arrived()
-            ended.update({end.worker: end for end in came if isinstance(end, Finished)})
-            if not came:
-                self._clock.sleep_s(0.05)
-
-    def _replies(
-        self,
-        kind: type[R],
-        workers: Sequence[int],
-        what: str,
-        *,
-        timeout_s: float = ANSWER_S,
-        into: dict[int, R] | None = None,
-    ) -> dict[int, R]:
-        """Return the replies of ``workers`` to an order. Other messages wait for the next step.
-
-        Raises:
-            DeadlineError: a worker has not replied within ``timeout_s``.
-        """
-        replies: dict[int, R] = {} if into is None else into
-        until_s = self._clock.monotonic_s() + timeout_s
-        while missing := [worker for worker in workers if worker not in replies]:
-            left_s = until_s - self._clock.monotonic_s()
-            if left_s <= 0:
-                raise late_reply(missing, what, timeout_s)
-            for content in self._awaited(min(TURN_S, left_s)):
-                if isinstance(content, kind):
-                    replies[content.worker] = content
-                elif isinstance(content, OrderFailed):
-                    raise failure_of(content.worker, content.error)
-                else:
-                    self._came.append(content)
-        return replies
-
-    def _came_before(self) -> list[Arrived]:
-        """Return what has arrived while a reply was waited for."""
-        before = list(self._came)
-        self._came.clear()
-        return before
+    def _was_finished(self, end: Finished) -> None:
+        """Keep the counts, pre-commits and positions of a worker that ends."""
+        self._last_counts[end.worker] = end.counts
+        if end.saved is not None:
+            self._was_saved(end.saved)
+        self.commit.add(end.payloads)
+        for step, positions in end.positions.items():
+            self._ended.setdefault(step, {}).update(positions)
 
     def _send_all(self, workers: Sequence[int], order: Content) -> None:
         for worker in workers:
@@ -439,13 +358,6 @@ class Coordinator(RunView, Generic[G]):
                 return  # it has become due since this turn looked, and the next one begins it
             waits = "" if self.is_steady else f"; its rescale waits for {self.waiting_for()}"
             raise InternalError(f"no worker has anything to do, yet the job has not finished{waits}") from None
-
-    def _awaited(self, wait_s: float) -> Sequence[Arrived]:
-        """Return what has arrived, after a wait of at most ``wait_s`` if that is nothing."""
-        if came := self.group.arrived():
-            return came
-        self.group.wait(wait_s)
-        return self.group.receive()
 
     def got_on(self) -> None:
         """Record progress of a worker."""

@@ -26,6 +26,7 @@ from malstrom_py.rescale.moves.protocol import (
     BarrierPassed,
     ByesTaken,
     FindKeys,
+    ForgetKeys,
     InjectBarrier,
     Leave,
     MarkersIn,
@@ -395,12 +396,12 @@ class CoordinatorMachine:
             self._to("request, someone joins")
             self._joining = set(joiners)
             self._losing = sorted({was for was, now in zip(self.table, table, strict=True) if was != now})
-            return [StartWorkers(joiners, self.members, self.table, self.version), *self._find_keys(wanted=True)]
+            return [StartWorkers(joiners, self.members, self.table, self.version), *self._find_keys()]
         self._to("request")
         return self._start_moving(planned=True)
 
-    def _find_keys(self, *, wanted: bool) -> list[Effect]:
-        return [Send(worker, FindKeys(wanted)) for worker in self._losing]
+    def _find_keys(self) -> list[Effect]:
+        return [Send(worker, FindKeys()) for worker in self._losing]
 
     def _connected(self, joiner: int) -> list[Effect]:
         if joiner not in self._joining:
@@ -414,8 +415,8 @@ class CoordinatorMachine:
         if self._wanted is not None and self._wanted.evens_out and self._wanted.members == self._target:
             # A rebalance that waited for the joiners does not start them again.
             self._wanted = replace(self._wanted, members=self.members)
-        ended = Ended(self.members, self.version, error)
-        return [ended, *self._find_keys(wanted=False), *self._begin()]
+        forgotten = [Send(worker, ForgetKeys()) for worker in self._losing]
+        return [Ended(self.members, self.version, error), *forgotten, *self._begin()]
 
     def _start_moving(self, *, planned: bool = False) -> list[Effect]:
         if not planned:

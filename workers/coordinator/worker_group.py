@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from malstrom_py.errors import DeadlineError
 from malstrom_py.workers.coordinator.machine import RescaleCalledOff
 from malstrom_py.workers.coordinator.recovery import RestorePoint, RunStart
 from malstrom_py.workers.engine.snapshot_capture import CapturedState
@@ -186,13 +185,3 @@ class _NoJournal:
 
 NO_JOURNAL: Final[RunJournal] = _NoJournal()
 """The journal of a coordinator that is not replaced."""
-
-
-def late_reply(workers: Sequence[int], what: str, timeout_s: float) -> DeadlineError:
-    """Return the error for ``workers`` that have not replied in time."""
-    return DeadlineError(
-        f"worker {', '.join(map(str, workers))} did not {what} within {timeout_s:g} s: see its log for "
-        f"the function that takes so long",
-        wait=what,
-        deadline_s=timeout_s,
-    )

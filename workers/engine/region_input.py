@@ -21,15 +21,17 @@ from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.rescale.channels.channel import MOVING, Barrier, Grant, InboundChannel, Item, Share, Suspend
 from malstrom_py.rescale.moves import receiving_machine as events
 from malstrom_py.rescale.moves.protocol import (
+    FindKeys,
+    ForgetKeys,
     InBand,
     Marker,
     OpenSlots,
     RegionDone,
     Report,
-    RescaleMove,
     SendAhead,
     SendReport,
     Shipped,
+    StartMove,
     StateChunk,
 )
 from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine, ReceivingPhase
@@ -43,6 +45,9 @@ COPY_RESTS: Final = 2.0
 
 INDEX_RESTS: Final = 6.0
 """After some keys were found, ahead of a rescale, none are for so many times as long: nothing waits for them yet."""
+
+Preparation = FindKeys | ForgetKeys | SendAhead | StartMove
+"""The orders by which each region of a worker prepares for the keys that leave."""
 
 
 class RegionGraph(Protocol):
@@ -323,25 +328,25 @@ class RegionInput:
         else:
             self._arrived(item, lane)
 
-    def prepare(self, move: RescaleMove) -> None:
-        """Start to find the keys that leave in ``move`` or in the moves after it, while work continues."""
-        self._finds_early, self._due_s = False, 0.0
-        if self.machine.loses(move) or self.machine.worker in move.losing:
-            self._shipping.prepare()
+    def prepare(self, order: Preparation) -> None:
+        """Find the keys that leave, while work continues, or forget them; or send their state ahead (R12).
 
-    def find_keys(self, *, wanted: bool) -> None:
-        """Start to find the keys that will leave, with rests as long as no move waits for them; or forget them."""
-        self._finds_early = wanted
-        if wanted:
-            self._shipping.prepare()
-        else:
-            self._shipping.forget()
-
-    def send_ahead(self, order: SendAhead) -> None:
-        """R12: start to send the state ahead that leaves in a move."""
-        self._finds_early, self._due_s = False, 0.0
-        if self.machine.loses(order.move):
-            self._shipping.send_ahead(order.move.version, self.machine.lost_in(order.move), least=order.least)
+        After `FindKeys` no move waits for the keys, and they are found with rests.
+        """
+        self._finds_early = isinstance(order, FindKeys)
+        match order:
+            case FindKeys():
+                self._shipping.prepare()
+            case ForgetKeys():
+                self._shipping.forget()
+            case SendAhead(move, least):
+                self._due_s = 0.0
+                if self.machine.loses(move):
+                    self._shipping.send_ahead(move.version, self.machine.lost_in(move), least=least)
+            case StartMove(move):
+                self._due_s = 0.0
+                if self.machine.loses(move) or self.machine.worker in move.losing:
+                    self._shipping.prepare()
 
     @property
     def _finds_with_rests(self) -> bool:

@@ -30,6 +30,7 @@ from malstrom_py.rescale.moves.protocol import (
     AddParts,
     BarrierPassed,
     FindKeys,
+    ForgetKeys,
     InjectBarrier,
     Leave,
     OpenSlots,
@@ -57,7 +58,7 @@ from malstrom_py.workers.engine.graph_builder import (
     track_keys,
 )
 from malstrom_py.workers.engine.measuring import Measuring
-from malstrom_py.workers.engine.region_input import RegionInput
+from malstrom_py.workers.engine.region_input import Preparation, RegionInput
 from malstrom_py.workers.engine.routing_switch import RoutingSwitch
 from malstrom_py.workers.engine.snapshot_capture import CapturedState, SnapshotCapture
 from malstrom_py.workers.engine.source_driver import SourceDriver
@@ -261,19 +262,20 @@ class Worker:
                 self._feeds[message.region].receive(message)
             case InjectBarrier():
                 self._inject(Barrier(message.snapshot, message.parent), last=message.last)
-            case FindKeys():
-                for feed in self._graph.feeds:
-                    feed.find_keys(wanted=message.wanted)
+            case FindKeys() | ForgetKeys():
+                self._prepare(message)
             case SendAhead():
-                for feed in self._graph.feeds:
-                    feed.send_ahead(message)
+                self._prepare(message)
                 self._ahead = SentAhead(message.move.version, self.id)
             case _:
                 if isinstance(message, StartMove):
-                    for feed in self._graph.feeds:
-                        feed.prepare(message.move)
+                    self._prepare(message)
                 self._orders.append(message)
                 self._obey()
+
+    def _prepare(self, order: Preparation) -> None:
+        for feed in self._graph.feeds:
+            feed.prepare(order)
 
     def _obey(self) -> None:
         """Execute orders, one after the other. A switch waits until the leaving keys are known: before the markers no

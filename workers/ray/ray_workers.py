@@ -17,9 +17,9 @@ import ray
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError, MalstromError, PeerError
-from malstrom_py.workers.coordinator.coordinator import TURN_S
 from malstrom_py.workers.coordinator.machine import RescaleCalledOff
 from malstrom_py.workers.coordinator.recovery import RunStart
+from malstrom_py.workers.coordinator.worker_calls import TURN_S
 from malstrom_py.workers.coordinator.worker_group import Arrived, StartGroup
 from malstrom_py.workers.engine.worker_loop import Wake
 from malstrom_py.workers.ray.cluster import check_room

@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import InternalError, MalstromError, PeerError
-from malstrom_py.workers.coordinator.worker_group import late_reply
+from malstrom_py.workers.coordinator.worker_calls import late_reply
 from malstrom_py.workers.ray.cluster import NAMESPACE, summarize_error
 from malstrom_py.workers.ray.job_config import JobSetup
 from malstrom_py.workers.ray.worker_actor import PackedFailure, box_path, read_black_box, worker_class

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError, PeerError
-from malstrom_py.workers.coordinator.coordinator import ANSWER_S
-from malstrom_py.workers.coordinator.worker_group import StartGroup, late_reply
+from malstrom_py.workers.coordinator.worker_calls import ANSWER_S, late_reply
+from malstrom_py.workers.coordinator.worker_group import StartGroup
 from malstrom_py.workers.ray.cluster import describe_needs, describe_room, room_now
 from malstrom_py.workers.ray.job_config import JobSetup
 from malstrom_py.workers.ray.node_watch import NodeWatch

@@ -18,7 +18,6 @@ from malstrom_py.workers.coordinator.job_machine import Event
 from malstrom_py.workers.coordinator.machine import PartsFound
 from malstrom_py.workers.coordinator.recovery import RunStart
 from malstrom_py.workers.coordinator.rescale_requests import Done
-from malstrom_py.workers.coordinator.worker_group import Arrived
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.reports.event_log import EventLog
@@ -245,9 +244,6 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         if isinstance(self.group.arrive(way), BarrierPassed) and between:
             self._coverage.hit("snapshot inside a rescale")
         self.take(self.group.arrived())
-
-    def take(self, came: Iterable[Arrived]) -> None:
-        super().take([*self._came_before(), *came])
 
     def handle(self, event: Event) -> None:
         if isinstance(event, PartsFound):

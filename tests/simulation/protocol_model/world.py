@@ -9,7 +9,7 @@ from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.errors import PeerError
 from malstrom_py.rescale.moves.move_sizing import Pacing
 from malstrom_py.rescale.moves.placement import first_table
-from malstrom_py.rescale.moves.protocol import Bye, FindKeys, InBand, Marker, Report, StartMove
+from malstrom_py.rescale.moves.protocol import Bye, FindKeys, ForgetKeys, InBand, Marker, Report, StartMove
 from malstrom_py.rescale.moves.receiving_machine import ReceivingPhase
 from malstrom_py.rescale.moves.sending_machine import SendingPhase
 from malstrom_py.workers.coordinator import machine as ce
@@ -312,7 +312,7 @@ class World:
                     for worker in effect.workers:
                         self.workers[worker] = self.new_worker(worker, effect.members, effect.table, effect.version)
                         self.mail(worker, COORDINATOR, Connected(worker))
-                case ce.Send(order=FindKeys()):
+                case ce.Send(order=FindKeys() | ForgetKeys()):
                     """Workers of the model have no index of their keys."""
                 case ce.Send():
                     if isinstance(effect.order, StartMove):

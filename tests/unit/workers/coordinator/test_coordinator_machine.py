@@ -15,6 +15,7 @@ from malstrom_py.rescale.moves.protocol import (
     BarrierPassed,
     ByesTaken,
     FindKeys,
+    ForgetKeys,
     InjectBarrier,
     Leave,
     MarkersIn,
@@ -185,7 +186,7 @@ def test_r1_a_rescale_whose_joiners_do_not_come_up_is_called_off_and_nothing_has
     before = (coordinator.members, coordinator.table, coordinator.version, coordinator.parts)
     request(coordinator, 0, 1, 2, 3)
     coordinator.handle(Connected(2))
-    forgotten = [ce.Send(worker, FindKeys(wanted=False)) for worker in (0, 1)]
+    forgotten = [ce.Send(worker, ForgetKeys()) for worker in (0, 1)]
     assert coordinator.handle(ce.RescaleCalledOff(LATE)) == [ce.Ended((0, 1), 0, LATE), *forgotten]
     assert coordinator.phase is cm.CoordinatorPhase.STEADY
     assert (coordinator.members, coordinator.table, coordinator.version, coordinator.parts) == before

@@ -20,6 +20,7 @@ from malstrom_py.rescale.moves.protocol import (
     RescaleMove,
     Shipped,
     ShippedIn,
+    StartMove,
     StateChunk,
 )
 from tests.unit.workers.engine.region import (
@@ -255,7 +256,7 @@ def test_what_leaves_is_looked_for_from_the_order_on_while_rows_come() -> None:
     region.send("left", 1, [1], [3], [2])
     region.take()
     assert not region.feed.has_to_ship
-    region.feed.prepare(MARK_LOSE.move)
+    region.feed.prepare(StartMove(MARK_LOSE.move))
     assert region.feed.has_to_ship
     assert region.feed.ready
     region.send("right", 0, [5], [2])
@@ -277,7 +278,7 @@ def test_what_leaves_is_looked_for_from_the_order_on_while_rows_come() -> None:
 
 def test_a_region_that_loses_nothing_looks_for_nothing() -> None:
     region = gaining()
-    region.feed.prepare(MARK_GAIN.move)
+    region.feed.prepare(StartMove(MARK_GAIN.move))
     assert not region.shipping.watching
 
 

@@ -19,6 +19,7 @@ from malstrom_py.rescale.moves.protocol import (
     Bye,
     ByesTaken,
     FindKeys,
+    ForgetKeys,
     Leave,
     Marker,
     MarkersIn,
@@ -303,7 +304,7 @@ def test_keys_that_will_leave_are_found_with_rests_until_a_move_waits_for_them()
     assert feed.indexing
     feed.ship()  # all keys fit into one portion
     assert not feed.indexing
-    worker.order(FindKeys(wanted=False), FindKeys())
+    worker.order(ForgetKeys(), FindKeys())
     assert feed.indexing, "called off, and ordered again: all is found again"
     worker.order(StartMove(LOSE)).step(1)
     assert [letter for letter in worker.told() if isinstance(letter, Switched)] == [Switched(1, 0)]
