@@ -186,7 +186,9 @@ def _stored(column: pa.ChunkedArray, found: pa.DataType) -> pa.ChunkedArray:
         return column
     stored = pa.chunked_array([chunk.storage for chunk in column.chunks], found.storage_type)
     # Other than `StructArray.field`, it is null where the struct is.
-    return pc.struct_field(stored, _VALUES) if pa.types.is_struct(found.storage_type) else stored
+    if pa.types.is_struct(found.storage_type):
+        return pc.call_function("struct_field", [stored], pc.StructFieldOptions([_VALUES]))
+    return stored
 
 
 def joined_schema(schemas: Sequence[bytes]) -> bytes:
