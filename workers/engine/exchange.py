@@ -215,7 +215,10 @@ class Exchange(Operator):
             self.control(Suspend())
 
     def _shares(self, batch: ColumnBatch) -> Iterator[tuple[int, ColumnBatch]]:
-        """Yield the rows of ``batch`` by the worker that owns their keys' slots: cuts of the rows sorted by owner."""
+        """Yield the rows of ``batch`` by the worker that owns their keys' slots.
+
+        They are copies and not cuts of one: a step that keeps its own would keep those of all workers.
+        """
         import numpy as np
         import pyarrow as pa
 
@@ -225,10 +228,9 @@ class Exchange(Operator):
         owners, ranks = self._owners
         ranks = ranks[np.asarray(self.slots(batch))]
         lengths = np.bincount(ranks, minlength=len(owners)).tolist()
-        if len(batch) not in lengths:  # else all rows are of one owner
-            batch = batch.take(pa.array(np.argsort(ranks, kind="stable")))
+        order = np.argsort(ranks, kind="stable")
         end = 0
         for owner, length in zip(owners, lengths, strict=True):
             start, end = end, end + length
             if length:
-                yield owner, batch if length == len(batch) else batch.cut(start, end)
+                yield owner, batch if length == len(batch) else batch.take(pa.array(order[start:end]))

@@ -254,6 +254,16 @@ def test_columns_arrive_as_columns_and_no_row_is_made_on_the_way() -> None:
     assert not sent.rows_made
 
 
+def test_rows_that_stay_do_not_keep_those_of_other_workers() -> None:
+    """A join keeps its rows for long."""
+    sending = Sending(0, 1, 2, 3)
+    numbers = pa.record_batch({"n": range(4000)})
+    sending.send(ColumnBatch(numbers, key_column=numbers.column("n")))
+    kept = sending.exchange.loopback.take()
+    assert isinstance(kept, ColumnBatch)
+    assert kept.columns.get_total_buffer_size() < 2 * numbers.nbytes * len(kept) / len(numbers)
+
+
 @pytest.mark.parametrize("control", [Barrier("1"), Suspend()])
 def test_f2_control_comes_behind_all_rows_before_it_and_before_all_after_it(control: InLine) -> None:
     sending = Sending(0, 1, 2)
