@@ -18,6 +18,7 @@ from malstrom_py.rescale.keys.key_hash import GOLDEN, MIX_1, MIX_2, hash_and_siz
 from malstrom_py.rescale.keys.key_types import check_key, check_keys
 from malstrom_py.state import accelerator
 from malstrom_py.state.group_index import GroupIndex, NotColumnar
+from malstrom_py.state.group_values import longer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,7 +90,7 @@ class SlotCache:
         try:
             return list(entries_of(self._known, keys))
         except KeyError:
-            if self._find_texts is not None:
+            if self._find_texts is not None and type(keys[0]) is str:
                 self._learn_texts(keys, self._find_texts)
             known, learn = self._known, self._learn
             return [known[key] if key in known else learn(key) for key in keys]
@@ -134,11 +135,12 @@ class TextSlots:
 
     def _clear(self) -> None:
         self._index = GroupIndex()
-        self._slots: Any = None  # a vector, by id
+        self._slots: Any = None  # a vector, by id, with room for more
+        self._count = 0
         self._bytes = 0
 
     def __len__(self) -> int:
-        return 0 if self._slots is None else len(self._slots)
+        return self._count
 
     def slots_of(self, keys: pa.Array[Any]) -> Any:
         """Return the slot of each key as a vector of uint32; None for keys that have no ids."""
@@ -163,9 +165,11 @@ class TextSlots:
 
     def _learn(self, keys: pa.Array[Any]) -> None:
         """Add the slots of ``keys``, which have the next ids."""
-        import numpy as np
-
-        self._slots = np.concatenate([self._slots, np.array(self._slots_of(keys.to_pylist()), np.uint32)])
+        end = self._count + len(keys)
+        if end > len(self._slots):
+            self._slots = longer(self._slots, 2 * end, 0)
+        self._slots[self._count : end] = self._slots_of(keys.to_pylist())
+        self._count = end
         self._bytes += keys.nbytes
 
     @staticmethod

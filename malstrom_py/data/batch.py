@@ -143,7 +143,7 @@ class ColumnBatch(Batch):
     """
 
     __slots__ = (
-        *("_columns", "_frame", "_key_data", "_keys", "_pieces", "_rows", "_schema", "_timestamps"),
+        *("_columns", "_frame", "_key_data", "_keys", "_pieces", "_places", "_rows", "_schema", "_timestamps"),
         *("form", "named", "part", "time_column"),
     )
 
@@ -167,6 +167,7 @@ class ColumnBatch(Batch):
         self._schema = schema
         self._rows: list[Any] | None = None
         self._pieces: list[ColumnBatch] | None = None
+        self._places: tuple[int | None, int | None] | None = None
         self._keys = keys
         self._key_data = key_column
         self._timestamps = timestamps
@@ -388,25 +389,35 @@ class ColumnBatch(Batch):
         }
         return ColumnBatch(columns, frame=frame, **{**kept, **changed})
 
-    def _pick(self, of_array: Callable[[Any], Any], of_list: Callable[[list[Any]], list[Any]]) -> ColumnBatch:
-        columns = of_array(self.columns)
+    def _shared_places(self) -> tuple[int | None, int | None]:
+        """Return which columns of the values the keys and the timestamps are; None for those that are none."""
+        if self._places is None:
+            keys, times = self.key_column, self.time_column
+            self._places = (
+                None if keys is None else place_of(keys, self.columns),
+                None if times is None else place_of(times, self.columns),
+            )
+        return self._places
 
-        def picked_of(column: pa.Array | None) -> pa.Array | None:
-            place = None if column is None else place_of(column, self.columns)
-            if place is not None:
-                return columns.column(place)
-            return None if column is None else of_array(column)
+    def _pick(self, of_array: Callable[[Any], Any], of_list: Callable[[list[Any]], list[Any]]) -> ColumnBatch:
+        columns, places = of_array(self.columns), self._shared_places()
+
+        def picked_of(column: pa.Array | None, place: int | None) -> pa.Array | None:
+            if column is None:
+                return None
+            return of_array(column) if place is None else columns.column(place)
 
         picked = ColumnBatch(
             columns,
             keys=None if self._keys is None else of_list(self._keys),
-            key_column=picked_of(self.key_column),
+            key_column=picked_of(self.key_column, places[0]),
             timestamps=None if self._timestamps is None else of_list(self._timestamps),
-            time_column=picked_of(self.time_column),
+            time_column=picked_of(self.time_column, places[1]),
             part=self.part,
             named=self.named,
             form=self.form,
         )
+        picked._places = places
         # Rows that were made are kept.
         picked._rows = None if self._rows is None else of_list(self._rows)
         return picked
@@ -430,7 +441,7 @@ def _memory_of(column: pa.Array) -> object:
     """Return what is equal for arrays of the same memory only; None for types that are made of others."""
     import pyarrow as pa
 
-    if column.type.num_fields or pa.types.is_dictionary(column.type):
+    if column.type.num_fields or isinstance(column.type, pa.BaseExtensionType | pa.DictionaryType):
         return None
     buffers = [None if buffer is None else buffer.address for buffer in column.buffers()]
     return column.type, len(column), column.offset, buffers

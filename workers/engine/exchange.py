@@ -226,7 +226,7 @@ class Exchange(Operator):
             owners, ranks = np.unique(self._table, return_inverse=True)
             self._owners = owners.tolist(), ranks.astype(np.uint16)  # which numpy sorts by radix
         owners, ranks = self._owners
-        ranks = ranks[np.asarray(self.slots(batch))]
+        ranks = ranks[np.asarray(self.slots(batch), np.uint32)]
         lengths = np.bincount(ranks, minlength=len(owners)).tolist()
         order = np.argsort(ranks, kind="stable")
         end = 0

@@ -202,6 +202,16 @@ def test_keys_that_are_a_column_of_the_values_stay_one() -> None:
         assert place_of(picked.key_column, picked.columns) == 1
 
 
+class Word(pa.ExtensionType):  # type: ignore[misc]
+    """A type of users, of words in a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.dictionary(pa.int8(), pa.string()), "test.word")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+
 def test_only_the_same_memory_is_the_same_column() -> None:
     codes = pa.array([0, 1, 0], pa.int8())
     words = pa.DictionaryArray.from_arrays(codes, pa.array(["a", "b"]))
@@ -210,7 +220,11 @@ def test_only_the_same_memory_is_the_same_column() -> None:
     assert place_of(columns.column("n").slice(1), columns) is None
     assert place_of(pa.array([1, 2, 3]), columns) is None
     # Other words by the same codes, in the same memory.
-    assert place_of(pa.DictionaryArray.from_arrays(codes, pa.array(["c", "d"])), columns) is None
+    others = pa.DictionaryArray.from_arrays(codes, pa.array(["c", "d"]))
+    assert place_of(others, columns) is None
+    word = Word()
+    named = pa.record_batch({"d": pa.ExtensionArray.from_storage(word, words)})
+    assert place_of(pa.ExtensionArray.from_storage(word, others), named) is None
 
 
 def test_no_row_is_made_before_it_is_asked_for() -> None:

@@ -254,6 +254,16 @@ def test_columns_arrive_as_columns_and_no_row_is_made_on_the_way() -> None:
     assert not sent.rows_made
 
 
+def test_a_partitioner_of_a_user_that_returns_bools_loses_no_row() -> None:
+    class IsOdd:
+        def slots_of(self, keys: Sequence[Any]) -> Any:
+            return [key % 2 == 1 for key in keys]
+
+    sending = Sending(0, 1, slots=IsOdd())
+    sending.send(ColumnBatch(pa.record_batch({"n": range(8)}), keys=list(range(8))))
+    assert sum(map(len, sending.items().values())) == 8
+
+
 def test_rows_that_stay_do_not_keep_those_of_other_workers() -> None:
     """A join keeps its rows for long."""
     sending = Sending(0, 1, 2, 3)
