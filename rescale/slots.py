@@ -1,8 +1,9 @@
 """From keys to slots: slot = stable hash modulo the number of slots (F3), of rows and of Arrow columns.
 
-Rule: the row path, the integer path and the Arrow path return the same slot for equal keys (F4). Integers are hashed
-as a vector. Of other columns only the distinct values become Python values, which take the row path. A bounded cache
-keeps the slots of recent keys, so a cached key is not hashed again.
+Rule: rows and columns of every type return the same slot for equal keys (F4). Integers are hashed as a vector. Columns
+of text and bytes are looked up without Python objects (`TextSlots`). Of other columns only the distinct values become
+Python values, which are looked up as those of rows are (`SlotCache`). Both caches are bounded, and no key in them is
+hashed again.
 """
 
 from __future__ import annotations

@@ -231,8 +231,8 @@ def encoded_parts(batch: Batch, codec: Codec, step: str) -> list[bytes | memoryv
             columns.append(column)
     parts: list[bytes | memoryview] = [_ROWS.pack(flags, len(batch))]
     for column in columns:
-        is_one = column is not values and list not in (type(column), type(values))
-        place = place_of(column, values) if is_one else None
+        by_itself = column is values or list in (type(column), type(values))
+        place = None if by_itself else place_of(column, values)
         tag, data = _encoded(column, codec, step) if place is None else (_NAMED, _PLACE.pack(place))
         parts += (_COLUMN.pack(tag, len(data)), data)
     return parts
