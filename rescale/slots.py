@@ -8,11 +8,11 @@ hashed again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
+from malstrom_py.data.batch import picker
 from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import CodecError, PlanError
 from malstrom_py.rescale.keys.key_hash import GOLDEN, MIX_1, MIX_2, hash_and_size, hash_key, hash_texts
@@ -36,20 +36,6 @@ _STR_BYTES: Final = 80
 
 
 SlotsOf = Callable[[Sequence[Any]], list[int]]
-Index = TypeVar("Index")
-Entry = TypeVar("Entry")
-
-
-def entries_of(table: Mapping[Index, Entry] | Sequence[Entry], indices: Sequence[Any]) -> Sequence[Entry]:
-    """Return ``table[index]`` for each of ``indices``, by one call: `map` would take twice as long.
-
-    >>> entries_of(["a", "b"], [1, 0, 1]), entries_of({"x": 5}, ["x"])
-    (('b', 'a', 'b'), (5,))
-    """
-    if len(indices) > 1:
-        found: Sequence[Entry] = itemgetter(*indices)(table)
-        return found
-    return tuple(table[index] for index in indices)
 
 
 class SlotCache:
@@ -89,7 +75,7 @@ class SlotCache:
     def slots_of(self, keys: Sequence[Any]) -> list[int]:
         """Return the slots of ``keys``, one each, in order."""
         try:
-            return list(entries_of(self._known, keys))
+            return list(picker(keys)(self._known))
         except KeyError:
             if self._find_texts is not None and type(keys[0]) is str:
                 self._learn_texts(keys, self._find_texts)

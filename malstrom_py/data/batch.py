@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+def picker(indices: Sequence[Any]) -> Callable[[Any], Sequence[Any]]:
+    """Return a function of a list or dict that returns its entries at ``indices``, in half the time of a loop.
+
+    >>> picker([1, 0, 1])(["a", "b"]), picker(["x"])({"x": 5})
+    (('b', 'a', 'b'), (5,))
+    """
+    if len(indices) > 1:
+        return itemgetter(*indices)
+    return lambda table: tuple(table[index] for index in indices)
+
+
 class Batch:
     """Rows as parallel columns of equal length.
 
@@ -102,9 +113,7 @@ class Batch:
 
     def take(self, indices: Sequence[int]) -> Batch:
         """Return the rows at ``indices``, in that order; an index may repeat."""
-        if len(indices) < 2:
-            return self._each(lambda column: [column[i] for i in indices])
-        pick = itemgetter(*indices)  # half the time of a loop
+        pick = picker(indices)
         return self._each(lambda column: list(pick(column)))
 
     def drop(self, indices: Iterable[int]) -> Batch:

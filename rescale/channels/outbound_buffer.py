@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from malstrom_py.data.batch import Batch, ColumnBatch, place_of
+from malstrom_py.data.batch import Batch, ColumnBatch, picker, place_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,9 +41,7 @@ class OutboundBuffer:
 
     def add(self, batch: Batch, indices: Sequence[int]) -> None:
         """Add the rows of ``batch`` at ``indices``, which are not empty."""
-        pick: Callable[[list[Any]], Sequence[Any]] = (
-            itemgetter(*indices) if len(indices) > 1 else lambda column: (column[indices[0]],)
-        )
+        pick = picker(indices)
         self._keys.extend(pick(batch.keys or []))
         self._values.extend(pick(batch.values))
         if batch.timestamps is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch, picker
 from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Epoch, PartMessage, StateMessage, SuspendMarker
 from malstrom_py.operators.base import Operator, StepContext
 from malstrom_py.rescale.channels.channel import (
@@ -26,7 +26,6 @@ from malstrom_py.rescale.channels.channel import (
     Suspend,
 )
 from malstrom_py.rescale.moves.protocol import Bye, Marker, RescaleMove
-from malstrom_py.rescale.slots import entries_of
 from malstrom_py.workers.engine.flow_limits import Batching
 
 
@@ -190,7 +189,7 @@ class Exchange(Operator):
         else:
             owned: dict[int, list[int]] = {member: [] for member in self.outbound}
             append = {member: rows.append for member, rows in owned.items()}
-            for index, owner in enumerate(entries_of(self._table, self.slots(batch))):
+            for index, owner in enumerate(picker(self.slots(batch))(self._table)):
                 append[owner](index)
             for owner, rows in owned.items():
                 if rows:
