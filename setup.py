@@ -15,7 +15,12 @@ from setuptools import Extension, setup
 ROOMS = {"malstrom_py.workers": "workers", "malstrom_py.rescale": "rescale"}
 
 linked = all(Path(*room.split("."), "__init__.py").is_file() for room in ROOMS)
-# Without a compiler there is none, and numpy does the same. Its folder is not a package: it cannot be imported.
-C = [f"malstrom_py/state/native/{name}.c" for name in ("groups", "csv")]
-accelerator = Extension("malstrom_py.state.native.groups", C, optional=True)
-setup(ext_modules=[accelerator], package_dir={"": "."} if linked and "editable_wheel" in sys.argv else ROOMS)
+# Without a compiler there is none, and numpy or Python do the same. Its folder is not a package: the library and the
+# module in it are loaded by `malstrom_py.accelerator`. The library can be built without the headers of Python.
+NATIVE = "malstrom_py/native"
+HASH = [f"{NATIVE}/key_hash.h"]
+library = Extension(
+    "malstrom_py.native.groups", [f"{NATIVE}/{name}.c" for name in ("groups", "csv")], depends=HASH, optional=True
+)
+rows = Extension("malstrom_py.native.rows", [f"{NATIVE}/rows.c"], depends=HASH, optional=True)
+setup(ext_modules=[library, rows], package_dir={"": "."} if linked and "editable_wheel" in sys.argv else ROOMS)

@@ -15,7 +15,7 @@ from malstrom_py.errors import CodecError, OperatorError, PlanError
 from malstrom_py.errors.text import describe_function, safe_text
 from malstrom_py.rescale.keys.key_hash import int64_of
 from malstrom_py.rescale.keys.key_types import check_key
-from malstrom_py.rescale.slots import CheckedKeys, SlotCache, StableSlots, TextSlots
+from malstrom_py.rescale.slots import CheckedKeys, SlotCache, StableSlots
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -158,7 +158,6 @@ class _OwnSlots(CheckedKeys):
         super().__init__(slots, step=step)
         self._function = function
         self._cache = SlotCache(self._find)
-        self._text = TextSlots(lambda keys: [self._find(key)[0] for key in keys])
 
     def slot_of(self, key: Any) -> int:
         check_key(key, self._step)
@@ -171,7 +170,7 @@ class _OwnSlots(CheckedKeys):
     def slots_of_arrow(self, keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
         from malstrom_py.rescale.slots import column_slots
 
-        return column_slots(keys, slots_of=self.slots_of, slots_of_vector=None, text=self._text, step=self._step)
+        return column_slots(keys, slots_of=self.slots_of, slots_of_vector=None, step=self._step)
 
     def _find(self, key: Any) -> tuple[int, int]:
         try:

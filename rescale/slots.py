@@ -1,9 +1,9 @@
 """From keys to slots: slot = stable hash modulo the number of slots (F3), of rows and of Arrow columns.
 
-Rule: rows and columns of every type return the same slot for equal keys (F4). Integers are hashed as a vector. Columns
-of text and bytes are looked up without Python objects (`TextSlots`). Of other columns only the distinct values become
-Python values, which are looked up as those of rows are (`SlotCache`). Both caches are bounded, and no key in them is
-hashed again.
+Rule: rows and columns of every type return the same slot for equal keys (F4). Keys of the usual types are hashed each
+time, by the accelerator: that takes less time than to look them up, and no memory. Of columns of other types only the
+distinct values become Python values. Those, and keys of rows that the accelerator does not take, are hashed once
+(`SlotCache`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from malstrom_py import accelerator
 from malstrom_py.data.batch import picker
 from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import CodecError, PlanError
-from malstrom_py.rescale.keys.key_hash import GOLDEN, MIX_1, MIX_2, hash_and_size, hash_key, hash_texts
+from malstrom_py.rescale.keys.key_hash import GOLDEN, MIX_1, MIX_2, hash_and_size, hash_key
 from malstrom_py.rescale.keys.key_types import check_key, check_keys
-from malstrom_py.state import accelerator
-from malstrom_py.state.group_index import GroupIndex, NotColumnar
-from malstrom_py.state.group_values import longer
+from malstrom_py.state.group_index import NotColumnar, plain_keys
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,17 +28,15 @@ KEYS_MAX: Final = 1 << 20
 BYTES_MAX: Final = 128 << 20
 KEY_BYTES_MAX: Final = 4096
 """Larger keys are not cached, so that a few large keys do not evict all others."""
-_SHORT: Final = 256
-"""Strings of at most so many characters are learned together."""
-_STR_BYTES: Final = 80
-"""About what a string takes beside its characters."""
+_TAGS: Final = {ColumnKind.STR: 0x05, ColumnKind.BYTES: 0x06}
+"""The tag of each kind in the canonical form of a key."""
 
 
 SlotsOf = Callable[[Sequence[Any]], list[int]]
 
 
 class SlotCache:
-    """A cache of ``find(key) -> (slot, size of the key in bytes)``. ``find_texts``: finds the slots of many strings.
+    """A cache of ``find(key) -> (slot, size of the key in bytes)``.
 
     The key itself is the dictionary key, because equal keys of different types share a slot (F4); so the keys must have
     been checked. At its bound the cache is cleared, which costs less than to track the last use of each key.
@@ -52,13 +49,11 @@ class SlotCache:
     def __init__(
         self,
         find: Callable[[Any], tuple[int, int]],
-        find_texts: SlotsOf | None = None,
         *,
         keys_max: int = KEYS_MAX,
         bytes_max: int = BYTES_MAX,
     ) -> None:
         self._find = find
-        self._find_texts = find_texts
         self._keys_max = keys_max
         self._bytes_max = bytes_max
         self._known: dict[Any, int] = {}
@@ -77,21 +72,8 @@ class SlotCache:
         try:
             return list(picker(keys)(self._known))
         except KeyError:
-            if self._find_texts is not None and type(keys[0]) is str:
-                self._learn_texts(keys, self._find_texts)
             known, learn = self._known, self._learn
             return [known[key] if key in known else learn(key) for key in keys]
-
-    def _learn_texts(self, keys: Sequence[Any], find_texts: SlotsOf) -> None:
-        """Learn all new ones of ``keys`` if they are short strings and fit."""
-        new = list(set(keys).difference(self._known))
-        if set(map(type, new)) != {str} or len(self) + len(new) > self._keys_max:
-            return
-        lengths = list(map(len, new))
-        size = 2 * sum(lengths) + _STR_BYTES * len(new)
-        if max(lengths) <= _SHORT and self._bytes + size <= self._bytes_max:
-            self._known.update(zip(new, find_texts(new), strict=True))
-            self._bytes += size
 
     def _learn(self, key: Any) -> int:
         slot, size = self._find(key)
@@ -104,65 +86,29 @@ class SlotCache:
         return slot
 
 
-class TextSlots:
-    """A cache of ``slots_of(keys)`` for columns of text or bytes: a distinct key has an id, and each id its slot.
+def text_slots(keys: pa.Array[Any], slots: int) -> Any:
+    """Return the slot of each of ``keys``, text or bytes, as a vector of uint32.
 
-    No row and no known key becomes a Python object. At its bound the cache is cleared.
-
-    >>> import pyarrow as pa
-    >>> TextSlots(lambda keys: list(map(len, keys))).slots_of(pa.array(["a", "bc", "a"])).tolist()
-    [1, 2, 1]
+    Return None for text that is not UTF-8, for other types, and without the accelerator.
     """
+    import numpy as np
+    import pyarrow as pa
 
-    def __init__(self, slots_of: SlotsOf, *, keys_max: int = KEYS_MAX, bytes_max: int = BYTES_MAX) -> None:
-        self._slots_of = slots_of
-        self._keys_max = keys_max
-        self._bytes_max = bytes_max
-        self._clear()
-
-    def _clear(self) -> None:
-        self._index = GroupIndex()
-        self._slots: Any = None  # a vector, by id, with room for more
-        self._count = 0
-        self._bytes = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def slots_of(self, keys: pa.Array[Any]) -> Any:
-        """Return the slot of each key as a vector of uint32; None for keys that have no ids."""
-        import numpy as np
-
-        keys = _takeable(keys)
-        if self._slots is None:
-            self._slots = np.zeros(0, np.uint32)
-        try:
-            rows = self._index.group(keys)
-            if len(self._index) > len(self):
-                self._learn(keys.take(rows.first_rows(len(self))))
-        except BaseException as error:
-            self._clear()  # some keys may have ids and no slots
-            if isinstance(error, NotColumnar):
-                return None
-            raise
-        slots = self._slots[rows.ids]
-        if len(self) > self._keys_max or self._bytes > self._bytes_max:
-            self._clear()
-        return slots
-
-    def _learn(self, keys: pa.Array[Any]) -> None:
-        """Add the slots of ``keys``, which have the next ids."""
-        end = self._count + len(keys)
-        if end > len(self._slots):
-            self._slots = longer(self._slots, 2 * end, 0)
-        self._slots[self._count : end] = self._slots_of(keys.to_pylist())
-        self._count = end
-        self._bytes += keys.nbytes
-
-    @staticmethod
-    def supports(type_: pa.DataType) -> bool:
-        """Return whether columns of ``type_`` are text or bytes, and ids are found without Python objects."""
-        return accelerator.library() is not None and kind_of(type_) in (ColumnKind.STR, ColumnKind.BYTES)
+    native: Any = accelerator.library()
+    kind = kind_of(keys.type)
+    if native is None or kind not in _TAGS:
+        return None
+    try:
+        keys, _ = plain_keys(keys, None)
+    except NotColumnar:
+        return None
+    found = np.empty(len(keys), np.uint32)
+    if len(keys):
+        valid, offsets, data = (None if buffer is None else buffer.address for buffer in keys.buffers())
+        where = (data, offsets, keys.type in (pa.large_string(), pa.large_binary()), valid, keys.offset, len(keys))
+        if native.ms_text_slots(_TAGS[kind], *where, slots, hash_key(None) % slots, found.ctypes.data):
+            return None
+    return found
 
 
 SlotsOfVector = Callable[[Any], Any]
@@ -174,25 +120,28 @@ def column_slots(
     *,
     slots_of: SlotsOf,
     slots_of_vector: SlotsOfVector | None,
-    text: TextSlots | None = None,
+    slots_of_text: Callable[[pa.Array[Any]], Any] | None = None,
     step: str = "",
 ) -> pa.Array[Any]:
     """Return the slots of ``keys`` as an array of uint32 without nulls; a null is the key None.
 
-    ``slots_of`` maps Python values; ``slots_of_vector``, if given, maps integers, and ``text`` text and bytes.
+    ``slots_of`` maps Python values; ``slots_of_vector``, if given, integers, and ``slots_of_text`` columns of text and
+    bytes to a vector, or to None if it cannot.
     """
     import pyarrow as pa
 
     if isinstance(keys, pa.ChunkedArray):
-        of_chunk = partial(column_slots, slots_of=slots_of, slots_of_vector=slots_of_vector, text=text, step=step)
-        chunks = list(map(of_chunk, keys.chunks))
+        of_chunk = partial(
+            column_slots, slots_of=slots_of, slots_of_vector=slots_of_vector, slots_of_text=slots_of_text
+        )
+        chunks = [of_chunk(chunk, step=step) for chunk in keys.chunks]
         return pa.concat_arrays(chunks) if chunks else pa.array([], pa.uint32())
     if slots_of_vector is not None and pa.types.is_integer(keys.type):
         vector = _int64_of(keys)
         if vector is not None:
             slots = pa.array(slots_of_vector(vector).astype("uint32"))
             return slots if not keys.null_count else _with_nulls(slots, keys, slots_of)
-    if text is not None and TextSlots.supports(keys.type) and (found := text.slots_of(keys)) is not None:
+    if slots_of_text is not None and (found := slots_of_text(keys)) is not None:
         return pa.array(found)
     encoded = _distinct_of(keys)
     if encoded is None:
@@ -288,10 +237,6 @@ def _array(slots: Sequence[int]) -> pa.Array[Any]:
 
 SLOTS_MAX: Final = 1 << 20
 
-_INTEGERS: Final = frozenset((int, bool))
-_VECTOR_MIN: Final = 16
-"""Fewer integers than this are hashed one by one, because the numpy calls would cost more."""
-
 
 def slot_of(key: object, slots: int, *, step: str = "") -> int:
     """Return the slot of ``key``, from 0 to ``slots - 1``; `CodecError` if the key is not legal.
@@ -353,15 +298,11 @@ class CheckedKeys:
 
 
 class StableSlots(CheckedKeys):
-    """The default partitioner of one step: `slot_of` for a fixed number of slots, with a cache.
-
-    Strings are hashed once per cached value. Integers are hashed as one vector.
-    """
+    """The default partitioner of one step: `slot_of` for a fixed number of slots."""
 
     def __init__(self, slots: int, *, step: str = "") -> None:
         super().__init__(slots, step=step)
-        self._cache = SlotCache(self._find, self._find_texts)
-        self._text = TextSlots(self._find_all)
+        self._cache = SlotCache(self._find)
 
     def slot_of(self, key: Any) -> int:
         """Return the slot of one key; `CodecError` if it is not legal."""
@@ -370,29 +311,31 @@ class StableSlots(CheckedKeys):
 
     def slots_of(self, keys: Sequence[Any]) -> list[int]:
         """Return the slots of ``keys``, one each, in order; `CodecError` if one is not legal."""
+        vector = self.slot_vector(keys)
+        return self._cache.slots_of(keys) if vector is None else vector.tolist()
+
+    def slot_vector(self, keys: Sequence[Any]) -> memoryview | None:
+        """Return the slots of ``keys`` as uint32; None without the accelerator. `CodecError` if one is not legal."""
         self._check(keys)
-        # Only where the first is an integer the types of the others are looked at: most keys are text.
-        if len(keys) >= _VECTOR_MIN and type(keys[0]) in _INTEGERS and _INTEGERS.issuperset(map(type, keys)):
-            vector = _vector_of(keys)
-            if vector is not None:
-                slots: list[int] = mod_hashes(vector, self._slots).tolist()
-                return slots
-        return self._cache.slots_of(keys)
+        native = accelerator.rows()
+        if native is None:
+            return None
+        listed = keys if isinstance(keys, list) else list(keys)
+        return memoryview(native.slots(listed, self._slots, self._cache.slot_of)).cast("I")
 
     def _find(self, key: Any) -> tuple[int, int]:
         hashed, size = hash_and_size(key)
         return hashed % self._slots, size
 
-    def _find_texts(self, keys: Sequence[str]) -> list[int]:
-        return [hashed % self._slots for hashed in hash_texts(keys)]
-
-    def _find_all(self, keys: Sequence[Any]) -> list[int]:
-        return self._find_texts(keys) if set(map(type, keys)) == {str} else [self._find(key)[0] for key in keys]
-
     def slots_of_arrow(self, keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
         """Return the slots of a column of keys, as an array of uint32 without nulls; a null is the key None."""
-        vector = partial(mod_hashes, slots=self._slots)
-        return column_slots(keys, slots_of=self.slots_of, slots_of_vector=vector, text=self._text, step=self._step)
+        return column_slots(
+            keys,
+            slots_of=self.slots_of,
+            slots_of_vector=partial(mod_hashes, slots=self._slots),
+            slots_of_text=partial(text_slots, slots=self._slots),
+            step=self._step,
+        )
 
 
 def mod_hashes(numbers: np.ndarray[Any, np.dtype[np.int64]], slots: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -406,13 +349,3 @@ def mod_hashes(numbers: np.ndarray[Any, np.dtype[np.int64]], slots: int) -> np.n
     z *= np.uint64(MIX_2)
     z ^= z >> np.uint64(31)
     return z % np.uint64(slots)
-
-
-def _vector_of(keys: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-    """Return integers as a vector of int64; None if one does not fit."""
-    import numpy as np
-
-    try:
-        return np.array(keys, dtype=np.int64)
-    except OverflowError:
-        return None

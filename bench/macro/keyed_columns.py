@@ -26,11 +26,10 @@ import pyarrow.parquet as pq
 import malstrom_py as mp
 from bench.micro import machine
 from bench.micro.timing import interleave, ratios, spread
-from malstrom_py import sources
+from malstrom_py import accelerator, sources
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.operators.aggregate import Distinct
 from malstrom_py.operators.column_figures import ColumnFigures
-from malstrom_py.state import accelerator
 from malstrom_py.worker_context import WorkerInfo
 
 if TYPE_CHECKING:

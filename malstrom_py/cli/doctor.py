@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import Final, Literal
 
+from malstrom_py import accelerator
 from malstrom_py.errors import pip_command, pip_install
 from malstrom_py.spark.java import find_java
-from malstrom_py.state import accelerator
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +118,23 @@ def examine_core(name: str) -> Finding:
 
 
 def examine_accelerator(environ: Mapping[str, str]) -> Finding:
-    """Check whether figures over columns run in C or in numpy."""
-    if accelerator.library() is not None:
-        return Finding("ok", "accelerator", "figures over columns run in C")
-    said, path = "figures over columns run in numpy, with the same results", accelerator.built()
+    """Check whether figures over columns and the routing of rows run in C."""
+    parts = [
+        ("groups", accelerator.library(), "figures over columns run in numpy"),
+        ("rows", accelerator.rows(), "rows are routed in Python"),
+    ]
+    missing = [(name, said) for name, loaded, said in parts if loaded is None]
+    if not missing:
+        return Finding("ok", "accelerator", "figures over columns and the routing of rows run in C")
+    said = f"{' and '.join(said for _, said in missing)}, with the same results"
     if environ.get(accelerator.VARIABLE) == "off":
         return Finding("missing", "accelerator", f"off; {said}", f"Unset {accelerator.VARIABLE}")
-    if path is not None:
-        why = f"{path} was built for another machine or version"
+    paths = [path for name, _ in missing if (path := accelerator.built(name)) is not None]
+    if paths:
+        why = f"{paths[0]} was built for another machine or version"
         return Finding("missing", "accelerator", f"{why}; {said}", "Install malstrom-py again, with a C compiler")
-    return Finding("missing", "accelerator", f"not built; {said}", "Install a C compiler, then malstrom-py again")
+    what_to_do = "Install a C compiler and the headers of Python, then malstrom-py again"
+    return Finding("missing", "accelerator", f"not built; {said}", what_to_do)
 
 
 def examine_optional(name: str, wanted: Requirement) -> Finding:

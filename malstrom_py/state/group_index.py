@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from malstrom_py import accelerator
 from malstrom_py.data.schema import ColumnKind, kind_of
-from malstrom_py.state import accelerator
 
 if TYPE_CHECKING:
     import numpy as np

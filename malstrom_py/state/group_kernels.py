@@ -7,9 +7,12 @@ itself, stays only where it came first.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, Final
 
+from malstrom_py import accelerator
 from malstrom_py.state.group_index import GroupedRows
 
 Array = Any
@@ -19,6 +22,15 @@ COMPARES_ALL: Final = False
 """Whether `add_best` takes NaN and zeros of two signs."""
 
 _ROUNDS_MAX: Final = 64
+
+
+def kernels() -> ModuleType:
+    """Return the module whose scans and folds run: `native_kernels`, or this one."""
+    if accelerator.library() is None:
+        return sys.modules[__name__]
+    from malstrom_py.state import native_kernels
+
+    return native_kernels
 
 
 def running_sum(rows: GroupedRows, values: Array, totals: Array) -> Array:

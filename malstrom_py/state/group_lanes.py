@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.row_form import python_values
-from malstrom_py.state.accelerator import kernels
 from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import GroupedRows, NotColumnar
+from malstrom_py.state.group_kernels import kernels
 from malstrom_py.state.group_values import (
     Array,
     Values,

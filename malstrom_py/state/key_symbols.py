@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from malstrom_py import accelerator
 from malstrom_py.data.schema import ColumnKind
-from malstrom_py.state import accelerator
 from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, plain_keys
+from malstrom_py.state.group_kernels import kernels
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -144,7 +145,7 @@ class SymbolIndex:
         if len(symbols):
             self._span_to(int(symbols.min()), int(symbols.max()))
         if self._table is not None:
-            ids, added = accelerator.kernels().number(symbols, self._low, self._table, len(self))
+            ids, added = kernels().number(symbols, self._low, self._table, len(self))
             if len(added):
                 self.symbols, self._order = np.concatenate([self.symbols, added]), None
             return GroupedRows(ids)

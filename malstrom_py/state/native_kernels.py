@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from malstrom_py import accelerator
 from malstrom_py.errors import InternalError
-from malstrom_py.state import accelerator
 from malstrom_py.state.group_index import GroupedRows, NotColumnar
 from malstrom_py.state.group_kernels import sums_fit
 

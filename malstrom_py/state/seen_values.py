@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.state import accelerator
+from malstrom_py import accelerator
 from malstrom_py.state.group_index import ROWS_OF_CODES, GroupIndex, NotColumnar, ids_of, keys_as_column
 from malstrom_py.state.group_values import Array, longer
 from malstrom_py.state.many_values import ManyValues

@@ -14,7 +14,7 @@ speed. While the speed of a new receiver is unknown, at most twice the rows that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -128,8 +128,8 @@ class Share(NamedTuple):
 class OutboundChannel(Protocol):
     """The sender's end of a channel."""
 
-    def put(self, batch: Batch, rows: Sequence[int] | None = None) -> None:
-        """Send the rows of ``batch`` at the indices ``rows``, which are not empty; None: all."""
+    def put(self, batch: Batch) -> None:
+        """Send the rows of ``batch``, which is not empty."""
         ...
 
     def put_epoch(self, epoch: Epoch) -> None:
@@ -216,9 +216,7 @@ class Loopback:
         self.blocked = False
         self.version = version
 
-    def put(self, batch: Batch, rows: Sequence[int] | None = None) -> None:
-        if rows is not None and len(rows) < len(batch):
-            batch = batch.take(rows)
+    def put(self, batch: Batch) -> None:
         self._rows += len(batch)
         self._items.append(batch)
 
@@ -300,7 +298,7 @@ class RemoteOutbound(OutboundBuffer):
     that may be in flight to a receiver that has not processed any.
 
     >>> out = RemoteOutbound(ChannelId("by-key", 0, 1), lambda batch: repr(batch.values).encode())
-    >>> out.put(Batch(["x", "y", "z"], keys=[1, 2, 3]), [0, 2])
+    >>> out.put(Batch(["x", "z"], keys=[1, 3]))
     >>> out.put_epoch(Epoch(7))
     >>> out.flush()
     >>> [(frame.payload, frame.epochs) for frame in out.take()]
@@ -343,26 +341,16 @@ class RemoteOutbound(OutboundBuffer):
         self.sent_bytes = 0
         """The bytes of all frames so far."""
 
-    def put(self, batch: Batch, rows: Sequence[int] | None = None) -> None:
+    def put(self, batch: Batch) -> None:
         if not self.fits(batch):
             self.flush()
-        if isinstance(batch, ColumnBatch):
-            self._put_columns(batch if rows is None else batch.take(rows))
-            return
-        rows = range(len(batch)) if rows is None else rows
-        share = self._share
-        most = min(self._rows_max, share)
-        for start in range(0, len(rows), share):
-            self.add(batch, rows[start : start + share] if share < len(rows) else rows)
-            if self.buffered_rows >= most or self.buffered_rows * self._row_bytes >= self._bytes_max:
-                self.flush()
-
-    def _put_columns(self, batch: ColumnBatch) -> None:
-        share = self._share
-        most = min(self._columns_rows_max, share)
-        for start in range(0, len(batch), share):
-            self.add_columns(batch if len(batch) <= share else batch.cut(start, start + share))
-            if self.buffered_rows >= most or self.buffered_bytes >= self._bytes_max:
+        is_columns = isinstance(batch, ColumnBatch)
+        share, rows = self._share, len(batch)
+        most = min(self._columns_rows_max if is_columns else self._rows_max, share)
+        for start in range(0, rows, share):
+            self.add(batch if rows <= share else batch.cut(start, start + share))
+            size = self.buffered_bytes if is_columns else self.buffered_rows * self._row_bytes
+            if self.buffered_rows >= most or size >= self._bytes_max:
                 self.flush()
 
     def put_epoch(self, epoch: Epoch) -> None:

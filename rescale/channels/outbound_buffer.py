@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from malstrom_py.data.batch import Batch, ColumnBatch, picker, place_of
+from malstrom_py.data.batch import Batch, ColumnBatch, place_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,9 +15,10 @@ class OutboundBuffer:
     """Buffers rows of one layout. ``buffered_bytes``: of columns; 0 for rows, which have no size before encoding.
 
     >>> buffer = OutboundBuffer()
-    >>> buffer.add(Batch(["x", "y", "z"], keys=[1, 2, 3]), [0, 2])
+    >>> buffer.add(Batch(["x"], keys=[1]))
+    >>> buffer.add(Batch(["y", "z"], keys=[2, 3]))
     >>> buffer.emptied().values
-    ['x', 'z']
+    ['x', 'y', 'z']
     """
 
     def __init__(self) -> None:
@@ -39,20 +40,16 @@ class OutboundBuffer:
             return not self._columns
         return bool(self._columns) and _shape(self._columns[0]) == _shape(batch)
 
-    def add(self, batch: Batch, indices: Sequence[int]) -> None:
-        """Add the rows of ``batch`` at ``indices``, which are not empty."""
-        pick = picker(indices)
-        self._keys.extend(pick(batch.keys or []))
-        self._values.extend(pick(batch.values))
-        if batch.timestamps is not None:
-            self._timestamps.extend(pick(batch.timestamps))
-        self.buffered_rows = len(self._values)
-
-    def add_columns(self, batch: ColumnBatch) -> None:
+    def add(self, batch: Batch) -> None:
         """Add all rows of ``batch``."""
-        self._columns.append(batch)
         self.buffered_rows += len(batch)
-        self.buffered_bytes += batch.columns.nbytes
+        if isinstance(batch, ColumnBatch):
+            self._columns.append(batch)
+            self.buffered_bytes += batch.columns.nbytes
+            return
+        self._keys += batch.keys or []
+        self._values += batch.values
+        self._timestamps += batch.timestamps or []
 
     def emptied(self) -> Batch:
         """Return all rows as one batch, and empty the buffer."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from malstrom_py import accelerator
 from malstrom_py.cli.doctor import (
     CORE,
     OPTIONAL,
@@ -24,7 +25,6 @@ from malstrom_py.cli.doctor import (
     examine_store,
 )
 from malstrom_py.errors import pip_install
-from malstrom_py.state import accelerator
 from malstrom_py.workers.ray.cluster import RAY_MIN
 from tests.integration.commands import python
 from tests.tree import pyproject
@@ -76,14 +76,18 @@ def test_the_core_that_is_examined_is_the_core_that_is_required() -> None:
 
 def test_the_accelerator_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "library", lambda: None)
-    monkeypatch.setattr(accelerator, "built", lambda: Path("old.so"))
-    assert examine_accelerator({}).said.startswith("old.so was built for another machine or version")
-    monkeypatch.setattr(accelerator, "built", lambda: None)
+    monkeypatch.setattr(accelerator, "rows", lambda: None)
+    monkeypatch.setattr(accelerator, "built", lambda name: Path(f"old {name}.so"))
+    assert examine_accelerator({}).said.startswith("old groups.so was built for another machine or version")
+    monkeypatch.setattr(accelerator, "built", lambda name: None)
     for environ, said in (({}, "not built"), ({accelerator.VARIABLE: "off"}, "off")):
         finding = examine_accelerator(environ)
-        assert finding.said.startswith(said)
+        same = "figures over columns run in numpy and rows are routed in Python, with the same results"
+        assert finding.said == f"{said}; {same}"
         assert not finding.is_fatal
     monkeypatch.setattr(accelerator, "library", object)
+    assert examine_accelerator({}).said == "not built; rows are routed in Python, with the same results"
+    monkeypatch.setattr(accelerator, "rows", object)
     assert examine_accelerator({}).state == "ok"
 
 

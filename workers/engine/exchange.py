@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any, Protocol
 
-from malstrom_py.data.batch import Batch, ColumnBatch, picker
+from malstrom_py import accelerator
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Epoch, PartMessage, StateMessage, SuspendMarker
+from malstrom_py.errors import OperatorError
 from malstrom_py.operators.base import Operator, StepContext
 from malstrom_py.rescale.channels.channel import (
     OPEN,
@@ -30,7 +33,9 @@ from malstrom_py.workers.engine.flow_limits import Batching
 
 
 class SlotsOfKeys(Protocol):
-    """The slots of legal keys. ``slots_of_arrow(column)``, if there is one, returns those of a column as a column."""
+    """The slots of legal keys. ``slots_of_arrow(column)``, if there is one, returns those of a column as a column, and
+    ``slot_vector(keys)`` those of a list as a buffer of uint32, or None if it cannot.
+    """
 
     def slots_of(self, keys: Sequence[Any]) -> list[int]: ...
 
@@ -69,11 +74,12 @@ class Exchange(Operator):
         """F5: gathers the rows of a batch before it is routed, where the next step can merge what they gather."""
         self.slots_of = slots.slots_of
         self._slots_of_column: Callable[[Any], Any] | None = getattr(slots, "slots_of_arrow", None)
+        self._slot_vector: Callable[[Any], Any] = getattr(slots, "slot_vector", lambda keys: None)
         self._worker = context.worker
         self._members = tuple(members)
         self._table = table
         self._owners: Any = None
-        """The owners in the table, and the place of each slot's owner among them, once they were needed."""
+        """The owners in the table, and by slot the rank of its owner among them, once they were needed."""
         self._batching = batching
         self._incarnation = incarnation
         self._trust = trust
@@ -139,10 +145,37 @@ class Exchange(Operator):
             channel.flush()
 
     def slots(self, batch: Batch) -> Any:
-        """Return the slot of each row's key: a list, or a column for a column of keys."""
-        if batch.key_column is not None and self._slots_of_column is not None:
-            return self._slots_of_column(batch.key_column)
-        return self.slots_of(batch.keys or [])
+        """Return the slot of each row's key as a buffer of uint32.
+
+        Raises:
+            OperatorError: a user's partitioner returned something else than one slot per key.
+        """
+        if batch.key_column is None or self._slots_of_column is None:
+            vector = self._slot_vector(batch.keys or [])
+            if vector is not None:
+                return vector
+        return self._checked(batch)
+
+    def _checked(self, batch: Batch) -> Any:
+        """Return the slots that a partitioner found, after a check: it may be a user's."""
+        import numpy as np
+
+        by_column, column = self._slots_of_column, batch.key_column
+        given = self.slots_of(batch.keys or []) if by_column is None or column is None else by_column(column)
+        count = len(self._table)
+        try:
+            slots = np.asarray(given)
+            legal = slots.shape == (len(batch),) and slots.dtype.kind in "iub" and not (slots >= count).any()
+            legal = legal and not (slots < 0).any()
+        except (TypeError, ValueError):
+            legal = False
+        if not legal and len(batch):
+            raise OperatorError(
+                f"step {self.name!r}: the partitioner must return one slot for each key, a whole number from 0 to "
+                f"{count - 1}.",
+                step=self.name,
+            )
+        return slots.astype(np.uint32, copy=False)
 
     @property
     def load(self) -> float:
@@ -183,17 +216,9 @@ class Exchange(Operator):
         self.routed_rows += len(batch)
         if not self.remote:
             self.loopback.put(batch)
-        elif isinstance(batch, ColumnBatch):
-            for owner, share in self._shares(batch):
-                self.outbound[owner].put(share)
-        else:
-            owned: dict[int, list[int]] = {member: [] for member in self.outbound}
-            append = {member: rows.append for member, rows in owned.items()}
-            for index, owner in enumerate(picker(self.slots(batch))(self._table)):
-                append[owner](index)
-            for owner, rows in owned.items():
-                if rows:
-                    self.outbound[owner].put(batch, rows)
+            return
+        for owner, share in self._shares(batch):
+            self.outbound[owner].put(share)
 
     def on_epoch(self, epoch: Epoch, out: object = None) -> None:
         if self.silent:
@@ -213,23 +238,37 @@ class Exchange(Operator):
         elif isinstance(message, SuspendMarker):
             self.control(Suspend())
 
-    def _shares(self, batch: ColumnBatch) -> Iterator[tuple[int, ColumnBatch]]:
+    def _shares(self, batch: Batch) -> Iterator[tuple[int, Batch]]:
         """Yield the rows of ``batch`` by the worker that owns their keys' slots.
 
         They are copies and not cuts of one: a step that keeps its own would keep those of all workers.
         """
-        import numpy as np
-        import pyarrow as pa
-
         if self._owners is None:
+            import numpy as np
+
             owners, ranks = np.unique(self._table, return_inverse=True)
             self._owners = owners.tolist(), ranks.astype(np.uint16)  # which numpy sorts by radix
         owners, ranks = self._owners
-        ranks = ranks[np.asarray(self.slots(batch), np.uint32)]
-        lengths = np.bincount(ranks, minlength=len(owners)).tolist()
-        order = np.argsort(ranks, kind="stable")
-        end = 0
-        for owner, length in zip(owners, lengths, strict=True):
-            start, end = end, end + length
-            if length:
-                yield owner, batch if length == len(batch) else batch.take(pa.array(order[start:end]))
+        slots = self.slots(batch)
+        native = None if isinstance(batch, ColumnBatch) else accelerator.rows()
+        if native is None:
+            yield from _taken_by_owner(batch, slots, owners, ranks)
+            return
+        lists = native.split(slots, ranks, len(owners), (batch.values, batch.keys, batch.timestamps))
+        for owner, values, keys, timestamps in zip(owners, *(one or repeat(None) for one in lists), strict=False):
+            if values:
+                yield owner, Batch(values, keys=keys, timestamps=timestamps, part=batch.part)
+
+
+def _taken_by_owner(batch: Batch, slots: Any, owners: Sequence[int], ranks: Any) -> Iterator[tuple[int, Batch]]:
+    import numpy as np
+
+    by_row = ranks[np.asarray(slots)]
+    lengths = np.bincount(by_row, minlength=len(owners)).tolist()
+    order = np.argsort(by_row, kind="stable")
+    end = 0
+    for owner, length in zip(owners, lengths, strict=True):
+        start, end = end, end + length
+        if length:
+            rows: Any = order[start:end]
+            yield owner, batch.take(rows if isinstance(batch, ColumnBatch) else rows.tolist())

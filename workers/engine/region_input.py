@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch
@@ -440,7 +440,7 @@ class RegionInput:
 
     def _split(self, entry: ExchangeEntry, lane: InboundChannel, batch: Batch, held: frozenset[int]) -> None:
         """R5: pass the rows of open slots, hold the others."""
-        kept = [row for row, slot in enumerate(_listed(entry.exchange.slots(batch))) if slot in held]
+        kept = [row for row, slot in enumerate(entry.exchange.slots(batch).tolist()) if slot in held]
         if not kept:
             self._push(entry.node, batch)
             return
@@ -555,8 +555,3 @@ class RegionInput:
         for entry in self._entries.values():
             self._graph.push(entry.node, message)
         self._graph.run()
-
-
-def _listed(slots: Any) -> list[int]:
-    """Return slots as a list; the slots of a column of keys are a column."""
-    return slots if isinstance(slots, list) else slots.to_pylist()

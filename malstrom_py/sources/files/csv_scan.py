@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from malstrom_py import accelerator
 from malstrom_py.sources.files.frames import Bytes
-from malstrom_py.state import accelerator
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -87,6 +87,17 @@ static void index_round(int is_text, int wide, uint64_t spread) {
         check(!failed, "an index failed");
         check(!memcmp(ids, expected, (size_t)n * 4), "ids differ");
         check(ms_index_len(index) == n_known, "another number of keys");
+        if (is_text) {
+            uint32_t *slots = malloc((size_t)n * 4 + 1);
+            int tag = is_text == 2 ? TAG_TEXT : TAG_BYTES;
+            failed = ms_text_slots(tag, data, offsets, wide, has_nulls ? valid : NULL, offset, n, 7, 9, slots);
+            check(!failed, "text has no slots");
+            for (int64_t i = 0; i < n; i++) {
+                int null = has_nulls && !is_valid(valid, offset + i);
+                check(null ? slots[i] == 9 : slots[i] < 7, "a slot is another");
+            }
+            free(slots);
+        }
         free(numbers); free(offsets); free(valid); free(data); free(ids); free(expected);
     }
     ms_index_free(index);

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import sources
+from malstrom_py.accelerator import library
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.messages import Acquire, AnyOf, Collect, Interrogate
 from malstrom_py.data.row_form import SCALAR
 from malstrom_py.operators.aggregate import Distinct
 from malstrom_py.operators.keyed import expiring
-from malstrom_py.state.accelerator import library
 from malstrom_py.state.seen_values import SeenValues
 from tests.unit.operators.stepping import Stepped
 from tests.unit.operators.test_column_figures import BY, columns, rows, states
@@ -103,7 +103,7 @@ def test_a_chain_of_snapshots_is_the_state(data: st.DataObject) -> None:
 @pytest.mark.parametrize("accelerated", [True, False])
 def test_columns_remain_columns(accelerated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not accelerated:
-        monkeypatch.setattr("malstrom_py.state.accelerator.library", lambda: None)
+        monkeypatch.setattr("malstrom_py.accelerator.library", lambda: None)
     step = Stepped(DISTINCT)
     for _ in range(3):
         step.push(columns(["a", "b", "a", "a"], [1, 1, 1, 2], pa.int64()))
@@ -168,7 +168,7 @@ def test_many_keys_come_and_go() -> None:
 @pytest.mark.parametrize("accelerated", [True, False])
 def test_rows_take_over_from_numpy_where_sets_are_faster(accelerated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not accelerated:
-        monkeypatch.setattr("malstrom_py.state.accelerator.library", lambda: None)
+        monkeypatch.setattr("malstrom_py.accelerator.library", lambda: None)
     elif library() is None:
         accelerated = False
     many = columns(["a"] * 70_000, list(range(70_000)), pa.int64())

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import malstrom_py as mp
-from malstrom_py import agg, sinks, sources
+from malstrom_py import accelerator, agg, sinks, sources
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Acquire, AnyOf, Collect, Epoch, Interrogate
 from malstrom_py.data.row_form import PARTIALS, RowForm
@@ -24,7 +24,6 @@ from malstrom_py.operators.pre_aggregation import PreAggregation
 from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.window import Gathering, gather_all, gather_one
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.state import accelerator
 from malstrom_py.state.artefact import Opened
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.keyed_state import KeyedState

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from malstrom_py.errors import CodecError
 from malstrom_py.rescale import slots as arrow_slots
 from malstrom_py.rescale.slots import StableSlots, slot_of, slots_of, slots_of_arrow
+from tests.unit.state.accelerators import PATHS, running
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC).replace(tzinfo=None)
 
@@ -90,6 +91,29 @@ def test_f4_strings_agree_with_rows(values: list[str | None]) -> None:
     expected = slots_of(values, 1000)
     assert slots_of_arrow(column, 1000).to_pylist() == expected
     assert slots_of_arrow(column.dictionary_encode(), 1000).to_pylist() == expected
+
+
+@given(st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"])), max_size=20), st.integers(0, 5))
+@settings(deadline=None)
+def test_f4_text_and_bytes_agree_with_rows_with_and_without_c(values: list[str | None], start: int) -> None:
+    encoded = [None if value is None else value.encode() for value in values]
+    columns: list[tuple[Any, list[Any]]] = [
+        (kind, values) for kind in (pa.string(), pa.large_string(), pa.string_view())
+    ]
+    columns += [(kind, encoded) for kind in (pa.binary(), pa.large_binary(), pa.binary_view())]
+    for path in PATHS:
+        with running(path):
+            for kind, keys in columns:
+                column = pa.array(keys, kind)[start:]
+                assert slots_of_arrow(column, 1000).to_pylist() == slots_of(keys[start:], 1000)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("text", [b"\xff", b"abcdefgh\xe9", b"abcdefghij\xed\xa0\x80", b"abcdefg\xc3"], ids=repr)
+def test_f4_text_that_is_not_utf_8_is_refused_naming_the_step(path: str, text: bytes) -> None:
+    column = pa.Array.from_buffers(pa.string(), 2, pa.array([b"good", text]).buffers())
+    with running(path), pytest.raises(CodecError, match=r"^step 'carrier': a key .* not UTF-8"):
+        StableSlots(8, step="carrier").slots_of_arrow(column)
 
 
 def test_f4_floats_and_decimals_agree_with_rows() -> None:

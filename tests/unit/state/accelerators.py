@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sysconfig
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from malstrom_py.state.accelerator import load
+import pytest
+
+from malstrom_py import accelerator
 from tests.tree import ROOT
 
-FOLDER: Final = ROOT / "malstrom_py" / "state" / "native"
+FOLDER: Final = ROOT / "malstrom_py" / "native"
 COMPILER: Final = shutil.which("cc") or shutil.which("gcc")
+
+MODULE: Final = ("-O1", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}")
+"""Options for a module of Python; its headers come with a Python that can build packages."""
 
 PATHS: Final = ["numpy", *(["C"] if COMPILER else [])]
 """What may run: without a compiler numpy alone, as for those who install."""
@@ -30,8 +37,27 @@ def compiled(target: Path, sources: Iterable[Path], *options: str) -> Path:
 
 @cache
 def library_of(path: str) -> Any:
-    """The library that `malstrom_py.state.accelerator.library` should return for one of `PATHS`."""
+    """The library that `malstrom_py.accelerator.library` should return for one of `PATHS`."""
     if path == "numpy":
         return None
     with tempfile.TemporaryDirectory() as folder:
-        return load(compiled(Path(folder) / "groups.so", sorted(FOLDER.glob("*.c")), "-O1", "-shared", "-fPIC"))
+        sources = [FOLDER / "groups.c", FOLDER / "csv.c"]
+        return accelerator.load(compiled(Path(folder) / "groups.so", sources, "-O1", "-shared", "-fPIC"))
+
+
+@cache
+def rows_of(path: str) -> accelerator.Rows | None:
+    """The module that `malstrom_py.accelerator.rows` should return for one of `PATHS`."""
+    if path == "numpy":
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        return accelerator.load_rows(compiled(Path(folder) / "rows.so", [FOLDER / "rows.c"], *MODULE))
+
+
+@contextmanager
+def running(path: str) -> Iterator[None]:
+    """While in the context all runs by one of `PATHS`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accelerator, "library", lambda: library_of(path))
+        patch.setattr(accelerator, "rows", lambda: rows_of(path))
+        yield

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malstrom_py import agg
+from malstrom_py import accelerator, agg
 from malstrom_py.agg import Aggregation
-from malstrom_py.state import accelerator
 from malstrom_py.state.group_index import GroupIndex, NotColumnar
 from malstrom_py.state.groups import Groups
 from tests.unit.state.accelerators import PATHS, library_of

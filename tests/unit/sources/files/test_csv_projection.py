@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from malstrom_py import accelerator
 from malstrom_py.sources.files import Files, frames
 from malstrom_py.sources.files.csv import CsvDecoder, arrow_type, cut_records
 from malstrom_py.sources.files.csv_scan import Projection
 from malstrom_py.sources.files.frames import BadRecord
-from malstrom_py.state import accelerator
 from tests.unit.sources.reading import file_with, poll_once
 from tests.unit.state.accelerators import COMPILER, PATHS, library_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from malstrom_py import partitioners, sinks, sources
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
-from malstrom_py.errors import InternalError
+from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.operators.base import StepContext
 from malstrom_py.rescale.channels.channel import Barrier, Credit, Frame, Grant, InLine, Item, Suspend
 from malstrom_py.rescale.keys import key_types
@@ -25,6 +25,7 @@ from malstrom_py.rescale.partitioners import StableHash
 from malstrom_py.testing import strategies
 from malstrom_py.workers.engine.exchange import Exchange, SlotsOfKeys
 from malstrom_py.workers.engine.flow_limits import Batching
+from tests.unit.state.accelerators import PATHS, running
 
 SLOTS = 60
 CODEC = Codec()
@@ -254,14 +255,49 @@ def test_columns_arrive_as_columns_and_no_row_is_made_on_the_way() -> None:
     assert not sent.rows_made
 
 
-def test_a_partitioner_of_a_user_that_returns_bools_loses_no_row() -> None:
-    class IsOdd:
-        def slots_of(self, keys: Sequence[Any]) -> Any:
-            return [key % 2 == 1 for key in keys]
+class By:
+    """A user's partitioner: calls a function with all keys."""
 
-    sending = Sending(0, 1, slots=IsOdd())
-    sending.send(ColumnBatch(pa.record_batch({"n": range(8)}), keys=list(range(8))))
-    assert sum(map(len, sending.items().values())) == 8
+    def __init__(self, function: Callable[[Sequence[Any]], Any]) -> None:
+        self.slots_of = function
+
+
+def test_a_partitioner_of_a_user_that_returns_bools_loses_no_row() -> None:
+    numbers = list(range(8))
+    for batch in (Batch(numbers, keys=numbers), ColumnBatch(pa.record_batch({"n": numbers}), keys=numbers)):
+        sending = Sending(0, 1, slots=By(lambda keys: [key % 2 == 1 for key in keys]))
+        sending.send(batch)
+        assert sum(map(len, sending.items().values())) == 8
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("as_columns", [False, True])
+@pytest.mark.parametrize(
+    "wrong",
+    [[0, -1], [0, SLOTS], [0], [0, 1, 2], [0, 0.5], [0, None], ["a", "b"], [[0], [1]], [[0], [1, 2]], [0, 2**70], None],
+    ids=str,
+)
+def test_f3_a_partitioner_of_a_user_that_returns_no_slots_is_an_error_that_names_the_step(
+    wrong: Any, as_columns: bool, path: str
+) -> None:
+    keys = ["a", "b"]
+    batch = ColumnBatch(pa.record_batch({"k": keys}), keys=keys) if as_columns else Batch(keys, keys=keys)
+    said = rf"^step 'x': the partitioner must return one slot for each key, a whole number from 0 to {SLOTS - 1}\.$"
+    with running(path), pytest.raises(OperatorError, match=said):
+        Sending(0, 1, slots=By(lambda keys: wrong)).send(batch)
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@given(keys=st.lists(strategies.legal_keys(), max_size=30), members=st.integers(1, 4))
+def test_f3_rows_go_the_same_way_with_and_without_c(keys: list[Any], members: int, timed: bool) -> None:
+    batch = Batch(list(range(len(keys))), keys=keys, timestamps=list(range(len(keys))) if timed else None)
+    found = []
+    for path in PATHS:
+        with running(path):
+            sending = Sending(*range(members), rows_max=7)
+            sending.send(batch)
+            found.append(sending.items())
+    assert found[1:] == found[:-1]
 
 
 def test_rows_that_stay_do_not_keep_those_of_other_workers() -> None:

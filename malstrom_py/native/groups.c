@@ -1,6 +1,6 @@
-/* The accelerator of malstrom_py.state: an index of keys -> dense ids, and scans and folds by id.
+/* The accelerator of columns: an index of keys -> dense ids, scans and folds by id, and the slots of keys that are text.
 
-   Called through ctypes, with the GIL released; no Python API. `malstrom_py.state.accelerator` declares the functions,
+   Called through ctypes, with the GIL released; no Python API. `malstrom_py.accelerator` declares the functions,
    and `malstrom_py.state.group_kernels` has the same in numpy: results are equal to the bit.
 
    Rules. Nothing is read beyond the `n` rows that the caller describes. Integers wrap around; the caller has checked
@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "key_hash.h"
 
 #if defined(_WIN32)
 #define API __declspec(dllexport)
@@ -131,6 +133,10 @@ static int grow_table(Index *index) {
 /* Whether Python would decode `data` as UTF-8. */
 static int is_utf8(const uint8_t *data, int64_t length) {
     for (int64_t i = 0; i < length;) {
+        if (length - i >= 8 && !(word_at(data + i) & 0x8080808080808080ULL)) { /* ASCII */
+            i += 8;
+            continue;
+        }
         uint8_t first = data[i++];
         if (first < 0x80) continue;
         int more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
@@ -258,6 +264,24 @@ API int64_t ms_index_text_ids(Index *index, const uint8_t *data, const void *off
             if (id < -1) return id + 1;
             ids[start + i] = (int32_t)id;
         }
+    }
+    return 0;
+}
+
+/* The slot, below `count`, of each of `n` keys from row `offset` on: text, or bytes if `tag` is TAG_BYTES; a null has
+   `null_slot`. Returns 0, or NOT_TEXT. The arrays are as of `ms_index_text_ids`. */
+API int64_t ms_text_slots(int tag, const uint8_t *data, const void *offsets, int wide, const uint8_t *valid,
+                          int64_t offset, int64_t n, uint32_t count, uint32_t null_slot, uint32_t *slots) {
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = offset + i;
+        if (!is_valid(valid, row)) {
+            slots[i] = null_slot;
+            continue;
+        }
+        int64_t from = OFFSET(row), length = OFFSET(row + 1) - from;
+        const uint8_t *key = length ? data + from : NULL;
+        if (tag == TAG_TEXT && !is_utf8(key, length)) return NOT_TEXT;
+        slots[i] = (uint32_t)(hash_of_text((uint8_t)tag, key, (uint64_t)length) % count);
     }
     return 0;
 }

@@ -1,0 +1,270 @@
+/* The slots of keys of rows, and the rows of each owner: what an exchange does with every row.
+
+   A module for Python, loaded by `malstrom_py.accelerator.rows`. Rules. The slots are those of
+   `malstrom_py.rescale.slots`, to the bit. A key of another exact type than str, int, bool, None, bytes and tuples of
+   them is given to a Python function, which may run anything: what is used after it is read anew. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "key_hash.h"
+
+#define VERSION 1   /* as `malstrom_py.accelerator` asks for it: what the functions take and return */
+#define FORM_MAX 512 /* of a tuple; a larger one is left to Python */
+#define DEPTH_MAX 8
+#define OTHER (-1)
+#define FAILED (-2)
+
+/* The UTF-8 of a str: its own bytes, or those of `*held`, a new reference. NULL with an error set if that fails. */
+static const uint8_t *utf8_of(PyObject *text, Py_ssize_t *length, PyObject **held) {
+    *held = NULL;
+    if (PyUnicode_IS_COMPACT_ASCII(text)) {
+        *length = PyUnicode_GET_LENGTH(text);
+        return PyUnicode_1BYTE_DATA(text);
+    }
+    *held = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
+    if (!*held) return NULL;
+    *length = PyBytes_GET_SIZE(*held);
+    return (const uint8_t *)PyBytes_AS_STRING(*held);
+}
+
+/* Whether `number`, an int or bool, fits 64 bits. */
+static inline int fits(PyObject *number, int64_t *value) {
+    int overflows;
+    *value = PyLong_AsLongLongAndOverflow(number, &overflows);
+    return !overflows;
+}
+
+static Py_ssize_t with_text(uint8_t tag, const uint8_t *data, Py_ssize_t length, uint8_t *form, Py_ssize_t at) {
+    if (at + HEAD + length > FORM_MAX) return OTHER;
+    form[at] = tag;
+    put_word(form + at + 1, (uint64_t)length);
+    memcpy(form + at + HEAD, data, (size_t)length);
+    return at + HEAD + length;
+}
+
+/* Write the canonical form of `key` at `at`, and return where it ends; OTHER if it is left to Python, or FAILED. */
+static Py_ssize_t with_form(PyObject *key, uint8_t *form, Py_ssize_t at, int depth) {
+    int64_t number;
+    if (at + HEAD > FORM_MAX || depth > DEPTH_MAX) return OTHER;
+    if (PyUnicode_CheckExact(key)) {
+        Py_ssize_t length;
+        PyObject *held;
+        const uint8_t *data = utf8_of(key, &length, &held);
+        if (!data) return FAILED;
+        at = with_text(TAG_TEXT, data, length, form, at);
+        Py_XDECREF(held);
+        return at;
+    }
+    if (PyLong_CheckExact(key) || PyBool_Check(key)) {
+        if (!fits(key, &number)) return OTHER;
+        form[at] = TAG_INT;
+        put_word(form + at + 1, (uint64_t)number);
+        return at + HEAD;
+    }
+    if (key == Py_None) {
+        form[at] = TAG_NONE;
+        return at + 1;
+    }
+    if (PyBytes_CheckExact(key))
+        return with_text(TAG_BYTES, (const uint8_t *)PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), form, at);
+    if (PyTuple_CheckExact(key)) {
+        Py_ssize_t items = PyTuple_GET_SIZE(key);
+        form[at] = TAG_TUPLE;
+        put_word(form + at + 1, (uint64_t)items);
+        at += HEAD;
+        for (Py_ssize_t i = 0; i < items && at >= 0; i++) at = with_form(PyTuple_GET_ITEM(key, i), form, at, depth + 1);
+        return at;
+    }
+    return OTHER;
+}
+
+/* The hash of `key`: 0, OTHER if it is left to Python, or FAILED with an error set. */
+static int hash_of(PyObject *key, uint64_t *hash) {
+    uint8_t form[FORM_MAX];
+    Py_ssize_t length;
+    int64_t number;
+    if (PyUnicode_CheckExact(key)) {
+        PyObject *held;
+        const uint8_t *data = utf8_of(key, &length, &held);
+        if (!data) return FAILED;
+        *hash = hash_of_text(TAG_TEXT, data, (uint64_t)length);
+        Py_XDECREF(held);
+        return 0;
+    }
+    if (PyLong_CheckExact(key) || PyBool_Check(key)) {
+        if (!fits(key, &number)) return OTHER;
+        *hash = hash_of_int(number);
+        return 0;
+    }
+    length = with_form(key, form, 0, 0);
+    if (length < 0) return (int)length;
+    *hash = hash_of_form(form, (uint64_t)length);
+    return 0;
+}
+
+/* What `find(key)` returns: a slot below `count`. FAILED with an error set if it does not. */
+static int64_t found_slot(PyObject *find, PyObject *key, unsigned long count) {
+    PyObject *answer = PyObject_CallOneArg(find, key);
+    if (!answer) return FAILED;
+    unsigned long slot = PyLong_AsUnsignedLong(answer);
+    Py_DECREF(answer);
+    if (slot == (unsigned long)-1 && PyErr_Occurred()) return FAILED;
+    if (slot >= count) {
+        PyErr_Format(PyExc_ValueError, "slot %lu of %lu", slot, count);
+        return FAILED;
+    }
+    return (int64_t)slot;
+}
+
+static int is_list(PyObject *object, const char *name) {
+    if (PyList_Check(object)) return 1;
+    PyErr_Format(PyExc_TypeError, "%s is a list, not %.100s", name, Py_TYPE(object)->tp_name);
+    return 0;
+}
+
+PyDoc_STRVAR(slots_doc, "slots(keys, count, find) -> bytes\n\n"
+                        "The slot of each key of a list, as uint32. ``find``: key -> slot, for keys of other types.");
+
+static PyObject *slots(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
+    if (given != 3) return PyErr_Format(PyExc_TypeError, "slots takes keys, count and find");
+    PyObject *keys = args[0], *find = args[2];
+    unsigned long count = PyLong_AsUnsignedLong(args[1]);
+    if (PyErr_Occurred() || !is_list(keys, "keys")) return NULL;
+    if (!count || count > UINT32_MAX) return PyErr_Format(PyExc_ValueError, "count is %lu", count);
+    Py_ssize_t rows = PyList_GET_SIZE(keys);
+    PyObject *result = PyBytes_FromStringAndSize(NULL, rows * (Py_ssize_t)sizeof(uint32_t));
+    if (!result) return NULL;
+    char *out = PyBytes_AS_STRING(result);
+    for (Py_ssize_t i = 0; i < rows; i++) {
+        uint64_t hash = 0;
+        if (PyList_GET_SIZE(keys) != rows) { /* by `find` */
+            PyErr_SetString(PyExc_RuntimeError, "the list of keys has changed");
+            goto failed;
+        }
+        PyObject *key = Py_NewRef(PyList_GET_ITEM(keys, i));
+        int how = hash_of(key, &hash);
+        int64_t slot = how == OTHER ? found_slot(find, key, count) : how == FAILED ? FAILED : (int64_t)(hash % count);
+        Py_DECREF(key);
+        if (slot < 0) goto failed;
+        uint32_t narrow = (uint32_t)slot;
+        memcpy(out + i * (Py_ssize_t)sizeof narrow, &narrow, sizeof narrow);
+    }
+    return result;
+failed:
+    Py_DECREF(result);
+    return NULL;
+}
+
+/* The rows of `column` by their rank in `parts` lists, of `lengths`: a list of lists. */
+static PyObject *split_column(PyObject *column, const uint16_t *ranks, Py_ssize_t rows, Py_ssize_t parts,
+                              const Py_ssize_t *lengths, PyObject ***next) {
+    PyObject *result = PyList_New(parts);
+    if (!result) return NULL;
+    for (Py_ssize_t part = 0; part < parts; part++) {
+        PyObject *list = PyList_New(lengths[part]);
+        if (!list) {
+            Py_DECREF(result);
+            return NULL;
+        }
+        PyList_SET_ITEM(result, part, list);
+        next[part] = ((PyListObject *)list)->ob_item;
+    }
+    for (Py_ssize_t i = 0; i < rows; i++) {
+        PyObject *item = PyList_GET_ITEM(column, i);
+        Py_INCREF(item);
+        *next[ranks[i]]++ = item;
+    }
+    return result;
+}
+
+/* The rank of each row: that of its slot. Counts the rows of each rank. 0 with an error set if a slot has none. */
+static int rank_rows(const Py_buffer *slots, const Py_buffer *by_slot, Py_ssize_t parts, uint16_t *ranks,
+                     Py_ssize_t *lengths) {
+    Py_ssize_t rows = slots->len / (Py_ssize_t)sizeof(uint32_t), known = by_slot->len / (Py_ssize_t)sizeof(uint16_t);
+    for (Py_ssize_t i = 0; i < rows; i++) {
+        uint32_t slot;
+        memcpy(&slot, (const char *)slots->buf + i * (Py_ssize_t)sizeof slot, sizeof slot);
+        if ((Py_ssize_t)slot >= known) {
+            PyErr_Format(PyExc_IndexError, "slot %lu of %zd", (unsigned long)slot, known);
+            return 0;
+        }
+        memcpy(&ranks[i], (const char *)by_slot->buf + slot * sizeof(uint16_t), sizeof(uint16_t));
+        if (ranks[i] >= parts) {
+            PyErr_Format(PyExc_IndexError, "part %d of %zd", ranks[i], parts);
+            return 0;
+        }
+        lengths[ranks[i]]++;
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(split_doc,
+             "split(slots, by_slot, parts, columns) -> list\n\n"
+             "Each of ``columns``, lists of one length, as ``parts`` lists: the rows by the part of their slot.\n"
+             "``slots``: uint32, one per row; ``by_slot``: uint16, the part of each slot. None stays None.");
+
+static PyObject *split(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
+    if (given != 4) return PyErr_Format(PyExc_TypeError, "split takes slots, by_slot, parts and columns");
+    Py_ssize_t parts = PyLong_AsSsize_t(args[2]);
+    if (parts < 1 || parts > UINT16_MAX + 1) {
+        if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "parts is %zd", parts);
+        return NULL;
+    }
+    if (!PyTuple_CheckExact(args[3])) return PyErr_Format(PyExc_TypeError, "columns is a tuple");
+    Py_buffer slots, by_slot;
+    if (PyObject_GetBuffer(args[0], &slots, PyBUF_SIMPLE)) return NULL;
+    if (PyObject_GetBuffer(args[1], &by_slot, PyBUF_SIMPLE)) {
+        PyBuffer_Release(&slots);
+        return NULL;
+    }
+    Py_ssize_t rows = slots.len / (Py_ssize_t)sizeof(uint32_t), columns = PyTuple_GET_SIZE(args[3]);
+    uint16_t *ranks = PyMem_New(uint16_t, rows ? rows : 1);
+    Py_ssize_t *lengths = PyMem_Calloc((size_t)parts, sizeof *lengths);
+    PyObject ***next = PyMem_New(PyObject **, parts), *result = NULL;
+    if (!ranks || !lengths || !next) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    if (!rank_rows(&slots, &by_slot, parts, ranks, lengths)) goto done;
+    result = PyList_New(columns);
+    for (Py_ssize_t i = 0; result && i < columns; i++) {
+        PyObject *column = PyTuple_GET_ITEM(args[3], i), *lists = NULL;
+        if (column == Py_None) {
+            lists = Py_NewRef(Py_None);
+        } else if (is_list(column, "a column")) {
+            if (PyList_GET_SIZE(column) == rows)
+                lists = split_column(column, ranks, rows, parts, lengths, next);
+            else
+                PyErr_Format(PyExc_ValueError, "%zd slots for %zd rows", rows, PyList_GET_SIZE(column));
+        }
+        if (!lists)
+            Py_CLEAR(result);
+        else
+            PyList_SET_ITEM(result, i, lists);
+    }
+done:
+    PyMem_Free(ranks);
+    PyMem_Free(lengths);
+    PyMem_Free(next);
+    PyBuffer_Release(&slots);
+    PyBuffer_Release(&by_slot);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"slots", (PyCFunction)(void (*)(void))slots, METH_FASTCALL, slots_doc},
+    {"split", (PyCFunction)(void (*)(void))split, METH_FASTCALL, split_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static int set_version(PyObject *module) { return PyModule_AddIntConstant(module, "VERSION", VERSION); }
+
+static PyModuleDef_Slot steps[] = {{Py_mod_exec, (void *)set_version}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "rows", .m_doc = "What an exchange does with every row.",
+    .m_methods = methods, .m_slots = steps,
+};
+
+PyMODINIT_FUNC PyInit_rows(void) { return PyModuleDef_Init(&definition); }
