@@ -2,8 +2,8 @@
 
 `library`, called through ctypes with the GIL released, takes columns: it does what `group_kernels` and `GroupIndex` do,
 several times as fast, and scans csv (`malstrom_py.sources.files.csv_scan`). `rows`, a module, takes lists of Python
-objects: the slots of keys, and the rows of each owner. The environment variable ``MALSTROM_ACCELERATOR`` may be
-``off``, or the path of a library built otherwise.
+objects: it finds the slots of keys and the rows of each owner, and takes rows apart into columns of their fields. The
+environment variable ``MALSTROM_ACCELERATOR`` may be ``off``, or the path of a library built otherwise.
 """
 
 from __future__ import annotations
@@ -101,6 +101,25 @@ class Rows(Protocol):
         ``slots``: a buffer of uint32, one per row; ``by_slot``: a buffer of uint16, the part of each slot.
         `IndexError`, `ValueError` or `TypeError` if a slot has no part, or the lengths differ.
         """
+        ...
+
+    def fields(
+        self, rows: list[Any], keys: list[Any] | None, /
+    ) -> tuple[tuple[str, ...] | None, list[tuple[type | None, list[Any] | None]]] | None:
+        """Return rows as columns of their fields, each with the exact type of all its values, or None.
+
+        The column is None if it holds the very objects of ``keys``. The names are None for tuples. The result is None
+        unless all rows are exact tuples of one width, or exact dicts of the same names in one order, and all values
+        str, int, float, bool, bytes or None.
+        """
+        ...
+
+    def join(self, names: tuple[str, ...] | None, columns: tuple[list[Any], ...], /) -> list[Any]:
+        """Return the rows of `fields` again."""
+        ...
+
+    def kind(self, column: list[Any], /) -> type | None:
+        """Return the exact type of all values of a list; None if they differ, or there are none."""
         ...
 
 

@@ -2,7 +2,8 @@
 
 Each message is a frame: version, byte order, kind and checksum, then the contents. A batch has flags for its columns,
 the number of rows and the part; then for each column a tag, its size and its bytes. A column in Arrow is an Arrow IPC
-stream; after the columns comes their row form, unless the rows are dicts. A column of one plain type is packed. Every
+stream; after the columns comes their row form, unless the rows are dicts. A column of one plain type is packed. So are
+the fields of values that are tuples or dicts of plain values, field by field, where there is the accelerator. Every
 other value is pickled: by pickle 5, or by cloudpickle where pickle fails (lambdas, classes made inside functions).
 ``docs/codec.md`` has the measurements.
 
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import xxhash
 
+from malstrom_py import accelerator
 from malstrom_py.codec.encoding_errors import NotDecodable, NotEncodable, decode_error, encode_error
 from malstrom_py.data.batch import Batch, ColumnBatch, place_of
 from malstrom_py.data.row_form import DICTS, RowForm
@@ -81,7 +83,9 @@ INTS: Final = ord("q")  # int64, native byte order
 FLOATS: Final = ord("d")  # float64, native byte order
 STRINGS: Final = ord("s")  # UTF-8, separated by NUL
 ARROW: Final = ord("a")  # an Arrow IPC stream of one record batch
+FIELDS: Final = ord("f")  # tuples or dicts as columns of their fields
 _PLACED: Final = ord("c")  # one of the columns of the values, by its place
+_KEYS_TOO: Final = ord("k")  # a field that is the keys
 
 _NUL: Final = "\0"
 
@@ -92,21 +96,31 @@ def pack_column(column: list[Any]) -> tuple[int, bytes] | None:
     >>> pack_column([1, True]) is None
     True
     """
+    return _packed(column, _kind_of(column))
+
+
+def _kind_of(column: list[Any]) -> type | None:
+    """Return the one exact type of all values. A bool in a column of ints must be decoded to a bool."""
+    native = accelerator.rows()
+    if native is not None:
+        return native.kind(column)
+    if not column:
+        return None
+    kind = type(column[0])
+    return kind if list(map(type, column)).count(kind) == len(column) else None
+
+
+def _packed(column: list[Any], kind: type | None) -> tuple[int, bytes] | None:
     rows = len(column)
-    if rows:
-        kind = type(column[0])
-        # The fastest test for a column of one exact type. A subclass fails it: a bool in a column of ints must be
-        # decoded to a bool.
-        if (kind is str or kind is int or kind is float) and list(map(type, column)).count(kind) == rows:
-            if kind is str:
-                text = _NUL.join(column)
-                if text.count(_NUL) == rows - 1:
-                    return STRINGS, text.encode("utf-8", "surrogatepass")
-            elif kind is float:
-                return FLOATS, struct.pack(f"{rows}d", *column)
-            else:
-                with suppress(struct.error):  # an int is beyond 64 bits
-                    return INTS, struct.pack(f"{rows}q", *column)
+    if kind is str:
+        text = _NUL.join(column)
+        if text.count(_NUL) == rows - 1:
+            return STRINGS, text.encode("utf-8", "surrogatepass")
+    elif kind is float:
+        return FLOATS, struct.pack(f"{rows}d", *column)
+    elif kind is int:
+        with suppress(struct.error):  # an int is beyond 64 bits
+            return INTS, struct.pack(f"{rows}q", *column)
     return None
 
 
@@ -204,6 +218,54 @@ _COLUMN: Final = struct.Struct("<BQ")  # tag, bytes
 _PLACE: Final = struct.Struct("<I")
 
 
+def encode_fields(rows: list[Any], keys: list[Any] | None) -> bytes | None:
+    """Encode tuples or dicts of plain values field by field; a field that is ``keys`` is not repeated.
+
+    Return None for other rows, and without the accelerator.
+
+    The size of the pickled names of dicts, and the names; then of each field its tag, its size and its bytes.
+    """
+    native = accelerator.rows()
+    found = None if native is None else native.fields(rows, keys)
+    if found is None:
+        return None
+    names, fields = found
+    named = b"" if names is None else dump(names)
+    parts = [_PLACE.pack(len(named)), named]
+    for kind, column in fields:
+        if column is None:
+            parts.append(_COLUMN.pack(_KEYS_TOO, 0))
+        else:
+            tag, data = _packed(column, kind) or (PICKLED, dump(column))
+            parts += (_COLUMN.pack(tag, len(data)), data)
+    return b"".join(parts)
+
+
+def decode_fields(data: memoryview, rows: int, keys: list[Any] | None) -> list[Any]:
+    """Decode the result of `encode_fields`, ``rows`` rows with ``keys``."""
+    (size,) = _PLACE.unpack_from(data)
+    at = _PLACE.size + size
+    names = _loaded_names(bytes(data[_PLACE.size : at])) if size else None
+    columns = list[list[Any]]()
+    while at < len(data):
+        tag, size = _COLUMN.unpack_from(data, at)
+        start = at + _COLUMN.size
+        at = start + size
+        columns.append((keys or []) if tag == _KEYS_TOO else decode_column(tag, data[start:at], rows))
+    if not columns or set(map(len, columns)) != {rows}:
+        raise NotDecodable("a field has a different length than its batch")
+    native = accelerator.rows()
+    if native is not None:
+        return native.join(names, tuple(columns))
+    tuples = zip(*columns, strict=True)
+    return list(tuples) if names is None else [dict(zip(names, row, strict=True)) for row in tuples]
+
+
+@lru_cache(maxsize=64)
+def _loaded_names(data: bytes) -> tuple[str, ...]:
+    return tuple(map(sys.intern, load(data)))
+
+
 def encode_batch(batch: Batch, *, step: str) -> bytes:
     """Encode ``batch`` for another worker of this job.
 
@@ -225,11 +287,11 @@ def encode_batch(batch: Batch, *, step: str) -> bytes:
         | (_FORM if isinstance(batch, ColumnBatch) and batch.form is not DICTS else 0)
     )
     parts: list[bytes | memoryview] = [_HEAD.pack(flags, len(batch), len(part)), part]
-    for column in (keys, timestamps, values):
-        if column is not None:
-            tag, data = _encoded(batch, column, step)
-            parts.append(_COLUMN.pack(tag, len(data)))
-            parts.append(data)
+    encoded = [_encoded(batch, column, step) for column in (keys, timestamps) if column is not None]
+    fields = encode_fields(values, batch.keys) if type(values) is list else None
+    encoded.append(_encoded(batch, values, step) if fields is None else (FIELDS, fields))
+    for tag, data in encoded:
+        parts += (_COLUMN.pack(tag, len(data)), data)
     if isinstance(batch, ColumnBatch) and batch.form is not DICTS:
         parts.append(_dumped_form(batch.form))
     return close_frame(_BATCH, parts)
@@ -271,7 +333,7 @@ def decode_batch(data: bytes | memoryview, *, step: str = "") -> Batch:
                 tag, size = _COLUMN.unpack_from(body, at)
                 start = at + _COLUMN.size
                 at = start + size
-                column = _decoded(tag, body[start:at], rows)
+                column = _decoded(tag, body[start:at], rows, columns)
             columns.append(column)
         form = _loaded_form(bytes(body[at:])) if flags & _FORM else DICTS
         return _batch_of(columns, part if flags & _PART else None, form)
@@ -279,10 +341,15 @@ def decode_batch(data: bytes | memoryview, *, step: str = "") -> Batch:
         raise _unreadable(error, step) from error
 
 
-def _decoded(tag: int, data: memoryview, rows: int) -> Any:
-    """Return a column as a list, a record batch of one column, or its place among the values."""
+def _decoded(tag: int, data: memoryview, rows: int, before: list[Any]) -> Any:
+    """Return a column as a list, a record batch of one column, or its place among the values.
+
+    ``before``: the columns before it, of which the first is the keys.
+    """
     if tag == ARROW:
         return decode_arrow(data, rows)
+    if tag == FIELDS:
+        return decode_fields(data, rows, before[0])
     return _PLACE.unpack(data)[0] if tag == _PLACED else decode_column(tag, data, rows)
 
 

@@ -1,8 +1,9 @@
-/* The slots of keys of rows, and the rows of each owner: what an exchange does with every row.
+/* What an exchange does with every row: the slots of keys, the rows of each owner, and rows as columns of their fields.
 
    A module for Python, loaded by `malstrom_py.accelerator.rows`. Rules. The slots are those of
    `malstrom_py.rescale.slots`, to the bit. A key of another exact type than str, int, bool, None, bytes and tuples of
-   them is given to a Python function, which may run anything: what is used after it is read anew. */
+   them is given to a Python function, which may run anything: what is used after it is read again. Nothing else here
+   runs code of users: rows are taken apart only if they are exact tuples or dicts of values of exact builtin types. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -12,6 +13,7 @@
 #define VERSION 1   /* as `malstrom_py.accelerator` asks for it: what the functions take and return */
 #define FORM_MAX 512 /* of a tuple; a larger one is left to Python */
 #define DEPTH_MAX 8
+#define FIELDS_MAX 64
 #define OTHER (-1)
 #define FAILED (-2)
 
@@ -170,6 +172,10 @@ static PyObject *split_column(PyObject *column, const uint16_t *ranks, Py_ssize_
         PyList_SET_ITEM(result, part, list);
         next[part] = ((PyListObject *)list)->ob_item;
     }
+    if (PyList_GET_SIZE(column) != rows) { /* what is allocated may start the garbage collector, and it finalizers */
+        Py_DECREF(result);
+        return PyErr_Format(PyExc_RuntimeError, "a column has changed");
+    }
     for (Py_ssize_t i = 0; i < rows; i++) {
         PyObject *item = PyList_GET_ITEM(column, i);
         Py_INCREF(item);
@@ -252,9 +258,202 @@ done:
     return result;
 }
 
+/* Whether values of the type cannot change and refer to nothing: they need no place in a pickle of the whole row. */
+static inline int is_plain(const PyTypeObject *type) {
+    return type == &PyUnicode_Type || type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type ||
+           type == &PyBytes_Type || type == Py_TYPE(Py_None);
+}
+
+/* The names of the fields of a dict, exact strings; NULL, without an error, if it has other keys. */
+static PyObject *names_of(PyObject *dict) {
+    PyObject *names = PyTuple_New(PyDict_GET_SIZE(dict)), *name, *value;
+    Py_ssize_t at = 0;
+    for (Py_ssize_t i = 0; names && PyDict_Next(dict, &at, &name, &value); i++) {
+        if (PyUnicode_CheckExact(name))
+            PyTuple_SET_ITEM(names, i, Py_NewRef(name));
+        else
+            Py_CLEAR(names);
+    }
+    return names;
+}
+
+/* Put the values of a row into `fields`, borrowed: 0 if it is no exact tuple of `width`, or no exact dict of `names`. */
+static int take_apart(PyObject *row, PyObject *names, Py_ssize_t width, PyObject **fields) {
+    if (!names) {
+        if (!PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != width) return 0;
+        for (Py_ssize_t i = 0; i < width; i++) fields[i] = PyTuple_GET_ITEM(row, i);
+        return 1;
+    }
+    if (!PyDict_CheckExact(row) || PyDict_GET_SIZE(row) != width) return 0;
+    PyObject *name;
+    Py_ssize_t at = 0;
+    for (Py_ssize_t i = 0; i < width && PyDict_Next(row, &at, &name, &fields[i]); i++) {
+        PyObject *expected = PyTuple_GET_ITEM(names, i);
+        if (name != expected && !(PyUnicode_CheckExact(name) && PyUnicode_Compare(name, expected) == 0)) return 0;
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(fields_doc,
+             "fields(rows, keys) -> (names, [(kind, column)]) | None\n\n"
+             "Rows as columns of their fields; None unless all are exact tuples of one width, or exact dicts of the\n"
+             "same names in one order, of str, int, float, bool, bytes and None. ``names``: None for tuples.\n"
+             "``kind``: the type of all values, or None; ``column``: None for the very objects of ``keys``.");
+
+static PyObject *fields(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
+    if (given != 2) return PyErr_Format(PyExc_TypeError, "fields takes rows and keys");
+    PyObject *rows = args[0], *keys = args[1] == Py_None ? NULL : args[1];
+    if (!is_list(rows, "rows") || (keys && !is_list(keys, "keys"))) return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(rows);
+    if (keys && PyList_GET_SIZE(keys) != count) return PyErr_Format(PyExc_ValueError, "the lengths differ");
+    PyObject *first = count ? PyList_GET_ITEM(rows, 0) : Py_None, *names = NULL, *result = NULL;
+    PyObject *columns[FIELDS_MAX], *now[FIELDS_MAX];
+    PyTypeObject *kinds[FIELDS_MAX];
+    int is_key[FIELDS_MAX];
+    Py_ssize_t width = PyTuple_CheckExact(first)  ? PyTuple_GET_SIZE(first)
+                       : PyDict_CheckExact(first) ? PyDict_GET_SIZE(first)
+                                                  : 0;
+    if (!width || width > FIELDS_MAX) Py_RETURN_NONE;
+    if (PyDict_CheckExact(first) && !(names = names_of(first))) {
+        if (PyErr_Occurred()) return NULL;
+        Py_RETURN_NONE;
+    }
+    Py_ssize_t made = 0;
+    if (!take_apart(first, names, width, now)) goto other;
+    for (Py_ssize_t i = 0; i < width; i++) /* most rows that are left to pickle are known by the first */
+        if (!is_plain(Py_TYPE(now[i]))) goto other;
+    for (; made < width; made++) {
+        if (!(columns[made] = PyList_New(count))) goto done;
+        kinds[made] = Py_TYPE(now[made]);
+        is_key[made] = keys != NULL;
+    }
+    if (PyList_GET_SIZE(rows) != count || (keys && PyList_GET_SIZE(keys) != count)) {
+        PyErr_SetString(PyExc_RuntimeError, "the rows have changed");
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *key = keys ? PyList_GET_ITEM(keys, i) : NULL;
+        if (!take_apart(PyList_GET_ITEM(rows, i), names, width, now)) goto other;
+        for (Py_ssize_t j = 0; j < width; j++) {
+            PyTypeObject *type = Py_TYPE(now[j]);
+            if (type != kinds[j]) {
+                if (!is_plain(type)) goto other;
+                kinds[j] = NULL;
+            }
+            is_key[j] &= now[j] == key;
+            PyList_SET_ITEM(columns[j], i, Py_NewRef(now[j]));
+        }
+    }
+    PyObject *list = PyList_New(width);
+    for (Py_ssize_t i = 0; list && i < width; i++) {
+        PyObject *kind = kinds[i] ? (PyObject *)kinds[i] : Py_None;
+        PyObject *field = PyTuple_Pack(2, kind, is_key[i] ? Py_None : columns[i]);
+        if (field)
+            PyList_SET_ITEM(list, i, field);
+        else
+            Py_CLEAR(list);
+    }
+    if (list) result = PyTuple_Pack(2, names ? names : Py_None, list);
+    Py_XDECREF(list);
+    goto done;
+other:
+    result = Py_NewRef(Py_None);
+done:
+    for (Py_ssize_t i = 0; i < made; i++) Py_DECREF(columns[i]);
+    Py_XDECREF(names);
+    return result;
+}
+
+/* Borrowed. The lists may have changed since they were checked: a row is allocated, which may run finalizers. */
+static inline PyObject *value_at(PyObject *columns, Py_ssize_t place, Py_ssize_t row) {
+    PyObject *column = PyTuple_GET_ITEM(columns, place);
+    if (row < PyList_GET_SIZE(column)) return PyList_GET_ITEM(column, row);
+    PyErr_SetString(PyExc_RuntimeError, "a column has changed");
+    return NULL;
+}
+
+/* A dict as `model`, with row number `row` of `columns`. */
+static PyObject *dict_of(PyObject *model, PyObject *names, PyObject *columns, Py_ssize_t row) {
+    PyObject *dict = PyDict_Copy(model);
+    for (Py_ssize_t i = 0; dict && i < PyTuple_GET_SIZE(names); i++) {
+        PyObject *value = value_at(columns, i, row);
+        if (!value || PyDict_SetItem(dict, PyTuple_GET_ITEM(names, i), value)) Py_CLEAR(dict);
+    }
+    return dict;
+}
+
+/* A tuple of row number `row` of `columns`. Its values are plain, so the garbage collector need not know of it. */
+static PyObject *tuple_of(PyObject *columns, Py_ssize_t row) {
+    Py_ssize_t width = PyTuple_GET_SIZE(columns);
+    PyObject *tuple = PyTuple_New(width);
+    for (Py_ssize_t i = 0; tuple && i < width; i++) {
+        PyObject *value = value_at(columns, i, row);
+        if (value)
+            PyTuple_SET_ITEM(tuple, i, Py_NewRef(value));
+        else
+            Py_CLEAR(tuple);
+    }
+    if (tuple) PyObject_GC_UnTrack(tuple);
+    return tuple;
+}
+
+PyDoc_STRVAR(join_doc, "join(names, columns) -> list\n\n"
+                       "The rows of `fields` again: tuples, or dicts of ``names``. ``columns``: a tuple of lists.");
+
+static PyObject *join(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
+    if (given != 2 || !PyTuple_CheckExact(args[1]) || !PyTuple_GET_SIZE(args[1]))
+        return PyErr_Format(PyExc_TypeError, "join takes names and a tuple of columns");
+    PyObject *names = args[0] == Py_None ? NULL : args[0], *columns = args[1], *model = NULL;
+    Py_ssize_t width = PyTuple_GET_SIZE(columns), rows = 0;
+    if (names && (!PyTuple_CheckExact(names) || PyTuple_GET_SIZE(names) != width))
+        return PyErr_Format(PyExc_ValueError, "names is a tuple of %zd", width);
+    for (Py_ssize_t i = 0; i < width; i++) {
+        PyObject *column = PyTuple_GET_ITEM(columns, i);
+        if (names && !PyUnicode_CheckExact(PyTuple_GET_ITEM(names, i)))
+            return PyErr_Format(PyExc_TypeError, "a name is a str");
+        if (!is_list(column, "a column")) return NULL;
+        if (i && PyList_GET_SIZE(column) != rows) return PyErr_Format(PyExc_ValueError, "the lengths differ");
+        rows = PyList_GET_SIZE(column);
+        for (Py_ssize_t j = 0; j < rows; j++)
+            if (!is_plain(Py_TYPE(PyList_GET_ITEM(column, j)))) return PyErr_Format(PyExc_TypeError, "it is not plain");
+    }
+    if (names && !(model = PyDict_New())) return NULL;
+    for (Py_ssize_t i = 0; names && i < width; i++) {
+        if (PyDict_SetItem(model, PyTuple_GET_ITEM(names, i), Py_None)) {
+            Py_DECREF(model);
+            return NULL;
+        }
+    }
+    PyObject *result = PyList_New(rows);
+    for (Py_ssize_t i = 0; result && i < rows; i++) {
+        PyObject *row = names ? dict_of(model, names, columns, i) : tuple_of(columns, i);
+        if (row)
+            PyList_SET_ITEM(result, i, row);
+        else
+            Py_CLEAR(result);
+    }
+    Py_XDECREF(model);
+    return result;
+}
+
+PyDoc_STRVAR(kind_doc, "kind(column) -> type | None\n\nThe exact type of all values of a list; None if they differ.");
+
+static PyObject *kind(PyObject *Py_UNUSED(self), PyObject *column) {
+    if (!is_list(column, "a column")) return NULL;
+    Py_ssize_t rows = PyList_GET_SIZE(column);
+    if (!rows) Py_RETURN_NONE;
+    PyTypeObject *type = Py_TYPE(PyList_GET_ITEM(column, 0));
+    for (Py_ssize_t i = 1; i < rows; i++)
+        if (Py_TYPE(PyList_GET_ITEM(column, i)) != type) Py_RETURN_NONE;
+    return Py_NewRef((PyObject *)type);
+}
+
 static PyMethodDef methods[] = {
     {"slots", (PyCFunction)(void (*)(void))slots, METH_FASTCALL, slots_doc},
     {"split", (PyCFunction)(void (*)(void))split, METH_FASTCALL, split_doc},
+    {"fields", (PyCFunction)(void (*)(void))fields, METH_FASTCALL, fields_doc},
+    {"join", (PyCFunction)(void (*)(void))join, METH_FASTCALL, join_doc},
+    {"kind", kind, METH_O, kind_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -146,11 +146,10 @@ def test_what_finds_the_slots_of_rarer_keys_may_do_anything(path: str) -> None:
 @pytest.mark.parametrize("path", ROWS)
 def test_no_reference_is_lost_or_kept(path: str) -> None:
     rows: Any = rows_of(path)
-    keys: list[Any] = [f"key {n}" for n in range(50)]
-    keys += [f"\u00fc {n}" for n in range(50)] + [(f"a {n}", n) for n in range(50)]
-    keys += [n + 0.5 for n in range(50)]
-    before = list(map(sys.getrefcount, keys))
-    for _ in range(20):
+    texts: list[Any] = [f"key {n}" for n in range(50)] + [f"\u00fc {n}" for n in range(50)]
+    keys = texts + [(text, n) for n, text in enumerate(texts)] + [n + 0.5 for n in range(50)]
+
+    def call_all() -> None:
         slots = rows.slots(keys, 4, lambda key: 3)
         parts = rows.split(slots, array("H", [0, 1, 0, 1]), 2, (keys, keys))
         assert sorted(map(str, chain(*parts[0]))) == sorted(map(str, keys))
@@ -158,7 +157,16 @@ def test_no_reference_is_lost_or_kept(path: str) -> None:
             rows.split(slots, array("H", [0]), 2, (keys, keys))
         with pytest.raises(ValueError, match="rows"):
             rows.split(slots, array("H", [0, 1, 0, 1]), 2, (keys, keys[1:]))
-    del parts
+        for made in ([(text, 1) for text in texts], [{"a": text, "b": 1} for text in texts]):
+            names, ((kind, column), (_, ones)) = rows.fields(made, texts)
+            assert (kind, column, rows.kind(texts)) == (str, None, str)
+            assert rows.join(names, (texts, ones)) == made
+            assert rows.fields([*made, (keys, keys)], None) is None
+
+    call_all()
+    before = list(map(sys.getrefcount, keys))
+    for _ in range(20):
+        call_all()
     assert list(map(sys.getrefcount, keys)) == before
 
 
@@ -183,6 +191,17 @@ for _ in range(2000):
     by_slot = array("H", draw.choices(range(parts), k=50))
     split = rows.split(slots, by_slot, parts, (keys,))[0]
     assert split == [[key for key, slot in zip(keys, slots) if by_slot[slot] == part] for part in range(parts)]
+    width = draw.choice([1, 2, 9, 64])
+    names = tuple(str(n) for n in range(width)) if draw.random() < 0.5 else None
+    plain = [[draw.choice([text(), n, None, b"b", 1.5]) for n in range(width)] for key in keys]
+    made = [dict(zip(names, row)) if names else tuple(row) for row in plain]
+    apart = rows.fields(made, [row[0] for row in plain])
+    assert (apart is None) == (not made)
+    if apart:
+        whole = list(map(list, zip(*plain)))
+        columns = tuple(column or whole[n] for n, (_, column) in enumerate(apart[1]))
+        assert apart[0] == names and rows.join(names, columns) == made
+    rows.fields([*made, [1]], None), rows.fields([*made, (1,) * (width - 1) + ([],)], None), rows.kind(keys)
 print("equal")
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import OrderedDict
 from typing import Any
 
 import pyarrow as pa
@@ -20,14 +21,17 @@ from malstrom_py.codec.in_flight import (
     STRINGS,
     decode_batch,
     decode_column,
+    decode_fields,
     decode_in_flight,
     encode_batch,
     encode_column,
+    encode_fields,
     encode_in_flight,
 )
 from malstrom_py.data.batch import Batch, ColumnBatch, place_of
 from malstrom_py.errors import CodecError
 from tests.fuzz.codec_values import Stats, canonical, hashables, values
+from tests.unit.state.accelerators import PATHS, running
 
 columns_of_one_type = st.one_of(
     st.lists(st.integers()),
@@ -263,3 +267,90 @@ def test_a_column_of_another_length_is_refused(column: list[Any]) -> None:
 def test_an_unknown_column_is_refused() -> None:
     with pytest.raises(NotDecodable, match="unknown"):
         decode_column(0, memoryview(b""), 0)
+
+
+plain = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4) | st.binary(max_size=4)
+)
+names = st.lists(st.text(max_size=3), min_size=1, max_size=7, unique=True)
+
+
+@st.composite
+def rows_with_fields(draw: st.DrawFn) -> list[Any]:
+    """Tuples, or dicts of one order; each field of one type mostly."""
+    named = draw(names)
+    kinds = [
+        draw(st.sampled_from([st.integers(), st.floats(allow_nan=False), st.text(max_size=3), plain])) for _ in named
+    ]
+    rows = draw(st.lists(st.tuples(*kinds), min_size=1, max_size=20))
+    return [dict(zip(named, row, strict=True)) for row in rows] if draw(st.booleans()) else rows
+
+
+@given(rows_with_fields(), st.sampled_from(PATHS), st.sampled_from(PATHS), st.booleans())
+@example([("a", 2**63), ("\0", 1)], PATHS[-1], PATHS[-1], True)
+def test_s8_rows_of_plain_fields_come_back_between_workers_with_and_without_c(
+    rows: list[Any], sender: str, receiver: str, keyed: bool
+) -> None:
+    keys = [next(iter(row.values())) if type(row) is dict else row[0] for row in rows] if keyed else None
+    with running(sender):
+        data = encode_batch(Batch(rows, keys=keys), step="s")
+    with running(receiver):
+        batch = decode_batch(data)
+    assert canonical(batch.values) == canonical(rows)
+    assert canonical(batch.keys) == canonical(keys)
+    assert [list(row) for row in batch.values] == [list(row) for row in rows]  # the order of names
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path == "C"])
+def test_a_field_that_is_the_key_is_sent_once_and_equal_is_not_enough(path: str) -> None:
+    keys = [f"user-{n:04}" for n in range(500)]
+    with running(path):
+        shared = encode_batch(Batch([(key, 1) for key in keys], keys=keys), step="s")
+        equal = encode_batch(Batch([(1, 1)] * 3, keys=[1.0, True, 1]), step="s")
+        batch = decode_batch(shared)
+        assert len(shared) < 2 * sum(map(len, keys)) + 100
+        assert all(row[0] is key for row, key in zip(batch.values, batch.keys or [], strict=True))
+        assert list(map(type, decode_batch(equal).values[0])) == [int, int]
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path == "C"])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(1, [])],
+        [(1, 2), (1, [])],
+        [(1, 2), (1, 2, 3)],
+        [(1, 2), [1, 2]],
+        [{"a": 1}, {"b": 1}],
+        [{"a": 1, "b": 2}, {"b": 2, "a": 1}],
+        [{"a": 1}, {"a": 1, "b": 1}],
+        [{1: 1}],
+        [{"a": 1}, OrderedDict(a=1)],
+        [(1, Stats(1, 2.0))],
+        [()],
+        [{}],
+        [tuple(range(65))],
+        ["text"],
+    ],
+    ids=str,
+)
+def test_other_rows_are_pickled_as_one(path: str, rows: list[Any]) -> None:
+    with running(path):
+        assert encode_fields(rows, None) is None
+        assert canonical(decode_batch(encode_batch(Batch(rows), step="s")).values) == canonical(rows)
+
+
+def test_what_is_shared_by_fields_of_a_row_is_shared_where_it_arrives() -> None:
+    shared = [1]
+    ((first, second),) = decode_batch(encode_batch(Batch([(shared, shared)]), step="s")).values
+    assert first is second
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "fields", [b"", b"\0\0\0\0", b"\0\0\0\0k" + bytes(8), b"\xff" * 9, b"\0\0\0\0p" + bytes(8)], ids=repr
+)
+def test_damaged_fields_are_not_decoded(path: str, fields: bytes) -> None:
+    with running(path), pytest.raises(Exception, match=r".") as raised:
+        decode_fields(memoryview(fields), 2, ["a"])
+    assert not isinstance(raised.value, AssertionError)
