@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 
 from malstrom_py.codec import Codec
-from malstrom_py.codec.in_flight import decode_column, encode_column
+from malstrom_py.codec.in_flight import FIELDS, decode_column, decode_fields, encode_column, encode_fields
 from malstrom_py.data.batch import Batch
 
 ROWS = 8192
@@ -128,11 +128,13 @@ SPECIAL["str, 6 distinct objects"] = SPECIAL["str"]
 
 
 def product_column(column: list[Any]) -> tuple[int, bytes]:
-    return encode_column(column)
+    fields = encode_fields(column, None)
+    return encode_column(column) if fields is None else (FIELDS, fields)
 
 
 def from_product_column(data: tuple[int, bytes]) -> list[Any]:
-    return decode_column(data[0], memoryview(data[1]), ROWS)
+    tag, encoded = data[0], memoryview(data[1])
+    return decode_fields(encoded, ROWS, None) if tag == FIELDS else decode_column(tag, encoded, ROWS)
 
 
 def candidates(kind: str) -> dict[str, tuple[Encode, Decode]]:
