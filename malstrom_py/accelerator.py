@@ -106,11 +106,12 @@ class Rows(Protocol):
     def fields(
         self, rows: list[Any], keys: list[Any] | None, /
     ) -> tuple[tuple[str, ...] | None, list[tuple[type | None, list[Any] | None]]] | None:
-        """Return rows as columns of their fields, each with the exact type of all its values, or None.
+        """Return rows as columns of their fields, each with the exact type of all its values.
 
-        The column is None if it holds the very objects of ``keys``. The names are None for tuples. The result is None
-        unless all rows are exact tuples of one width, or exact dicts of the same names in one order, and all values
-        str, int, float, bool, bytes or None.
+        The type is None if they differ, or are strings of which many are one object. The column is None if it holds
+        the very objects of ``keys``. The names are None for tuples. The result is None unless all rows are exact
+        tuples of one width, or exact dicts of the same names in one order, and all values str, int, float, bool, bytes
+        or None.
         """
         ...
 

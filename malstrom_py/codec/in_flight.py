@@ -174,7 +174,7 @@ def decode_arrow(data: memoryview, rows: int) -> pa.RecordBatch:
     return batch
 
 
-_VERSION: Final = 0x21 if sys.byteorder == "little" else 0x22
+_VERSION: Final = 0x23 if sys.byteorder == "little" else 0x24
 _HEADER: Final = struct.Struct("<BBQ")  # version and byte order, kind of contents, checksum of the contents
 
 HEADER_BYTES: Final = _HEADER.size
@@ -216,6 +216,7 @@ _FORM: Final = 0x08
 _HEAD: Final = struct.Struct("<BII")  # flags, rows, bytes of the part's name
 _COLUMN: Final = struct.Struct("<BQ")  # tag, bytes
 _PLACE: Final = struct.Struct("<I")
+_NAMES_BYTES: Final = 4096
 
 
 def encode_fields(rows: list[Any], keys: list[Any] | None) -> bytes | None:
@@ -245,7 +246,7 @@ def decode_fields(data: memoryview, rows: int, keys: list[Any] | None) -> list[A
     """Decode the result of `encode_fields`, ``rows`` rows with ``keys``."""
     (size,) = _PLACE.unpack_from(data)
     at = _PLACE.size + size
-    names = _loaded_names(bytes(data[_PLACE.size : at])) if size else None
+    names = _names(bytes(data[_PLACE.size : at])) if size else None
     columns = list[list[Any]]()
     while at < len(data):
         tag, size = _COLUMN.unpack_from(data, at)
@@ -261,9 +262,14 @@ def decode_fields(data: memoryview, rows: int, keys: list[Any] | None) -> list[A
     return list(tuples) if names is None else [dict(zip(names, row, strict=True)) for row in tuples]
 
 
+def _names(data: bytes) -> tuple[str, ...]:
+    """Return the names of dicts. Short ones are kept, as jobs have few; names that are data are not."""
+    return _known_names(data) if len(data) <= _NAMES_BYTES else tuple(load(data))
+
+
 @lru_cache(maxsize=64)
-def _loaded_names(data: bytes) -> tuple[str, ...]:
-    return tuple(map(sys.intern, load(data)))
+def _known_names(data: bytes) -> tuple[str, ...]:
+    return tuple(load(data))
 
 
 def encode_batch(batch: Batch, *, step: str) -> bytes:

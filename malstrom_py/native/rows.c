@@ -264,11 +264,12 @@ static inline int is_plain(const PyTypeObject *type) {
            type == &PyBytes_Type || type == Py_TYPE(Py_None);
 }
 
-/* The names of the fields of a dict, exact strings; NULL, without an error, if it has other keys. */
-static PyObject *names_of(PyObject *dict) {
-    PyObject *names = PyTuple_New(PyDict_GET_SIZE(dict)), *name, *value;
+/* The names of the `width` fields of a dict, exact strings; NULL, without an error, if it has other keys. */
+static PyObject *names_of(PyObject *dict, Py_ssize_t width) {
+    PyObject *names = PyTuple_New(width), *name, *value;
     Py_ssize_t at = 0;
-    for (Py_ssize_t i = 0; names && PyDict_Next(dict, &at, &name, &value); i++) {
+    if (names && PyDict_GET_SIZE(dict) != width) Py_CLEAR(names); /* by a finalizer */
+    for (Py_ssize_t i = 0; names && i < width && PyDict_Next(dict, &at, &name, &value); i++) {
         if (PyUnicode_CheckExact(name))
             PyTuple_SET_ITEM(names, i, Py_NewRef(name));
         else
@@ -294,11 +295,25 @@ static int take_apart(PyObject *row, PyObject *names, Py_ssize_t width, PyObject
     return 1;
 }
 
+/* Whether many values of a column are one object: pickle writes each object once, and the receiver has it once. */
+static int is_shared(PyObject *column) {
+    PyObject *seen[256] = {NULL};
+    Py_ssize_t again = 0, rows = PyList_GET_SIZE(column);
+    for (Py_ssize_t i = 0; i < rows; i++) {
+        PyObject *value = PyList_GET_ITEM(column, i);
+        PyObject **place = &seen[((uintptr_t)value >> 4) & 255];
+        again += *place == value;
+        *place = value;
+    }
+    return 4 * again > rows;
+}
+
 PyDoc_STRVAR(fields_doc,
              "fields(rows, keys) -> (names, [(kind, column)]) | None\n\n"
              "Rows as columns of their fields; None unless all are exact tuples of one width, or exact dicts of the\n"
              "same names in one order, of str, int, float, bool, bytes and None. ``names``: None for tuples.\n"
-             "``kind``: the type of all values, or None; ``column``: None for the very objects of ``keys``.");
+             "``kind``: the type of all values; None if they differ, or are strings of which many are one object.\n"
+             "``column``: None for the very objects of ``keys``.");
 
 static PyObject *fields(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     if (given != 2) return PyErr_Format(PyExc_TypeError, "fields takes rows and keys");
@@ -306,27 +321,27 @@ static PyObject *fields(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssi
     if (!is_list(rows, "rows") || (keys && !is_list(keys, "keys"))) return NULL;
     Py_ssize_t count = PyList_GET_SIZE(rows);
     if (keys && PyList_GET_SIZE(keys) != count) return PyErr_Format(PyExc_ValueError, "the lengths differ");
-    PyObject *first = count ? PyList_GET_ITEM(rows, 0) : Py_None, *names = NULL, *result = NULL;
+    PyObject *first = Py_NewRef(count ? PyList_GET_ITEM(rows, 0) : Py_None), *names = NULL, *result = NULL;
     PyObject *columns[FIELDS_MAX], *now[FIELDS_MAX];
     PyTypeObject *kinds[FIELDS_MAX];
     int is_key[FIELDS_MAX];
     Py_ssize_t width = PyTuple_CheckExact(first)  ? PyTuple_GET_SIZE(first)
                        : PyDict_CheckExact(first) ? PyDict_GET_SIZE(first)
                                                   : 0;
-    if (!width || width > FIELDS_MAX) Py_RETURN_NONE;
-    if (PyDict_CheckExact(first) && !(names = names_of(first))) {
-        if (PyErr_Occurred()) return NULL;
-        Py_RETURN_NONE;
-    }
     Py_ssize_t made = 0;
-    if (!take_apart(first, names, width, now)) goto other;
-    for (Py_ssize_t i = 0; i < width; i++) /* most rows that are left to pickle are known by the first */
-        if (!is_plain(Py_TYPE(now[i]))) goto other;
-    for (; made < width; made++) {
-        if (!(columns[made] = PyList_New(count))) goto done;
-        kinds[made] = Py_TYPE(now[made]);
-        is_key[made] = keys != NULL;
+    if (!width || width > FIELDS_MAX) goto other;
+    if (PyDict_CheckExact(first) && !(names = names_of(first, width))) {
+        if (PyErr_Occurred()) goto done;
+        goto other;
     }
+    if (!take_apart(first, names, width, now)) goto other;
+    for (Py_ssize_t i = 0; i < width; i++) { /* most rows that are left to pickle are known by the first */
+        kinds[i] = Py_TYPE(now[i]);
+        is_key[i] = keys != NULL;
+        if (!is_plain(kinds[i])) goto other;
+    }
+    for (; made < width; made++) /* what is allocated may run finalizers, and rows may change */
+        if (!(columns[made] = PyList_New(count))) goto done;
     if (PyList_GET_SIZE(rows) != count || (keys && PyList_GET_SIZE(keys) != count)) {
         PyErr_SetString(PyExc_RuntimeError, "the rows have changed");
         goto done;
@@ -347,6 +362,7 @@ static PyObject *fields(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssi
     PyObject *list = PyList_New(width);
     for (Py_ssize_t i = 0; list && i < width; i++) {
         PyObject *kind = kinds[i] ? (PyObject *)kinds[i] : Py_None;
+        if (kinds[i] == &PyUnicode_Type && !is_key[i] && is_shared(columns[i])) kind = Py_None;
         PyObject *field = PyTuple_Pack(2, kind, is_key[i] ? Py_None : columns[i]);
         if (field)
             PyList_SET_ITEM(list, i, field);
@@ -361,6 +377,7 @@ other:
 done:
     for (Py_ssize_t i = 0; i < made; i++) Py_DECREF(columns[i]);
     Py_XDECREF(names);
+    Py_DECREF(first);
     return result;
 }
 

@@ -6,6 +6,7 @@ are not checked here: `key_by` has. T3: every receiver gets the same sequence of
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
@@ -29,13 +30,12 @@ from malstrom_py.rescale.channels.channel import (
     Suspend,
 )
 from malstrom_py.rescale.moves.protocol import Bye, Marker, RescaleMove
+from malstrom_py.rescale.slots import StableSlots
 from malstrom_py.workers.engine.flow_limits import Batching
 
 
 class SlotsOfKeys(Protocol):
-    """The slots of legal keys. ``slots_of_arrow(column)``, if there is one, returns those of a column as a column, and
-    ``slot_vector(keys)`` those of a list as a buffer of uint32, or None if it cannot.
-    """
+    """The slots of legal keys. ``slots_of_arrow(column)``, if there is one, returns those of a column as a column."""
 
     def slots_of(self, keys: Sequence[Any]) -> list[int]: ...
 
@@ -74,7 +74,8 @@ class Exchange(Operator):
         """F5: gathers the rows of a batch before it is routed, where the next step can merge what they gather."""
         self.slots_of = slots.slots_of
         self._slots_of_column: Callable[[Any], Any] | None = getattr(slots, "slots_of_arrow", None)
-        self._slot_vector: Callable[[Any], Any] = getattr(slots, "slot_vector", lambda keys: None)
+        # Of the class itself: a subclass may have another `slots_of`.
+        self._slot_vector = slots.slot_vector if type(slots) is StableSlots else None
         self._worker = context.worker
         self._members = tuple(members)
         self._table = table
@@ -150,32 +151,24 @@ class Exchange(Operator):
         Raises:
             OperatorError: a user's partitioner returned something else than one slot per key.
         """
-        if batch.key_column is None or self._slots_of_column is None:
-            vector = self._slot_vector(batch.keys or [])
-            if vector is not None:
-                return vector
-        return self._checked(batch)
-
-    def _checked(self, batch: Batch) -> Any:
-        """Return the slots that a partitioner found, after a check: it may be a user's."""
         import numpy as np
 
-        by_column, column = self._slots_of_column, batch.key_column
-        given = self.slots_of(batch.keys or []) if by_column is None or column is None else by_column(column)
+        keys, by_column, column = batch.keys or [], self._slots_of_column, batch.key_column
+        if by_column is None or column is None:
+            vector = None if self._slot_vector is None else self._slot_vector(keys)
+            if vector is not None and len(vector) == len(batch):
+                return vector
+        if not len(batch):
+            return np.empty(0, np.uint32)
+        slots = _integers(self.slots_of(keys) if by_column is None or column is None else by_column(column))
         count = len(self._table)
-        try:
-            slots = np.asarray(given)
-            legal = slots.shape == (len(batch),) and slots.dtype.kind in "iub" and not (slots >= count).any()
-            legal = legal and not (slots < 0).any()
-        except (TypeError, ValueError):
-            legal = False
-        if not legal and len(batch):
+        if slots is None or slots.shape != (len(batch),) or (slots < 0).any() or (slots >= count).any():
             raise OperatorError(
                 f"step {self.name!r}: the partitioner must return one slot for each key, a whole number from 0 to "
                 f"{count - 1}.",
                 step=self.name,
             )
-        return slots.astype(np.uint32, copy=False)
+        return np.ascontiguousarray(slots, np.uint32)
 
     @property
     def load(self) -> float:
@@ -251,13 +244,30 @@ class Exchange(Operator):
         owners, ranks = self._owners
         slots = self.slots(batch)
         native = None if isinstance(batch, ColumnBatch) else accelerator.rows()
-        if native is None:
+        if native is None or not _is_of_lists(batch):
             yield from _taken_by_owner(batch, slots, owners, ranks)
             return
         lists = native.split(slots, ranks, len(owners), (batch.values, batch.keys, batch.timestamps))
         for owner, values, keys, timestamps in zip(owners, *(one or repeat(None) for one in lists), strict=False):
             if values:
                 yield owner, Batch(values, keys=keys, timestamps=timestamps, part=batch.part)
+
+
+def _is_of_lists(batch: Batch) -> bool:
+    """Return whether rows are in lists: a batch that a user has made may have others."""
+    columns = (batch.values, batch.keys, batch.timestamps)
+    return all(column is None or type(column) is list for column in columns)
+
+
+def _integers(given: Any) -> Any:
+    """Return what a partitioner returned as an array of integers; None if it is something else."""
+    import numpy as np
+
+    try:
+        slots = np.asarray(given)
+        return slots if slots.dtype.kind in "iub" else np.fromiter(map(operator.index, given), np.int64)
+    except Exception:  # of a user's object
+        return None
 
 
 def _taken_by_owner(batch: Batch, slots: Any, owners: Sequence[int], ranks: Any) -> Iterator[tuple[int, Batch]]:

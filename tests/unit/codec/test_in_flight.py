@@ -19,6 +19,7 @@ from malstrom_py.codec.in_flight import (
     INTS,
     PICKLED,
     STRINGS,
+    _known_names,
     decode_batch,
     decode_column,
     decode_fields,
@@ -311,6 +312,26 @@ def test_a_field_that_is_the_key_is_sent_once_and_equal_is_not_enough(path: str)
         assert len(shared) < 2 * sum(map(len, keys)) + 100
         assert all(row[0] is key for row, key in zip(batch.values, batch.keys or [], strict=True))
         assert list(map(type, decode_batch(equal).values[0])) == [int, int]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_text_that_many_rows_share_is_sent_once(path: str) -> None:
+    shared, few = "x" * 10_000, ["done", "failed", "open"]
+    rows = [(n, shared, few[n % 3]) for n in range(1000)]
+    with running(path):
+        data = encode_batch(Batch(rows), step="s")
+        batch = decode_batch(data)
+    assert batch.values == rows
+    assert len(data) < 25_000
+    assert len(set(map(id, (text for row in batch.values for text in row[1:])))) == 4
+
+
+def test_names_of_dicts_that_are_data_are_not_kept() -> None:
+    before = _known_names.cache_info().currsize
+    for number in range(3):
+        wide = {f"{number}-{n}" * 300: n for n in range(20)}
+        assert decode_batch(encode_batch(Batch([wide]), step="s")).values == [wide]
+    assert _known_names.cache_info().currsize == before
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS if path == "C"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from malstrom_py.rescale.keys import key_types
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.moves.protocol import Bye, Marker, RescaleMove, Shipped
 from malstrom_py.rescale.partitioners import StableHash
+from malstrom_py.rescale.slots import StableSlots
 from malstrom_py.testing import strategies
 from malstrom_py.workers.engine.exchange import Exchange, SlotsOfKeys
 from malstrom_py.workers.engine.flow_limits import Batching
@@ -285,6 +287,54 @@ def test_f3_a_partitioner_of_a_user_that_returns_no_slots_is_an_error_that_names
     said = rf"^step 'x': the partitioner must return one slot for each key, a whole number from 0 to {SLOTS - 1}\.$"
     with running(path), pytest.raises(OperatorError, match=said):
         Sending(0, 1, slots=By(lambda keys: wrong)).send(batch)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("as_columns", [False, True])
+@pytest.mark.parametrize(
+    "slots",
+    [
+        np.arange(4, dtype=np.uint32)[::-1],
+        np.broadcast_to(np.uint32(3), (4,)),
+        pa.array([3, 2, 1, 0]),
+        [np.uint64(3), np.int64(2), 1, True],
+        np.array([3, 2, 1, 0], object),
+        range(4),
+    ],
+    ids=lambda slots: type(slots).__name__,
+)
+def test_f3_a_partitioner_of_a_user_may_return_integers_of_every_kind(slots: Any, as_columns: bool, path: str) -> None:
+    keys = ["a", "b", "c", "d"]
+    batch = ColumnBatch(pa.record_batch({"k": keys}), keys=keys) if as_columns else Batch(keys, keys=keys)
+    with running(path):
+        sending = Sending(0, 1, slots=By(lambda keys: slots), table=[0, 1, 0, 1])
+        sending.send(batch)
+        rows = {worker: [row[0] for row in items] for worker, items in sending.items().items()}
+    found = [int(slot) for slot in (slots.to_pylist() if isinstance(slots, pa.Array) else slots)]
+    assert rows == {
+        worker: [key for key, slot in zip(keys, found, strict=True) if slot % 2 == worker] for worker in (0, 1)
+    }
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_f3_a_subclass_of_the_default_partitioner_decides_itself(path: str) -> None:
+    class Constant(StableSlots):
+        def slots_of(self, keys: Sequence[Any]) -> list[int]:
+            return [0] * len(keys)
+
+    with running(path):
+        sending = Sending(0, 1, slots=Constant(SLOTS))
+        sending.send([f"key {n}" for n in range(20)], [])
+        assert {worker: len(items) for worker, items in sending.items().items()} == {0: 20, 1: 0}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_rows_in_tuples_go_the_same_way(path: str) -> None:
+    keys: Any = ("a", "b", "c")
+    with running(path):
+        sending = Sending(0, 1)
+        sending.send(Batch(keys, keys=keys))
+        assert sorted(row[0] for items in sending.items().values() for row in items) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("timed", [False, True])
