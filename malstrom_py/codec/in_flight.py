@@ -222,9 +222,8 @@ _NAMES_BYTES: Final = 4096
 def encode_fields(rows: list[Any], keys: list[Any] | None) -> bytes | None:
     """Encode tuples or dicts of plain values field by field; a field that is ``keys`` is not repeated.
 
-    Return None for other rows, and without the accelerator.
-
-    The size of the pickled names of dicts, and the names; then of each field its tag, its size and its bytes.
+    Return None for other rows, and without the accelerator. The form: the size of the pickled names of dicts, and the
+    names; then of each field its tag, its size and its bytes.
     """
     native = accelerator.rows()
     found = None if native is None else native.fields(rows, keys)
