@@ -153,14 +153,16 @@ class Exchange(Operator):
         """
         import numpy as np
 
-        keys, by_column, column = batch.keys or [], self._slots_of_column, batch.key_column
-        if by_column is None or column is None:
+        if not len(batch):
+            return np.empty(0, np.uint32)
+        if self._slots_of_column is not None and batch.key_column is not None:
+            slots = _integers(self._slots_of_column(batch.key_column))
+        else:
+            keys = batch.keys or []
             vector = None if self._slot_vector is None else self._slot_vector(keys)
             if vector is not None and len(vector) == len(batch):
                 return vector
-        if not len(batch):
-            return np.empty(0, np.uint32)
-        slots = _integers(self.slots_of(keys) if by_column is None or column is None else by_column(column))
+            slots = _integers(self.slots_of(keys))
         count = len(self._table)
         if slots is None or slots.shape != (len(batch),) or (slots < 0).any() or (slots >= count).any():
             raise OperatorError(
@@ -280,5 +282,5 @@ def _taken_by_owner(batch: Batch, slots: Any, owners: Sequence[int], ranks: Any)
     for owner, length in zip(owners, lengths, strict=True):
         start, end = end, end + length
         if length:
-            rows: Any = order[start:end]
-            yield owner, batch.take(rows if isinstance(batch, ColumnBatch) else rows.tolist())
+            rows: Any = order[start:end] if isinstance(batch, ColumnBatch) else order[start:end].tolist()
+            yield owner, batch if length == len(batch) else batch.take(rows)

@@ -255,6 +255,14 @@ def test_columns_arrive_as_columns_and_no_row_is_made_on_the_way() -> None:
     assert all(isinstance(batch, ColumnBatch) and not batch.rows_made for batch in batches)
     assert sum(map(len, batches)) == 50
     assert not sent.rows_made
+    assert sent._keys is None, "the keys have become Python objects"
+
+
+def test_columns_of_one_owner_are_not_copied() -> None:
+    sending = Sending(0, 1, table=[0])
+    sent = columns(["a", "b"])
+    sending.send(sent)
+    assert sending.exchange.loopback.take() is sent
 
 
 class By:
