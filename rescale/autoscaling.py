@@ -54,6 +54,9 @@ _WIDE: Final = 3.0
 _WIDEST: Final = 0.7
 """The same, as a share of what lies between the target and full workers."""
 
+_SMALL: Final = 2.5
+"""Fewer workers by no more than so many deviations of the load leave only `LEARNT_S` after the last change."""
+
 _MEAN: Final = 8
 """Over how many times `Autoscale.up_after_s` the load is not for a moment."""
 
@@ -498,6 +501,8 @@ class AutoscalePolicy:
         size = next((size for size in sizes if need <= self._taken.of(size)), seen.workers)
         if size == seen.workers:
             return _stay(seen, "the load is within the target", figures)
+        if 1.0 - size / seen.workers <= _SMALL * self.noise and seen.at_s - self._changed_s < LEARNT_S:
+            return _stay(seen, "the load is as noisy as the gain is large, and the last change is recent", figures)
         if seen.at_s - max(self._regretted_s, self._left_s) > _REGRET_S:
             self._patience = 1.0
         self._left_s = seen.at_s
