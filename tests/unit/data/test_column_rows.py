@@ -21,7 +21,10 @@ TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "double": (pa.float64(), st.floats(allow_nan=False)),
     "text": (pa.string(), st.text()),
     "bytes": (pa.binary(), st.binary()),
-    "decimal": (pa.decimal128(38, 2), st.decimals(allow_nan=False, allow_infinity=False, places=2, max_value=10**9)),
+    "decimal": (
+        pa.decimal128(38, 2),
+        st.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-(10**9), max_value=10**9),
+    ),
     "date": (pa.date32(), st.dates()),
     "time": (pa.time64("us"), st.times()),
     "us": (pa.timestamp("us"), st.datetimes()),
