@@ -7,8 +7,7 @@ one number is the size of the job.
 
 Rule: more workers come as soon as `Autoscale.up_after_s` of samples in a row ask for them, in one step; fewer only
 after `Autoscale.cool_down_s` in which the largest need would have fitted. Between the two is a dead band, which is as
-much wider as the load is noisy. Where bursts bring back workers that have left, the cool-down is longer, and under a
-noisy load a small decrease waits for twelve of them.
+much wider as the load is noisy. Where bursts bring back workers that have left, the cool-down is longer.
 """
 
 from __future__ import annotations
@@ -54,12 +53,6 @@ _WIDE: Final = 3.0
 
 _WIDEST: Final = 0.7
 """The same, as a share of what lies between the target and full workers."""
-
-_SMALL: Final = 2.5
-"""A decrease by no more than so many deviations of the load waits for `_LONG` cool-downs after the last change."""
-
-_LONG: Final = 12.0
-"""The wait for a small decrease in cool-downs, up to `LEARNT_S`: an hour by default."""
 
 _MEAN: Final = 8
 """Over how many times `Autoscale.up_after_s` the load is not for a moment."""
@@ -505,9 +498,6 @@ class AutoscalePolicy:
         size = next((size for size in sizes if need <= self._taken.of(size)), seen.workers)
         if size == seen.workers:
             return _stay(seen, "the load is within the target", figures)
-        is_recent = seen.at_s - self._changed_s < min(LEARNT_S, _LONG * self.options.cool_down_s)
-        if is_recent and 1.0 - size / seen.workers <= _SMALL * self.noise:
-            return _stay(seen, "the load is as noisy as the gain is large, and the last change is recent", figures)
         if seen.at_s - max(self._regretted_s, self._left_s) > _REGRET_S:
             self._patience = 1.0
         self._left_s = seen.at_s

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import malstrom_py as mp
-from bench.macro.autoscaling_noise import LITTLE, MEANS, NOISES, STRONG, needless, run
+from bench.macro.autoscaling_noise import LITTLE, MEANS, STRONG, needless, run
 from bench.macro.load_curves import (
     HOUR_S,
     Curve,
@@ -64,25 +64,6 @@ def test_noise_makes_at_most_one_needless_decision_in_any_hour(mean: int) -> Non
 def test_more_seeds_of_noise_make_at_most_one_needless_decision_in_any_hour(mean: int) -> None:
     most = [needless(run(constant(mean), 4 * HOUR_S, STRONG, seed)) for seed in range(12)]
     assert max(most) <= 1
-
-
-@pytest.mark.parametrize(
-    ("mean", "noise", "seed"),
-    [
-        (2400, "20 %, 15 % over five minutes", 9),
-        (4150, "20 %, 15 % over five minutes", 9),
-        (2100, "30 %, 25 % over a minute", 8),
-        (4150, "30 %, 25 % over a minute", 2),
-    ],
-)
-def test_a_worker_that_a_noisy_load_has_needed_stays_for_an_hour(mean: int, noise: str, seed: int) -> None:
-    assert needless(run(constant(mean), 4 * HOUR_S, NOISES[noise], seed)) <= 1
-
-
-def test_many_workers_leave_a_noisy_load_after_the_cool_down() -> None:
-    found = ours(spike(1200, 6000, 1200, 600), 2 * HOUR_S, workers=2, noise=STRONG)
-    assert max(size for _, size in found.sizes) >= 8
-    assert found.size_at(1800 + 3 * 300) <= 5
 
 
 def test_a_noisy_load_keeps_the_workers_that_its_next_peak_needs() -> None:
