@@ -7,7 +7,8 @@ one number is the size of the job.
 
 Rule: more workers come as soon as `Autoscale.up_after_s` of samples in a row ask for them, in one step; fewer only
 after `Autoscale.cool_down_s` in which the largest need would have fitted. Between the two is a dead band, which is as
-much wider as the load is noisy. Where bursts bring back workers that have left, the cool-down is longer.
+much wider as the load is noisy. Where bursts bring back workers that have left, the cool-down is longer, and a small
+decrease under a rough load waits for several.
 """
 
 from __future__ import annotations
@@ -53,6 +54,12 @@ _WIDE: Final = 3.0
 
 _WIDEST: Final = 0.7
 """The same, as a share of what lies between the target and full workers."""
+
+_SMALL: Final = 3.0
+"""A decrease is small if it is by no more than so many deviations of a rough load."""
+
+_LONG: Final = 12.0
+"""How many cool-downs after the last change a small decrease may come, up to `LEARNT_S`: an hour by default."""
 
 _MEAN: Final = 8
 """Over how many times `Autoscale.up_after_s` the load is not for a moment."""
@@ -265,6 +272,7 @@ class _Needs:
         self._arrivals: deque[float] = deque(maxlen=max(2 * _FEWEST, ceil(LEARNT_S / self._every_s)))
         self._noted_s = -inf
         self._noise: float | None = None
+        self._roughness: float | None = None
 
     def add(self, at_s: float, need: float, arrival: float) -> None:
         """Note what arrives and is needed at ``at_s``. A need before a larger one is not asked for again."""
@@ -278,7 +286,7 @@ class _Needs:
         if at_s - self._noted_s >= self._every_s:
             self._noted_s = at_s
             self._arrivals.append(arrival)
-            self._noise = None
+            self._noise = self._roughness = None
 
     def peak(self, since_s: float) -> float:
         """Return the largest need since then."""
@@ -312,16 +320,37 @@ class _Needs:
             self._noise = self._deviation()
         return self._noise
 
+    @property
+    def roughness(self) -> float:
+        """Return `noise`, but from how far the middle of a cool-down is off the mean of its ends.
+
+        A load that rises and falls within several cool-downs is noisy by its differences, but not rough.
+        """
+        if self._roughness is None:
+            rates, apart = list(self._arrivals), max(1, self._apart // 2)
+            triples = zip(rates, rates[apart:], rates[2 * apart :], strict=False)
+            bends = [_share(old + new - 2.0 * middle, (old + new + 2.0 * middle) / 4.0) for old, middle, new in triples]
+            self._roughness = _spread(bends) / sqrt(6.0)
+        return self._roughness
+
     def _deviation(self) -> float:
         rates = list(self._arrivals)
         pairs = zip(rates, rates[max(1, min(self._apart, len(rates) // 2)) :], strict=False)
-        grown = sorted(2.0 * (new - old) / (old + new) if old + new > 0 else 0.0 for old, new in pairs)
-        if len(grown) < _FEWEST:
-            return 0.0
-        middle = grown[len(grown) // 2]
-        off = sorted(abs(share - middle) for share in grown)
-        near = [share for share in off if share <= _FAR * median(off)]
-        return median(near) / (_MIDDLE * sqrt(2.0))
+        return _spread([_share(new - old, (old + new) / 2.0) for old, new in pairs]) / sqrt(2.0)
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0
+
+
+def _spread(shares: Sequence[float]) -> float:
+    """Return the standard deviation of ``shares`` by the median, without what is far off; 0 if they are too few."""
+    if len(shares) < _FEWEST:
+        return 0.0
+    middle = sorted(shares)[len(shares) // 2]
+    off = [abs(share - middle) for share in shares]
+    limit = _FAR * median(off)
+    return median(share for share in off if share <= limit) / _MIDDLE
 
 
 class AutoscalePolicy:
@@ -498,6 +527,9 @@ class AutoscalePolicy:
         size = next((size for size in sizes if need <= self._taken.of(size)), seen.workers)
         if size == seen.workers:
             return _stay(seen, "the load is within the target", figures)
+        is_recent = seen.at_s - self._changed_s < min(LEARNT_S, _LONG * self.options.cool_down_s)
+        if is_recent and 1.0 - size / seen.workers <= _SMALL * self._needs.roughness:
+            return _stay(seen, "the load is as rough as the gain is large, and the last change is recent", figures)
         if seen.at_s - max(self._regretted_s, self._left_s) > _REGRET_S:
             self._patience = 1.0
         self._left_s = seen.at_s

@@ -38,8 +38,8 @@ def decisions(handle: mp.JobHandle) -> Iterator[events.Autoscaled]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("day_s", [16.0, 120.0])
-def test_a_job_follows_a_day_curve(day_s: float, out: sinks.Memory) -> None:
+@pytest.mark.parametrize(("day_s", "nights"), [(16.0, 4), (120.0, 1)])
+def test_a_job_follows_a_day_curve(day_s: float, nights: int, out: sinks.Memory) -> None:
     source = Arriving(lambda at_s: arrived(day_s, at_s), inf, SystemClock)
     job = mp.Job(f"day-{day_s:.0f}")
     numbers = job.source("in", source).map("work", worked).key_by("key", lambda number: number % KEYS)
@@ -48,6 +48,7 @@ def test_a_job_follows_a_day_curve(day_s: float, out: sinks.Memory) -> None:
     handle = mp.RayRuntime(1, num_cpus=0.1, autoscale=scale, batch=mp.Batching(rows_max=32)).start(job)
     grown = next(made for made in decisions(handle) if made.target > 2)
     left = next(made for made in decisions(handle) if made.target < made.workers)
+    read_by_then = handle.status(timeout_s=PATIENCE_S).counts.read
     assert handle.metrics(timeout_s=PATIENCE_S).autoscale is not None
     handle.stop(timeout_s=PATIENCE_S)
     result = handle.wait(timeout_s=PATIENCE_S)
@@ -55,6 +56,9 @@ def test_a_job_follows_a_day_curve(day_s: float, out: sinks.Memory) -> None:
     assert "rows/s arrive" in grown.reason
     assert grown.needed_per_s > grown.capacity_per_s > 0
     assert "were needed" in left.reason
+    # On the first night, or, where a day is as short as a rescale or two, on one of the next.
+    assert read_by_then < arrived(day_s, (nights + 0.5) * day_s)
+    assert left.needed_per_s < left.capacity_per_s
     check_exact(result.read, result.written, out.items)
 
 

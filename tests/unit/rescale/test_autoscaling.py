@@ -7,7 +7,7 @@ import re
 import pytest
 
 import malstrom_py as mp
-from bench.macro.autoscaling_noise import LITTLE, MEANS, STRONG, needless, run
+from bench.macro.autoscaling_noise import LITTLE, MEANS, NOISES, STRONG, needless, run
 from bench.macro.load_curves import (
     HOUR_S,
     Curve,
@@ -66,6 +66,25 @@ def test_more_seeds_of_noise_make_at_most_one_needless_decision_in_any_hour(mean
     assert max(most) <= 1
 
 
+@pytest.mark.parametrize(
+    ("mean", "noise", "seed"),
+    [
+        (2400, "20 %, 15 % over five minutes", 9),
+        (4150, "20 %, 15 % over five minutes", 9),
+        (2100, "30 %, 25 % over a minute", 8),
+        (4150, "30 %, 25 % over a minute", 2),
+    ],
+)
+def test_a_worker_that_a_rough_load_has_needed_stays_for_an_hour(mean: int, noise: str, seed: int) -> None:
+    assert needless(run(constant(mean), 4 * HOUR_S, NOISES[noise], seed)) <= 1
+
+
+def test_many_workers_leave_a_rough_load_after_the_cool_down() -> None:
+    found = ours(spike(1200, 6000, 1200, 600), 2 * HOUR_S, workers=2, noise=STRONG)
+    assert max(size for _, size in found.sizes) >= 8
+    assert found.size_at(1800 + 3 * 300) <= 5
+
+
 def test_a_noisy_load_keeps_the_workers_that_its_next_peak_needs() -> None:
     noisy = ours(constant(1200), 2 * HOUR_S, workers=4, noise=STRONG)
     calm = ours(constant(1200), 2 * HOUR_S, workers=4, noise=LITTLE)
@@ -108,6 +127,13 @@ def test_a_day_is_followed_up_and_down() -> None:
     assert found.size_at(2.5 * HOUR_S) in {8, 9}
     assert found.size_at(5 * HOUR_S - 1) <= 2
     assert found.lag_s() < 10
+
+
+@pytest.mark.parametrize("cool_downs", [6, 8, 12])
+def test_a_load_that_falls_within_several_cool_downs_is_followed_down(cool_downs: int) -> None:
+    cycle_s = 300.0 * cool_downs
+    found = ours(day(600, 5500, cycle_s), 1.5 * cycle_s, noise=Noise(quick=0.1))
+    assert found.size_at(cycle_s + 450) <= found.size_at(0.6 * cycle_s) - 2
 
 
 def test_two_workers_that_take_less_than_twice_as_much_are_accounted_for() -> None:
