@@ -8,7 +8,7 @@ one number is the size of the job.
 Rule: more workers come as soon as `Autoscale.up_after_s` of samples in a row ask for them, in one step; fewer only
 after `Autoscale.cool_down_s` in which the largest need would have fitted. Between the two is a dead band, which is as
 much wider as the load is noisy. Where bursts bring back workers that have left, the cool-down is longer, and a small
-decrease under a rough load waits for several.
+decrease under a rough load waits for several of them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ _WIDEST: Final = 0.7
 """The same, as a share of what lies between the target and full workers."""
 
 _SMALL: Final = 3.0
-"""A decrease is small if it is by no more than so many deviations of a rough load."""
+"""A decrease is small if it is by a share of the workers of no more than so many deviations of a rough load."""
+
+_SMALL_MAX: Final = 0.25
+"""And by no larger share than this: a load that is a good part lower is followed after the cool-down."""
 
 _LONG: Final = 12.0
 """How many cool-downs after the last change a small decrease may come, up to `LEARNT_S`: an hour by default."""
@@ -528,8 +531,8 @@ class AutoscalePolicy:
         if size == seen.workers:
             return _stay(seen, "the load is within the target", figures)
         is_recent = seen.at_s - self._changed_s < min(LEARNT_S, _LONG * self.options.cool_down_s)
-        if is_recent and 1.0 - size / seen.workers <= _SMALL * self._needs.roughness:
-            return _stay(seen, "the load is as rough as the gain is large, and the last change is recent", figures)
+        if is_recent and 1.0 - size / seen.workers <= min(_SMALL * self._needs.roughness, _SMALL_MAX):
+            return _stay(seen, f"the load is too rough to go to {_workers(size)} soon after a change", figures)
         if seen.at_s - max(self._regretted_s, self._left_s) > _REGRET_S:
             self._patience = 1.0
         self._left_s = seen.at_s

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
-import subprocess
-import sys
 from types import ModuleType
 
 import pytest
@@ -28,9 +25,6 @@ CONTRACTS = [kind for base in (sources_base, sinks_base) for kind in vars(base).
 """The contracts of sources and sinks; a method without a docstring inherits that of its contract."""
 
 MODULES = (malstrom_py, agg, logs, sources, sinks, spark, testing, testing.contracts)
-
-NEEDED = ("errors", "lazy_names", "rescale", "workers")
-"""The rooms that the packages of names need themselves: `rescale` and `workers` are links, which must be there."""
 
 PUBLIC = {name: thing for module in MODULES for name, thing in public_of(module).items()}
 
@@ -71,35 +65,6 @@ def test_the_public_names_are_sorted_and_exist() -> None:
     for module in MODULES:
         assert sorted(set(module.__all__)) == sorted(module.__all__)
         assert [name for name in module.__all__ if not hasattr(module, name)] == []
-
-
-def checked_imports(package: ModuleType) -> dict[str, str]:
-    """Return the names that ``package`` imports for type checkers, with the modules that define them."""
-    blocks = [node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.If)]
-    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
-    return {
-        alias.name: f"malstrom_py.{alias.name}" if node.module == "malstrom_py" else str(node.module)
-        for node in imports
-        for alias in node.names
-    }
-
-
-@pytest.mark.parametrize("package", [malstrom_py, sources, sinks])
-def test_what_is_imported_when_it_is_used_is_what_type_checkers_see(package: ModuleType) -> None:
-    lazy = {name: home for home, names in vars(package)["_NAMES"].items() for name in names.split()}
-    assert lazy == checked_imports(package)
-    assert set(lazy) == set(package.__all__) - {"__version__"}
-
-
-@pytest.mark.parametrize("package", ["malstrom_py", "malstrom_py.sources", "malstrom_py.sinks"])
-def test_importing_a_package_imports_little(package: str) -> None:
-    code = f"import sys, {package}; print(*(name for name in sys.modules if name.startswith('malstrom_py')))"
-    code += f"; print(set({package}.__all__) <= set(dir({package})))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded, knows_its_names = run.stdout.strip().split("\n")
-    rooms = {".".join(name.split(".")[:2]) for name in loaded.split()}
-    assert knows_its_names == "True"
-    assert rooms <= {"malstrom_py", package, *(f"malstrom_py.{room}" for room in NEEDED)}
 
 
 def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
