@@ -34,7 +34,8 @@ def test_r10_a_rebalance_moves_one_of_two_heavy_slots_and_loses_nothing() -> Non
     assert (handle.metrics().imbalance or 9.0) < 1.2
     grown = handle.rescale(3, timeout_s=PATIENCE_S)
     assert grown.imbalance_after is not None, "a rescale places by load too"
-    assert grown.slots < 1_024 / 3, "by number as many would have moved"
+    assert grown.imbalance_after < 1.28, "by number a heavy slot would have a third of the others beside it, and 1.35"
+    assert grown.slots < 1_024 / 2, "the fewer rows were sampled, the more slots count as light ones"
     handle.stop(drain=True, timeout_s=PATIENCE_S)
     seen = list(handle.events())
     assert events.RescaleBegun(2, 2) in seen

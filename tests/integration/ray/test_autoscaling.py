@@ -38,7 +38,7 @@ def decisions(handle: mp.JobHandle) -> Iterator[events.Autoscaled]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("day_s", "nights"), [(16.0, 4), (120.0, 1)])
+@pytest.mark.parametrize(("day_s", "nights"), [(16.0, 8), (120.0, 1)])
 def test_a_job_follows_a_day_curve(day_s: float, nights: int, out: sinks.Memory) -> None:
     source = Arriving(lambda at_s: arrived(day_s, at_s), inf, SystemClock)
     job = mp.Job(f"day-{day_s:.0f}")
