@@ -62,7 +62,8 @@ _SMALL_MAX: Final = 0.25
 """And by no larger share than this: a load that is a good part lower is followed after the cool-down."""
 
 _LONG: Final = 12.0
-"""How many cool-downs after the last change a small decrease may come, up to `LEARNT_S`: an hour by default."""
+"""For how many cool-downs fewer workers must have been enough for a small decrease, up to `LEARNT_S`: an hour by
+default."""
 
 _MEAN: Final = 8
 """Over how many times `Autoscale.up_after_s` the load is not for a moment."""
@@ -522,24 +523,30 @@ class AutoscalePolicy:
         return f"{figures.arrival_per_s:,.0f} rows/s arrive{lag}, {takes} at {its} target of {100 * target:.0f} %"
 
     def _fewer(self, seen: Observation, figures: Figures) -> Decision:
-        wait_s = min(LEARNT_S, self.options.cool_down_s * self._patience)
-        if seen.at_s - max(self._changed_s, self._needs.since_s) < wait_s - self.options.interval_s:
-            return _stay(seen, "the load is within the target, or the cool-down has not passed", figures)
-        need = self._needs.quiet(seen.at_s, wait_s)
-        sizes = range(self.options.min, seen.workers)
-        size = next((size for size in sizes if need <= self._taken.of(size)), seen.workers)
+        cool_down_s = self.options.cool_down_s
+        for_s = min(LEARNT_S, cool_down_s * self._patience)
+        size = self._enough(seen, for_s)
+        if 0.0 < 1.0 - size / seen.workers <= min(_SMALL * self._needs.roughness, _SMALL_MAX):
+            for_s = max(for_s, min(LEARNT_S, _LONG * cool_down_s))
+            size = self._enough(seen, for_s)
         if size == seen.workers:
-            return _stay(seen, "the load is within the target", figures)
-        is_recent = seen.at_s - self._changed_s < min(LEARNT_S, _LONG * self.options.cool_down_s)
-        if is_recent and 1.0 - size / seen.workers <= min(_SMALL * self._needs.roughness, _SMALL_MAX):
-            return _stay(seen, f"the load is too rough to go to {_workers(size)} soon after a change", figures)
+            reason = f"the load is within the target, or fewer workers would not have been enough for {for_s:,.0f} s"
+            return _stay(seen, reason, figures)
         if seen.at_s - max(self._regretted_s, self._left_s) > _REGRET_S:
             self._patience = 1.0
         self._left_s = seen.at_s
-        takes, peak = self._taken.of(size), self._needs.peak(seen.at_s - wait_s)
+        takes, peak = self._taken.of(size), self._needs.peak(seen.at_s - for_s)
         fits = f"{_workers(size)} {_take(size)} {takes:,.0f}" if isfinite(takes) else "the workers were idle"
-        reason = f"at most {peak:,.0f} rows/s were needed for {wait_s:,.0f} s, {fits}"
+        reason = f"at most {peak:,.0f} rows/s were needed for {for_s:,.0f} s, {fits}"
         return self._go(seen, size, reason, figures)
+
+    def _enough(self, seen: Observation, for_s: float) -> int:
+        """Return the smallest size that would have been enough for ``for_s``; the present one before that."""
+        if seen.at_s - max(self._changed_s, self._needs.since_s) < for_s - self.options.interval_s:
+            return seen.workers
+        need = self._needs.quiet(seen.at_s, for_s)
+        sizes = range(self.options.min, seen.workers)
+        return next((size for size in sizes if need <= self._taken.of(size)), seen.workers)
 
     def _size_for(self, need: float) -> int:
         """Return the smallest size that takes ``need``, and one more than allowed if none does."""

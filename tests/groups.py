@@ -243,7 +243,7 @@ LONG: Final = {
         "test_four_hundred_megabytes_pass_through_less_than_half_of_that[records of a mebibyte-1",
     ),
     "integration/test_nexmark.py": (
-        "*[10 more",
+        "*[14 more",
         "test_a_query_finds_the_same_through_rescales_and_losses[2 seeds-q0]",
         "test_a_query_finds_the_same_through_rescales_and_losses[2 seeds-q11]",
         "test_a_query_finds_the_same_through_rescales_and_losses[2 seeds-q12]",

@@ -42,7 +42,7 @@ def test_a_query_finds_what_duckdb_finds(query: str, columns: bool) -> None:
 
 
 @pytest.mark.parametrize("query", QUERIES)
-@pytest.mark.parametrize("seeds", [range(2), range(2, 12)], ids=["2 seeds", "10 more"])
+@pytest.mark.parametrize("seeds", [range(2), range(2, 16)], ids=["2 seeds", "14 more"])
 def test_a_query_finds_the_same_through_rescales_and_losses(query: str, seeds: range) -> None:
     out = sinks.Memory()
     sites = [site(query, 1500 if query in OF_PERSONS else 200, columns=columns) for columns in (False, True)]
