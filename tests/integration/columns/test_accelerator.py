@@ -185,7 +185,7 @@ def key(depth=0):
     if kind == 5:
         return tuple(key(depth + 1) for _ in range(draw.randrange(4)))
     return (text(), text().encode(), draw.randrange(-(2**64), 2**64), None, draw.random())[kind]
-for _ in range(2000):
+for _ in range(400):
     keys, parts = [key() for _ in range(draw.randrange(20))], draw.randrange(1, 9)
     slots = array("I", rows.slots(keys, 50, lambda key: hash_key(key) % 50))
     assert slots.tolist() == [hash_key(key) % 50 for key in keys]

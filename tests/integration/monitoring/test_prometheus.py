@@ -101,9 +101,12 @@ def prometheus(tmp_path: Path, port: int) -> Iterator[Prometheus]:
     server.close()
 
 
-def test_a_real_prometheus_scrapes_a_job_and_raises_an_alert(prometheus: Prometheus, port: int, tmp_path: Path) -> None:
+def test_a_real_prometheus_scrapes_a_job_and_raises_an_alert(
+    prometheus: Prometheus, port: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     runtime = mp.InProcess(2, metrics=mp.Metrics(port=port), snapshots=mp.Snapshots(tmp_path / "kept", interval_s=1))
     handle = runtime.start(a_job("docs-scraped"))
+    request.addfinalizer(lambda: handle.stop(timeout_s=PATIENCE_S))
     until(lambda: prometheus.ask('up{job="malstrom"} == 1'), "it is scraped")
     handle.rescale(3)
     until(lambda: prometheus.ask('malstrom_job_workers{malstrom_job="docs-scraped"} == 3'), "it sees the rescale")
@@ -113,12 +116,12 @@ def test_a_real_prometheus_scrapes_a_job_and_raises_an_alert(prometheus: Prometh
     grafana = json.loads((FILES / "grafana.json").read_text())
     expressions = [target["expr"] for panel in grafana["panels"] for target in panel["targets"]]
     assert len(expressions) > 20
-    silent = [
-        expression
-        for expression in expressions
-        if not prometheus.ask(expression.replace("$malstrom_job", ".*").replace("$__rate_interval", "10s"))
-    ]
-    assert silent == [], "each panel has an answer"
+
+    def silent() -> list[str]:
+        asked = {one: one.replace("$malstrom_job", ".*").replace("$__rate_interval", "10s") for one in expressions}
+        return [expression for expression, query in asked.items() if not prometheus.ask(query)]
+
+    until(lambda: not silent(), "each panel has an answer")
     named = {metric.exported for metric in METRICS if any(metric.exported in one for one in expressions)}
     unnamed = {metric.exported for metric in METRICS} - named
     assert unnamed == {
@@ -131,4 +134,3 @@ def test_a_real_prometheus_scrapes_a_job_and_raises_an_alert(prometheus: Prometh
     }
     # Half of all rows have one key; the rule waits a second here.
     until(lambda: prometheus.ask('ALERTS{alertname="MalstromHotKey", alertstate="firing"}'), "the alert fires")
-    handle.stop(timeout_s=PATIENCE_S)

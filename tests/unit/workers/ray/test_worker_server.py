@@ -59,9 +59,10 @@ def plan_of(sink: Any, values: range = range(100), *, fails_at: int = -1) -> Pla
 class Driven:
     """A server with its streams. `go` lets it receive what has been ordered, then ``rounds`` times nothing."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, linger_s: float = 0.005) -> None:
         self.streams = Streams()
-        self.server = WorkerServer(plan, 0, self.streams, "coordinator", batching=mp.Batching(), checks=False)
+        batching = mp.Batching(linger_s=linger_s)
+        self.server = WorkerServer(plan, 0, self.streams, "coordinator", batching=batching, checks=False)
         self.commit = SinkCommits(plan.job, build_sinks(plan, mp.InProcess()._clock), 0.0)
 
     def order(self, *orders: Content) -> Driven:
@@ -112,7 +113,7 @@ def test_a_part_that_is_due_does_not_wait_behind_one_that_has_nothing() -> None:
         polled.append(part)
 
     job.source("in", Polled(nothing, parts=("a", "b"))).sink("out", Ledger())
-    driven = Driven(job.plan()).opened(parts=["a", "b"])
+    driven = Driven(job.plan(), linger_s=60).opened(parts=["a", "b"])
     driven.go(2)
     assert polled == ["a", "b"]
     assert driven.streams.waits_s[:2] == [0.0, 0.0]
