@@ -524,7 +524,7 @@ class AutoscalePolicy:
 
     def _fewer(self, seen: Observation, figures: Figures) -> Decision:
         cool_down_s = self.options.cool_down_s
-        for_s = min(LEARNT_S, cool_down_s * self._patience)
+        for_s = max(cool_down_s, min(LEARNT_S, cool_down_s * self._patience))
         size = self._enough(seen, for_s)
         if 0.0 < 1.0 - size / seen.workers <= min(_SMALL * self._needs.roughness, _SMALL_MAX):
             for_s = max(for_s, min(LEARNT_S, _LONG * cool_down_s))

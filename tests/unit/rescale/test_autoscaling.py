@@ -103,6 +103,13 @@ def test_workers_leave_a_calm_load_after_the_cool_down() -> None:
     assert left[-1][1] == 1
 
 
+def test_a_cool_down_of_more_than_an_hour_is_kept() -> None:
+    rule = OurRule(mp.Autoscale(max=12, cool_down_s=2 * HOUR_S))
+    found = simulate(rule, step(4200, 600, 1800), seconds=5 * HOUR_S)
+    assert found.size_at(1800 + 2 * HOUR_S) == found.size_at(1800) > 1
+    assert found.size_at(5 * HOUR_S - 1) == 1
+
+
 @pytest.mark.parametrize(
     "curve",
     [ramp(600, 5000, 0, HOUR_S), step(600, 4200, 1800), spike(1200, 6000, 1800, 600), constant(0)],
