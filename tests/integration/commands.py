@@ -36,7 +36,7 @@ def python(*arguments: object, **environ: str) -> subprocess.CompletedProcess[st
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=400,
     )
 
 

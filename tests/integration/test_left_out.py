@@ -32,7 +32,7 @@ def test_tests_of_spark_are_left_out_and_the_last_line_says_so(
 ) -> None:
     chosen = ["tests/integration/spark/test_connect.py", "tests/unit/spark/test_waiting.py"]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *processes, *chosen]
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
     assert done.stdout.splitlines()[-1] == f"Left out: the tests that start Spark (2). {SAID}."
@@ -42,7 +42,7 @@ def test_tests_with_other_programs_are_left_out_too(environ: dict[str, str]) -> 
     suites = ("monitoring/test_prometheus.py", "monitoring/test_browser.py", "netns/test_relay.py")
     chosen = [f"tests/integration/{suite}" for suite in suites]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", *chosen]
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=400)
     last = done.stdout.splitlines()[-3:]
     assert last[0].startswith("Left out: the tests that open the dashboard (")
     assert last[0].endswith("Chromium: not found. Install it (on Debian: apt install chromium), or set CHROMIUM to it.")

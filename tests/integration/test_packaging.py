@@ -63,7 +63,7 @@ print(out.items)
 def run(*command: str | Path, cwd: Path) -> str:
     """Run a command, and show what it said when it fails."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -183,7 +183,7 @@ def test_type_checkers_of_another_project_see_the_package(tool: str, python: Pyt
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=400,
     )
     assert done.returncode == 1, f"{done.stdout}\n{done.stderr}"
     said = [line for line in done.stdout.splitlines() if "job.py:" in line]

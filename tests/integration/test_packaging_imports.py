@@ -59,7 +59,7 @@ def in_checkout(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
     hidden = "import sys; sys.meta_path[:] = [one for one in sys.meta_path if 'editable' not in str(one).lower()]; "
     command = ["-c", hidden + arguments[1], *arguments[2:]] if arguments[0] == "-c" else list(arguments)
     return subprocess.run(
-        [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False, timeout=100
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False, timeout=400
     )
 
 

@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(command: list[str], folder: Path) -> str:
     environment = os.environ | {"MYPYPATH": str(ROOT), "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=110
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=400
     )
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return done.stdout

@@ -17,7 +17,7 @@ from tests.tree import ROOT
 def test_a_second_client_finds_the_rules_of_transactions_kept(kafka: ModelBroker) -> None:
     first, second = new_topic(kafka), new_topic(kafka)
     command = [sys.executable, "-m", "tests.kafka_broker.second_client", kafka.bootstrap, first, second]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stderr
     ended, fenced = json.loads(done.stdout)
     assert ended == {"committed": ["1", "3"], "all": ["1", "2", "3", "4"], "offset": 33}

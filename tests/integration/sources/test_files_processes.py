@@ -55,7 +55,7 @@ def written(folder: Path, suffix: str) -> Path:
 
 def answer(program: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=400
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
