@@ -31,7 +31,8 @@ def ray_here() -> Iterator[str]:
     os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
 
-    ray.init(num_cpus=CPUS, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    # Its own Ray: another one that runs here has other resources, and other work.
+    ray.init("local", num_cpus=CPUS, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
     try:
         yield ray.__version__
     finally:

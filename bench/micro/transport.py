@@ -251,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "Ray calls" in asked.only:
         import ray
 
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     rounds: dict[str, list[list[Figures]]] = {name: [] for name in NAMES if name in asked.only}
     for _ in range(asked.reps):
         for name, measured in rounds.items():

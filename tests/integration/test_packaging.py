@@ -158,6 +158,22 @@ def test_the_accelerator_is_built_where_there_is_a_compiler(python: Python) -> N
     assert python("-c", code) == ("built\n" if COMPILER else "None\n")
 
 
+def test_without_a_compiler_the_build_says_so_and_the_wheel_is_pure(tree: Path, tmp_path: Path) -> None:
+    bare = Path(shutil.copytree(tree, tmp_path / "repo", symlinks=True, ignore=NOT_SOURCE))
+    built = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, bare],
+        env={**os.environ, "CC": "/no/compiler"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=400,
+    )
+    assert "no C compiler works here, so the wheel is pure" in built.stdout + built.stderr
+    wheel = next(tmp_path.glob("*.whl"))
+    assert wheel.name == f"malstrom_py-{__version__}-py3-none-any.whl"
+    assert not [name for name in names_in(wheel) if name.startswith("malstrom_py/native")]
+
+
 def test_every_module_is_found_once_installed(python: Python) -> None:
     assert sorted(python("-c", WALK).split()) == sorted(modules())
 
