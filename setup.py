@@ -36,7 +36,7 @@ def compiles(code: str) -> bool:
 
 
 def accelerator() -> list[Extension]:
-    """Return what can be built here; say so where it is not all. Then the wheel is pure, and the same is done in Python.
+    """Return what can be built here; say so where it is not all, for then a wheel is pure, or slower.
 
     The folder of the two is not a package: they are loaded by `malstrom_py.accelerator`.
     """

@@ -26,9 +26,9 @@ settings.load_profile("unhurried")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The names of running jobs, the sessions of Ray and Spark, and temporary files are this run's own, also in the processes
-# it starts: two runs of the tests at the same time, or a job or a Ray that a developer runs, do not disturb each other.
-# Only what pytest keeps of failed tests stays where it is. The name is short, for sockets of Ray have paths below it.
+# The names of running jobs, the sessions of Ray and Spark, and temporary files are this run's own, also in the
+# processes it starts: two runs of the tests at the same time, or a job or a Ray that a developer runs, do not disturb
+# each other. Only what pytest keeps of failed tests stays where it is. The name is short, for sockets are below it.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
 _RUNTIME = tempfile.mkdtemp(prefix="mt-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"])
 os.environ |= dict.fromkeys(("XDG_RUNTIME_DIR", "TMPDIR", "RAY_TMPDIR"), _RUNTIME)

@@ -289,10 +289,10 @@ EXTRAS: Final = {
     "metrics": ("prometheus-client>=0.20",),
     "nats": ("nats-py>=2.9",),
     "objects": ("obstore>=0.6",),
-    "postgres": ("psycopg[binary]>=3.2",),
+    "postgres": ("psycopg[binary]>=3.2.1",),
     "ray": ("ray>=2.52", "pyzmq>=26"),
     "redis": ("redis>=5.1",),
-    "spark": ("pyspark>=4.0", "pandas<3"),
+    "spark": ("pyspark>=4.0", "pandas>=2.2,<3"),
     "testing": ("hypothesis>=6.112",),
 }
 """The requirements of each extra; `tests/tidy` compares them with pyproject.toml."""

@@ -1,4 +1,4 @@
-"""A merge that keeps both sides of a page leaves marks: a row twice, a number of a list again, a heading in a paragraph."""
+"""A merge that keeps both sides of a page leaves marks: a row twice, a number of a list again, a heading in a text."""
 
 from __future__ import annotations
 
@@ -69,5 +69,6 @@ def test_a_mark_is_seen(page: str, mark: str) -> None:
 
 
 def test_what_only_looks_like_a_mark_is_none() -> None:
-    page = "| you ask | then |\n|---|---|\n| `stop()` | 1 |\n| `stop()` | 2 |\n\n1. One\n\n# New\n\n1. One\n```\n# code\n```\n"
+    cases = "| you ask | then |\n|---|---|\n| `stop()` | 1 |\n| `stop()` | 2 |\n"
+    page = f"{cases}\n1. One\n\n# New\n\n1. One\n```\n# code\n```\n"
     assert list(damage(page)) == []

@@ -125,7 +125,7 @@ def test_what_jobs_on_ray_need_is_what_the_extra_brings_and_the_runtime_asks_for
 
 def test_what_spark_needs_is_what_the_extra_brings() -> None:
     brought = pyproject()["project"]["optional-dependencies"]["spark"]
-    assert sorted(brought) == ["pandas<3", "pyspark>=4.0"]
+    assert sorted(brought) == ["pandas>=2.2,<3", "pyspark>=4.0"]
     assert (OPTIONAL["pyspark"].at_least, OPTIONAL["pandas"].below) == ((4, 0), (3,))
     assert examine_optional("pyspark", OPTIONAL["pyspark"]).said.endswith("needed by sources.Spark and sinks.Spark")
     assert examine_optional("grpcio", OPTIONAL["grpcio"]).said.endswith("needed by sessions of Spark Connect")

@@ -201,4 +201,6 @@ def test_a_spark_that_does_not_come_up_is_an_error_in_one_line(tmp_path: Path) -
 @pytest.mark.only_classic
 def test_without_pyspark_it_says_what_to_install() -> None:
     told = told_by("import sys\nsys.modules['pyspark'] = None\n" + REFUSED)
-    assert told == "PlanError Spark is needed here, and it is not installed: pip install 'pyspark>=4.0' 'pandas<3'\n"
+    assert (
+        told == "PlanError Spark is needed here, and it is not installed: pip install 'pyspark>=4.0' 'pandas>=2.2,<3'\n"
+    )
