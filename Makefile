@@ -25,7 +25,7 @@ PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
 help:
 	@echo "make demo        running statistics of 336,776 flights, on 2, then 4, then 2 workers, checked against Polars"
-	@echo "make picture     draw docs/images/rescale.svg: a real job goes from 2 workers to 4 and back while rows arrive"
+	@echo "make picture     draw docs/images/rescale.svg: a job on Ray goes from 2 workers to 4 and back while rows arrive"
 	@echo "make pictures    photograph the dashboard of a running job, into docs/images/; needs Chromium"
 	@echo "make demo-ray    the same job on Ray, on this machine"
 	@echo "make demo-spark  Spark joins the flights, a job on Ray reads them and is rescaled, and writes a Spark table"
@@ -61,7 +61,7 @@ help:
 demo: $(VENV)/.demo
 	@$(PY) -m $(DEMO)
 
-picture: $(VENV)/.demo
+picture: $(VENV)/.demo-ray
 	@$(PY) -m examples.picture
 
 pictures: $(VENV)/.dev

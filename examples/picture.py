@@ -1,15 +1,19 @@
-"""The picture on the front page: ``make picture``, or ``python -m examples.picture``. It shows a job that is rescaled
-from two workers to four and back while rows arrive at a steady rate.
+"""The picture on the front page: ``make picture``, or ``python -m examples.picture``. It shows a job on Ray that gets
+more rows than two workers manage, is rescaled to four, works off what has piled up, and goes back to two.
 
-The job really runs: a source gives rows at a fixed rate, ``key_by`` distributes them, a step counts per key, and a sink
-records which worker wrote which rows when. The program checks that each key was counted without a gap.
+The job really runs: a source has rows due at a fixed rate, ``key_by`` distributes them, a step waits for each row as
+for the answer of a service and counts per key, and a sink records which worker wrote which rows when. Waiting needs no
+core, so the workers may be more than the cores of the machine. The program checks that no count is missing or twice.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
-from collections import Counter
+import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -25,12 +29,14 @@ from malstrom_py.worker_context import WorkerInfo
 
 KEYS: Final = 1_200
 PARTS: Final = 8
-ROWS_PER_S: Final = 60_000
-PLAN: Final = ((3.0, 4), (6.5, 2))
+ROWS_PER_S: Final = 2_400
+WAIT_S: Final = 0.001
+"""How long each row waits for its answer: a worker manages fewer than a thousand rows per second."""
+PLAN: Final = ((4.0, 4), (14.0, 2))
 """The rescales: the second at which one starts, and the new number of workers."""
-END_S: Final = 10.0
+END_S: Final = 18.0
 WARM_UP_S: Final = 1.0
-BUCKET_S: Final = 0.1
+BUCKET_S: Final = 0.2
 
 Row = tuple[int, float]
 """A key, and the time at which the row was due."""
@@ -89,40 +95,32 @@ class Bucket:
         self.longest_s = 0.0
 
 
+@dataclass(frozen=True)
 class Recorder:
-    """A sink that records buckets, the last count of each key, and how many counts did not follow the one before."""
+    """A sink whose workers, in whatever process, note what they write and when in files of their own."""
 
-    def __init__(self, start_s: float) -> None:
-        self.start_s = start_s
-        self.buckets: dict[int, Bucket] = {}
-        self.counts: dict[int, int] = {}
-        self.gaps = 0
+    folder: str
 
     def build(self, worker: WorkerInfo) -> RecorderWriter:
-        return RecorderWriter(self, worker.worker)
+        return RecorderWriter(Path(self.folder, f"{worker.worker}-{os.getpid()}-{monotonic()}"), worker.worker)
 
 
 class RecorderWriter:
-    def __init__(self, recorder: Recorder, worker: int) -> None:
-        self._recorder = recorder
+    def __init__(self, path: Path, worker: int) -> None:
+        self._file = path.open("w")
         self._worker = worker
 
     def write(self, batch: Batch) -> None:
-        recorder, now_s = self._recorder, monotonic()
-        bucket = recorder.buckets.setdefault(int((now_s - recorder.start_s) // BUCKET_S), Bucket())
-        bucket.rows[self._worker] += len(batch)
-        for key, (due_s, count) in zip(batch.keys or (), batch.values, strict=True):
-            recorder.gaps += count != recorder.counts.get(key, 0) + 1
-            recorder.counts[key] = count
-            bucket.owners[key] = self._worker
-            bucket.longest_s = max(bucket.longest_s, now_s - due_s)
+        rows = [[key, due_s, count] for key, (due_s, count) in zip(batch.keys or (), batch.values, strict=True)]
+        self._file.write(json.dumps([self._worker, monotonic(), rows]) + "\n")
 
     def close(self) -> None:
-        """Nothing is open."""
+        self._file.close()
 
 
-def count(_: int, row: Row, seen: int) -> tuple[tuple[float, int], int]:
-    """The time at which the row was due and the number of rows of its key so far."""
+def answered(_: int, row: Row, seen: int) -> tuple[tuple[float, int], int]:
+    """Wait for an answer; return the time at which the row was due and the number of rows of its key so far."""
+    sleep(WAIT_S)
     return (row[1], seen + 1), seen + 1
 
 
@@ -136,44 +134,69 @@ class Rescaled:
     keys: int
 
 
-def run(rows_per_s: int = ROWS_PER_S, *, plan: Sequence[tuple[float, int]] = PLAN, end_s: float = END_S) -> Recorded:
-    """Run the job and rescale it as planned."""
-    start_s = monotonic() + WARM_UP_S
-    recorder = Recorder(start_s)
-    job = mp.Job("picture")
-    rows = job.source("rows", Steady(start_s - WARM_UP_S, start_s + end_s, rows_per_s))
-    rows.key_by("key", lambda row: row[0]).stateful_map("count", count, default=int).sink("out", recorder)
-    handle = mp.InProcess(2, progress=False).start(job)
-    done = []
-    for at_s, workers in plan:
-        sleep(max(0.0, start_s + at_s - monotonic()))
-        began_s = monotonic() - start_s
-        report = handle.rescale(workers)
-        done.append(Rescaled(began_s, monotonic() - start_s, workers, report.keys))
-    return Recorded(handle.wait(), recorder, done, end_s)
+def run(
+    runtime: mp.InProcess | mp.RayRuntime,
+    rows_per_s: int = ROWS_PER_S,
+    *,
+    plan: Sequence[tuple[float, int]] = PLAN,
+    end_s: float = END_S,
+    ready_s: float = 0.0,
+) -> Recorded:
+    """Run the job on two workers, which are ready after ``ready_s``, and rescale it as planned."""
+    start_s = monotonic() + ready_s + WARM_UP_S
+    with tempfile.TemporaryDirectory() as folder:
+        job = mp.Job("picture")
+        rows = job.source("rows", Steady(start_s - WARM_UP_S, start_s + end_s, rows_per_s))
+        counted = rows.key_by("key", lambda row: row[0]).stateful_map("answer", answered, default=int)
+        counted.sink("out", Recorder(folder))
+        handle = runtime.start(job)
+        done = []
+        for at_s, workers in plan:
+            sleep(max(0.0, start_s + at_s - monotonic()))
+            began_s = monotonic() - start_s
+            report = handle.rescale(workers)
+            done.append(Rescaled(began_s, monotonic() - start_s, workers, report.keys))
+        result = handle.wait()
+        written = [json.loads(line) for file in Path(folder).iterdir() for line in file.read_text().splitlines()]
+    return Recorded(result, sorted(written, key=lambda batch: batch[1]), start_s, done, rows_per_s, end_s)
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a run did."""
+    """What a run did. ``written``: the batches of its sinks in order, as (worker, time, [key, due, count] per row)."""
 
     result: mp.RunResult
-    recorder: Recorder
+    written: Sequence[tuple[int, float, list[tuple[int, float, int]]]]
+    start_s: float
     rescales: Sequence[Rescaled]
+    rows_per_s: int
     end_s: float
 
     @property
     def is_right(self) -> bool:
         """Whether each row was counted once and in order."""
-        return self.recorder.gaps == 0 and sum(self.recorder.counts.values()) == self.result.read
+        counts: defaultdict[int, list[int]] = defaultdict(list)
+        for _, _, rows in self.written:
+            for key, _, count in rows:
+                counts[key].append(count)
+        complete = all(of_key == list(range(1, len(of_key) + 1)) for of_key in counts.values())
+        return complete and sum(map(len, counts.values())) == self.result.read
 
     @property
     def buckets(self) -> list[Bucket]:
         """The buckets after the warm-up, in order."""
-        return [self.recorder.buckets.get(number, Bucket()) for number in range(round(self.end_s / BUCKET_S))]
+        buckets = [Bucket() for _ in range(round(self.end_s / BUCKET_S))]
+        for worker, at_s, rows in self.written:
+            number = int((at_s - self.start_s) // BUCKET_S)
+            if 0 <= number < len(buckets):
+                bucket = buckets[number]
+                bucket.rows[worker] += len(rows)
+                bucket.owners |= {key: worker for key, _, _ in rows}
+                bucket.longest_s = max([bucket.longest_s, *(at_s - due_s for _, due_s, _ in rows)])
+        return buckets
 
 
-WIDTH, LEFT, RIGHT, TOP, PANEL, GAP = 860, 74, 24, 58, 84, 42
+WIDTH, LEFT, RIGHT, TOP, PANEL, GAP = 860, 74, 24, 82, 84, 42
 
 
 def draw(recorded: Recorded) -> str:
@@ -184,18 +207,30 @@ def draw(recorded: Recorded) -> str:
     owners = accumulate((bucket.owners for bucket in buckets), lambda before, new: before | new)
     owned = [Counter(bucket.values()) for bucket in owners]
     keys = [[float(of[worker]) for of in owned] for worker in workers]
-    delays = [bucket.longest_s * 1_000 for bucket in buckets]
+    delays = [bucket.longest_s for bucket in buckets]
     read = f"{recorded.result.read:,} rows read, {recorded.result.written:,} written"
     pieces = [
-        svg.text(LEFT, 20, "A running job is rescaled from 2 workers to 4 and back", size=16, bold=True),
+        svg.text(LEFT, 20, "Two workers cannot keep up; four can: a running job is rescaled", size=16, bold=True),
         svg.text(LEFT, 40, f"{read}: none lost, none repeated, in order for each key", colour=svg.MUTED),
-        *_panel(recorded, 0, "rows per second, by worker", rates),
+        *_panel(recorded, 0, f"rows per second, by worker ({recorded.rows_per_s:,} arrive)", rates),
         *_panel(recorded, 1, "keys, by worker", keys),
-        *_panel(recorded, 2, "longest time from source to sink, ms", [delays], colour=svg.MUTED),
+        *_panel(recorded, 2, "longest time from a row's arrival to the sink, s", [delays], colour=svg.MUTED),
         *_legend(workers),
         *_captions(recorded),
+        *_arriving(recorded, rates),
     ]
     return svg.document(WIDTH, TOP + 3 * (PANEL + GAP), pieces)
+
+
+def _most(lines: Sequence[Sequence[float]]) -> float:
+    """Return the value at the top of a panel."""
+    return _rounded_up(max(map(sum, zip(*lines, strict=True))))
+
+
+def _arriving(recorded: Recorded, rates: Sequence[Sequence[float]]) -> Iterator[str]:
+    """A line at the rate at which rows arrive."""
+    y = _top(0) + PANEL * (1 - min(1.0, recorded.rows_per_s / _most(rates)))
+    yield svg.line((LEFT, y), (WIDTH - RIGHT, y), colour=svg.INK)
 
 
 def _top(row: int) -> float:
@@ -211,7 +246,7 @@ def _panel(
 ) -> Iterator[str]:
     """Axes, the time of the rescales, and ``lines`` one above the other."""
     top, bottom = _top(row), _top(row) + PANEL
-    most = _rounded_up(max(map(sum, zip(*lines, strict=True))))
+    most = _most(lines)
     yield svg.text(LEFT, top - 6, title, bold=True)
     for rescale in recorded.rescales:
         since, until = _x(recorded, rescale.start_s), _x(recorded, rescale.end_s)
@@ -240,15 +275,16 @@ def _rounded_up(value: float) -> float:
 def _legend(workers: Sequence[int]) -> Iterator[str]:
     for place, worker in enumerate(workers):
         at = WIDTH - RIGHT - 82 * (len(workers) - place)
-        yield svg.rectangle((at, _top(0) - 16), 10, 10, colour=svg.COLOURS[place])
-        yield svg.text(at + 14, _top(0) - 7, f"worker {worker}", colour=svg.MUTED)
+        yield svg.rectangle((at, TOP - 34), 10, 10, colour=svg.COLOURS[place])
+        yield svg.text(at + 14, TOP - 25, f"worker {worker}", colour=svg.MUTED)
 
 
 def _captions(recorded: Recorded) -> Iterator[str]:
+    """What each rescale did, above the panel of keys."""
     for rescale in recorded.rescales:
-        took_ms = (rescale.end_s - rescale.start_s) * 1_000
-        words = f"to {rescale.workers} workers: {rescale.keys:,} keys moved in {took_ms:.0f} ms"
-        yield svg.text(_x(recorded, rescale.start_s) + 6, _top(1) + PANEL - 8, words, colour="white", bold=True)
+        took_s = rescale.end_s - rescale.start_s
+        words = f"to {rescale.workers}: {rescale.keys:,} keys in {took_s:.1f} s"
+        yield svg.text(_x(recorded, rescale.start_s), _top(1) - 6, words, colour=svg.MUTED)
 
 
 def main() -> None:
@@ -256,7 +292,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.picture", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/images/rescale.svg"), help="the file to write")
     out: Path = parser.parse_args().out
-    recorded = run()
+    recorded = run(mp.RayRuntime(2, num_cpus=0.1, batch=mp.Batching(rows_max=64), progress=False), ready_s=8.0)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(draw(recorded))
     for rescale in recorded.rescales:

@@ -67,7 +67,7 @@ def test_every_example_is_tested_and_short() -> None:
 
 
 def test_the_picture_shows_a_run_that_was_rescaled_and_lost_nothing() -> None:
-    recorded = picture.run(2_000, plan=((0.2, 4), (0.5, 2)), end_s=2.0)
+    recorded = picture.run(mp.InProcess(2, progress=False), 500, plan=((0.2, 4), (0.5, 2)), end_s=2.0)
     assert recorded.is_right
     assert [rescale.workers for rescale in recorded.rescales] == [4, 2]
     ET.fromstring(picture.draw(recorded))
