@@ -206,14 +206,14 @@ class WorkerLeft(Event, frozen=True, tag=True):
 
 
 class BackPressureBegun(Event, frozen=True, tag=True):
-    """Source ``id`` on ``worker`` has not been read for a second, because a step after it is slower."""
+    """Source ``id`` waits on ``worker`` for a second already, because a step after it is slower."""
 
     id: str
     worker: int
 
 
 class BackPressureEnded(Event, frozen=True, tag=True):
-    """Source ``id`` on ``worker`` is read again."""
+    """Source ``id`` no longer waits on ``worker``."""
 
     id: str
     worker: int

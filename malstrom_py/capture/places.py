@@ -63,6 +63,9 @@ class Folder:
     def __repr__(self) -> str:
         return f"Folder({str(self.path)!r})"
 
+    def __str__(self) -> str:
+        return str(self.path)
+
     def names(self) -> list[str]:
         try:
             return sorted(entry.name for entry in self.path.iterdir())
@@ -182,6 +185,9 @@ class ObjectStore:
 
     def __repr__(self) -> str:
         return f"ObjectStore({str(self._store)!r})"
+
+    def __str__(self) -> str:
+        return str(self._store)
 
     def names(self) -> list[str]:
         with _as_capture_error():

@@ -70,14 +70,14 @@ def begin(place: Place, job: str, step: str, committed: Collection[str], *, repl
     owner = _job_of(place, step)
     if owner not in (None, job):
         raise CaptureError(
-            f"{place!r} has the recording {step!r} of job {owner!r}: capture into another folder, or give the step "
+            f"{place} has the recording {step!r} of job {owner!r}: capture into another folder, or give the step "
             f"another name"
         )
     for segment in segments_in(place, step):
         if segment.state == COMMITTED and not committed:
             if not replace:
                 raise CaptureError(
-                    f"{place!r} has the recording {step!r} of another run, which would be mixed with this one: "
+                    f"{place} has the recording {step!r} of another run, which would be mixed with this one: "
                     f"capture into another folder, delete the recording, or pass replace=True"
                 )
             place.delete(segment.name)
@@ -102,7 +102,7 @@ class Recording:
         if len(steps) != 1:
             found = f"it has those of {', '.join(map(repr, steps))}: name one" if steps else "there is none"
             raise CaptureError(
-                f"{self.place!r} must have one recording"
+                f"{self.place} must have one recording"
                 f"{'' if step is None else f' called {step!r}'}, and {found}. A recording is there as soon as its "
                 f"job has written a record"
             )
@@ -138,7 +138,7 @@ class Recording:
                 for _, content in _until_damage(self.open(segment), codec):
                     if isinstance(content, Header):
                         return content
-        raise CaptureError(f"recording {self.step!r} at {self.place!r} has no complete header: it was cut at its begin")
+        raise CaptureError(f"recording {self.step!r} at {self.place} has no complete header: it was cut at its begin")
 
     def began_ns(self, streams: Collection[tuple[int, str]]) -> int:
         """Return when the first of ``streams`` was captured, in ns since 1970; 0 if they have no records."""

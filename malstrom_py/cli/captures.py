@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -17,6 +17,8 @@ from malstrom_py.cli.output import FAILED, print_json, print_out, reporting_erro
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.workers.reports.figures import format_size
+
+_SLASH: Final = "/"
 
 app = typer.Typer(
     help="Check and show what capture_into recorded.",
@@ -43,9 +45,9 @@ def check(uri: UriArgument, name: NameArgument = None, as_json: JsonOption = Fal
             print_json([asdict(fault) for fault in faults])
         else:
             for fault in faults:
-                print_out(f"{fault.segment}: {fault.kind}: {fault.text}")
+                print_out(f"{uri.rstrip(_SLASH)}/{fault.segment}: {fault.kind}: {fault.text}")
             rows = sum(stream.rows for stream in capture.stats(uri, name))
-            print_out(f"{rows:,} rows, {len(faults)} faults")
+            print_out(f"{uri}: {rows:,} rows, {len(faults)} faults")
         if faults:
             raise typer.Exit(FAILED)
 

@@ -17,7 +17,7 @@ from importlib import import_module, metadata
 from typing import Final, Literal
 
 from malstrom_py import accelerator
-from malstrom_py.errors import pip_command, pip_install
+from malstrom_py.errors import EXTRAS, pip_command, pip_install
 from malstrom_py.spark.java import find_java
 
 
@@ -34,18 +34,48 @@ class Requirement:
 _CONNECT: Final = pip_command("pyspark[connect]>=4.0")
 
 CORE: Final = ("cloudpickle", "msgpack", "msgspec", "numpy", "polars", "pyarrow", "rich", "typer", "xxhash")
+_USES: Final = {
+    "dashboard": "the dashboard",
+    "delta": "sources.Delta and sinks.Delta",
+    "demo": "the example of the flights",
+    "iceberg": "sources.Iceberg and sinks.Iceberg",
+    "kafka": "sources.Kafka and sinks.Kafka",
+    "metrics": "metrics for Prometheus",
+    "nats": "sources.JetStream",
+    "objects": "snapshots and files in object stores",
+    "postgres": "sources.Postgres, sources.PostgresChanges and sinks.Postgres",
+    "ray": "jobs on Ray",
+    "redis": "sources.RedisStream and sinks.RedisStream",
+    "spark": "sources.Spark and sinks.Spark",
+    "testing": "check_operator and the strategies of malstrom_py.testing",
+}
+"""What the packages of each extra are for."""
+
+_REQUIREMENT: Final = re.compile(r"(?P<name>[\w-]+)(?:\[.*\])?(?:>=(?P<least>[\d.]+))?(?:<(?P<below>[\d.]+))?")
+
+
+def _required(extra: str, requirement: str) -> tuple[str, Requirement]:
+    """Return the name and the limits of a package that ``extra`` brings.
+
+    >>> name, wanted = _required("ray", "ray>=2.52")
+    >>> name, wanted.at_least, wanted.needed_by
+    ('ray', (2, 52), 'jobs on Ray')
+    """
+    found = _REQUIREMENT.fullmatch(requirement)
+    assert found is not None, requirement
+    least, below = (
+        tuple(map(int, (found[limit] or "").split("."))) if found[limit] else () for limit in ("least", "below")
+    )
+    return found["name"], Requirement(pip_install(extra), _USES[extra], least, below)
+
+
 OPTIONAL: Final = {
-    "ray": Requirement(pip_install("ray"), "jobs on Ray", at_least=(2, 52)),
-    "pyzmq": Requirement(pip_install("ray"), "jobs on Ray", at_least=(26,)),
-    "pyspark": Requirement(pip_install("spark"), "sources.Spark and sinks.Spark", at_least=(4, 0)),
-    "pandas": Requirement(pip_install("spark"), "sources.Spark and sinks.Spark", at_least=(2, 2), below=(3,)),
-    "obstore": Requirement(pip_install("objects"), "snapshots in object stores", at_least=(0, 6)),
-    "deltalake": Requirement(pip_install("delta"), "sources.Delta and sinks.Delta", at_least=(1, 2)),
-    "pyiceberg": Requirement(pip_install("iceberg"), "sources.Iceberg and sinks.Iceberg", at_least=(0, 10)),
-    "grpcio": Requirement(_CONNECT, "sessions of Spark Connect"),
-    "grpcio-status": Requirement(_CONNECT, "sessions of Spark Connect"),
-    "googleapis-common-protos": Requirement(_CONNECT, "sessions of Spark Connect"),
-    "zstandard": Requirement(_CONNECT, "sessions of Spark Connect"),
+    **dict(_required(extra, requirement) for extra, brought in EXTRAS.items() for requirement in brought),
+    "pandas": Requirement(pip_install("spark"), _USES["spark"], at_least=(2, 2), below=(3,)),  # as PySpark 4 asks for
+    **dict.fromkeys(
+        ("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard"),
+        Requirement(_CONNECT, "sessions of Spark Connect"),
+    ),
 }
 """The optional packages by name of distribution."""
 

@@ -1,4 +1,4 @@
-"""Commands on running jobs: status, events, rescale, rebalance, reload and stop.
+"""Commands on running jobs: status, events, rescale, rebalance, autoscale, snapshot, savepoint, reload and stop.
 
 Rule: a job is found by its name, through its control socket or on a Ray cluster. Its process may run in another
 terminal. The job does the work; the command prints the result."""
@@ -7,24 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Final
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
 import malstrom_py as mp
-from malstrom_py.cli.options import AddressOption, AnyNameArgument, JsonOption, NameArgument, TimeoutOption, examples
+from malstrom_py.cli.options import (
+    AddressOption,
+    AnyNameArgument,
+    JsonOption,
+    NameArgument,
+    TargetOption,
+    TimeoutOption,
+    autoscale_of,
+    examples,
+)
 from malstrom_py.cli.output import WrongCommand, print_json, print_out, reporting_errors, stopped_text
+from malstrom_py.cli.watching import found_job
 from malstrom_py.clock import SystemClock
+from malstrom_py.events import AnyEvent
 from malstrom_py.metrics import ENDED
 from malstrom_py.workers.control.client import running_jobs
+from malstrom_py.workers.monitoring.sentences import sentence
+from malstrom_py.workers.monitoring.watched_job import page_of
 from malstrom_py.workers.ray.discovery import running_nearby
+from malstrom_py.workers.reports.event_log import read_timed_events
 from malstrom_py.workers.reports.job_status import WORKERS_MAX
 
 _AGAIN_S: Final = 0.1
 """The interval at which a stop is retried while a savepoint is in progress, in seconds."""
 
 _WATCH_S: Final = 2.0
+_OFF: Final = "off"
+_NEW_LINE: Final = "\n"
+_INDENT: Final = " " * len("2026-05-01 12:00:00  ")
 
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return once the rescale has started.")]
 
@@ -32,6 +51,13 @@ NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return once the r
 _EXAMPLES: Final = {
     "rescale": ("malstrom rescale shop 4", "malstrom rescale shop 2 --no-wait", "malstrom rescale shop 4 --json"),
     "rebalance": ("malstrom rebalance shop", "malstrom rebalance shop --json"),
+    "autoscale": (
+        "malstrom autoscale shop 1:8",
+        "malstrom autoscale shop 2:6 --target 0.6",
+        "malstrom autoscale shop off",
+    ),
+    "snapshot": ("malstrom snapshot shop", "malstrom snapshot shop --timeout 600 --json"),
+    "savepoint": ("malstrom savepoint shop /data/before-upgrade", "malstrom savepoint shop s3://bucket/kept --json"),
     "status": ("malstrom status", "malstrom status shop --watch", "malstrom status shop --json"),
     "events": ("malstrom events shop", "malstrom events shop --follow --json"),
     "reload": ("malstrom reload shop totals", "malstrom reload shop totals --probation 10 --json"),
@@ -41,7 +67,7 @@ _EXAMPLES: Final = {
 
 def add_commands(app: typer.Typer) -> None:
     """Add the commands of this module to ``app``."""
-    for command in (rescale, rebalance, status, events, reload, stop):
+    for command in (rescale, rebalance, autoscale, snapshot, savepoint, status, events, reload, stop):
         app.command(epilog=examples(*_EXAMPLES[command.__name__]))(command)
 
 
@@ -94,6 +120,68 @@ def rebalance(
             print_out(f"job {job} has begun to move slots by load" if report is None else _rebalanced_text(job, report))
 
 
+def autoscale(
+    job: NameArgument,
+    limits: Annotated[
+        str,
+        typer.Argument(metavar="MIN:MAX", help="Change the number of workers by load, between these; off: no longer."),
+    ],
+    target: TargetOption = None,
+    as_json: JsonOption = False,
+    address: AddressOption = None,
+) -> None:
+    """Let the number of workers of a running job follow its load from now on.
+
+    It replaces the limits that the job was started with. A later rescale still wins, and is left alone for a while.
+    """
+    with reporting_errors(traceback=False):
+        options = None if limits == _OFF and target is None else autoscale_of(limits, target, "the argument")
+        _attached(job, address).autoscale(options)
+        if as_json:
+            print_json({"job": job, "autoscale": None if options is None else asdict(options)})
+        elif options is None:
+            print_out(f"job {job} keeps its number of workers")
+        else:
+            print_out(
+                f"job {job} has {options.min} to {options.max} workers, by load, busy for {options.target:.0%} of "
+                f"their time"
+            )
+
+
+def snapshot(
+    job: NameArgument, timeout_s: TimeoutOption = 120.0, as_json: JsonOption = False, address: AddressOption = None
+) -> None:
+    """Make a snapshot of a running job now, in addition to those by interval.
+
+    The job needs --snapshots, and continues. After the timeout the exit code is 1, and the snapshot continues.
+    """
+    with reporting_errors(traceback=False):
+        made = _attached(job, address).snapshot(timeout_s=timeout_s)
+        print_json({"job": job, "snapshot": made}) if as_json else print_out(f"job {job} has made snapshot {made}")
+
+
+def savepoint(
+    job: NameArgument,
+    uri: Annotated[
+        str, typer.Argument(metavar="URI", help="The folder, or the place in an object store, to write it to.")
+    ],
+    timeout_s: TimeoutOption = 120.0,
+    as_json: JsonOption = False,
+    address: AddressOption = None,
+) -> None:
+    """Make a complete snapshot of a running job in another place, where it is never pruned.
+
+    The job needs --snapshots, and continues. `malstrom run --snapshots URI` starts from the savepoint. After the
+    timeout the exit code is 1, and the savepoint continues.
+    """
+    with reporting_errors(traceback=False):
+        made = _attached(job, address).savepoint(uri, timeout_s=timeout_s)
+        if as_json:
+            print_json({"job": job, "snapshot": made, "uri": uri})
+        else:
+            print_out(f"job {job} has made savepoint {made} in {uri}")
+
+
 def status(
     job: AnyNameArgument = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the counts of each step.")] = False,
@@ -129,17 +217,28 @@ def _statuses(handle: mp.JobHandle) -> Iterator[mp.JobStatus]:
 
 def events(
     job: NameArgument,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, with all fields.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new events until the job ends.")] = False,
     address: AddressOption = None,
 ) -> None:
-    """Print the events of a running job: workers, inputs, snapshots, rescales, failures.
+    """Print the events of a running job, a time and a sentence per line: workers, snapshots, rescales, failures.
 
     Without --follow those so far.
     """
     with reporting_errors(traceback=False):
-        for event in _attached(job, address).events(follow=follow):
-            print_out(msgspec.json.encode(event).decode() if as_json else repr(event))
+        for at, event in read_timed_events(partial(page_of, found_job(job, address)), follow=follow):
+            print_out(_event_json(at, event) if as_json else _event_line(at, event))
+
+
+def _event_line(at: float, event: AnyEvent) -> str:
+    """Return the line of an event, with the time of this machine's zone. Further lines of its text are indented."""
+    when = datetime.fromtimestamp(at).astimezone()
+    return f"{when:%Y-%m-%d %H:%M:%S}  {sentence(event).replace(_NEW_LINE, _NEW_LINE + _INDENT)}"
+
+
+def _event_json(at: float, event: AnyEvent) -> str:
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    return msgspec.json.encode({"time": datetime.fromtimestamp(at, UTC), **fields}).decode()
 
 
 def reload(

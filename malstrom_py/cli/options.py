@@ -185,8 +185,8 @@ def configure_logs(format: LogFormat | None, level: LogLevel | None) -> None:
         logs.configure((format or LogFormat.TEXT).value, (level or LogLevel.INFO).value)
 
 
-def autoscale_of(given: str | None, target: float | None) -> mp.Autoscale | None:
-    """Return the autoscaler that the options ask for.
+def autoscale_of(given: str | None, target: float | None, what: str = "--autoscale") -> mp.Autoscale | None:
+    """Return the autoscaler that the options ask for; ``what`` names ``given``.
 
     >>> autoscale_of("2:6", None).max
     6
@@ -197,12 +197,12 @@ def autoscale_of(given: str | None, target: float | None) -> mp.Autoscale | None
         return None
     least, colon, most = given.partition(":")
     if not (colon and least.isdecimal() and most.isdecimal()):
-        raise WrongCommand(f"--autoscale is MIN:MAX, such as 1:8, got {given!r}")
+        raise WrongCommand(f"{what} is MIN:MAX, such as 1:8, got {given!r}")
     try:
         made = mp.Autoscale(min=int(least), max=int(most), target=mp.Autoscale().target if target is None else target)
         return check_autoscale(made)
     except mp.PlanError as error:
-        raise WrongCommand(f"--autoscale {given}: {error}") from None
+        raise WrongCommand(f"{what} {given}: {error}") from None
 
 
 def stop_timeout(given: float | None, *, detached: bool) -> float:

@@ -23,8 +23,8 @@ from malstrom_py.metrics import ENDED, LOOPBACK, JobMetrics, url_of
 from malstrom_py.workers.control.client import running_jobs
 from malstrom_py.workers.monitoring.dashboard import DashboardServer, remark_on
 from malstrom_py.workers.monitoring.prometheus import MetricsEndpoint, exposition
+from malstrom_py.workers.monitoring.sentences import sentence
 from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of, page_of
-from malstrom_py.workers.monitoring.watching import described
 from malstrom_py.workers.ray.discovery import running_nearby
 from malstrom_py.workers.reports.figures import format_size
 from malstrom_py.workers.runtime.job_handle import find_job
@@ -101,7 +101,7 @@ def top(
     Where standard output is not a terminal the figures are printed once.
     """
     with reporting_errors(traceback=False):
-        watched = _found(job, address)
+        watched = found_job(job, address)
         if once or (not as_json and not sys.stdout.isatty()):
             found = metrics_of(watched, ANSWER_S)
             print_out(_encoded(found) if as_json else plain_text(found))
@@ -127,7 +127,7 @@ def metrics(
     Without --json they are printed in the format of Prometheus.
     """
     with reporting_errors(traceback=False):
-        watched = _found(job, address)
+        watched = found_job(job, address)
         if port is not None:
             endpoint = MetricsEndpoint.join(watched, mp.Metrics(port=port, host=host, opentelemetry=False))
             typer.echo(f"metrics of job {job}: {url_of(host, endpoint.port)}/metrics", err=True)
@@ -167,7 +167,7 @@ def dashboard(
     readable.
     """
     with reporting_errors(traceback=False):
-        watched = None if job is None else _found(job, address)
+        watched = None if job is None else found_job(job, address)
         server = DashboardServer(mp.Dashboard(port=port, host=host, token=token, history=history))
         try:
             if watched is not None:
@@ -200,7 +200,8 @@ def _encoded(found: JobMetrics) -> str:
     return msgspec.json.encode(found).decode()
 
 
-def _found(name: str, address: str | None) -> WatchedJob:
+def found_job(name: str, address: str | None) -> WatchedJob:
+    """Return the running job ``name``. `WrongCommand` if that is not a legal name of a job."""
     try:
         return find_job(name, address)
     except mp.PlanError as error:  # not a legal name of a job
@@ -231,7 +232,7 @@ def _draw(job: WatchedJob, interval_s: float) -> None:
         try:
             for found in _each(job, interval_s):
                 page = page_of(job, after, log, 0.0)
-                events.extend(described(event, 0.0, 0)["text"] for event in page.events)
+                events.extend(map(sentence, page.events))
                 after, log = page.after, page.log
                 live.update(screen(found, list(events)), refresh=True)
         except mp.JobEnded:
@@ -262,7 +263,7 @@ def screen(found: JobMetrics, events: list[str]) -> RenderableType:
             made.add_row(*map(Text, row))
         return made
 
-    state = "bold red" if found.error else "bold"
+    state = "bold red" if _is_bad(found) else "bold"
     remarks = [Text(line) for line in (*_remarks(found), *(f"· {event}" for event in events))]
     return Group(
         Text(_headline(found), style=state),
@@ -320,6 +321,11 @@ def _worker_rows(found: JobMetrics) -> Iterator[list[str]]:
         ]
 
 
+def _is_bad(found: JobMetrics) -> bool:
+    """Whether the text of ``found`` is an error: that of a planned stop says what the job resumes from."""
+    return bool(found.error) and found.state != "stopped"
+
+
 def _remarks(found: JobMetrics) -> Iterator[str]:
     for name, exchange in found.exchanges.items():
         if exchange.backlog or exchange.waiting >= 0.01:
@@ -338,6 +344,6 @@ def _remarks(found: JobMetrics) -> Iterator[str]:
     if found.restarts:
         yield f"{found.restarts:,} restart{'' if found.restarts == 1 else 's'} from a snapshot"
     if found.error:
-        yield f"error: {found.error}"
+        yield f"error: {found.error}" if _is_bad(found) else found.error
     if found.age_s > _OLD_S:
         yield f"these figures are {found.age_s:,.1f} s old"

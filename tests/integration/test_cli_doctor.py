@@ -116,6 +116,17 @@ def test_an_optional_package_that_does_not_fit_is_missing(name: str, limits: Any
     assert found.said.endswith(said)
 
 
+def test_every_package_of_every_extra_is_examined_with_its_least_version() -> None:
+    brought = dict(pyproject()["project"]["optional-dependencies"])
+    del brought["dev"]
+    for extra, packages in brought.items():
+        for package in packages:
+            name = re.split(r"[\[<>=]", package)[0]
+            least = ".".join(map(str, OPTIONAL[name].at_least))
+            assert OPTIONAL[name].installed_by == pip_install(extra)
+            assert f">={least}" in package or "<" in package, package
+
+
 def test_what_jobs_on_ray_need_is_what_the_extra_brings_and_the_runtime_asks_for() -> None:
     brought = pyproject()["project"]["optional-dependencies"]["ray"]
     named = {name: one for name, one in OPTIONAL.items() if one.installed_by == pip_install("ray")}

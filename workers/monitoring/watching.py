@@ -12,32 +12,11 @@ from typing import Any, Final
 import msgspec
 
 from malstrom_py.errors import JobEnded
-from malstrom_py.events import (
-    AnyEvent,
-    Autoscaled,
-    BackPressureBegun,
-    BackPressureEnded,
-    Ended,
-    Error,
-    EventsMissed,
-    HotKeyBegun,
-    HotKeyEnded,
-    Input,
-    InputClosed,
-    NodeFailed,
-    Reload,
-    RescaleBegun,
-    RescaleEnded,
-    Restarting,
-    SnapshotCompleted,
-    Stop,
-    WorkerJoined,
-    WorkerLeft,
-)
+from malstrom_py.events import AnyEvent, Ended, EventsMissed
 from malstrom_py.metrics import ENDED, EdgeMetrics, JobMetrics
 from malstrom_py.workers.monitoring.history import EVENTS_MAX, Recording
+from malstrom_py.workers.monitoring.sentences import sentence
 from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of, page_of
-from malstrom_py.workers.reports.figures import format_size
 
 EVERY_S: Final = 1.0
 """The interval of views."""
@@ -214,63 +193,11 @@ def _fields(struct: msgspec.Struct) -> dict[str, Any]:
 def described(event: AnyEvent, at: float, number: int) -> dict[str, Any]:
     """Return ``event`` in plain types, with a sentence.
 
-    >>> described(RescaleBegun(2, 4), 0.0, 1)["text"]
-    'the job begins to go from 2 to 4 workers'
+    >>> described(EventsMissed(3), 0.0, 1)["text"]
+    '3 events were dropped'
     """
     fields = msgspec.to_builtins(event) | {name: getattr(event, name) for name in event.__struct_fields__}
     fields.pop("type", None)
     fields.pop("batch", None)
     plain: dict[str, Any] = msgspec.to_builtins(fields)
-    return {**plain, "number": number, "at": at, "kind": type(event).__name__, "text": _SENTENCES[type(event)](event)}
-
-
-def _rescaled(event: RescaleEnded) -> str:
-    if event.error:
-        return f"the rescale was called off, with {event.workers} workers: {event.error}"
-    moved = f"{_many(event.slots, 'slot')} and {_many(event.parts, 'part')} moved, with {_many(event.keys, 'key')}"
-    state = f"{format_size(event.bytes)} of state, in {event.duration_s:.2f} s"
-    text = f"the job has {_many(event.workers, 'worker')}: {moved} and {state}"
-    if event.imbalance_before is None or event.imbalance_after is None:
-        return text
-    before, after = event.imbalance_before, event.imbalance_after
-    return f"{text}; the most loaded worker had {before:.2f} times the mean load, and has {after:.2f} times"
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-_SENTENCES: Final[dict[type, Callable[[Any], str]]] = {
-    Input: lambda event: f"source {event.id} has data on worker {event.metadata.get('worker')}",
-    InputClosed: lambda event: f"source {event.id} has ended",
-    NodeFailed: lambda event: f"{event.source_node_id} failed: {event.error}",
-    Stop: lambda event: f"worker {event.worker} has stopped ({event.cause})",
-    Reload: lambda event: f"step {event.operator_id} has new code since snapshot {event.snapshot}",
-    Error: lambda event: event.text,
-    Autoscaled: lambda event: (
-        f"the autoscaler goes from {event.workers} to {_many(event.target, 'worker')}: {event.reason}"
-        + (f". It could not: {event.error}" if event.error else "")
-    ),
-    RescaleBegun: lambda event: (
-        "slots begin to move by load"
-        if event.workers == event.target
-        else f"the job begins to go from {event.workers} to {event.target} workers"
-    ),
-    RescaleEnded: _rescaled,
-    SnapshotCompleted: lambda event: (
-        f"snapshot {event.id} is complete: {format_size(event.bytes)} in {event.duration_s:.2f} s, workers paused for "
-        f"at most {event.pause_s:.3f} s"
-    ),
-    WorkerJoined: lambda event: f"worker {event.worker} has joined",
-    WorkerLeft: lambda event: f"worker {event.worker} has left",
-    BackPressureBegun: lambda event: f"source {event.id} waits on worker {event.worker}: back-pressure",
-    BackPressureEnded: lambda event: f"source {event.id} is read again on worker {event.worker}",
-    HotKeyBegun: lambda event: (
-        f"key {event.key} is too heavy for one worker: {event.share:.0%} of the rows of {event.id}, and worker "
-        f"{event.worker} is busy with it for {event.busy:.0%} of its time"
-    ),
-    HotKeyEnded: lambda event: f"key {event.key} of {event.id} is no longer too heavy for one worker",
-    Restarting: lambda event: f"the job restarts in {event.pause_s:g} s{f': {event.error}' if event.error else ''}",
-    Ended: lambda event: f"the job has {event.how}{f': {event.error}' if event.error else ''}",
-    EventsMissed: lambda event: f"{event.count:,} events were dropped",
-}
+    return {**plain, "number": number, "at": at, "kind": type(event).__name__, "text": sentence(event)}

@@ -234,17 +234,22 @@ Ask = Callable[[int, str, float], EventPage]
 
 def read_events(ask: Ask, *, follow: bool) -> Iterator[AnyEvent]:
     """Iterate over the events that ``ask`` returns: those so far or, with ``follow``, until the job has ended."""
+    return (event for _, event in read_timed_events(ask, follow=follow))
+
+
+def read_timed_events(ask: Ask, *, follow: bool) -> Iterator[TimedEvent]:
+    """The same with the time of each event."""
     after, log, closed = 0, "", set[str]()
     while True:
         page = ask(after, log, FOLLOW_S if follow else 0.0)
         if page.missed:
-            yield EventsMissed(page.missed)
-        for event in page.events:
+            yield page.times[0] if page.times else time(), EventsMissed(page.missed)
+        for at, event in zip(page.times, page.events, strict=True):
             if isinstance(event, InputClosed):  # a coordinator that replaces another one may repeat it
                 if event.id in closed:
                     continue
                 closed.add(event.id)
-            yield event
+            yield at, event
         after, log = page.after, page.log
         if page.ended or not (follow or page.events):
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -87,12 +88,17 @@ def test_the_command_prints_the_events_so_far_or_follows_them(tmp_path: Path) ->
     handle = mp.InProcess(2).start(a_job("docs-events-command"))
     list(_until(handle.events(), events.Input))
     so_far = malstrom(tmp_path, "events", "docs-events-command")
-    assert so_far.stdout.splitlines()[:2] == ["WorkerJoined(worker=0)", "WorkerJoined(worker=1)"]
+    times, said = zip(*(line.split("  ", 1) for line in so_far.stdout.splitlines()), strict=True)
+    assert said[:2] == ("worker 0 has joined", "worker 1 has joined")
+    assert sorted(times) == [f"{datetime.fromisoformat(time):%Y-%m-%d %H:%M:%S}" for time in times]
     ended = threading.Timer(1.0, handle.stop)
     ended.start()
     followed = malstrom(tmp_path, "events", "docs-events-command", "--json", "--follow")
     ended.join(60)
     lines = [json.loads(line) for line in followed.stdout.splitlines()]
+    written = [datetime.fromisoformat(line.pop("time")) for line in lines]
+    assert sorted(written) == written
+    assert written[0].tzinfo is not None
     assert (lines[0], lines[-1]) == ({"type": "WorkerJoined", "worker": 0}, {"type": "Ended", "how": "finished"})
     assert {"type": "Stop", "cause": "manual", "worker": 1} in lines
     assert malstrom(tmp_path, "events", "docs-events-command").returncode == 2

@@ -31,7 +31,7 @@ def said(*words: str, code: int = 0) -> str:
 
 
 def test_a_whole_recording_has_no_fault(folder: Path) -> None:
-    assert said("check", str(folder)).strip() == "2 rows, 0 faults"
+    assert said("check", str(folder)).strip() == f"{folder}: 2 rows, 0 faults"
     assert json.loads(said("check", str(folder), "--json")) == []
 
 
@@ -41,7 +41,7 @@ def test_a_changed_byte_is_named_with_its_segment(folder: Path) -> None:
     data[-30] ^= 1
     segment.write_bytes(data)
     out = said("check", str(folder), code=1)
-    assert f"{segment.name}: corrupt: " in out
+    assert f"{segment}: corrupt: " in out
     assert json.loads(said("check", str(folder), "--json", code=1))[0]["kind"] == "corrupt"
 
 
@@ -61,4 +61,4 @@ def test_contents_are_lines_of_json(folder: Path) -> None:
 
 
 def test_where_there_is_none_the_command_says_so(tmp_path: Path) -> None:
-    assert "there is none" in said("check", str(tmp_path), code=1)
+    assert f"{tmp_path} must have one recording, and there is none" in said("check", str(tmp_path), code=1)
