@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo picture pictures demo-ray demo-spark java test test-kafka test-lake quick seeds lint types mypy pyright format docs docs-check coverage bench floors fuzz long soak chaos mutants matrix exhaustive clean distclean
+.PHONY: help demo picture pictures demo-ray demo-spark java test test-kafka test-lake quick seeds lint types mypy pyright format docs docs-check coverage bench house floors fuzz long soak chaos mutants matrix exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -45,6 +45,7 @@ help:
 	@echo "                 BENCH=bench.macro.thousand_workers: the coordinator of up to 1,000 workers, on paper"
 	@echo "                 BENCH=bench.macro.pace: snapshots and rescales that pass a slow sink; BENCH=bench.macro.watching: metrics and dashboard"
 	@echo "make floors      a job, the command line and the examples of all docstrings, with the lowest version of each dependency"
+	@echo "make house       the lines, code, comments and functions of each room, beside what they are to become"
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
 	@echo "make test-kafka  both ends of Kafka against brokers of yours: make test-kafka KAFKA_BOOTSTRAP=localhost:9092"
 	@echo "make long        the tests that make test leaves out: further cases of its slowest tests, and the demos on Ray and Spark"
@@ -121,6 +122,9 @@ docs-check: $(VENV)/.dev
 
 coverage: $(VENV)/.dev
 	@$(PY) -m pytest --cov --cov-report=term-missing:skip-covered
+
+house:
+	@$(PYTHON) -m tests.house
 
 floors: $(VENV)/.dev
 	@$(PY) -m tests.floors

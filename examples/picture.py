@@ -1,5 +1,5 @@
 """The picture on the front page: ``make picture``, or ``python -m examples.picture``. It shows a job on Ray that gets
-more rows than two workers manage, is rescaled to four, works off what has piled up, and goes back to two.
+more rows than two workers manage, is rescaled to four, processes what has piled up, and goes back to two.
 
 The job really runs: a source has rows due at a fixed rate, ``key_by`` distributes them, a step waits for each row as
 for the answer of a service and counts per key, and a sink records which worker wrote which rows when. Waiting needs no
@@ -97,7 +97,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Recorder:
-    """A sink whose workers, in whatever process, note what they write and when in files of their own."""
+    """A sink whose workers, each in its process, note in separate files what they write and when."""
 
     folder: str
 
