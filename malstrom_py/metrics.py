@@ -168,7 +168,9 @@ class WorkerMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_d
     ``waiting`` are shares over the last seconds.
 
     ``cpu_s`` and ``rss_bytes``: of its process ``pid`` on ``host``; workers of a job in one process share one. ``cpu``:
-    cores in use over the last seconds. ``keys``: with state; ``slots``: that it owns.
+    cores in use over the last seconds. ``rows_in``: the rows that it has read, or those that have come to it by one
+    exchange, the one with the most, if they are more: a row counts once, however many steps take it. ``keys``: with
+    state; ``slots``: that it owns.
     """
 
     worker: int

@@ -10,7 +10,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import nlargest
+from itertools import islice
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -46,18 +46,23 @@ _MIN_S: Final = 0.5
 _OLD_S: Final = 2 * _SAMPLES * SAMPLE_S
 _HEAVY_MAX: Final = 64
 _NOTHING: Final = StepCounts("", 0, {})
+_READ: Final = ""
+_ABSENT: Final[tuple[WorkerFigures, Mapping[str, int]]] = (WorkerFigures(), {_READ: 0})
 _PLACE: Final = re.compile(r"\S+:\d+$")
 
 H = TypeVar("H", HeavyKey, HeavySlot)
 
 Counts = Mapping[int, Mapping[str, StepCounts]]
 
+_Arrivals = Mapping[str, int]
+"""The rows that a worker has taken by each way: all its sources, and each exchange."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
     at_s: float
     steps: Mapping[str, StepCounts]
-    workers: Mapping[int, tuple[WorkerFigures, int]]
+    workers: Mapping[int, tuple[WorkerFigures, _Arrivals]]
     counts: Counts
 
 
@@ -146,7 +151,16 @@ class Metering:
             exchanges=dict(self._exchanges(result.steps, before, over_s, present)),
             workers=list(_workers(now, before, over_s, counts, members, table)),
             heavy_keys=_heaviest([key for one in present.values() for key in one.heavy_keys], now, before),
-            heavy_slots=_heaviest([slot for one in present.values() for slot in one.heavy_slots], now, before),
+            heavy_slots=_heaviest(
+                [
+                    slot
+                    for worker, one in present.items()
+                    for slot in one.heavy_slots
+                    if slot.slot < len(table) and table[slot.slot] == worker
+                ],
+                now,
+                before,
+            ),
             hot_keys=list(hot_keys),
             imbalance=imbalance,
             snapshots=_snapshots(status),
@@ -164,8 +178,7 @@ class Metering:
     def _sampled(
         self, steps: Mapping[str, StepCounts], counts: Counts, figures: Mapping[int, WorkerFigures]
     ) -> _Sample:
-        rows = {worker: sum(step.rows_in for step in by_step.values()) for worker, by_step in counts.items()}
-        workers = {worker: (found, rows.get(worker, 0)) for worker, found in figures.items()}
+        workers = {worker: (found, _arrivals(counts.get(worker, {}), found)) for worker, found in figures.items()}
         return _Sample(self._clock.monotonic_s(), steps, workers, counts)
 
     def _before(self, now_s: float) -> _Sample:
@@ -239,7 +252,7 @@ def _workers(
 ) -> Iterator[WorkerMetrics]:
     slots = Counter(table)
     for worker in members:
-        here, rows = now.workers.get(worker, (WorkerFigures(), 0))
+        here, rows = now.workers.get(worker, _ABSENT)
         was, rows_before = before.workers.get(worker, (here, rows))
         yield WorkerMetrics(
             worker=worker,
@@ -252,11 +265,16 @@ def _workers(
             waiting_s=here.waiting_s,
             busy=_share(here.busy_s - was.busy_s, over_s),
             waiting=_share(here.waiting_s - was.waiting_s, over_s),
-            rows_in=rows,
-            in_per_s=max(0, rows - rows_before) / over_s,
+            rows_in=max(rows.values()),
+            in_per_s=max(0, *(count - rows_before.get(way, 0) for way, count in rows.items())) / over_s,
             keys=sum(step.keys or 0 for step in counts.get(worker, {}).values()),
             slots=slots[worker],
         )
+
+
+def _arrivals(counts: Mapping[str, StepCounts], figures: WorkerFigures) -> _Arrivals:
+    read = sum(step.rows_in for step in counts.values() if step.kind == "source")
+    return {_READ: read, **figures.arrived}
 
 
 def _share(spent_s: float, over_s: float) -> float:
@@ -283,13 +301,19 @@ def _parts(present: Mapping[int, WorkerFigures], at: float) -> Iterable[PartMetr
 
 
 def _heaviest(found: list[H], now: _Sample, before: _Sample) -> list[H]:
-    """Return the heaviest of ``found``, whose shares are of the rows of a worker, with shares of the rows of all."""
+    """Return the heaviest of ``found``, whose shares are of the rows of a worker, with shares of the rows of all.
+
+    Each key and slot is there once: the figures of a worker may still have one that has moved to another.
+    """
     parts = {step: _parts_of_all(step, now, before) for step in {heavy.step for heavy in found}}
 
     def share(heavy: H) -> float:
         return heavy.share * parts[heavy.step].get(heavy.worker, 0.0)
 
-    return [replace(heavy, share=share(heavy)) for heavy in nlargest(_HEAVY_MAX, found, key=share)]
+    once: dict[tuple[str, object], H] = {}
+    for heavy in sorted(found, key=share, reverse=True):
+        once.setdefault((heavy.step, heavy.key if isinstance(heavy, HeavyKey) else heavy.slot), heavy)
+    return [replace(heavy, share=share(heavy)) for heavy in islice(once.values(), _HEAVY_MAX)]
 
 
 def _region_busy(region: Region, entry: str, worker: int, now: _Sample, before: _Sample) -> float:
@@ -300,7 +324,7 @@ def _region_busy(region: Region, entry: str, worker: int, now: _Sample, before: 
         return sum(steps[name].busy_s for name in region.steps if name in steps)
 
     def arrived(sample: _Sample, entry: str) -> int:
-        figures, _ = sample.workers.get(worker, (WorkerFigures(), 0))
+        figures, _ = sample.workers.get(worker, _ABSENT)
         return figures.arrived.get(entry, 0)
 
     rows = {name: max(0, arrived(now, name) - arrived(before, name)) for name in region.entries}

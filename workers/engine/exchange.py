@@ -145,6 +145,10 @@ class Exchange(Operator):
         for channel in self.remote.values():
             channel.flush()
 
+    def owns(self, slot: int) -> bool:
+        """Return whether rows of ``slot`` are sent to this worker."""
+        return self._table[slot] == self._worker
+
     def slots(self, batch: Batch) -> Any:
         """Return the slot of each row's key as a buffer of uint32.
 

@@ -10,7 +10,7 @@ import os
 import resource
 import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import heapify, heapreplace
 from itertools import islice, repeat
@@ -96,6 +96,21 @@ class KeySketch:
             self._slots = Counter({slot: count // 2 for slot, count in self._slots.items() if count > 1})
             self._rows //= 2
 
+    def keep(self, slots_of: Callable[[Sequence[Any]], Sequence[int]], owns: Callable[[int], bool]) -> None:
+        """Forget the keys of slots that this worker does not own (any more).
+
+        What was counted before then weighs little beside the rows that arrive from now on: the other keys of this
+        worker have other shares, and those that have come to it have no count yet.
+        """
+        keys = list(self._counts)
+        kept = [key for key, slot in zip(keys, slots_of(keys), strict=True) if owns(slot)]
+        slots = {slot: count for slot, count in self._slots.items() if owns(slot)}
+        rows = sum(slots.values())
+        scale = min(1.0, _KNOWN_ROWS / max(1, rows))
+        self._counts = {key: round(self._counts[key] * scale) for key in kept}
+        self._slots = Counter({slot: round(count * scale) for slot, count in slots.items()})
+        self._rows = round(rows * scale)
+
     @property
     def is_known(self) -> bool:
         """Whether there are rows enough for shares."""
@@ -138,6 +153,7 @@ class KeySampler:
         """The sum of the squares of what each sampled row has counted for."""
         self._sampled_at = 0
         self._exchange = exchange
+        self._version = exchange.version
         self._next_ns = 0
         self._offset = 0
         self._random = Random(1)
@@ -158,6 +174,16 @@ class KeySampler:
         between_ns = max(_SAMPLE_NS, cost_ns)
         self._next_ns = now_ns + int(between_ns * self._random.uniform(0.5, 1.5))
 
+    def keep_owned(self) -> None:
+        """Forget the keys that have moved away, if the table has changed."""
+        if self._version == self._exchange.version:
+            return
+        self._version = self._exchange.version
+        try:
+            self.sketch.keep(self._exchange.slots_of, self._exchange.owns)
+        except Exception:  # of the user's partitioner, or the equality of keys
+            self.sketch = KeySketch()
+
     def _sample(self, batch: Batch) -> None:
         stride = max(1, len(batch) // SAMPLED_ROWS)
         self._offset = (self._offset + 1) % stride
@@ -170,7 +196,10 @@ class KeySampler:
             keys = [column[row].as_py() for row in rows]
         # F3: with one worker these are the only keys that are hashed.
         slots = self._exchange.slots_of(keys)
-        self.sketch.add(keys, slots)
+        self.keep_owned()
+        # What was sent by the table before may still arrive here for keys that have moved away.
+        here = [(key, slot) for key, slot in zip(keys, slots, strict=True) if self._exchange.owns(slot)]
+        self.sketch.add([key for key, _ in here], [slot for _, slot in here])
         self.sampled += len(rows)
         each, self._sampled_at = (self.rows - self._sampled_at) / len(rows), self.rows
         for slot, size in zip(slots, _sizes(batch, rows), strict=True):
@@ -239,6 +268,8 @@ class Measuring:
             self._sampled, self._squares = sum(one.sampled for one in samplers), sum(one.squares for one in samplers)
             took_ns = perf_counter_ns() - began_ns
             self._again_ns = began_ns + max(_EVERY_NS, _COST * took_ns)
+        for sampler in self._samplers.values():
+            sampler.keep_owned()
         heavy = [(name, sampler) for name, sampler in self._samplers.items() if sampler.sketch.is_known]
         return WorkerFigures(
             host=_HOST,

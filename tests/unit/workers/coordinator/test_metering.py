@@ -9,7 +9,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.builder.plan import Plan
-from malstrom_py.metrics import HeavyKey, JobMetrics, PartMetrics
+from malstrom_py.metrics import HeavyKey, HeavySlot, JobMetrics, PartMetrics
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.coordinator.metering import Metering
 from malstrom_py.workers.reports.event_log import MoveTotals
@@ -68,7 +68,8 @@ class Run:
                 backlog={"key": 4},
                 state_bytes={"n": 100},
                 parts=[part] if worker == 0 else [],
-                heavy_keys=[HeavyKey("key", "7", 0.1 * (worker + 1), worker)],
+                heavy_keys=[HeavyKey("key", str(7 + worker), 0.1 * (worker + 1), worker)],
+                heavy_slots=[HeavySlot("key", 2 * worker, 0.1, worker)],
             )
             for worker in self.rows
         }
@@ -184,6 +185,34 @@ def test_a_part_that_has_moved_is_there_once() -> None:
     )
     assert len(metrics.parts) == 1
     assert metrics.lag_rows == 5
+
+
+def test_a_key_and_a_slot_that_have_moved_are_there_once_with_the_share_of_their_owner() -> None:
+    run = Run()
+    run.rows = {0: 10, 1: 90}
+    figures = {
+        worker: WorkerFigures(
+            arrived={"key": rows},
+            heavy_keys=[HeavyKey("key", "7", 0.5, worker)],
+            heavy_slots=[HeavySlot("key", 1, 0.5, worker)],
+        )
+        for worker, rows in run.rows.items()
+    }
+    metrics = run.metering.metrics(
+        *(RunResult("docs", {}, 1.0), {}, figures), members=(0, 1), table=(0, 1), status=run.status, totals=run.totals
+    )
+    assert metrics.heavy_keys == [HeavyKey("key", "7", 0.45, 1)]
+    assert metrics.heavy_slots == [HeavySlot("key", 1, 0.45, 1)]
+
+
+def test_the_rows_of_a_worker_are_rows_however_many_steps_take_them() -> None:
+    run = Run()
+    run.sample()
+    run.clock.advance(1.0)
+    run.rows = {0: 300, 1: 100}
+    metrics = run.metrics()
+    assert [(worker.rows_in, round(worker.in_per_s)) for worker in metrics.workers] == [(300, 300), (100, 100)]
+    assert metrics.steps["in"].in_per_s == pytest.approx(400.0), "as many as the job reads"
 
 
 def test_a_worker_with_the_number_of_one_that_left_is_not_less_than_idle() -> None:

@@ -106,9 +106,14 @@ def test_time_is_busy_waiting_or_neither() -> None:
 class SlowlyRouted:
     """An exchange with a slow partitioner of the user."""
 
+    version = 0
+
     def __init__(self) -> None:
         self.calls = 0
         self.remote = {1: "another worker"}
+
+    def owns(self, slot: int) -> bool:
+        return True
 
     def slots_of(self, keys: list[int]) -> list[int]:
         self.calls += 1
@@ -125,3 +130,68 @@ def test_sampling_with_a_slow_partitioner_takes_a_hundredth_of_the_time() -> Non
     while perf_counter_ns() < until_ns:
         sampler.saw(Batch([1], keys=[1]))
     assert exchange.calls == 1
+
+
+class Switched:
+    """An exchange of which slots move away and come back. The slot of a key is its number."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.owned = set(range(100))
+
+    def slots_of(self, keys: list[int]) -> list[int]:
+        return keys
+
+    def owns(self, slot: int) -> bool:
+        return slot in self.owned
+
+    def switch(self, owned: set[int]) -> None:
+        self.version, self.owned = self.version + 1, owned
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every batch is sampled."""
+    monkeypatch.setattr("malstrom_py.workers.engine.measuring._SAMPLE_NS", 0)
+    monkeypatch.setattr("malstrom_py.workers.engine.measuring._SAMPLE_COST", 0)
+    monkeypatch.setattr("malstrom_py.workers.engine.measuring._SAMPLE_WAIT", 0)
+
+
+def saw(sampler: KeySampler, key: int, times: int) -> None:
+    for _ in range(times // 32):
+        sampler.saw(Batch([1] * 32, keys=[key] * 32))
+
+
+def test_a_key_that_has_moved_away_has_no_share_of_its_former_owner(always: None) -> None:
+    exchange: Any = Switched()
+    sampler = KeySampler(exchange)
+    saw(sampler, 7, 6_400)
+    saw(sampler, 1, 1_600)
+    assert sampler.sketch.heaviest(2) == [(7, 0.8), (1, 0.2)]
+    exchange.switch({1, 2})
+    sampler.keep_owned()
+    assert sampler.sketch.heaviest(2) == [(1, 1.0)]
+    assert sampler.sketch.heaviest_slots(2) == [(1, 1.0)]
+    saw(sampler, 7, 640)  # sent by the table before
+    assert [key for key, _ in sampler.sketch.heaviest(2)] == [1]
+
+
+def test_a_key_that_has_come_has_its_share_soon(always: None) -> None:
+    exchange: Any = Switched()
+    sampler = KeySampler(exchange)
+    exchange.switch({1, 2})
+    saw(sampler, 1, 64_000)
+    exchange.switch({1, 2, 7})
+    saw(sampler, 7, 3_200)
+    key, share = sampler.sketch.heaviest(1)[0]
+    assert (key, share > 0.9) == (7, True), share
+
+
+def test_a_partitioner_that_fails_costs_the_figures_no_more_than_themselves(always: None) -> None:
+    exchange: Any = Switched()
+    sampler = KeySampler(exchange)
+    saw(sampler, 7, 640)
+    exchange.switch({7})
+    exchange.slots_of = None
+    sampler.keep_owned()
+    assert sampler.sketch.heaviest(1) == []
