@@ -6,8 +6,8 @@ A program that configures `logging` itself does not need this module: without `c
 >>> logs.configure("json", level="warning")
 >>> logs.reset()
 
-Rule: a line never holds the value of a record. The text of an error that is not of this package may hold one, so both
-formats write only its type, and the place in the user's code.
+Rule: this package writes no values of records. The text of an error of another's code may hold one: both formats write
+it, with the place in the user's code, unless texts are redacted (`malstrom_py.errors.text`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
 from malstrom_py.errors import MalstromError, PlanError
-from malstrom_py.errors.text import errno_text, users_frame
+from malstrom_py.errors.text import describe_error, text_of, users_frame
 
 __all__ = ["Format", "LogSettings", "configure", "reset"]
 
@@ -109,7 +109,7 @@ def log(
     """Log an event. ``message`` is for people, with its figures; ``fields`` are for programs.
 
     A field is a number, a text, None, or a list of these, and never the value of a record. ``error``: what was raised;
-    its type and place follow the message, also where the program formats lines in another way.
+    its type, text and place follow the message, also where the program formats lines in another way.
     """
     if error is not None:
         fields["error"] = described_error(error)
@@ -133,7 +133,7 @@ class _Handler(logging.Handler):
 
 
 class _Formatter(logging.Formatter):
-    """What both formats have in common: the fields of a line, and the safe form of errors."""
+    """What both formats have in common: the fields of a line, and the text of errors."""
 
     def __init__(self, identity: Mapping[str, object]) -> None:
         super().__init__()
@@ -147,8 +147,8 @@ class _Formatter(logging.Formatter):
     def message_of(self, record: logging.LogRecord) -> str:
         args: Any = record.args
         if isinstance(args, tuple):
-            args = tuple(_safe(arg) if isinstance(arg, BaseException) else arg for arg in args)
-        message = str(record.msg) if not isinstance(record.msg, BaseException) else _safe(record.msg)
+            args = tuple(_words(arg) if isinstance(arg, BaseException) else arg for arg in args)
+        message = str(record.msg) if not isinstance(record.msg, BaseException) else _words(record.msg)
         return message % args if args else message
 
     def error_of(self, record: logging.LogRecord) -> str | None:
@@ -186,14 +186,11 @@ class _Text(_Formatter):
 
 
 def described_error(error: BaseException) -> str:
-    """Return the type of ``error``, or its text if it is of this package, and the place in the user's code."""
+    """Return what ``error`` says, with its type if it is not of this package, and the place in the user's code."""
     frame = users_frame(error)
-    return _safe(error) + (f" at {frame.filename}:{frame.lineno}" if frame is not None else "")
+    return _words(error) + (f" at {frame.filename}:{frame.lineno}" if frame is not None else "")
 
 
-def _safe(error: BaseException) -> str:
-    """Return the text of an error of this package; of another one its type, and the system's text for its number."""
-    if isinstance(error, MalstromError):
-        return str(error)
-    words = errno_text(error)
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+def _words(error: BaseException) -> str:
+    ours = isinstance(error, MalstromError) and text_of(error)
+    return ours or describe_error(error)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import PlanError, pip_install
+from malstrom_py.errors.text import text_of
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Opened
@@ -150,7 +151,7 @@ def first_line(error: BaseException) -> str:
     >>> first_line(ValueError("cannot reach http://me:hush@host/a"))
     'cannot reach http://…@host/a'
     """
-    return hidden_logins((str(error).strip().splitlines() or [type(error).__name__])[0])
+    return hidden_logins((text_of(error).strip().splitlines() or [type(error).__name__])[0])
 
 
 def hidden_logins(text: str) -> str:

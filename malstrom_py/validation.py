@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from malstrom_py.errors import PlanError, shown
-from malstrom_py.errors.text import describe_function
+from malstrom_py.errors.text import describe_error, describe_function
 
 NAME_MAX: Final = 64
 _DETAIL_MAX: Final = 300
@@ -135,12 +135,12 @@ def kind_of_default(default: object, step: str, *, what: str = "default") -> typ
     where = "" if isinstance(default, type) else f" (in {describe_function(default)})"
     try:
         return default if isinstance(default, type) else type(default())
-    except PlanError as error:  # its text is ours and safe: per_worker, for instance, has no worker here
+    except PlanError as error:  # per_worker, for instance, has no worker here
         raise PlanError(
             f"step {step!r}: {what} is called once while the job is built, and failed there{where}: {error}"
         ) from error
     except Exception as error:
         raise PlanError(
-            f"step {step!r}: {what} raised {type(error).__name__}{where} when it was called while the job was built: "
+            f"step {step!r}: {what} raised {describe_error(error)}{where} when it was called while the job was built: "
             f"it is called without arguments, and returns the state of a key that has none"
         ) from error

@@ -21,7 +21,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Final, Generic, NewType, Self, TypeVar
 
 from malstrom_py.errors import DeadlineError, MalstromError, OperatorError, PlanError
-from malstrom_py.errors.text import PER_WORKER, describe_function
+from malstrom_py.errors.text import PER_WORKER, describe_error, describe_function, failed_in, sentence
 
 WorkerId = NewType("WorkerId", int)
 """The number of a worker within its job: 0 to the number of workers - 1."""
@@ -315,7 +315,7 @@ class Resources:
         try:
             return handle.factory()
         except Exception as error:
-            raise self._error(handle, f"raised {type(error).__name__}") from error
+            raise self._error(handle, "raised", error) from error
 
     def _close(self, handle: PerWorker[Any], thing: Any) -> None:
         try:
@@ -325,14 +325,14 @@ class Resources:
         except MalstromError:
             raise
         except Exception as error:
-            raise self._error(handle, f"made a resource whose closing raised {type(error).__name__}") from error
+            raise self._error(handle, "made a resource whose closing raised", error) from error
 
-    def _error(self, handle: PerWorker[Any], what: str) -> OperatorError:
-        where = describe_function(handle.factory)
+    def _error(self, handle: PerWorker[Any], what: str, error: Exception) -> OperatorError:
         return OperatorError(
-            f"per_worker: the factory {where} {what} (on worker {self.worker}). Fix it, or what it connects to; no "
-            f"record is the cause, so on_error= does not apply.",
-            function=where,
+            f"per_worker: the factory {failed_in(handle.factory, error)} {what} {sentence(describe_error(error))} (on "
+            f"worker {self.worker}). Fix it, or what it connects to; no record is the cause, so on_error= does not "
+            f"apply.",
+            function=describe_function(handle.factory),
             rule=PER_WORKER,
         )
 

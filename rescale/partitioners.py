@@ -12,7 +12,7 @@ from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from malstrom_py.errors import CodecError, OperatorError, PlanError
-from malstrom_py.errors.text import describe_function, safe_text
+from malstrom_py.errors.text import describe_error, describe_function, failed_in, sentence
 from malstrom_py.rescale.keys.key_hash import int64_of
 from malstrom_py.rescale.keys.key_types import check_key
 from malstrom_py.rescale.slots import CheckedKeys, SlotCache, StableSlots
@@ -176,7 +176,9 @@ class _OwnSlots(CheckedKeys):
         try:
             returned = self._function(key)
         except Exception as error:
-            raise self._error(f"failed: {safe_text(error)}", key) from error
+            raise self._error(
+                f"failed: {sentence(describe_error(error))}", key, failed_in(self._function, error)
+            ) from error
         try:
             slot = operator.index(returned)
         except Exception as error:  # of a value without __index__, or raised by it
@@ -186,11 +188,11 @@ class _OwnSlots(CheckedKeys):
             raise self._error(f"returned {slot} for a key, but slots go from 0 to {self._slots - 1}", key)
         return slot, getsizeof(key)
 
-    def _error(self, what: str, key: Any) -> OperatorError:
+    def _error(self, what: str, key: Any, place: str = "") -> OperatorError:
         where = f"step {self._step!r}: " if self._step else ""
         function = describe_function(self._function)
         return OperatorError(
-            f"{where}the partitioner {function} {what}. It takes a key and returns its slot.",
+            f"{where}the partitioner {place or function} {what}. It takes a key and returns its slot.",
             step=self._step,
             key=key,
             function=function,

@@ -469,7 +469,6 @@ LONG: Final = {
         "test_f2_memory_is_flat_however_much_there_is_to_read[even-0",
         "test_f2_memory_is_flat_however_much_there_is_to_read[even-1",
     ),
-    "unit/workers/runtime/test_captured_variables.py": ("test_large_things_are_not_copied",),
     "unit/workers/runtime/test_local_workers_rescale_schedules.py": (
         "test_p2_no_record_is_ever_below_a_frontier_whoever_comes_and_goes[one_line",
     ),

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.errors import OperatorError, PlanError, shown
-from malstrom_py.errors.text import describe_function, safe_text
+from malstrom_py.errors.text import describe_error, describe_function, failed_in
 from malstrom_py.validation import function_of
 
 ROWS_MAX: Final = 1_000_000
@@ -54,7 +54,7 @@ class InitialState:
         except Exception as error:
             where = describe_function(load)
             raise OperatorError(
-                f"step {self.step!r}: initial_state failed: {safe_text(error)} (in {where})",
+                f"step {self.step!r}: initial_state failed: {describe_error(error)} (in {failed_in(load, error)})",
                 step=self.step,
                 function=where,
             ) from error

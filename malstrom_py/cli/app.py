@@ -50,7 +50,7 @@ from malstrom_py.cli.output import (
 )
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import pip_install
-from malstrom_py.errors.text import describe_error
+from malstrom_py.errors.text import describe_error, redacting
 from malstrom_py.metrics import ENDED
 from malstrom_py.workers.ray.runtime import is_amount
 
@@ -256,6 +256,7 @@ def run(
     dashboard: cli_watching.DashboardOption = False,
     history: cli_watching.HistoryOption = None,
     stop_timeout_s: options.StopTimeoutOption = None,
+    redact_errors: options.RedactErrorsOption = False,
     log_format: options.LogFormatOption = None,
     log_level: options.LogLevelOption = None,
     as_json: options.RunJsonOption = False,
@@ -270,7 +271,11 @@ def run(
     SIGTERM stops the job as the command stop does; the exit code is then 0, or 1 if the stop takes longer than
     --stop-timeout. A second SIGTERM, after more than a second, ends the program immediately with exit code 143.
     """
-    with reporting_errors(traceback, has_option=True), cli_reload.reloading(reload, no_control, detached) as reloads:
+    with (
+        redacting(redact_errors),
+        reporting_errors(traceback, has_option=True),
+        cli_reload.reloading(reload, no_control, detached) as reloads,
+    ):
         options.configure_logs(log_format, log_level)
         limit_s = options.stop_timeout(stop_timeout_s, detached=detached)
         snapshots = reloads.snapshots(snapshots)

@@ -163,6 +163,10 @@ StopTimeoutOption = Annotated[
         show_default="120",
     ),
 ]
+RedactErrorsOption = Annotated[
+    bool,
+    typer.Option("--redact-errors", help="Hide the texts of exceptions, which may hold values of records."),
+]
 LogFormatOption = Annotated[
     LogFormat | None,
     typer.Option(

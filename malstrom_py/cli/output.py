@@ -1,8 +1,7 @@
 """What the command line prints: results on standard output, errors on standard error; tables, sizes and ages.
 
-Rule: an error is printed after ``error:``, with the user's own file and line. The text of an error that is not of this
-package may hold values of records, so only ``--traceback`` prints it; the last line names that option if the command
-has it and the option would show more. The exit code is how the command ended."""
+Rule: an error is printed after ``error:``, with the text of its cause and the user's own file and line; the last line
+names ``--traceback`` if the command has that option and it would show more. The exit code is how the command ended."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ import typer
 
 import malstrom_py as mp
 from malstrom_py.errors import shown
-from malstrom_py.errors.text import describe_error, errno_text, users_frame
+from malstrom_py.errors.text import describe_error, redacts, sentence, text_of, users_frame
 from malstrom_py.workers.reports.result import as_plain
 
 FAILED: Final = 1
@@ -68,15 +67,15 @@ def reporting_errors(traceback: bool, *, has_option: bool = False) -> Iterator[N
                 "terminated", "SIGTERM arrived before the job had started; `malstrom status` lists the running jobs"
             )
             raise typer.Exit(TERMINATED) from None
-        # Without the text of the exit: it may hold a value of a record.
-        code = exit_text(error) if error.code is None or type(error.code) is int else "sys.exit(…)"
+        hidden = redacts() and error.code is not None and type(error.code) is not int
+        code = "sys.exit(…)" if hidden else exit_text(error)
         print_error("error", f"a function of the job ended the program ({code}), before the job was done")
         raise typer.Exit(FAILED) from None
     except Exception as error:
-        if traceback:
+        if traceback and not redacts():
             tracebacks.print_exception(error.__cause__ if isinstance(error, UserCodeFailed) else error)
-        hint = [TRACEBACK_HINT] if has_option and not traceback and _has_more(error) else []
-        print_error("error", *_story(error, traceback), *hint)
+        hint = [TRACEBACK_HINT] if has_option and not (traceback or redacts()) and _has_more(error) else []
+        print_error("error", *_story(error), *hint)
         raise typer.Exit(FAILED) from None
 
 
@@ -169,21 +168,18 @@ def _by_sigterm(error: SystemExit) -> bool:
     return error.code == signal.SIGTERM and trace is not None and trace.tb_frame.f_code.co_name == "sigterm_handler"
 
 
-def _story(error: Exception, traceback: bool) -> list[str]:
-    """Return the lines of an error: what happened, its cause, the place in the user's code, further errors.
-
-    The text of an error that is not of this package may hold values of records: it is included with ``traceback`` only.
-    """
+def _story(error: Exception) -> list[str]:
+    """Return the lines of an error: what happened, its cause, the place in the user's code, further errors."""
     if isinstance(error, NotPrinted):
         return [str(error)]
     if not isinstance(error, mp.MalstromError | UserCodeFailed):
-        return [f"unexpected {type(error).__name__}", "this is a bug of malstrom-py"]
+        return [f"unexpected {describe_error(error)}", "this is a bug of malstrom-py"]
     lines = [str(error)]
     origin = _origin(error)
     if origin is not error and not isinstance(origin, mp.MalstromError):
-        cause = describe_error(origin) if traceback else _cause(origin)
-        if cause not in lines[0] and not isinstance(error, UserCodeFailed):
-            lines.append(f"caused by {cause}")
+        known = type(origin).__name__ in lines[0] and sentence(text_of(origin)) in lines[0]
+        if not known and not isinstance(error, UserCodeFailed):
+            lines.append(f"caused by {describe_error(origin)}")
         place = users_place(origin)
         if place is not None:
             lines.append(f"raised at {place}")
@@ -197,12 +193,6 @@ def _has_more(error: Exception) -> bool:
     if isinstance(error, NotPrinted):
         return False
     return not isinstance(error, mp.MalstromError) or error.__cause__ is not None or users_frame(error) is not None
-
-
-def _cause(error: BaseException) -> str:
-    """Return the type of an error, and the system's text for its number, without the error's own text."""
-    words = errno_text(error)
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def _origin(error: BaseException) -> BaseException:

@@ -29,6 +29,7 @@ from malstrom_py.codec.encoding_errors import NotDecodable, NotEncodable, decode
 from malstrom_py.data.batch import Batch, ColumnBatch, place_of
 from malstrom_py.data.row_form import DICTS, RowForm
 from malstrom_py.errors import CodecError
+from malstrom_py.errors.text import describe_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +45,7 @@ def dump(value: Any) -> bytes:
         try:
             return _by_cloudpickle(value)
         except Exception as error:
-            why = f"it cannot be pickled ({type(error).__name__}). Send its fields instead of the object"
+            why = f"it cannot be pickled ({describe_error(error)}). Send its fields instead of the object"
             raise NotEncodable(type(value), why) from error
 
 
@@ -407,5 +408,5 @@ def _blame(batch: Batch, column: list[Any], refused: NotEncodable, step: str) ->
 
 
 def _unreadable(error: Exception, step: str, key: Any = None) -> CodecError:
-    why = str(error) if isinstance(error, NotDecodable) else f"decoding it raised {type(error).__name__}"
+    why = str(error) if isinstance(error, NotDecodable) else f"decoding it raised {describe_error(error)}"
     return decode_error(why, step=step, key=key)

@@ -16,6 +16,7 @@ import msgspec
 
 from malstrom_py.codec.encoding_errors import NotDecodable, NotEncodable, is_named_tuple, type_name
 from malstrom_py.errors import PlanError
+from malstrom_py.errors.text import describe_error
 
 C = TypeVar("C", bound=type)
 
@@ -62,7 +63,7 @@ class _DataclassType:
             raise NotEncodable(self._kind, "one of its fields has no value. Give all fields a value") from None
         except Exception as error:
             raise NotEncodable(
-                self._kind, f"one of its fields raises {type(error).__name__} when it is read"
+                self._kind, f"one of its fields raises {describe_error(error)} when it is read"
             ) from error
         return (parts,) if len(self._fields) == 1 else tuple(parts)
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from malstrom_py.connectors.read_ahead import ReadAhead, values_of
 from malstrom_py.errors import PlanError, SourceError, lasting, pip_install, shown
+from malstrom_py.errors.text import describe_error, sentence
 from malstrom_py.sources.base import Part
 
 if TYPE_CHECKING:
@@ -379,8 +380,8 @@ class Reader:
 
     def _unreachable(self, error: Exception) -> SourceError:
         return SourceError(
-            f"the stream {self.stream!r} at {_places(self.options)} cannot be read: {type(error).__name__}. Check that "
-            f"the server runs, and that user and permissions are right, then run the job again"
+            f"the stream {self.stream!r} at {_places(self.options)} cannot be read: {sentence(describe_error(error))}. "
+            f"Check that the server runs, and that user and permissions are right, then run the job again"
         )
 
     def _is_another(self) -> SourceError:

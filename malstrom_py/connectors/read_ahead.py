@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from malstrom_py.errors import MalformedRecord
+from malstrom_py.errors.text import describe_error, sentence
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -134,6 +135,8 @@ def values_of(
                 break
             advance(1)
             name, shown = described(record)
-            raise MalformedRecord(f"{name} is not what value= takes: {type(error).__name__}.", record=shown) from error
+            raise MalformedRecord(
+                f"{name} is not what value= takes: {sentence(describe_error(error))}.", record=shown
+            ) from error
     advance(len(values))
     return values

@@ -132,9 +132,6 @@ class RunningDag:
 
     def close(self) -> None:
         """Close the operators; raise the first error after all are closed."""
-        for operator in self.operators:
-            for call in operator.context.at_close:
-                call()
         closes = (getattr(operator, "close", None) for operator in self.operators)
         close_all(filter(callable, closes))
 

@@ -26,7 +26,6 @@ from malstrom_py.errors.text import column_of
 from malstrom_py.operators.base import ColumnsRead, Outlet, StepContext
 from malstrom_py.operators.column_figures import ColumnFigures, column_for, keys_column_of, record_batch
 from malstrom_py.operators.failures import ErrorPolicy, call_rows
-from malstrom_py.operators.forgotten_return import watch_returns
 from malstrom_py.operators.keyed import KeyedOperator, Rows, StatefulOperator, keys_of
 from malstrom_py.state.figure_states import FigureStates, shape_of_many, shape_of_one, shape_of_records
 from malstrom_py.state.group_index import NotColumnar
@@ -356,11 +355,6 @@ class Fold(Figure):
     def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any], default: Callable[[], Any]) -> None:
         self.aggregation = Aggregation("fold", default, fn, _unmergeable, unchanged)
         super().__init__(context, function=fn)
-        self._return_watch = watch_returns(context, fn, "fold")
-
-    def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
-        self._return_watch.nothing(len(batch))
-        super().emit(batch, results, out)
 
 
 def _unmergeable(left: Any, right: Any) -> Any:
@@ -373,7 +367,6 @@ class Reduce(KeyedOperator):
     def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any]) -> None:
         super().__init__(context, function=fn)
         self._fn = fn
-        self._return_watch = watch_returns(context, fn, "reduce")
 
     def update(self, rows: Rows, results: list[Any]) -> None:
         states, fn = self.states, self._fn
@@ -382,11 +375,6 @@ class Reduce(KeyedOperator):
             accumulated = get(key, _ABSENT)
             states[key] = combined = value if accumulated is _ABSENT else fn(accumulated, value)
             results.append(combined)
-
-    def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
-        if self._return_watch.active:
-            self._return_watch.nothing(sum(result is None for result in results))
-        super().emit(batch, results, out)
 
 
 class Distinct(KeyedOperator):

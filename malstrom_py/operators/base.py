@@ -77,8 +77,7 @@ class StepContext:
     ``timed`` and ``keyed``: whether records have a timestamp and a key; None: it differs by record, as in a DAG.
     ``workers``: how many workers the job had when this one started. ``inputs``: the steps that send to this one.
     ``check_keys`` raises `CodecError` if a key is not legal (F4). ``warned``: the steps that have logged a warning
-    about their function; workers of one process share it. ``at_close``: functions to call when the worker closes, after
-    a failure too; they must not raise.
+    about their function; workers of one process share it.
     """
 
     job: str
@@ -95,7 +94,6 @@ class StepContext:
     clock: Clock = field(default_factory=SystemClock)
     counters: Counters = field(default_factory=Counters)
     warned: set[str] = field(default_factory=set)
-    at_close: list[Callable[[], None]] = field(default_factory=list, compare=False)
 
 
 class ColumnsRead(NamedTuple):

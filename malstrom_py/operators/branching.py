@@ -13,7 +13,6 @@ from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy, call_each, verdicts_of
-from malstrom_py.operators.forgotten_return import watch_returns
 
 YES: Final = 0
 NO: Final = 1
@@ -34,11 +33,9 @@ class Branch(Operator):
         super().__init__(context)
         self._predicate = predicate
         self._failures = ErrorPolicy(context)
-        self._return_watch = watch_returns(context, predicate, "branch")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
-        self._return_watch.nothing(len(batch))
         out.send(batch.compress(verdicts), YES)
         out.send(batch.compress([not verdict for verdict in verdicts]), NO)
 

@@ -14,7 +14,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.row_form import fields_of
 from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.errors import OperatorError, PlanError
-from malstrom_py.errors.text import describe_function, list_fields
+from malstrom_py.errors.text import describe_error, describe_function, list_fields, raised_at, sentence
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy
 from malstrom_py.operators.keyed import keys_of
@@ -90,12 +90,11 @@ class Expressions:
             named = f"the column {missing}, which" if missing else "a column that"
             raise self._error(f"an expression names {named} is not there; there are {frame.width}") from error
         except (Exception, PanicException) as error:  # also what a function of the user's inside it raises
-            # The error's text stays with the __cause__: it may contain a record's value.
-            failed = (
-                f"an expression failed with {type(error).__name__} on columns {self._typed(frame)}{self._hint(frame)}"
-            )
-            advice = "Correct the expression, or cast a column; the cause has the text of Polars"
-            raise self._error(f"{failed}. {advice}") from error
+            where = raised_at(error)
+            failed = f"an expression failed{where and f' {where}'} on columns {self._typed(frame)}{self._hint(frame)}"
+            raise self._error(
+                f"{failed}: {sentence(describe_error(error))}. Correct the expression, or cast a column"
+            ) from error
 
     def _hint(self, frame: pl.DataFrame) -> str:
         """Advise to cast a column made of rows that has had no value so far, so that its type is unknown."""

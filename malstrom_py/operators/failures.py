@@ -12,19 +12,23 @@ from typing import Any, Final, TypeGuard
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import DeadLetter
-from malstrom_py.data.row_form import DICTS, getter_of, looked_up, names_of
-from malstrom_py.errors import OperatorError, shown
+from malstrom_py.data.row_form import getter_of, looked_up, names_of
+from malstrom_py.errors import OperatorError, has_safe_text, shown
 from malstrom_py.errors.text import (
-    NO_FIELD,
     PER_WORKER,
     after,
     column_of,
     count_others,
     describe_error,
     describe_function,
+    failed_in,
+    instead_of,
     list_fields,
+    nearest,
     raised_by_malstrom,
-    safe_detail,
+    redacts,
+    sentence,
+    text_of,
 )
 from malstrom_py.operators.base import Outlet, StepContext
 
@@ -33,14 +37,17 @@ def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
     """Describe the failure of row ``index`` by its column ``name``, which is missing or has an unusable value."""
     if isinstance(batch, ColumnBatch) and batch.form.by_name:
         names: list[str] = batch.columns.schema.names
-        fields: str | None = list_fields(names) if batch.named else count_others(len(names))
+        fields: str | None = instead_of(name, names) if batch.named else f", only {count_others(len(names))}"
         found = name in names
         of, instead = "the batch of columns", ""
     else:
         value = batch.values[index]
         known = names_of(value)
-        # The keys of a dict may be values, so they are counted.
-        fields = list_fields([*known]) if known else count_others(len(value)) if isinstance(value, dict) else None
+        if not known and isinstance(value, dict) and not redacts():  # the keys of a dict may be values
+            known = tuple(key for key in value if isinstance(key, str))
+        fields = instead_of(name, known) if known else None
+        if fields is None and isinstance(value, dict):
+            fields = f", only {count_others(len(value))}"
         of = f"a value of type {type(value).__name__}"
         builtin = type(value).__module__ == "builtins"
         instead = "or map the values to dicts" if builtin else f"such as lambda value: value.{name}"
@@ -53,15 +60,21 @@ def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
         return f" in column {name!r}{words}. Filter such values out before it"
     if fields is None:
         return f": {of} has no columns to look up by name. Pass a function, {instead}"
-    return f": {of} has no column {name!r}, only {fields}. Name one that it has"
+    end = "" if fields.endswith(("?", "…")) else "."
+    return f": {of} has no column {name!r}{fields}{end} Name one that it has"
 
 
-def _words_on(error: Exception, batch: Batch, index: int, function: object) -> str:
-    """Return the safe text of ``error``, raised for row ``index``: column names, but no keys of a dict."""
-    words = safe_detail(error, batch.values[index], function)
-    if isinstance(batch, ColumnBatch) and batch.named and batch.form is DICTS and words.startswith(NO_FIELD):
-        words += f", only {list_fields(batch.columns.schema.names)}"
-    return words
+def _words_on(error: Exception, batch: Batch, index: int) -> str:
+    """Return the text of ``error``, raised for row ``index``; of a KeyError also the row's fields that come nearest."""
+    words = sentence(text_of(error))
+    if type(error) is not KeyError or not words or has_safe_text(error):
+        return words
+    value = batch.values[index]
+    names = [name for name in value if isinstance(name, str)] if isinstance(value, dict) else []
+    if not names or error.args[0] in names or redacts():
+        return words
+    near = list_fields(nearest(error.args[0], names) or names)
+    return f"{words} (the row has {near})"
 
 
 class ErrorPolicy:
@@ -83,7 +96,7 @@ class ErrorPolicy:
             raise error  # it is complete already
         if context.on_error == "fail" or _lacks_resource(error):
             named = None if _lacks_resource(error) else column_of(function)
-            words = _words_on(error, batch, index, function)
+            words = _words_on(error, batch, index)
             remedy = "" if named is None else _of_column(named, batch, index, after(words))
             raise self.error(error, function, key=key, remedy=remedy, words=words) from error
         if context.on_error == "skip":
@@ -124,7 +137,7 @@ class ErrorPolicy:
         """Return ``error`` as the `OperatorError` that names this step.
 
         ``policy``: whether ``on_error`` applies, which needs a single record. ``remedy``: where it failed and what to
-        do, instead of the advice to correct ``function``. ``words``: the publishable text of ``error``, if known.
+        do, instead of the advice to correct ``function``. ``words``: the text of ``error``, if known.
         """
         if _lacks_resource(error):
             step = self._context.step
@@ -133,10 +146,10 @@ class ErrorPolicy:
             )
         where = "" if function is None else describe_function(function)
         at_key = "" if key is None else f" for key {shown(key)}"
-        # Any other text stays with the __cause__: it may contain a record's value, as that of int("…") does.
-        words = after(safe_detail(error, function=function) if words is None else words)
+        words = after(sentence(text_of(error)) if words is None else words)
         if not remedy:
-            remedy = f" in {where}{words}. Correct the function" if where else f"{words}. {self._advice}"
+            place = f" in {failed_in(function, error)}" if where else ""
+            remedy = f"{place}{words}. {'Correct the function' if where else self._advice}"
         other = ", or give the step on_error='skip' or on_error='dead-letter'" if policy else ""
         return OperatorError(
             f"step {self._context.step!r} failed{at_key}: {type(error).__name__}{remedy}{other}.",

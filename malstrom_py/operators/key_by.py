@@ -17,7 +17,6 @@ from malstrom_py.errors import CodecError
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy, call_each
-from malstrom_py.operators.forgotten_return import watch_returns
 
 if TYPE_CHECKING:
     import polars as pl
@@ -49,14 +48,12 @@ class KeyBy(Operator):
         self._column = column
         self.takes_columns = column is not None
         self._failures = ErrorPolicy(context)
-        self._return_watch = watch_returns(context, fn, "key_by")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if isinstance(batch, ColumnBatch) and self._send_columns(batch, out):
             return
         batch, keys = call_each(self._fn, batch, self._failures, out)
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
-        self._return_watch.nothing(len(batch))
         out.send(batch.with_keys(keys))
 
     def _send_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
@@ -151,11 +148,9 @@ class KeyLocal(Operator):
         super().__init__(context)
         self._fn = fn
         self._failures = ErrorPolicy(context)
-        self._return_watch = watch_returns(context, fn, "key_local")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, keys = call_each(self._fn, batch, self._failures, out)
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
-        self._return_watch.nothing(len(batch))
         # Unlike key_by, the batch keeps its part, so generate_epochs may still follow.
         out.send(Batch(batch.values, keys=keys, timestamps=batch.timestamps, part=batch.part))

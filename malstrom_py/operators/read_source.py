@@ -31,7 +31,7 @@ from malstrom_py.data.messages import (
     StateMessage,
 )
 from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, SourceError, lasting
-from malstrom_py.errors.text import describe_function, missing_methods, text_with_place
+from malstrom_py.errors.text import describe_function, missing_methods, text_of, text_with_place
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy
 from malstrom_py.operators.listing import lists_again_every_s, new_part_position, new_positions, with_known
@@ -517,13 +517,13 @@ class ReadSource(Operator):
     def _malformed(self, error: MalformedRecord, reader: PartReader, out: Outlet) -> None:
         if self.context.on_error == "fail":
             raise SourceError(
-                f"source {self.context.step!r}, part {reader.part!r}: {error} "
+                f"source {self.context.step!r}, part {reader.part!r}: {text_of(error) or text_with_place(error)} "
                 f"Correct the input, or give the source on_error='skip' or on_error='dead-letter'."
             ) from error
         if self.context.on_error == "skip":
             self.counters.skipped += 1
         else:
-            letter = DeadLetter(self.context.step, None, error.record, None, str(error))
+            letter = DeadLetter(self.context.step, None, error.record, None, text_of(error))
             self._failures.bury(letter, reader.name, out)
 
     def _announce(self, out: Outlet, part: Part, position: Any, state: Mapping[str, Any] | None) -> None:
@@ -583,7 +583,7 @@ class ReadSource(Operator):
     def _raise(self, error: Exception, what: str) -> NoReturn:
         """Raise ``error`` as a `SourceError` that names this step; other errors of ours are raised unchanged."""
         if isinstance(error, SourceError):
-            named = SourceError(f"source {self.context.step!r}: {error}")
+            named = SourceError(f"source {self.context.step!r}: {text_of(error) or text_with_place(error)}")
             raise (lasting(named) if error.lasting else named) from error
         if isinstance(error, MalstromError):
             raise error

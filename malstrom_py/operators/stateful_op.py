@@ -21,14 +21,9 @@ from malstrom_py.errors import OperatorError, mark_safe, shown
 from malstrom_py.errors.text import describe_function
 from malstrom_py.events import AnyEvent, Input, InputClosed, Stop, StopCause
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.forgotten_return import (
-    LOST_BY_TIMER,
-    forgets_timer_state,
-    may_forget_state,
-    watch_returns,
-)
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, distinct, keys_of
 from malstrom_py.operators.logic import CheckedOutput, Output, hooks_of
+from malstrom_py.operators.none_results import NoneWatch
 from malstrom_py.state.keyed_state import Defaulting
 from malstrom_py.state.timers import Timers
 
@@ -148,10 +143,7 @@ class StatefulOp(StatefulOperator):
         if default is not None and self._on_batch is not None:
             self.state.values = Defaulting(default)
         self._checked = CheckedOutput(context, sides, event_time=event_time)
-        self._return_watch = watch_returns(context, self._on_data, "stateful_op", suspects=may_forget_state)
-        self._timer_watch = watch_returns(
-            context, self._on_timer, "stateful_op", LOST_BY_TIMER, suspects=forgets_timer_state
-        )
+        self._none_watch = NoneWatch(context, self._on_data, "the new state of the key")
 
     @property
     def dormant(self) -> bool:
@@ -242,7 +234,7 @@ class StatefulOp(StatefulOperator):
         keys = keys_of(batch, self.context.step)
         self.changes(keys)
         states, default = self.state.values, self._default
-        call = self._watched(function) if self._return_watch.active else function
+        call = self._watched(function) if self._none_watch.active else function
         rows = enumerate(zip(keys, batch.values, batch.timestamps or repeat(None), strict=False))
         sent, asked = output.keys, output.timers
         index, mark, timers = 0, 0, 0
@@ -278,7 +270,7 @@ class StatefulOp(StatefulOperator):
 
         def watched(*arguments: Any) -> Any:
             state = function(*arguments)
-            self._return_watch.results((state,))
+            self._none_watch.results((state,))
             return state
 
         return watched
@@ -325,7 +317,6 @@ class StatefulOp(StatefulOperator):
         if function is None or not len(timers_due):
             return
         fired: Counter[Any] = Counter()
-        calls = 0
         expires = self.state.expiry is not None and self._expires_by_clock is (clock == "processing")
         for key, time in timers_due.due(reached):
             if reached == MAX_EPOCH:
@@ -341,8 +332,6 @@ class StatefulOp(StatefulOperator):
             self._check_later(key, time, clock, output, function)
             self._set(key, state)
             self._set_timers(output)
-            calls += 1
-        self._timer_watch.nothing(calls)
 
     def _check_later(self, key: Any, time: int, clock: str, output: Output[Any, Any], function: object) -> None:
         """Refuse a timer set by ``on_timer`` that is not later by the same clock: it would fire forever."""

@@ -14,8 +14,8 @@ from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
 from malstrom_py.operators.failures import OWN, ErrorPolicy, call_each, kept_of, verdicts_of
-from malstrom_py.operators.forgotten_return import returns_values, watch_returns
 from malstrom_py.operators.keyed import keys_of
+from malstrom_py.operators.none_results import NoneWatch
 
 
 class Map(Operator):
@@ -32,11 +32,11 @@ class Map(Operator):
         super().__init__(context)
         self._fn = fn
         self._failures = ErrorPolicy(context)
-        self._return_watch = watch_returns(context, fn, "map", suspects=returns_values)
+        self._none_watch = NoneWatch(context, fn, "the new value")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, results = call_each(self._fn, batch, self._failures, out)
-        self._return_watch.results(results)
+        self._none_watch.results(results)
         out.send(batch.with_values(results))
 
 
@@ -59,7 +59,7 @@ class MapWithKey(Map):
                 results.append(fn(key, value))
 
         batch, results = call_each(self._fn, batch, self._failures, out, loop=loop)
-        self._return_watch.results(results)
+        self._none_watch.results(results)
         out.send(batch.with_values(results))
 
 
@@ -70,7 +70,6 @@ class Filter(Operator):
         super().__init__(context)
         self._predicate = predicate
         self._failures = ErrorPolicy(context)
-        self._return_watch = watch_returns(context, predicate, "filter")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if batch.keys is None and batch.timestamps is None:
@@ -80,7 +79,6 @@ class Filter(Operator):
         else:
             batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
             kept = batch.compress(verdicts)
-        self._return_watch.nothing(len(batch))
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)
 
@@ -92,11 +90,9 @@ class FilterMap(Operator):
         super().__init__(context)
         self._fn = fn
         self._failures = ErrorPolicy(context)
-        self._return_watch = watch_returns(context, fn, "filter_map")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, results = call_each(self._fn, batch, self._failures, out)
-        self._return_watch.results(results)
         kept = batch.with_values(results).compress([result is not None for result in results])
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)

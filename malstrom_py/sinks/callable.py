@@ -7,7 +7,7 @@ from typing import Any
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.errors.text import after, describe_function, safe_detail
+from malstrom_py.errors.text import after, describe_function, failed_in, sentence, text_of
 from malstrom_py.worker_context import WorkerInfo
 
 
@@ -57,8 +57,8 @@ class _CallableWriter:
                 fn(value)
         except Exception as error:
             raise SinkError(
-                f"on worker {self._worker.worker}: {type(error).__name__} in {describe_function(fn)}"
-                f"{after(safe_detail(error, function=fn))}. Correct the function."
+                f"on worker {self._worker.worker}: {type(error).__name__} in {failed_in(fn, error)}"
+                f"{after(sentence(text_of(error)))}. Correct the function."
             ) from error
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError
+from malstrom_py.errors.text import describe_error
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.worker_context import WorkerInfo
 
@@ -135,7 +136,7 @@ class _MemoryWriter:
             except Exception as error:
                 raise SinkError(
                     f"sinks.Memory sends its rows to the program that started the job, and a row cannot be pickled "
-                    f"({type(error).__name__}): map it to plain values before the sink"
+                    f"({describe_error(error)}): map it to plain values before the sink"
                 ) from error
             return _ROWS + rows
         # The counter makes the payload unique: a worker may leave, and a new one take its number, within a snapshot.

@@ -10,7 +10,7 @@ from typing import Any
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.errors.text import describe_function
+from malstrom_py.errors.text import describe_error, describe_function, failed_in
 from malstrom_py.worker_context import WorkerInfo
 
 
@@ -72,7 +72,7 @@ class _StdoutWriter:
             lines = [self._format(value) for value in batch.values]
         except Exception as error:
             raise SinkError(
-                f"format raised {type(error).__name__} (in {describe_function(self._format)}). Fix the function."
+                f"format raised {describe_error(error)} (in {failed_in(self._format, error)}). Fix the function."
             ) from error
         for line in lines:
             if not isinstance(line, str):

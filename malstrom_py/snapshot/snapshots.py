@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from malstrom_py.errors import MalstromError, PlanError, SnapshotError
+from malstrom_py.errors.text import describe_error
 from malstrom_py.local_files import local_path
 from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer
 from malstrom_py.snapshot.local_store import LocalStore
 from malstrom_py.snapshot.manifest import CHAIN_MAX
 from malstrom_py.snapshot.object_store import ObjectStore
 from malstrom_py.snapshot.store import Store
-from malstrom_py.snapshot.user_checkpointer import CheckedCheckpointer, describe_error
+from malstrom_py.snapshot.user_checkpointer import CheckedCheckpointer
 
 OBJECT_STORES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeVar
 
 from malstrom_py.errors import MalstromError, PlanError, SnapshotError
+from malstrom_py.errors.text import describe_error
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot import log
 from malstrom_py.snapshot.checkpointer import Checkpointer
@@ -218,16 +219,6 @@ def _stored(manifest: Manifest) -> bytes | None:
         return manifest_bytes(manifest)
     except (MalstromError, ValueError):
         return None
-
-
-def describe_error(error: Exception) -> str:
-    """Return the type of a user's error, with its text only if it comes from the operating system.
-
-    >>> describe_error(KeyError("a value")), describe_error(OSError(28, "No space left on device"))
-    ('KeyError', 'OSError: [Errno 28] No space left on device')
-    """
-    name = type(error).__name__
-    return f"{name}: {error}" if isinstance(error, OSError) else name
 
 
 def methods() -> list[str]:

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.errors.text import describe_function, refuse_no_items, safe_text
+from malstrom_py.errors.text import describe_error, describe_function, failed_in, refuse_no_items, sentence
 from malstrom_py.sources.base import Part
 
 V = TypeVar("V")
@@ -97,6 +97,6 @@ class _GeneratorPart(Generic[V]):
 
     def _failure(self, what: str, error: Exception) -> SourceError:
         return SourceError(
-            f"the generator function {describe_function(self._fn)} {what} in part {self._part} after item "
-            f"{self._position}: {safe_text(error)}. Correct the function."
+            f"the generator function {failed_in(self._fn, error)} {what} in part {self._part} after item "
+            f"{self._position}: {sentence(describe_error(error))}. Correct the function."
         )

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Final
 
 from malstrom_py.errors import MalstromError, SparkError
+from malstrom_py.errors.text import redacts
 
 _SPARK_PACKAGES: Final = ("grpc", "py4j", "pyspark")
 _LINE_MAX: Final = 500
@@ -92,6 +93,8 @@ def _line(name: str, text: str) -> str:
         text = details[1]
     if java := _JAVA.search(text):
         text = text[java.end() :]
+    if redacts():
+        return name
     line = next((line.strip() for line in text.splitlines() if line.strip()), name)
     line = _STATE.sub("", line)
     return line if len(line) <= _LINE_MAX else f"{line[: _LINE_MAX - 3]}..."

@@ -35,7 +35,6 @@ from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing.exact import MutationWatch
 from malstrom_py.testing.single_step import SingleStep, StepRunner, StreamFactory, part_of, plan_single_step
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.engine.test_mode import check_returns
 
 
 class CapturingPersistenceBackend:
@@ -198,7 +197,6 @@ class OperatorTester:
         self._opened = keyed
         self._closed = weakref.finalize(self, _in_own_context, self._runner.close)
         if checks:
-            check_returns(self._single.plan)
             for operator in self._runner.enriching.values():
                 operator.checked = self.encodes
 

@@ -15,7 +15,7 @@ INFRASTRUCTURE = {
     "batch_sizing",
     "enrich.calls",
     "failures",
-    "forgotten_return",
+    "none_results",
     "keyed",
     "logic",
 }

@@ -11,6 +11,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import agg, sources
 from malstrom_py.errors import OperatorError, PlanError
+from malstrom_py.errors.text import redacting
 from malstrom_py.testing import OperatorTester
 from malstrom_py.validation import function_of, is_coroutine_function
 from tests.ids import shown
@@ -107,7 +108,7 @@ def test_a_state_that_asks_for_a_workers_thing_is_told_that_no_worker_is_at_work
 
 def test_an_init_that_raises_is_called_by_its_name() -> None:
     with pytest.raises(
-        PlanError, match=r"step 's': init of best raised ZeroDivisionError \(in .*while the job was built"
+        PlanError, match=r"step 's': init of best raised ZeroDivisionError: .* \(in .*while the job was built"
     ):
         keyed().aggregate("s", best=agg.custom(lambda: 1 // 0, max, max, int))
 
@@ -135,7 +136,9 @@ BY_COLUMN: dict[str, Callable[[Any, str], Any]] = {
 @pytest.mark.parametrize("step", BY_COLUMN)
 def test_a_column_that_is_not_there_is_named(step: str) -> None:
     stream = mp.Job("j").source("in", sources.Memory([{"price": "secret", "shop": 1, 7: 1}]))
-    with pytest.raises(OperatorError, match=r"KeyError: .* dict has no column 'prize', only 3 others") as caught:
+    with pytest.raises(
+        OperatorError, match=r"KeyError: .* dict has no column 'prize', did you mean 'price'\? Name"
+    ) as caught:
         mp.collect(BY_COLUMN[step](stream, "prize"))
     assert "secret" not in str(caught.value)
     assert "function" not in str(caught.value)
@@ -149,10 +152,12 @@ def test_a_value_without_columns_is_told_as_such(step: str) -> None:
         mp.collect(BY_COLUMN[step](stream, "price"))
 
 
-def test_the_keys_of_a_dict_are_counted_and_not_listed() -> None:
+def test_the_keys_of_a_dict_are_listed_and_while_texts_are_hidden_counted() -> None:
     stream = mp.Job("j").source("in", sources.Memory([{f"c{number}": 1 for number in range(50)}, {}]))
-    with pytest.raises(OperatorError, match=r"only 50 others\. Name one"):
+    with pytest.raises(OperatorError, match=r"only 'c0', .*'c11', … Name one"):
         mp.collect(stream.key_by("s", "zz"))
+    with redacting(True), pytest.raises(OperatorError, match=r"only 50 others\. Name one"):
+        mp.collect(stream.key_by("t", "zz"))
     with pytest.raises(OperatorError, match="has no column 'zz', only 0 others"):
         mp.collect(mp.Job("j").source("in", sources.Memory([{}])).key_by("s", "zz"))
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, InternalError, MalstromError
+from malstrom_py.errors.text import describe_error
 from malstrom_py.worker_context import LoopThread
 from malstrom_py.workers.control.messages import (
     LENGTH_BYTES,
@@ -63,7 +64,7 @@ async def framed_answer(command: Command, answer: Answer) -> bytes:
     except MalstromError as error:
         return encode_answer(error)
     except Exception as error:
-        return encode_answer(InternalError(f"the control server failed with {type(error).__name__}"))
+        return encode_answer(InternalError(f"the control server failed with {describe_error(error)}"))
 
 
 async def _settled(future: Future[Any], timeout_s: float | None) -> bool:

@@ -13,6 +13,7 @@ from typing import Final
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.errors import JobEnded, MalstromError
+from malstrom_py.errors.text import public_text
 from malstrom_py.events import (
     AnyEvent,
     BackPressureBegun,
@@ -198,8 +199,3 @@ def is_stop(error: BaseException) -> bool:
     """Whether a run that ended by ``error`` was stopped by its user."""
     is_stop = isinstance(error, JobEnded) and error.how == "stopped"
     return is_stop or isinstance(error, KeyboardInterrupt) or getattr(error, "is_stop", False)
-
-
-def public_text(error: BaseException) -> str:
-    """Return the text of an error of this package; of another one only its type, as its text may hold user data."""
-    return str(error) if isinstance(error, MalstromError) else f"an unexpected {type(error).__name__}"

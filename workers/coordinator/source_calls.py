@@ -16,12 +16,11 @@ from typing import Any, Final
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock, SystemClock
-from malstrom_py.errors import MalstromError, SourceError
+from malstrom_py.errors.text import public_text
 from malstrom_py.logs import log
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.sources.base import AcknowledgingSource, Part
 from malstrom_py.worker_context import Resources
-from malstrom_py.workers.coordinator.job_events import public_text
 from malstrom_py.workers.coordinator.machine import PartsFound
 from malstrom_py.workers.coordinator.part_listing import PartListing
 from malstrom_py.workers.coordinator.source_acknowledgements import Acknowledgements
@@ -212,7 +211,7 @@ class SourceCalls:
         if isinstance(result, BaseException):
             listing.failed(now_s=now_s)
             if not isinstance(result, _Busy):
-                self._warn(step, f"it was not listed again, and will be: {_text(result)}")
+                self._warn(step, f"it was not listed again, and will be: {public_text(result)}")
         elif new := listing.ended(result, now_s=now_s):
             self._found.append(PartsFound(step, tuple((str(part), position) for part, position in new)))
             log(
@@ -237,7 +236,7 @@ class SourceCalls:
     def _was_acknowledged(self, step: str, result: object) -> None:
         self._acknowledgements[step].ended()
         if isinstance(result, BaseException) and not isinstance(result, _Busy):
-            self._warn(step, f"its system has not acknowledged what the job has committed: {_text(result)}")
+            self._warn(step, f"its system has not acknowledged what the job has committed: {public_text(result)}")
         self._acknowledge(step)
 
     def _warn(self, step: str, what: str) -> None:
@@ -249,10 +248,3 @@ class SourceCalls:
             job=self._job,
             step=step,
         )
-
-
-def _text(error: BaseException) -> str:
-    """Return what a log may show of ``error``: the text of an error of another library may hold a password."""
-    if isinstance(error, SourceError) and not isinstance(error.__cause__, MalstromError | None):
-        return f"{str(error).split(':')[0]}: an unexpected {type(error.__cause__).__name__}"
-    return public_text(error)

@@ -34,7 +34,7 @@ from malstrom_py.workers.engine.flow_limits import ROWS_TRUSTED, Batching, TimeS
 from malstrom_py.workers.engine.idle_sources import IdleSource, followers_of
 from malstrom_py.workers.engine.region_input import ExchangeEntry, PassBarrier, RegionInput
 from malstrom_py.workers.engine.state_transfer import KeyedSteps, StateTransfer
-from malstrom_py.workers.engine.test_mode import CheckedStep, check_returns
+from malstrom_py.workers.engine.test_mode import CheckedStep
 from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
 
 SlotsOf = Callable[[Sequence[Any]], list[int]]
@@ -94,7 +94,7 @@ def build_graph(
 
     ``checks``: whether every step is checked (test mode).
     """
-    operators = _operators(plan, member, codec, clock, checks=checks)
+    operators = _operators(plan, member, codec, clock)
     specs, nodes, entries, exchanges = _nodes_of(plan, member, operators, batching=batching, codec=codec, clock=clock)
     if checks:
         specs = [replace(spec, operator=spec.operator and CheckedStep(spec.operator, codec)) for spec in specs]
@@ -164,10 +164,8 @@ def build_fed(
     return Executor(specs, measured=measured), operators
 
 
-def _operators(plan: Plan, member: Membership, codec: Codec, clock: Clock, *, checks: bool) -> dict[str, Operator]:
-    """Return every operator, by its step. In test mode `OperatorError` for a function that never returns a value."""
-    if checks:
-        check_returns(plan)
+def _operators(plan: Plan, member: Membership, codec: Codec, clock: Clock) -> dict[str, Operator]:
+    """Return every operator, by its step."""
     contexts = {step.name: _context(plan, step, member, codec, clock) for step in plan.steps}
     return {step.name: step.factory(contexts[step.name]) for step in plan.steps}
 

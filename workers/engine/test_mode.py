@@ -2,8 +2,7 @@
 
 A step must not change values that it was given or has sent, because branches share them. State must change by return
 values or assignment, and be encodable at rest, because it moves and is persisted. Records at an exchange must be
-encodable for other workers, and the partitioner must have a slot for them. A function that should return a value must
-have a return statement. The checks cost many times the run time.
+encodable for other workers, and the partitioner must have a slot for them. The checks cost many times the run time.
 """
 
 from __future__ import annotations
@@ -11,34 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Epoch, PartMessage, StateMessage
 from malstrom_py.errors import CodecError, OperatorError, shown
-from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.enrich.enrich import Enrich
-from malstrom_py.operators.forgotten_return import forgetful
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.engine.exchange import Exchange
-
-
-def check_returns(plan: Plan) -> None:
-    """Raise `OperatorError` for the first step whose function never returns the value that it should."""
-    for step in plan.steps:
-        found = forgetful(step.kind, getattr(step.factory, "keywords", {}))
-        if found is not None:
-            function, lost = found
-            where = describe_function(function)
-            raise OperatorError(
-                f"step {step.name!r} ({step.kind}): {where} never returns a value, so {lost}. Return the "
-                f"result; where None is meant, end the function with 'return None', or annotate it with '-> None'.",
-                step=step.name,
-                function=where,
-            )
 
 
 class CheckedStep(Operator):

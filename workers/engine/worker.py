@@ -448,9 +448,6 @@ class Worker:
 
     def close(self) -> None:
         """Close open sources and writers, then the resources of this worker. Raise the first error at the end."""
-        for operator in self.operators.values():
-            for call in operator.context.at_close:
-                call()
         self._close([*self._closing, self._resources])
 
     def _close(self, things: Sequence[Closable]) -> None:

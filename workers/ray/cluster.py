@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from malstrom_py.errors import ControlError, PlanError, pip_install
+from malstrom_py.errors.text import text_of
 
 RAY_MIN: Final = (2, 52)
 """The first Ray version whose clusters can require a token."""
@@ -135,7 +136,7 @@ def summarize_error(error: BaseException, *, end: bool = False) -> str:
     >>> summarize_error(RuntimeError("The actor died\n  pid: 7\n. Some common causes include: (1) many"))
     'The actor died; pid: 7'
     """
-    said = str(error).partition("Some common causes include")[0]
+    said = text_of(error).partition("Some common causes include")[0]
     lines = [line for line in (line.strip(" .") for line in said.splitlines()) if line]
     return "; ".join(lines[-4:] if end else lines[:8]) or type(error).__name__
 

@@ -23,6 +23,7 @@ import ray
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import FencedError, JobEnded, MalstromError, PeerError
+from malstrom_py.errors.text import public_text
 from malstrom_py.events import NodeFailed
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.rescale.autoscaling import Autoscale
@@ -410,7 +411,7 @@ class CoordinatorActor:
             run_to_end(runs, self._controls, None)
         except BaseException as error:
             if not (isinstance(error, JobEnded) and error.how == "stopped"):  # the user requested it
-                _LOG.error("the job failed: %s", error if isinstance(error, MalstromError) else type(error).__name__)
+                _LOG.error("the job failed: %s", public_text(error))
 
 
 def coordinator_class(*, restarts: bool) -> Any:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from malstrom_py.clock import SystemClock
+from malstrom_py.errors.text import redacting
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.base import CommitContext, SnapshotId, TransactionalSink
 from malstrom_py.worker_context import WorkerInfo
@@ -126,7 +127,8 @@ def commit_in_driver(sinks: Sequence[WriteSink], tasks: DriverTasks) -> list[Wri
 class DriverTaskRunner:
     """Executes tasks in the driver, each once, on the ``sinks`` that are committed there."""
 
-    def __init__(self, sinks: Sequence[WriteSink]) -> None:
+    def __init__(self, sinks: Sequence[WriteSink], *, redact_errors: bool = False) -> None:
+        self._redact_errors = redact_errors
         self._sinks = {sink.context.step: sink.sink for sink in sinks if isinstance(sink.sink, TransactionalSink)}
         self._last: tuple[str, bytes | None] = ("", None)
 
@@ -134,7 +136,8 @@ class DriverTaskRunner:
         """Execute ``task``, unless it repeats the last one, and return its error, packed."""
         number, error = self._last
         if number != task.number:
-            error = self._done(task)
+            with redacting(self._redact_errors):
+                error = self._done(task)
             self._last = (task.number, error)
         return error
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from malstrom_py import logs
 from malstrom_py.builder.plan import Plan
 from malstrom_py.errors import PlanError
+from malstrom_py.errors.text import describe_error, redact
 from malstrom_py.logs import LogSettings
 from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
@@ -27,6 +28,7 @@ def log_as(setup: JobSetup, worker: int | None = None) -> None:
 
     Ray sends the log to the driver and to files. Without settings of the program, lines are text.
     """
+    redact(setup.redact_errors)  # the process is of this job alone
     logger = logging.getLogger(logs.ROOT)
     given, level = setup.logs or logs.LogSettings(), logger.level
     incarnation = None if worker is None else setup.incarnation
@@ -59,7 +61,7 @@ def unpack_plan(packed: bytes, job: str) -> Plan:
         ) from error
     except Exception as error:
         raise PlanError(
-            f"job {job!r} cannot be built on a worker ({type(error).__name__}: {error}): check that the cluster runs "
+            f"job {job!r} cannot be built on a worker ({describe_error(error)}): check that the cluster runs "
             f"the same versions of Python and of the libraries as the program that starts the job"
         ) from error
     return plan
@@ -68,19 +70,16 @@ def unpack_plan(packed: bytes, job: str) -> Plan:
 def _unpicklable(plan: Plan, error: Exception) -> PlanError:
     import cloudpickle
 
-    from malstrom_py.workers.runtime.captured_variables import captured
-
     for step in plan.steps:
         try:
             cloudpickle.dumps((step.factory, step.traits), protocol=5)
         except Exception as own:
-            found = captured(step) or own
             return PlanError(
                 f"step {step.name!r} ({step.kind}{f', {step.detail}' if step.detail else ''}) cannot be sent to the "
-                f"workers: {found}. Create what it uses inside the function, or once per worker with "
+                f"workers: {describe_error(own)}. Create what it uses inside the function, or once per worker with "
                 f"mp.per_worker(factory)"
             )
-    return PlanError(f"job {plan.job!r} cannot be sent to the workers: {error}")
+    return PlanError(f"job {plan.job!r} cannot be sent to the workers: {describe_error(error)}")
 
 
 Streams = Literal["direct", "ray"]
@@ -144,7 +143,7 @@ class JobSetup:
     black boxes. ``files``: the modules of the user's functions -> their files, for a reload. ``logs``: the settings of
     the program that starts the job, None if it has none. ``silent_s``: how long the coordinator of a job with
     snapshots may answer nothing before its process is looked at. ``autoscale``: how the number of workers follows the
-    load, None if it does not.
+    load, None if it does not. ``redact_errors``: texts of other code's exceptions are hidden.
     """
 
     job: str
@@ -165,3 +164,4 @@ class JobSetup:
     logs: LogSettings | None = None
     silent_s: float = 0.0
     autoscale: Autoscale | None = None
+    redact_errors: bool = False

@@ -21,6 +21,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, DeadlineError, JobEnded, MalstromError, PeerError, PlanError, SinkError
+from malstrom_py.errors.text import redacting
 from malstrom_py.events import Ended
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.operators.write_sink import WriteSink
@@ -43,7 +44,7 @@ from malstrom_py.workers.reports.commands import (
     StopCommand,
     WaitCommand,
 )
-from malstrom_py.workers.reports.error_transfer import unpack_error
+from malstrom_py.workers.reports.error_transfer import redacted, unpack_error
 from malstrom_py.workers.reports.event_log import EventImage, EventLog
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, in_progress, still_running
 from malstrom_py.workers.reports.result import RunResult
@@ -112,11 +113,13 @@ class OwnRayJob(RayJob):
         control: bool,
         kept: bool = False,
         observers: Observers | None = None,
+        redact_errors: bool = False,
     ) -> None:
         super().__init__(plan.job, actor)
         here = sinks_here(plan)
         self._here = SinkCommits(plan.job, here, SystemClock().now_s())
-        self._runner = DriverTaskRunner(here)
+        self._redact_errors = redact_errors
+        self._runner = DriverTaskRunner(here, redact_errors=redact_errors)
         self._pins = pins
         self._kept = kept
         if kept:
@@ -329,15 +332,21 @@ class OwnRayJob(RayJob):
     def _as_ending(self, packed: PackedEnding) -> JobOutcome:
         error = None if packed.error is None else unpack_error(packed.error)
         if error is None and packed.delivery is not None:
-            try:
-                self._here.take_over(*packed.delivery)
-                self._here.commit(packed.status.counts)
-            except SinkError as failure:
-                for note in self._here.abort():
-                    failure.add_note(str(note))
-                error = failure
+            with redacting(self._redact_errors):
+                error = self._committed_here(packed.delivery, packed.status.counts)
         self._last = packed.status
         return JobOutcome.of(packed.status.counts, error)
+
+    def _committed_here(self, delivery: tuple[Any, ...], counts: RunResult) -> BaseException | None:
+        """Commit the sinks of this program; return the error of one that failed."""
+        try:
+            self._here.take_over(*delivery)
+            self._here.commit(counts)
+        except SinkError as failure:
+            for note in self._here.abort():
+                failure.add_note(str(note))
+            return redacted(failure)
+        return None
 
     def _free_name(self) -> None:
         """Wait until the job's name is free. This comes before the outcome is published."""

@@ -21,6 +21,7 @@ from malstrom_py.builder.job import Job
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import MalstromError, OperationInProgress, PlanError
+from malstrom_py.errors.text import check_redact, describe_error, redacting, redacts
 from malstrom_py.metrics import Metrics
 from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.snapshot.snapshots import Snapshots
@@ -139,12 +140,13 @@ class RayRuntime:
     ``address``: of the cluster, "auto" for the one of this machine; None for the one this program is connected to, or
     that ``RAY_ADDRESS`` names, or else a new one on this machine. ``num_cpus``, ``num_gpus``, ``memory`` (bytes),
     ``resources`` and ``runtime_env``: what each worker needs, as for any actor of Ray. Its ``working_dir`` and
-    ``py_modules`` are set for the whole program, where this connects it to Ray. ``placement``: "spread" over as many
-    nodes as there are, or "pack", Ray's default, onto few. ``batch``, ``checks`` and ``progress``: as in `InProcess`.
-    ``streams``: "direct" for connections between the actors, "ray" to send batches in calls of Ray, where no ports can
-    be opened: slower by far. ``ports``: the first and the last port that actors may listen on; any that is free if
-    None. ``start_timeout_s``: the timeout for the start of workers, also in a rescale. ``detached``: the
-    job continues when the program that started it ends; only on a cluster that was started by ``ray start``.
+    ``py_modules`` are set for the whole program, where this connects it to Ray. ``placement``: "spread" over as
+    many nodes as there are, or "pack", Ray's default, onto few. ``batch``, ``checks``, ``progress`` and
+    ``redact_errors``: as in `InProcess`. ``streams``: "direct" for connections between the actors, "ray" to send
+    batches in calls of Ray, where no ports can be opened: slower by far. ``ports``: the first and the last port
+    that actors may listen on; any that is free if None. ``start_timeout_s``: the timeout for the start of workers,
+    also in a rescale. ``detached``: the job continues when the program that started it ends; only on a cluster that
+    was started by ``ray start``.
     ``autoscaling``: request workers that the cluster has no room for yet, because it grows. ``autoscale``: changes the
     number of workers by load, as in `InProcess`; with ``autoscaling`` beyond the room of now.
 
@@ -182,8 +184,10 @@ class RayRuntime:
         metrics: Metrics | None = None,
         dashboard: Dashboard | bool = False,
         autoscale: Autoscale | None = None,
+        redact_errors: bool = False,
     ) -> None:
         check_size(workers)
+        self._redact_errors = check_redact(redact_errors)
         self._autoscale = check_autoscale(autoscale)
         self._observers = Observers.of(on_event, metrics, dashboard=dashboard)
         if detached and self._observers.any:
@@ -264,10 +268,11 @@ class RayRuntime:
         return self._start(job, "RayRuntime.start", control=control, stopping=None)
 
     def _start(self, job: Job, where: str, *, control: bool, stopping: PlannedStop | None) -> JobHandle:
-        try:
-            return JobHandle(self._started(check_job(job, where), control=control, stopping=stopping))
-        except MalstromError as error:
-            raise outermost(error) from error.__cause__
+        with redacting(self._redact_errors):
+            try:
+                return JobHandle(self._started(check_job(job, where), control=control, stopping=stopping))
+            except MalstromError as error:
+                raise outermost(error) from error.__cause__
 
     def _started(self, job: Job, *, control: bool, stopping: PlannedStop | None) -> RunningJob:
         from malstrom_py.workers.ray.cluster import check_fields, check_room, imported_ray, join_cluster
@@ -337,6 +342,7 @@ class RayRuntime:
             logs=logs.configured(),
             silent_s=coordinator_watch.SILENT_S,
             autoscale=self._autoscale,
+            redact_errors=self._redact_errors or redacts(),
         )
         actor = start_coordinator(setup, detached=self._detached)
         try:
@@ -348,6 +354,7 @@ class RayRuntime:
                 control=control,
                 kept=self._keeping is not None,
                 observers=self._observers,
+                redact_errors=self._redact_errors,
             )
         except BaseException:  # such as a name that another job of this machine holds
             imported_ray().kill(actor, no_restart=True)
@@ -386,7 +393,7 @@ def _everywhere(snapshots: Snapshots) -> Snapshots:
         except Exception as error:
             raise PlanError(
                 f"RayRuntime: the checkpointer cannot be sent to workers in other processes "
-                f"({type(error).__name__}: {error}): give mp.Snapshots(checkpointer=) a function of the job's name "
+                f"({describe_error(error)}): give mp.Snapshots(checkpointer=) a function of the job's name "
                 f"that makes one there"
             ) from error
     if not isinstance(snapshots.uri, str | os.PathLike) or "://" in os.fspath(snapshots.uri):

@@ -23,6 +23,7 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import InternalError, MalstromError
+from malstrom_py.errors.text import public_text
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
@@ -258,7 +259,7 @@ class WorkerActor:
                 raise InternalError("a worker's loop runs once, after `open`")
             server.run()
         except BaseException as error:
-            _LOG.error("failed: %s", error if isinstance(error, MalstromError) else type(error).__name__)
+            _LOG.error("failed: %s", public_text(error))
             return PackedFailure(error)
         return None
 

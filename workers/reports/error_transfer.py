@@ -1,17 +1,20 @@
 """Errors sent between processes, with causes and notes, and tracebacks for users, without frames of this package.
 
 Rule: no link of a chain of causes is lost. An error whose class cannot be sent becomes a note on the error that it
-caused: its type and the user's line, never its text, which may contain values of records.
+caused: its type, its text and the user's line. While texts are redacted, so does every cause, without its text, and an
+error that is not of this package is replaced by one that is.
 """
 
 from __future__ import annotations
 
 import pickle
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeVar
 
 from malstrom_py.errors import InternalError, MalstromError, OperatorError, PeerError
-from malstrom_py.errors.text import PACKAGE_FOLDERS, users_frame
+from malstrom_py.errors.text import PACKAGE_FOLDERS, describe_error, public_text, redacts, text_of, users_frame
+
+_E = TypeVar("_E", bound=BaseException)
 
 _CAUSES_MAX: Final = 5
 
@@ -20,15 +23,14 @@ def pack_error(error: BaseException) -> bytes:
     """Encode ``error``. Parts that cannot be pickled are described in words; one that ends processes becomes ours."""
     if not isinstance(error, Exception):
         error = _ended_by(error)
-    # The text of a foreign error may contain values of records, so only its type is reported.
-    ours = isinstance(error, MalstromError)
-    public = error if ours else InternalError(f"an unexpected {type(error).__name__}")
+    error = redacted(error)
+    public = error if isinstance(error, MalstromError) else InternalError(public_text(error))
     chain: list[tuple[bytes | None, str]] = []
     link: BaseException | None = error
     while link is not None and len(chain) < _CAUSES_MAX:
         chain.append((_pickled(link), _in_words(link)))
         link = link.__cause__
-    packed: bytes = pickle.dumps((chain, _pickled(public), f"{type(error).__name__}: {public}"))
+    packed: bytes = pickle.dumps((chain, _pickled(public), f"{type(error).__name__}: {text_of(public)}"))
     return packed
 
 
@@ -57,8 +59,8 @@ def _ended_by(error: BaseException) -> OperatorError:
 
 
 def _in_words(error: BaseException) -> str:
-    name, frame = type(error).__name__, users_frame(error)
-    return name if frame is None else f"{name} raised at {frame.filename}:{frame.lineno}, in {frame.name}"
+    words, frame = describe_error(error), users_frame(error)
+    return words if frame is None else f"{words}, raised at {frame.filename}:{frame.lineno}, in {frame.name}"
 
 
 def _pickled(error: BaseException) -> bytes | None:
@@ -82,6 +84,8 @@ def _loaded(pickled: bytes | None) -> BaseException | None:
 
 def without_internals(error: MalstromError) -> MalstromError:
     """``error``, its causes shown from the user's first frame on. An `InternalError` keeps everything."""
+    if redacts():
+        return redacted(error)
     if isinstance(error, InternalError):
         return error
     cause, seen = error.__cause__, set[int]()
@@ -90,6 +94,24 @@ def without_internals(error: MalstromError) -> MalstromError:
         cause.__traceback__ = _users(cause.__traceback__)
         cause = cause.__cause__
     return error.with_traceback(None)
+
+
+def redacted(error: _E) -> _E | InternalError:
+    """Return ``error`` as others may see it: unchanged, or without its causes while texts are redacted."""
+    if not redacts() or isinstance(error, KeyboardInterrupt | SystemExit):
+        return error
+    if isinstance(error, MalstromError) and (text_of(error) or not str(error)):
+        public: _E | InternalError = error
+    else:
+        public = InternalError(public_text(error))
+    cause, seen = error.__cause__, set[int]()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if not isinstance(cause, MalstromError):
+            public.add_note(f"caused by {_in_words(cause)}; its text is hidden: redact_errors")
+        cause = cause.__cause__
+    public.__cause__ = public.__context__ = None
+    return public
 
 
 def outermost(error: MalstromError | KeyboardInterrupt) -> MalstromError | KeyboardInterrupt:
@@ -112,7 +134,7 @@ def failure_of(worker: int, packed: bytes) -> MalstromError:
     """Return the error that ``worker`` has sent, as one of ours."""
     failure = unpack_error(packed)
     if not isinstance(failure, MalstromError):
-        unexpected = InternalError(f"worker {worker} failed by an unexpected {type(failure).__name__}")
+        unexpected = InternalError(f"worker {worker} failed by {public_text(failure)}")
         unexpected.__cause__ = failure
         failure = unexpected
     blame(failure, worker)

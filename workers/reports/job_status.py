@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from malstrom_py.errors import InternalError, JobEnded, MalstromError, OperationInProgress, PlanError
+from malstrom_py.errors.text import public_text
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.workers.reports.error_transfer import outermost
@@ -264,7 +265,7 @@ class JobOutcome:
         raise error
 
     def public_error(self) -> MalstromError | None:
-        """Return ``error`` for other processes, without the text of a user's exception."""
+        """Return ``error`` for other processes, its class one of this package."""
         error = self.error
         if error is None or isinstance(error, MalstromError):
             return error
@@ -274,7 +275,7 @@ class JobOutcome:
         elif isinstance(error, SystemExit):
             public = JobEnded(f"a function of job {self.job!r} ended the program", job=self.job, how=self.how)
         else:
-            public = InternalError(f"job {self.job!r} failed by an unexpected {type(error).__name__}")
+            public = InternalError(f"job {self.job!r} failed by {public_text(error)}")
         for note in getattr(error, "__notes__", ()):
             public.add_note(note)
         return public

@@ -21,7 +21,7 @@ from typing import Any, Final
 from malstrom_py.builder.job import Job
 from malstrom_py.builder.plan import Plan, Step
 from malstrom_py.errors import MalstromError, PlanError, ReloadError
-from malstrom_py.errors.text import LIBRARIES, PACKAGE_FOLDERS, describe_error
+from malstrom_py.errors.text import LIBRARIES, PACKAGE_FOLDERS, describe_error, text_of
 
 _DEPTH_MAX: Final = 8
 
@@ -156,7 +156,7 @@ def _imported(step: str, name: str, path: str, text: str | None) -> types.Module
         linecache.checkcache(path)
         exec(compile(source, path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
-        what = str(error) if isinstance(error, MalstromError | OSError) else describe_error(error)
+        what = text_of(error) if isinstance(error, MalstromError) else describe_error(error)
         raise ReloadError(
             f"step {step!r} was not reloaded: importing {name} ({path}) again failed: {what}. The job continues "
             f"unchanged",
@@ -186,7 +186,7 @@ def _job_in(plan: Plan, modules: Mapping[str, types.ModuleType], step: str) -> J
         try:
             made = made()
         except (Exception, SystemExit) as error:
-            what = str(error) if isinstance(error, MalstromError) else describe_error(error)
+            what = text_of(error) if isinstance(error, MalstromError) else describe_error(error)
             raise _refused(step, f"{plan.made_by} failed: {what}") from error
     given = [made, *(value for one in modules.values() for value in vars(one).values())]
     return next((job for job in given if isinstance(job, Job) and job.name == plan.job), None)

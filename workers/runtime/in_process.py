@@ -23,6 +23,7 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors import MalstromError, PlanError
+from malstrom_py.errors.text import check_redact
 from malstrom_py.metrics import Metrics
 from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.snapshot.snapshots import Snapshots
@@ -68,7 +69,8 @@ class InProcess:
     (`malstrom_py.events`), in a separate thread; `run` and the end of the job wait for it for at most ten seconds.
     ``metrics``: serves the metrics of its jobs, a `Metrics`. ``dashboard``: True, or a `Dashboard`, to show them in a
     browser; the address is printed on standard error. ``autoscale``: changes the number of workers by load, an
-    `Autoscale`; ``workers`` is then the number at the start.
+    `Autoscale`; ``workers`` is then the number at the start. ``redact_errors``: errors, logs and events have the type
+    and the place of an exception that a function raises, but not its text, which may hold values of records.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -94,8 +96,10 @@ class InProcess:
         metrics: Metrics | None = None,
         dashboard: Dashboard | bool = False,
         autoscale: Autoscale | None = None,
+        redact_errors: bool = False,
     ) -> None:
         check_size(workers)
+        self._redact_errors = check_redact(redact_errors)
         self._autoscale = check_autoscale(autoscale)
         self._observers = Observers.of(on_event, metrics, dashboard=dashboard)
         if batch is not None and not isinstance(batch, Batching):
@@ -144,7 +148,7 @@ class InProcess:
                     on_failure.callback(socket.release)
                 observing = self._observers.begin(QueuedJob(controls))
                 on_failure.pop_all()  # from now on the run closes both
-                return run_to_end(run, controls, socket, observing)
+                return run_to_end(run, controls, socket, observing, redact_errors=self._redact_errors)
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
 
@@ -174,19 +178,15 @@ class InProcess:
             plan = check_job(job, "InProcess.start").plan()
             controls = CommandQueue(plan.job, kept=self._keeping is not None)
             run = self._controlled(plan, controls, progress_for(plan, self._progress is True))
-            return JobHandle(LocalJob(run, controls, control=control, observers=self._observers))
+            observers, redact_errors = self._observers, self._redact_errors
+            return JobHandle(LocalJob(run, controls, control=control, observers=observers, redact_errors=redact_errors))
         except MalstromError as error:
             raise outermost(error) from error.__cause__
 
     def _controlled(
         self, plan: Plan, controls: CommandQueue, progress: Progress | None
     ) -> Supervisor[JobRun[LocalWorkers]]:
-        from malstrom_py.workers.runtime.captured_variables import (
-            warn_of_captured,  # it takes cloudpickle, which an import does not
-        )
-
         clock = WakefulClock(controls) if type(self._clock) is SystemClock else self._clock
-        warn_of_captured(plan)
         warn_of_reading_again(plan, self._keeping)
         controls.autoscaler.set(self._autoscale, is_start=True)
         keeping, crew, reloads = self._keeping, None, HotReload(plan)
@@ -264,6 +264,7 @@ def run(
     metrics: Metrics | None = None,
     dashboard: Dashboard | bool = False,
     autoscale: Autoscale | None = None,
+    redact_errors: bool = False,
 ) -> RunResult:
     """Run ``job`` in this process to its end, on ``workers`` workers in turn.
 
@@ -292,6 +293,7 @@ def run(
             metrics=metrics,
             dashboard=dashboard,
             autoscale=autoscale,
+            redact_errors=redact_errors,
         )
         refuse_in_coroutine("mp.run")
         return runtime.run(check_job(job, "mp.run"))

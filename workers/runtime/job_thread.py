@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, JobRunning, MalstromError
+from malstrom_py.errors.text import redacting
 from malstrom_py.workers.control.server import ControlSocket, answering
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.monitoring.observers import Observers, Observing
@@ -27,7 +28,7 @@ from malstrom_py.workers.reports.commands import (
     StopCommand,
     result_of,
 )
-from malstrom_py.workers.reports.error_transfer import without_internals
+from malstrom_py.workers.reports.error_transfer import redacted, without_internals
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, still_running
 from malstrom_py.workers.reports.result import RunResult
 
@@ -44,17 +45,31 @@ class Executable(Protocol):
 
 
 def run_to_end(
-    run: Executable, controls: CommandQueue, control: ControlSocket | None, observing: Observing | None = None
+    run: Executable,
+    controls: CommandQueue,
+    control: ControlSocket | None,
+    observing: Observing | None = None,
+    *,
+    redact_errors: bool = False,
 ) -> RunResult:
     """Execute ``run`` in this thread, release the job's name, then publish the outcome."""
+    with redacting(redact_errors):
+        return _run_to_end(run, controls, control, observing)
+
+
+def _run_to_end(
+    run: Executable, controls: CommandQueue, control: ControlSocket | None, observing: Observing | None
+) -> RunResult:
     error: BaseException | None = None
     result: RunResult | None = None
     try:
         result = run.execute()
         return result
     except BaseException as failure:
-        error = failure
-        raise
+        error = redacted(failure)
+        if error is failure:
+            raise
+        raise error from None
     finally:
         ending = JobOutcome.of(result or _counts(run, controls), error)
         controls.announce(ending)
@@ -74,11 +89,18 @@ class LocalJob:
     """A job that runs in a thread of this process."""
 
     def __init__(
-        self, run: Executable, controls: CommandQueue, *, control: bool, observers: Observers | None = None
+        self,
+        run: Executable,
+        controls: CommandQueue,
+        *,
+        control: bool,
+        observers: Observers | None = None,
+        redact_errors: bool = False,
     ) -> None:
         self.name = controls.job
         self._controls = controls
         self._run = run
+        self._redact_errors = redact_errors
         self._observing: Observing | None = None
         with _LOCK:
             if self.name in _HERE and not _HERE[self.name].has_ended:
@@ -153,7 +175,7 @@ class LocalJob:
 
     def _work(self) -> None:
         try:
-            run_to_end(self._run, self._controls, self._control, self._observing)
+            run_to_end(self._run, self._controls, self._control, self._observing, redact_errors=self._redact_errors)
         except MalstromError as error:
             without_internals(error)  # their frames would keep the whole run alive
         except BaseException:

@@ -16,10 +16,11 @@ from typing import Final, Generic, Literal, Protocol, TypeVar
 
 from malstrom_py.clock import Clock
 from malstrom_py.errors import FencedError, JobEnded, MalstromError, PlanError, ReloadError
+from malstrom_py.errors.text import public_text
 from malstrom_py.events import Error, Reload, Restarting
 from malstrom_py.logs import log
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
-from malstrom_py.workers.coordinator.job_events import is_stop, public_text
+from malstrom_py.workers.coordinator.job_events import is_stop
 from malstrom_py.workers.coordinator.reloading import ReloadDue, Trial
 from malstrom_py.workers.reports.job_status import ReloadReport
 from malstrom_py.workers.reports.result import RunResult
@@ -260,8 +261,7 @@ class Supervisor(Generic[R]):
                     f"time; restart=mp.Restart(max_restarts={self._restart.max_restarts}) allows no more restarts"
                 )
             raise error
-        # The text of a foreign error may hold values of records.
-        why = error if isinstance(error, MalstromError) else type(error).__name__
+        why = public_text(error)
         try:
             self._controls.refuse_if_stopped()
         except JobEnded as ended:
@@ -270,14 +270,14 @@ class Supervisor(Generic[R]):
         self._log_restart(
             logging.WARNING, "job %s failed and restarts from its last snapshot in %g s: %s", pause_s, why
         )
-        self._controls.events.emit(Restarting(public_text(error), pause_s))
+        self._controls.events.emit(Restarting(why, pause_s))
         self._controls.recover(run.result(), run.workers)
         wait_out(pause_s, self._controls, self._clock)
 
-    def _log_restart(self, level: int, message: str, pause_s: float, why: object) -> None:
+    def _log_restart(self, level: int, message: str, pause_s: float, why: str) -> None:
         job, number = self._controls.job, self.restarts + 1
         ending = f"{message} (restart %d)"
-        log(_LOG, level, ending, *(job, pause_s, why, number), job=job, why=str(why), pause_s=pause_s, restart=number)
+        log(_LOG, level, ending, *(job, pause_s, why, number), job=job, why=why, pause_s=pause_s, restart=number)
 
 
 def wait_out(pause_s: float, controls: CommandQueue, clock: Clock) -> None:

@@ -14,6 +14,7 @@ from malstrom_py.builder.job import Job
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock, VirtualClock
 from malstrom_py.errors import MalstromError, PlanError
+from malstrom_py.errors.text import check_redact
 from malstrom_py.events import Restarting
 from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.sinks.base import TransactionalSink
@@ -79,7 +80,8 @@ class Simulation:
     ``allow_dropped_state`` and ``on_event``: as of `InProcess`. ``row_cost_s``: how long a worker is busy with a row in
     a step, by the simulated clock, which then advances by nothing else; workers work at the same time. ``autoscale``:
     as of `InProcess`, with such a cost. ``batch``: how batches are cut, None: as the seed
-    decides. ``clock``: by default a virtual one. ``checks``: test mode, as of `InProcess`.
+    decides. ``clock``: by default a virtual one. ``checks``: test mode, and
+    ``redact_errors``, as of `InProcess`.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -107,8 +109,10 @@ class Simulation:
         on_event: OnEvent | None = None,
         row_cost_s: float = 0.0,
         autoscale: Autoscale | None = None,
+        redact_errors: bool = False,
     ) -> None:
         check_size(workers)
+        self._redact_errors = check_redact(redact_errors)
         if not isinstance(row_cost_s, int | float) or not 0 <= row_cost_s < inf:
             raise PlanError(f"Simulation: row_cost_s must be a number of seconds of at least 0, got {row_cost_s!r}")
         if check_autoscale(autoscale) is not None and not row_cost_s:
@@ -141,7 +145,8 @@ class Simulation:
         try:
             controls = CommandQueue(plan.job)
             runs = self._runs(plan, controls)
-            run_to_end(runs, controls, None, self._observers.begin(QueuedJob(controls)))
+            observing = self._observers.begin(QueuedJob(controls))
+            run_to_end(runs, controls, None, observing, redact_errors=self._redact_errors)
             return runs.ended
         except MalstromError as error:
             error.add_note(f"simulated: have it again with Simulation(workers={self._workers}, seed={self._seed}, …)")
@@ -153,7 +158,8 @@ class Simulation:
         """
         plan = check_job(job, "Simulation.start").plan()
         controls = CommandQueue(plan.job)
-        return JobHandle(LocalJob(self._runs(plan, controls), controls, control=False, observers=self._observers))
+        runs, observers, redact_errors = self._runs(plan, controls), self._observers, self._redact_errors
+        return JobHandle(LocalJob(runs, controls, control=False, observers=observers, redact_errors=redact_errors))
 
     def _runs(self, plan: Plan, controls: CommandQueue) -> _Incarnations:
         controls.autoscaler.set(self._autoscale, is_start=True)

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any, Final
 
 from malstrom_py.errors import InternalError
+from malstrom_py.errors.text import describe_error
 from malstrom_py.workers.transport.base import JobSecret, peer_name
 from malstrom_py.workers.transport.messages import Content
 from malstrom_py.workers.transport.peers import Peers, Waker
@@ -181,7 +182,7 @@ class _Calls(OutStream):
         try:
             ray.get(done)
         except Exception as error:  # any error of Ray: the peer has not taken the message
-            return f"a call to its actor failed ({type(error).__name__})"
+            return f"a call to its actor failed ({describe_error(error)})"
         return ""
 
     def _call(self, data: bytes) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from malstrom_py.codec import in_flight as pickles
 from malstrom_py.codec.encoding_errors import NotEncodable, decode_error, encode_error
 from malstrom_py.errors import PeerError
+from malstrom_py.errors.text import describe_error, text_of
 from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant, PlacedEpoch
 from malstrom_py.rescale.moves.protocol import PartHandedOver
 from malstrom_py.workers.transport.base import peer_name
@@ -230,5 +231,4 @@ def _dumped(content: Any) -> bytes:
 
 
 def _why(error: Exception) -> str:
-    """Return the cause without any data value: the text of an import error, the type of other errors."""
-    return str(error) if isinstance(error, ImportError) else f"{type(error).__name__} while it was decoded"
+    return text_of(error) if isinstance(error, ImportError) else f"{describe_error(error)} while it was decoded"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from malstrom_py.errors import MalstromError, PlanError, SourceError, pip_install
+from malstrom_py.errors.text import redacts
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
@@ -139,7 +140,7 @@ def text_of(error: object) -> str:
     inner = getattr(error, "args", None)
     found: Any = inner[0] if inner else error
     if hasattr(found, "code") and hasattr(found, "str"):
-        return f"{found.name()}: {found.str()}"
+        return found.name() if redacts() else f"{found.name()}: {found.str()}"
     return type(error).__name__
 
 

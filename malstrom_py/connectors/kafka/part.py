@@ -15,7 +15,7 @@ from malstrom_py.connectors.kafka.client import LOG, Cluster, kafka
 from malstrom_py.connectors.kafka.reader import Feed
 from malstrom_py.connectors.kafka.records import Decoder
 from malstrom_py.errors import MalformedRecord, SourceError
-from malstrom_py.errors.text import describe_function
+from malstrom_py.errors.text import describe_error, describe_function
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -117,7 +117,7 @@ class KafkaPart:
     def _malformed(self, message: Message, error: Exception) -> MalformedRecord:
         decoder = describe_function(self._reading.decoder.value)
         return MalformedRecord(
-            f"{self._name}: the record at offset {message.offset()} cannot be decoded: {type(error).__name__} in "
+            f"{self._name}: the record at offset {message.offset()} cannot be decoded: {describe_error(error)}, in "
             f"{decoder} or in key=. Correct value= or key=, or leave the record out by on_error=",
             record=message.value(),
         )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from malstrom_py.connectors.lake.places import FolderPlace, ObjectPlace
 from malstrom_py.errors import PlanError, pip_install
+from malstrom_py.errors.text import text_of
 from malstrom_py.local_files import local_path
 from malstrom_py.object_stores import Bucket, checked_options, hidden_logins, is_object_url, object_url
 
@@ -39,7 +40,7 @@ def require_deltalake(asked_by: str) -> None:
 
 def said(error: BaseException) -> str:
     """Return what ``error`` of the library says in one line, without passwords in URLs."""
-    text = " ".join(_TRACE.sub("", hidden_logins(str(error))).split())
+    text = " ".join(_TRACE.sub("", hidden_logins(text_of(error))).split())
     return text[:_TEXT_MAX] or type(error).__name__
 
 

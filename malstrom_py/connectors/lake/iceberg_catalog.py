@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from malstrom_py.connectors.lake.places import FolderPlace, ObjectPlace, Place
 from malstrom_py.errors import MalstromError, PlanError, pip_install
+from malstrom_py.errors.text import text_of
 from malstrom_py.object_stores import checked_options, hidden_logins
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def said(error: BaseException, catalog: CatalogAccess) -> str:
     >>> said(ValueError("no answer: http://me:secret@host"), CatalogAccess("name in pyiceberg's configuration"))
     'ValueError: no answer: http://…@host'
     """
-    text = next(iter(str(error).splitlines()), "")
+    text = next(iter(text_of(error).splitlines()), "")
     for value in sorted(catalog.properties.values(), key=len, reverse=True):
         if len(value) > len("sql"):
             text = text.replace(value, "…")

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import MalstromError, PlanError, SinkError, SourceError, pip_install
+from malstrom_py.errors.text import redacts, text_of
 
 if TYPE_CHECKING:
     import psycopg
@@ -137,7 +138,7 @@ def described(error: psycopg.Error) -> str:
     if place and not diagnosed.column_name:
         words.append(f"column {place[1]!r}")
     text = ", ".join(words)
-    if state.startswith(_SAFE_CLASSES) and state not in _UNSAFE_STATES and diagnosed.message_primary:
+    if state.startswith(_SAFE_CLASSES) and state not in _UNSAFE_STATES and diagnosed.message_primary and not redacts():
         text += f": {diagnosed.message_primary}"
     advice = _ADVICE.get(state) or _ADVICE.get(state[:2], "")
     return f"{text}. {advice}".rstrip()
@@ -149,7 +150,7 @@ def _of_connection(error: psycopg.Error) -> str:
 
     if isinstance(error, psycopg.OperationalError):
         # The words of libpq: host, port and reason. `checked_dsn` keeps parts of a password out of them.
-        text = " ".join(str(error).split())
+        text = " ".join((text_of(error) or type(error).__name__).split())
         return f"the connection to PostgreSQL failed: {text[:400]}. The next start resumes from the last snapshot"
     if isinstance(error, psycopg.DataError):
         return "a value cannot be converted: cast its column in the query, for instance to text"

@@ -18,6 +18,7 @@ import xxhash
 from malstrom_py.clock import SystemClock
 from malstrom_py.data.schema import ColumnKind, contains, kind_of
 from malstrom_py.errors import SourceError
+from malstrom_py.errors.text import text_of
 from malstrom_py.sinks.output_record import write_durably
 from malstrom_py.sources.files.options import merge_types, pack_schema, unpack_schema, without_nanoseconds
 
@@ -403,7 +404,7 @@ class _Fetch:
             try:
                 found = self._future.result()
             except RayError as error:
-                reason = str(error).partition("\n")[0]
+                reason = text_of(error).partition("\n")[0]
                 raise lost(f"Ray cannot return {name_of(self._number)} ({type(error).__name__}: {reason})") from error
             if not isinstance(found, list):
                 return self._checked(found)

@@ -24,6 +24,7 @@ from malstrom_py.connectors.ray_data.blocks import (
     name_of,
 )
 from malstrom_py.errors import PlanError, SourceError, pip_install, shown
+from malstrom_py.errors.text import text_of
 from malstrom_py.local_files import local_path
 from malstrom_py.sources.base import Part, SourcePart
 from malstrom_py.sources.files.options import unpack_schema
@@ -322,6 +323,6 @@ def _is_alive(blocks: Blocks | None) -> bool:
 
 def _reason(error: BaseException) -> str:
     """Return the first exception in the text of ``error``: the innermost, which the others were raised for."""
-    lines = [line for line in map(str.strip, str(error).splitlines()) if line]
+    lines = [line for line in map(str.strip, text_of(error).splitlines()) if line]
     named = [line for line in lines if _EXCEPTION.match(line) and not line.startswith("ray.")]
     return next(iter([*named, *lines]), type(error).__name__)

@@ -20,6 +20,7 @@ from malstrom_py.connectors.redis import scripts
 from malstrom_py.connectors.redis.client import check_url, connect, connected, place_of, redis_errors
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.errors.text import text_with_place
 from malstrom_py.sinks.base import CommitContext, SnapshotId, is_left_over
 from malstrom_py.snapshot.ids import number_of
 from malstrom_py.worker_context import WorkerInfo
@@ -296,7 +297,7 @@ class StreamWriter:
         try:
             return self._fields(value)
         except Exception as error:
-            raise SinkError(f"sinks.RedisStream: fields= raised {type(error).__name__}") from error
+            raise SinkError(f"sinks.RedisStream: fields= raised {text_with_place(error)}") from error
 
     def _flush(self) -> None:
         if not self._buffer:

@@ -50,7 +50,6 @@ from malstrom_py.operators.enrich.calls import (
     in_one_slot,
 )
 from malstrom_py.operators.failures import ErrorPolicy, call_each
-from malstrom_py.operators.forgotten_return import LOST_BY_COMBINE, watch_returns
 from malstrom_py.operators.keyed import distinct, keys_of
 from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.keyed_state import Migrate
@@ -89,10 +88,8 @@ class Enrich(Operator):
     ) -> None:
         super().__init__(context)
         self._asking = asking
-        self._return_watch = watch_returns(context, asking.function, "enrich")
         self._by = by
         self._combine = combine
-        self._combine_watch = watch_returns(context, combine, "enrich", LOST_BY_COMBINE)
         self._failures = ErrorPolicy(context)
         self._calls = Calls(asking, context.step)
         self._answers = None if cache is None else Answers(cache)
@@ -120,7 +117,6 @@ class Enrich(Operator):
             for entry in entries:
                 entry.image = encoded(entry, self.context)
         self._queue.extend(entries)
-        self._return_watch.nothing(len(batch))
         self._rows_largest = max(self._rows_largest, len(batch))
         self._calls.start()
         self._leave(out)
@@ -264,7 +260,6 @@ class Enrich(Operator):
         self._come_back(self._calls.take())
         queue, before = self._queue, len(self._queue)
         rows = Gathered(out)
-        combined = 0
         while queue:
             entry = queue[0]
             if isinstance(entry, Epoch):
@@ -275,7 +270,6 @@ class Enrich(Operator):
                 break
             else:
                 queue.popleft()
-                combined += 1
                 try:
                     self._finish(entry, entry.call, rows, out)
                 except BaseException:
@@ -283,7 +277,6 @@ class Enrich(Operator):
                     out.drain()  # records before the error are sent in any case, so that the outcome is deterministic
                     raise
         rows.send()
-        self._combine_watch.nothing(combined)
         self._note(before - len(queue))
         return before - len(queue)
 

@@ -15,6 +15,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.row_form import fields_of
 from malstrom_py.data.rows_to_columns import RowColumns, check_names
 from malstrom_py.errors import SinkError
+from malstrom_py.errors.text import describe_error
 from malstrom_py.sinks.files.encoding import GROUP_BYTES, EncodedRows, KeyRule, check_partition_columns
 from malstrom_py.sinks.files.partitions import split
 from malstrom_py.sinks.files.writer import RollingFiles
@@ -118,5 +119,5 @@ def _json_line(row: dict[str, Any]) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         kinds = ", ".join(f"{name!r}: {type(value).__name__}" for name, value in list(row.items())[:20])
         raise SinkError(
-            f"a value cannot be written as JSON ({type(error).__name__}; {kinds}): convert it in a map step"
+            f"a value cannot be written as JSON ({describe_error(error)}; {kinds}): convert it in a map step"
         ) from None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.schema import in_microseconds, stored_type
 from malstrom_py.errors import SinkError
+from malstrom_py.errors.text import describe_error
 from malstrom_py.sinks.files.encoding import (
     BUFFER_BYTES_MAX,
     GROUP_BYTES,
@@ -102,7 +103,7 @@ class _TableEncoder:
         except pa.ArrowException as error:
             columns = _listed(list(self._columns.schema or ()))
             raise SinkError(
-                f"the columns {columns} cannot be written ({type(error).__name__}): {_REMEDY}, or send smaller batches"
+                f"the columns {columns} cannot be written ({describe_error(error)}): {_REMEDY}, or send smaller batches"
             ) from error
 
     def _check(self, schema: pa.Schema) -> None:

@@ -1,375 +1,272 @@
-"""What a message repeats of an error of a user's function: names from the code, and no values."""
+"""What messages say of other code's exceptions: the text, the line, and what is nearest to an unknown name."""
 
 from __future__ import annotations
 
-import linecache
+import logging
 import pickle
-from collections import namedtuple
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import agg, sources
-from malstrom_py.errors import has_safe_text
-from malstrom_py.errors import text as failures
-from malstrom_py.errors.text import safe_detail
+from malstrom_py import events, logs, sinks, sources
+from malstrom_py.errors import MalstromError, OperatorError, PlanError, SinkError, SourceError
+from malstrom_py.errors.text import describe_error, redacting, redacts
+from malstrom_py.workers.reports.error_transfer import pack_error, unpack_error
 
-SECRET = "s3cret"
-ROW = {"carrier": SECRET, "delay": 1}
-LOOK_UP: dict[str, int] = {}
+SECRET = "card 4711"
 
 
-def words(function: Callable[..., object], row: object = ROW) -> str:
-    try:
-        function(row)
-    except Exception as error:
-        return safe_detail(error, row)
-    raise AssertionError("it did not raise")
+def raises(value: Any) -> Any:
+    raise ValueError(f"cannot use {SECRET}")
 
 
-def looked_up(row: Any, field: str) -> Any:
-    return row[field]
+def calls_what_raises(value: Any) -> Any:
+    return raises(value)
 
 
-def as_field(row: Any) -> Any:
-    if row["carrier"] == "s3cret":
-        return row[row["carrier"]]
-    return None
+class Mine(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(one)
 
 
-def no_such_name(row: Any) -> Any:
-    return dely  # type: ignore[name-defined]  # noqa: F821
+def raises_own(value: Any) -> Any:
+    raise Mine(SECRET, "two")
 
 
-def wrong_sum(row: Any) -> Any:
-    return row["carrier"] + row["delay"]
+class Source(sources.StatelessSource[Any]):
+    def build(self, worker: Any) -> Any:
+        raise SourceError(f"no {SECRET}")
 
 
-def one_more(row: Any) -> Any:
-    row["n"] += 1
+def job_of(step: Callable[[Any], Any], sink: Any = None) -> mp.Job:
+    job = mp.Job("texts")
+    step(job.source("in", sources.Memory([{"delay": 4}]))).sink("out", sink or sinks.Memory())
+    return job
 
 
-def too_early(row: Any) -> Any:
-    if not row:
-        total = 1
-    return total  # pyright: ignore[reportPossiblyUnboundVariable]
+def failure_of(step: Callable[[Any], Any], sink: Any = None, **options: Any) -> MalstromError:
+    with pytest.raises(MalstromError) as caught:
+        mp.run(job_of(step, sink), 2, progress=False, **options)
+    return caught.value
 
 
-def too_early_inside(row: Any) -> Any:
-    def inside() -> Any:
-        return total
-
-    found = inside()
-    total = 1
-    return found + total
-
-
-def imports(row: Any) -> Any:
-    import no_such_module_at_all.inside  # type: ignore[import-not-found]
-
-    return no_such_module_at_all
+def everything(error: BaseException) -> str:
+    """Return all that a reader of ``error`` may see: it and its causes, contexts and notes."""
+    seen: list[BaseException] = []
+    todo: list[BaseException | None] = [error]
+    while todo:
+        one = todo.pop()
+        if one is not None and one not in seen:
+            seen.append(one)
+            todo += [one.__cause__, one.__context__]
+    return "\n".join(f"{one!r} {one} {getattr(one, '__notes__', '')}" for one in seen)
 
 
-class Reading:
-    pass
+def keeps(stream: Any) -> Any:
+    return stream
 
 
-def reading() -> Any:
-    return Reading()
-
-
-def empty() -> dict[str, Any]:
-    return {}
-
-
-def pair_of_none(row: Any) -> Any:
-    first, second = nothing()
-    return first, second
-
-
-def thrown(row: Any) -> Any:
-    numbers = (number for number in [1, 2])
-    next(numbers)
-    numbers.throw(TypeError(f"'{row['carrier']}' object is not iterable"))
-
-
-def registered(row: Any) -> Any:
-    text = "{}['" + row["carrier"] + "']"
-    linecache.cache["/made.py"] = (len(text), None, [text + "\n"], "/made.py")
-    return eval(compile(text, "/made.py", "eval"))
-
-
-def nothing() -> Any:
-    return None
-
-
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        (lambda row: row["dep_delay"], "the row has no field 'dep_delay'"),
-        (lambda row: row["delay"] - row["dep_delay"], "the row has no field 'dep_delay'"),
-        (lambda row: empty()["top"], "no item 'top'"),
-        (lambda row: LOOK_UP["dep_delay"], "no item 'dep_delay'"),
-        (lambda row: {"a": empty()}["a"]["name"], "no item 'name'"),
-        (one_more, "the row has no field 'n'"),
-        (
-            lambda row: (
-                row["delay"],
-                row[
-                    # where it is declared so
-                    "dep_delay"
-                ],
-            ),
-            "the row has no field 'dep_delay'",
+FAILING: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "map": (lambda s: s.map("step", raises), None),
+    "filter": (lambda s: s.filter("step", raises), None),
+    "flat_map": (lambda s: s.flat_map("step", raises), None),
+    "key_by": (lambda s: s.key_by("step", raises), None),
+    "fold": (
+        lambda s: s.key_by("k", lambda _: 1).fold("step", lambda acc, value: raises(value), default=int),
+        None,
+    ),
+    "stateful_op": (
+        lambda s: s.key_by("k", lambda _: 1).stateful_op("step", lambda message, state, out: raises(message)),
+        None,
+    ),
+    "inspect": (lambda s: s.inspect("step", raises), None),
+    "assign_timestamps": (lambda s: s.assign_timestamps("step", raises), None),
+    "partitioner": (lambda s: s.key_by("step", lambda _: 1, partitioner=raises).count("n"), None),
+    "initial_state": (
+        lambda s: s.key_by("k", lambda _: 1).fold(
+            "step", lambda acc, value: acc, default=int, initial_state=lambda: raises(1)
         ),
-        (too_early, "local variable 'total' has no value there"),
-        (too_early_inside, "local variable 'total' has no value there"),
-        (imports, "there is no module 'no_such_module_at_all'"),
-        (lambda row: reading().price, "Reading has no attribute 'price'"),
-        (lambda row: row.price, "dict has no attribute 'price'"),
-        (lambda row: row.price(), "dict has no attribute 'price'"),
-        (no_such_name, "name 'dely' is not defined"),
-        (lambda row: row["delay"] < row["carrier"], "'<' not supported between instances of 'int' and 'str'"),
-        (wrong_sum, 'can only concatenate str (not "int") to str'),
-        (lambda row: row["delay"]["x"], "'int' object is not subscriptable"),
-        (pair_of_none, "cannot unpack non-iterable NoneType object"),
-        (looked_up, "looked_up() missing 1 required positional argument: 'field'"),
-    ],
-)
-def test_names_that_stand_in_the_code_are_told(function: Callable[..., object], said: str) -> None:
-    assert words(function) == said
+        None,
+    ),
+    "expression": (
+        lambda s: s.with_columns("step", x=pl.col("delay").map_elements(raises, return_dtype=pl.Int64)),
+        None,
+    ),
+    "sink": (keeps, sinks.Callable(raises)),
+    "class that cannot be pickled": (lambda s: s.map("step", raises_own), None),
+}
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda row: empty()[row["carrier"]],
-        lambda row: looked_up({}, row["carrier"]),
-        as_field,
-        lambda row: getattr(row, row["carrier"]),
-        lambda row: int(row["carrier"]),
-        lambda row: float(row["carrier"]),
-        lambda row: [].index(row["carrier"]),
-        lambda row: {}.pop(row["carrier"]),
-        lambda row: eval(row["carrier"]),
-        lambda row: eval("{}['" + row["carrier"] + "']"),
-        lambda row: eval("(5)." + row["carrier"]),
-        lambda row: exec("import " + row["carrier"]),
-        lambda row: exec("del " + row["carrier"]),
-        lambda row: eval(compile("{}['" + row["carrier"] + "']", __file__, "eval")),
-        lambda row: eval(compile("\n" * 40 + "{}['" + row["carrier"] + "']", __file__, "eval")),
-        lambda row: eval(compile(row["carrier"], "<stdin>", "eval")),
-        registered,
-        lambda row: exec("def f():\n  return " + row["carrier"] + "\n  " + row["carrier"] + "=1\nf()"),
-        lambda row: __import__(row["carrier"]),
-        thrown,
-    ],
-)
-def test_what_was_computed_of_a_record_is_not_told(function: Callable[[Any], object]) -> None:
-    assert words(function) == ""
+@pytest.mark.parametrize("name", FAILING)
+def test_the_text_of_a_users_exception_and_its_line_are_in_the_message(name: str) -> None:
+    step, sink = FAILING[name]
+    error = failure_of(step, sink)
+    assert SECRET in str(error)
+    assert "test_text.py:" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        (lambda row: type(row["carrier"], (), {})().price, "there is no attribute 'price'"),
-        (lambda row: type(row["carrier"], (), {})() + 1, ""),
-        (lambda row: type(row["carrier"], (), {})()[0], ""),
-        (
-            lambda row: namedtuple("R", [row["carrier"]])(),
-            "a function that is called there is missing 1 required positional argument",
-        ),
-        (
-            lambda row: made(row["carrier"])(),
-            "a function that is called there is missing 1 required positional argument",
-        ),
-    ],
-)
-def test_a_type_or_a_function_that_was_made_of_a_record_has_no_name(
-    function: Callable[[Any], object], said: str
+@pytest.mark.parametrize("name", FAILING)
+def test_redact_errors_hides_the_text_everywhere_and_leaves_type_and_place(
+    name: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    assert words(function) == said
+    step, sink = FAILING[name]
+    seen: list[Any] = []
+    with caplog.at_level(logging.DEBUG):
+        error = failure_of(step, sink, redact_errors=True, on_event=seen.append)
+    assert SECRET not in everything(error) + caplog.text + repr(seen)
+    assert "test_text.py:" in str(error)
+    assert "Error" in str(error) or "Mine" in str(error)
+    assert any(isinstance(event, events.Error | events.NodeFailed) for event in seen)
+    assert not redacts()
 
 
-def made(name: str) -> Any:
-    found: dict[str, Any] = {}
-    exec(f"def f({name}): pass", found)
-    return found["f"]
+def test_the_environment_hides_texts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALSTROM_REDACT_ERRORS", "1")
+    assert SECRET not in everything(failure_of(lambda s: s.map("step", raises)))
+    monkeypatch.setenv("MALSTROM_REDACT_ERRORS", "0")
+    assert SECRET in str(failure_of(lambda s: s.map("step", raises)))
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (OSError(SECRET), "OSError"),
-        (OSError(28, SECRET, f"/x/{SECRET}"), "OSError: [Errno 28] No space left on device"),
-        (FileNotFoundError(2, "No such", SECRET), "FileNotFoundError: [Errno 2] No such file or directory"),
-        (OSError(SECRET, SECRET), "OSError"),
-        (OSError(401, SECRET), "OSError"),
-        (type("HTTPError", (OSError,), {})(28, SECRET), "HTTPError"),
-        (mp.OperatorError(SECRET), "OperatorError"),
-    ],
-)
-def test_of_the_system_a_message_repeats_what_the_number_says(error: Exception, said: str) -> None:
-    def failing(row: Any) -> None:
-        raise error
-
-    with pytest.raises(type(error)) as raised:
-        failing(ROW)
-    assert failures.safe_text(raised.value) == said
+@pytest.mark.parametrize("runtime", [mp.InProcess, mp.Simulation])
+@pytest.mark.parametrize("redact", [True, False])
+def test_a_job_of_a_handle_hides_texts_or_shows_them(runtime: Any, redact: bool) -> None:
+    options = {"control": False} if runtime is mp.InProcess else {}
+    handle = runtime(redact_errors=redact).start(job_of(lambda s: s.map("step", raises)), **options)
+    with pytest.raises(OperatorError) as caught:
+        handle.wait(timeout_s=60)
+    assert (SECRET in everything(caught.value)) is not redact
+    assert (SECRET in str(handle.status().error)) is not redact
 
 
-@pytest.mark.parametrize("kind", [KeyError, AttributeError, NameError, TypeError, ValueError, RuntimeError])
-def test_what_a_user_raises_is_not_told(kind: type[Exception]) -> None:
-    def failing(row: Any) -> None:
-        raise kind(f"'{row['carrier']}' object is not subscriptable")
-
-    assert words(failing) == ""
+def test_a_text_of_this_package_is_shown_also_while_texts_are_redacted() -> None:
+    error = failure_of(lambda s: s.key_by("k", lambda _: 1).stateful_map("step", lambda *_: 1), redact_errors=True)
+    assert "must return" in str(error)
 
 
-def test_an_error_that_raises_when_it_is_asked_tells_its_type_alone() -> None:
-    class Sly(Exception):
-        def __getattr__(self, name: str) -> Any:
-            raise ValueError(name)
-
-    def failing(row: Any) -> None:
-        raise Sly
-
-    assert words(failing) == ""
-
-
-def test_a_missing_item_of_what_is_no_row_is_called_so() -> None:
-    assert words(lambda row: row[0]["top"], ({},)) == "no item 'top'"
+def test_an_error_of_this_package_that_a_users_code_raises_is_foreign() -> None:
+    job = mp.Job("texts")
+    job.source("in", Source()).sink("out", sinks.Memory())
+    with pytest.raises(SourceError, match=SECRET):
+        mp.run(job)
+    with pytest.raises(SourceError) as caught:
+        mp.run(job, redact_errors=True)
+    assert SECRET not in everything(caught.value)
+    assert "SourceError in build at" in str(caught.value)
 
 
-def failure(step: Callable[[Any], Any], rows: list[Any]) -> mp.OperatorError:
-    stream = mp.Job("docs").source("in", sources.Memory(rows))
-    with pytest.raises(mp.OperatorError) as raised:
-        mp.collect(step(stream))
-    return raised.value
+def test_dead_letters_hide_the_text_too() -> None:
+    job, letters = mp.Job("texts"), sinks.Memory()
+    job.source("in", sources.Memory([1])).map("step", raises, on_error="dead-letter").sink("out", sinks.Memory())
+    job.dead_letters("step").sink("letters", letters)
+    mp.run(job)
+    assert [letter.error for letter in letters.items] == [f"ValueError: cannot use {SECRET}"]
+    mp.run(job, redact_errors=True)
+    assert [letter.error for letter in letters.items] == ["ValueError"]
 
 
-@pytest.mark.parametrize(
-    ("step", "said"),
-    [
-        (
-            lambda s: s.assign_timestamps("at", lambda row: row["carrier"]),
-            "a timestamp must be an int in the step's unit or an aware datetime, got str: parse it, with",
-        ),
-        (
-            lambda s: s.assign_timestamps("at", "carrier"),
-            "in column 'carrier': a timestamp must be an int in the step's unit or an aware datetime, got str",
-        ),
-        (
-            lambda s: s.key_by("k", lambda row: 1).stateful_map("m", lambda key, value, state: None),
-            "must return (output, state), got None. Correct the function",
-        ),
-        (
-            lambda s: s.key_by("k", lambda row: 1).stateful_map("m", lambda key, value, state: (1, 2, 3)),
-            "must return (output, state), got a tuple of 3. Correct the function",
-        ),
-        (
-            lambda s: s.key_by("k", lambda row: 1).stateful_map("m", lambda key, value: (1, 2)),
-            "takes 2 positional arguments but 3 were given. Correct the function",
-        ),
-        (
-            lambda s: s.key_by("k", lambda row: 1).stateful_flat_map("m", lambda key, value, state: None),
-            "must return (outputs, state), got None. Correct the function",
-        ),
-        (
-            lambda s: s.key_by("k", lambda row: 1).stateful_flat_map("m", lambda key, value, state: (None, 1)),
-            "must return (outputs, state), outputs something to iterate over, got None. Correct the function",
-        ),
-        (lambda s: s.flat_map("f", lambda row: None), "must return something to iterate over, got None. Correct"),
-        (lambda s: s.split("s", 2, lambda row: None)[0], "must return the numbers of streams, got None. Correct"),
-        (
-            lambda s: s.split("s", 2, lambda row: [2])[0],
-            "streams are numbered from 0 to 1, got another number. Correct",
-        ),
-        (
-            lambda s: s.split("s", 2, lambda row: [row["carrier"]])[0],
-            "streams are numbered from 0 to 1, got something that is not an int. Correct",
-        ),
-        (lambda s: s.map("m", lambda row: row["dep_delay"]), "the row has no field 'dep_delay'. Correct the function"),
-        (lambda s: s.map("m", lambda row: {}[row["carrier"]]), "test_text.py"),
-    ],
-)
-def test_the_error_of_a_step_tells_the_half_that_decides(step: Callable[[Any], Any], said: str) -> None:
-    error = failure(step, [ROW])
-    assert said in str(error)
-    assert SECRET not in str(error)
+def test_a_log_has_the_text_unless_it_is_redacted(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure()
+    try:
+        for redact in (False, True):
+            with redacting(redact):
+                try:
+                    raises(1)
+                except ValueError:
+                    logging.getLogger("malstrom_py").exception("failed")
+    finally:
+        logs.reset()
+    shown, hidden = capsys.readouterr().err.splitlines()
+    assert SECRET in shown
+    assert SECRET not in hidden
+    assert all("ValueError" in line and "test_text.py:" in line for line in (shown, hidden))
 
 
-def test_a_naive_time_says_what_to_do() -> None:
-    from datetime import datetime
-
-    error = failure(lambda s: s.assign_timestamps("at", "t"), [{"t": datetime(2024, 1, 1)}])  # noqa: DTZ001
-    assert "the datetime has no time zone: add one, for instance with .replace(tzinfo=timezone.utc)" in str(error)
-    assert 'sources.Files(..., timezone="UTC")' in str(error)
-
-
-def test_rows_of_columns_tell_the_fields_that_they_have(tmp_path: Any) -> None:
-    (tmp_path / "flights.csv").write_text("carrier,delay\nUA,2\n")
-    flights = mp.Job("docs").source("in", sources.Files(tmp_path / "flights.csv"))
-    with pytest.raises(mp.OperatorError, match=r"the row has no field 'dep_delay', only 'carrier', 'delay'\. Correct"):
-        mp.collect(flights.map("m", lambda row: row["dep_delay"]))
-
-
-def test_a_text_of_ours_stays_ours_on_its_way_between_processes() -> None:
-    from malstrom_py.data.time import to_time
-
-    with pytest.raises(TypeError) as raised:
-        to_time("x", "ms")
-    assert has_safe_text(pickle.loads(pickle.dumps(raised.value)))
+@pytest.mark.parametrize("redact", [True, False])
+def test_the_text_goes_with_an_error_to_another_process_or_stays(redact: bool) -> None:
+    for function in (raises, raises_own):
+        try:
+            function(1)
+        except Exception as cause:
+            error = OperatorError("step 'step' failed")
+            error.__cause__ = cause
+            with redacting(redact):
+                arrived = unpack_error(pack_error(error))
+            assert isinstance(arrived, OperatorError)
+            assert (SECRET in everything(arrived)) is not redact
+            with redacting(redact):
+                alone = unpack_error(pack_error(cause))
+            assert (SECRET in everything(alone)) is not redact
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        lambda s: s.map("m", lambda row: eval(row["carrier"])),
-        lambda s: s.key_by("k", "price"),
-        lambda s: s.assign_timestamps("t", "price"),
-        lambda s: s.key_by("k", lambda row: 1).sum("m", by="price"),
-        lambda s: s.key_by("k", lambda row: 1).aggregate("m", n=agg.sum("price")),
-        lambda s: s.select("m", "price"),
-        lambda s: s.select("m", pl.struct(pl.all(), pl.col("price"))),
-        lambda s: s.with_columns("m", n=pl.struct(pl.exclude("delay")).cast(pl.Int64)),
-        lambda s: s.with_columns("w", n=pl.lit(1)).map("m", lambda row: row["price"]),
-        lambda s: s.with_columns("w", n=pl.lit(1)).key_by("k", "price"),
-        lambda s: s.with_columns("w", n=pl.lit(1)).with_columns("m", p=pl.col("price")),
-        lambda s: s.map("m", says_it_itself),
-    ],
-)
-def test_neither_a_value_nor_the_key_of_a_dict_comes_into_a_message(step: Callable[[Any], Any]) -> None:
-    assert SECRET not in str(failure(step, [{"carrier": SECRET, f"alice@{SECRET}": 1, "delay": 2}]))
+def test_an_option_that_is_no_bool_is_refused() -> None:
+    for runtime in (mp.InProcess, mp.Simulation, mp.RayRuntime):
+        with pytest.raises(PlanError, match="redact_errors must be True or False"):
+            runtime(redact_errors="yes")  # type: ignore[arg-type]
 
 
-def says_it_itself(row: Any) -> Any:
-    raise mp.OperatorError(f"step 'm': {row['carrier']}", step="m")
+def test_the_line_that_raised_is_named_beside_the_function() -> None:
+    assert ", raised in raises at " in str(failure_of(lambda s: s.map("step", calls_what_raises)))
+    assert f"test_text.py:{raises.__code__.co_firstlineno}, line {raises.__code__.co_firstlineno + 1}" in str(
+        failure_of(lambda s: s.map("step", raises))
+    )
 
 
-def raises_of_the_system(part: int, start: int) -> Any:
-    yield 1
-    raise OSError(SECRET)
+def test_a_text_that_raises_or_is_long_does_no_harm() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert describe_error(Silent()) == "Silent"
+    assert len(describe_error(ValueError("x" * 10_000))) < 2100
 
 
-def no_states() -> Any:
-    raise OSError(SECRET)
+def test_a_missing_field_of_a_row_names_the_nearest_that_it_has() -> None:
+    row = {"arr_delay": 1, "dep_delay": 2, **{f"c{number}": 0 for number in range(40)}}
+    job = mp.Job("texts")
+    stream = job.source("in", sources.Memory([row])).map("step", lambda row: row["dep_dealy"])
+    with pytest.raises(OperatorError, match=r"KeyError .*: 'dep_dealy' \(the row has 'dep_delay'\)"):
+        mp.collect(stream)
+    with pytest.raises(OperatorError, match=r"'other' \(the row has 'delay'\)"):
+        mp.run(job_of(lambda s: s.map("step", lambda row: row["other"])))
 
 
-@pytest.mark.parametrize(
-    "of_job",
-    [
-        lambda job: job.source("in", sources.Generator(raises_of_the_system)),
-        lambda job: (
-            job.source("in", sources.Memory([1])).key_by("k", lambda value: value).sum("s", initial_state=no_states)
-        ),
-    ],
-)
-def test_of_an_error_of_the_system_no_text_of_the_users_comes_into_a_message(of_job: Callable[[Any], Any]) -> None:
-    with pytest.raises(mp.MalstromError) as raised:
-        mp.collect(of_job(mp.Job("docs")))
-    assert "OSError" in str(raised.value)
-    assert SECRET not in str(raised.value)
+def test_a_key_error_of_another_dict_says_nothing_of_a_row_that_has_the_key() -> None:
+    error = failure_of(lambda s: s.map("step", lambda row: dict[str, int]()["delay"]))
+    assert "the row has" not in str(error)
+
+
+BY_NAME: dict[str, Callable[[Any], Any]] = {
+    "key_by": lambda s: s.key_by("step", "dealy"),
+    "sum": lambda s: s.key_by("k", lambda _: 1).sum("step", by="dealy"),
+}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_an_unknown_column_names_the_nearest(name: str, tmp_path: Path) -> None:
+    assert "has no column 'dealy', did you mean 'delay'?" in str(failure_of(BY_NAME[name]))
+    pl.DataFrame({"delay": [1], "carrier": ["AA"]}).write_parquet(tmp_path / "a.parquet")
+    job = mp.Job("texts")
+    BY_NAME[name](job.source("in", sources.Files(tmp_path / "*.parquet"))).sink("out", sinks.Memory())
+    with pytest.raises(OperatorError, match="has no column 'dealy', did you mean 'delay'"):
+        mp.run(job)
+
+
+def test_a_file_sink_that_fails_says_why(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(SinkError, match="out"):
+        mp.run(job_of(keeps, sinks.Files(tmp_path / "out", format="json")))
+
+
+def test_a_mark_of_this_package_is_kept_when_an_error_is_pickled() -> None:
+    from malstrom_py.errors import mark_safe
+
+    with redacting(True):
+        assert describe_error(pickle.loads(pickle.dumps(mark_safe(TypeError("must return a pair"))))) == (
+            "TypeError: must return a pair"
+        )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from malstrom_py import agg
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import OperatorError
+from malstrom_py.errors.text import redacting
 from malstrom_py.operators.aggregate import Aggregate, Distinct, Fold, Max, Mean, Min, Reduce, Sum, TopN
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.branching import Branch, Split
@@ -194,7 +195,7 @@ class Picky:
 
 
 @EVERY_STEP
-def test_fail_names_step_key_and_place_but_no_value(case: Case) -> None:
+def test_fail_names_step_key_place_and_text(case: Case) -> None:
     error = ValueError("secret-4711")
     with pytest.raises(OperatorError) as caught:
         case.stepped(Picky({4711}, error), "fail").push(case.batch([0, 1, 4711, 2]))
@@ -207,7 +208,10 @@ def test_fail_names_step_key_and_place_but_no_value(case: Case) -> None:
     assert re.search(r"user at \S*test_failures_in_every_step\.py:\d+", str(raised))
     assert raised.function in str(raised)
     assert "on_error=" in str(raised)
-    assert "4711" not in str(raised).replace(key, "")
+    assert ": secret-4711. " in str(raised)
+    with redacting(True), pytest.raises(OperatorError) as hidden:
+        case.stepped(Picky({4711}, error), "fail").push(case.batch([0, 1, 4711, 2]))
+    assert "4711" not in str(hidden.value).replace(key, "")
 
 
 @EVERY_STEP

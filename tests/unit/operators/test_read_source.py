@@ -12,6 +12,7 @@ import pytest
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened
 from malstrom_py.errors import InternalError, MalformedRecord, PlanError, SourceError
+from malstrom_py.errors.text import redacting
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
@@ -283,11 +284,20 @@ def test_is_finished_that_raises_behind_a_malformed_record_names_the_source() ->
         Reading(Torn({"a": [MalformedRecord("odd", record=1)]}), on_error="skip").open().poll()
 
 
-def test_the_text_of_a_users_error_is_not_repeated_that_of_the_system_is() -> None:
-    with pytest.raises(SourceError, match=r"failed in part 'a': ValueError in \S*poll at \S+\.py:\d+\. Correct it$"):
+def test_the_text_of_a_users_error_is_shown_unless_it_is_hidden() -> None:
+    place = r"failed in part 'a': ValueError in \S*poll at \S+\.py:\d+"
+    with pytest.raises(SourceError, match=rf"{place}: secret\. Correct it$"):
         Reading(Scripted({"a": [ValueError("secret")]})).open().poll()
-    with pytest.raises(
-        SourceError, match=r"failed in part 'a': OSError in \S*poll at \S+\.py:\d+: \[Errno 5\] Input/output error$"
+    with (
+        redacting(True),
+        pytest.raises(SourceError, match=rf"{place}\. Correct it$"),
+    ):
+        Reading(Scripted({"a": [ValueError("secret")]})).open().poll()
+    with (
+        redacting(True),
+        pytest.raises(
+            SourceError, match=r"failed in part 'a': OSError in \S*poll at \S+\.py:\d+: \[Errno 5\] Input/output error$"
+        ),
     ):
         Reading(Scripted({"a": [OSError(5, "secret")]})).open().poll()
 

@@ -107,7 +107,7 @@ def test_an_error_in_on_epoch_names_it_whatever_the_policy() -> None:
 
     with pytest.raises(OperatorError, match=r"Failing\.on_epoch at ") as caught:
         stepped(Failing(), on_error="skip").push(Epoch(1))
-    assert "secret" not in str(caught.value)
+    assert "secret" in str(caught.value)
 
 
 def odd_aside(message: DataMessage[Any, int], output: Output[Any, int]) -> None:

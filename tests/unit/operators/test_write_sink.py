@@ -128,7 +128,7 @@ def test_an_error_names_the_step_and_what_it_was(where: str, error: Exception) -
     assert caught.value.__cause__ is error
 
 
-def test_an_error_of_ours_below_a_sink_is_repeated_and_one_of_the_sink_s_own_kind_is_not() -> None:
+def test_an_error_of_ours_below_a_sink_is_repeated_and_one_of_the_sink_s_own_kind_has_its_place() -> None:
     times = pa.array([300_000_000_000_000_000], pa.timestamp("us"))
     batch = ColumnBatch(pa.RecordBatch.from_pydict({"t": times}))
     step, operator = operator_of(Rows())
@@ -137,11 +137,11 @@ def test_an_error_of_ours_below_a_sink_is_repeated_and_one_of_the_sink_s_own_kin
         step.push(batch)
     step, operator = operator_of(Plain("write", CodecError("secret")))
     operator.open()
-    with pytest.raises(SinkError, match=r"could not write: CodecError in \S+ at \S+\.py:\d+\. Correct it$"):
+    with pytest.raises(SinkError, match=r"could not write: CodecError in \S+ at \S+\.py:\d+: secret\. Correct it$"):
         step.push(Batch([1]))
     step, operator = operator_of(Names())
     operator.open()
-    with pytest.raises(SinkError, match=r"could not write: PlanError in \S+ at \S+\.py:\d+\. Correct it$"):
+    with pytest.raises(SinkError, match=r"could not write: PlanError: job name 'secret !' is not legal"):
         step.push(Batch(["secret !"]))
 
 
@@ -178,9 +178,9 @@ def test_an_interrupt_passes() -> None:
         step.push(Batch([1]))
 
 
-def test_the_text_of_a_users_error_is_not_repeated() -> None:
+def test_the_text_of_a_users_error_is_shown() -> None:
     step, operator = operator_of(Plain("write", ValueError("secret")))
     operator.open()
     with pytest.raises(SinkError, match="'under-test' could not write: ValueError") as caught:
         step.push(Batch([1]))
-    assert "secret" not in str(caught.value)
+    assert "secret" in str(caught.value)

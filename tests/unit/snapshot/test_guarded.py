@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from malstrom_py.errors import FencedError, PlanError, SnapshotError
+from malstrom_py.errors.text import redacting
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer
 from malstrom_py.snapshot.log import JobStart, LogEntry
@@ -77,8 +78,10 @@ def test_errors_of_ours_pass(method: str) -> None:
         CALLS[method](broken(method, FencedError("fenced off")))
 
 
-def test_the_text_of_an_error_that_may_hold_a_value_is_not_shown() -> None:
-    with pytest.raises(SnapshotError, match=r"files failed with ValueError$") as raised:
+def test_the_text_of_an_error_is_shown_unless_texts_are_hidden() -> None:
+    with pytest.raises(SnapshotError, match=r"files failed with ValueError: INSERT ... 'a value'$"):
+        broken("files", ValueError("INSERT ... 'a value'")).files()
+    with redacting(True), pytest.raises(SnapshotError, match=r"files failed with ValueError$") as raised:
         broken("files", ValueError("INSERT ... 'a value'")).files()
     assert isinstance(raised.value.__cause__, ValueError)
 
@@ -210,6 +213,6 @@ def test_a_function_that_makes_none_or_raises_is_told_with_the_job() -> None:
     with pytest.raises(PlanError, match="got NoneType, which lacks claim"):
         Snapshots(checkpointer=made).checkpointer(JOB)
     with pytest.raises(
-        SnapshotError, match=r"job 'orders': .*<lambda> failed to make a checkpointer: it raised ZeroDivisionError$"
+        SnapshotError, match=r"job 'orders': .*<lambda> failed to make a checkpointer: it raised ZeroDivisionError: .*"
     ):
         Snapshots(checkpointer=lambda job: 1 // 0).checkpointer(JOB)  # type: ignore[arg-type, return-value]

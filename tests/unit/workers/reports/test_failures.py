@@ -41,7 +41,7 @@ def refuse(code: int) -> None:
     raise UsersError(code, why="secret")
 
 
-def test_a_cause_that_cannot_be_carried_is_told_by_its_type_and_the_users_line_and_later_causes_come() -> None:
+def test_a_cause_that_cannot_be_carried_is_told_with_the_users_line_and_later_causes_come() -> None:
     try:
         try:
             try:
@@ -60,7 +60,10 @@ def test_a_cause_that_cannot_be_carried_is_told_by_its_type_and_the_users_line_a
         repr(KeyError("name")),
     )
     line = refuse.__code__.co_firstlineno + 1
-    place = f"caused by UsersError raised at {__file__}:{line}, in refuse, which could not be brought from its process"
+    place = (
+        f"caused by UsersError: 3: secret, raised at {__file__}:{line}, in refuse, which could not be brought from its "
+        f"process"
+    )
     assert there.__notes__ == [place]
     again = unpack_error(pack_error(there))
     assert (again.__notes__, repr(again.__cause__)) == ([place], repr(KeyError("name")))
@@ -70,7 +73,10 @@ def test_each_of_several_causes_that_cannot_be_carried_is_told() -> None:
     error = raised(OperatorError("step 'a' failed"), raised(UsersError(1, why="no"), UsersError(2, why="no")))
     there = unpack_error(pack_error(error))
     assert there.__cause__ is None
-    assert [note.partition(",")[0].partition(" raised")[0] for note in there.__notes__] == ["caused by UsersError"] * 2
+    assert [note.partition(",")[0] for note in there.__notes__] == [
+        "caused by UsersError: 1: no",
+        "caused by UsersError: 2: no",
+    ]
 
 
 @pytest.mark.parametrize("error", [SystemExit("secret"), KeyboardInterrupt()])
@@ -82,9 +88,9 @@ def test_what_ends_a_process_comes_as_an_error_that_tells_where(error: BaseExcep
         leave()
     there = unpack_error(pack_error(caught.value))
     assert isinstance(there, OperatorError)
-    assert f"a function of the job ended its process: {type(error).__name__} raised at {__file__}:" in str(there)
+    assert f"a function of the job ended its process: {type(error).__name__}" in str(there)
+    assert f"raised at {__file__}:" in str(there)
     assert "in leave. Raise an exception" in str(there)
-    assert "secret" not in str(there)
     assert repr(there.__cause__) == repr(error)
 
 
@@ -98,7 +104,7 @@ def test_a_foreign_error_comes_as_it_was_or_by_its_type() -> None:
     assert repr(unpack_error(pack_error(ZeroDivisionError("by 0")))) == repr(ZeroDivisionError("by 0"))
     there = unpack_error(pack_error(UsersError(3, why="secret")))
     assert isinstance(there, InternalError)
-    assert ("UsersError" in str(there), "secret" in str(there)) == (True, False)
+    assert ("UsersError" in str(there), "secret" in str(there)) == (True, True)
 
 
 def test_an_error_of_a_class_that_is_not_here_is_told_in_words() -> None:

@@ -117,7 +117,7 @@ def test_a_run_that_fails_while_it_is_stopped_ends_with_both_and_goes_back_to_no
 ) -> None:
     for failure, text in (
         (OperatorError("by zero"), "by zero"),
-        (ZeroDivisionError("secret"), "ZeroDivisionError"),
+        (ZeroDivisionError("secret"), "an unexpected ZeroDivisionError: secret"),
     ):
         make, controls = Runs(failure, FINE), CommandQueue("job", kept=True)  # type: ignore[arg-type]
         controls.stop(drain=False)
