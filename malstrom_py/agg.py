@@ -5,8 +5,9 @@ state. ``field`` is the aggregated part of a value: a function, a column's name,
 ``by`` of the steps ``sum``, ``min``, ``max`` and ``mean``. Steps and aggregates treat special values alike:
 
 - ``sum``, ``min``, ``max``, ``mean`` and ``std`` take no None: such a record fails, and the step's ``on_error=``
-  decides. ``count``, ``first``, ``last`` and ``n_unique`` take None like any value. With ``skip_nulls=True`` all leave
-  None out, as SQL does: the result over no other value is None, or 0 of ``count`` and ``n_unique``.
+  decides. ``count``, ``first``, ``last``, ``earliest``, ``latest`` and ``n_unique`` take None like any value. With
+  ``skip_nulls=True`` all leave None out, as SQL does: the result over no other value is None, or 0 of ``count`` and
+  ``n_unique``.
 - NaN makes ``sum``, ``mean`` and ``std`` NaN permanently. NaN is neither smaller nor larger than any value, so ``min``
   and ``max`` keep their value; if the first value is NaN the result stays NaN.
 - ``sum``, ``min``, ``max`` and ``mean`` return numbers of the type of their input (int, float, Decimal).
@@ -40,8 +41,10 @@ __all__ = [
     "Field",
     "count",
     "custom",
+    "earliest",
     "first",
     "last",
+    "latest",
     "max",
     "mean",
     "min",
@@ -60,7 +63,9 @@ class Aggregation(Generic[S, R_co]):
     is the part of a value that ``add`` takes; ``blind``: ``add`` ignores it. ``check``, if given, raises each error
     that ``add`` would raise: such an ``add`` changes its state in place. ``fast``: `run` without these calls.
     ``arrays``: the name under which `malstrom_py.state.groups` keeps such states in arrays, None if it does not;
-    ``skips_nulls``: values that are None are left out.
+    ``skips_nulls``: values that are None are left out. ``in_order``: the result depends on the order of arrival, so
+    ``merge`` is called with states of records that arrived one after the other. ``timed``: ``add`` takes pairs of a
+    record's timestamp and its value.
 
     >>> of_prices = mean("price")
     >>> state = of_prices.init()
@@ -81,6 +86,8 @@ class Aggregation(Generic[S, R_co]):
     fast: Run | None = None
     arrays: str | None = None
     skips_nulls: bool = False
+    in_order: bool = False
+    timed: bool = False
 
     def __repr__(self) -> str:
         of = self.field
@@ -179,7 +186,9 @@ def std(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[tuple[i
 def first(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
     """Return the field of the first record in order of arrival, not of timestamps; None for no records."""
     return _nulls(
-        Aggregation("first", tuple, _first_add, _first_merge, _only, _field(field, "first"), arrays="first"),
+        Aggregation(
+            "first", tuple, _first_add, _first_merge, _only, _field(field, "first"), arrays="first", in_order=True
+        ),
         skip=skip_nulls,
     )
 
@@ -187,8 +196,39 @@ def first(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, 
 def last(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
     """Return the field of the last record in order of arrival, not of timestamps; None for no records."""
     return _nulls(
-        Aggregation("last", tuple, _last_add, _last_merge, _only, _field(field, "last"), arrays="last"), skip=skip_nulls
+        Aggregation("last", tuple, _last_add, _last_merge, _only, _field(field, "last"), arrays="last", in_order=True),
+        skip=skip_nulls,
     )
+
+
+def earliest(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
+    """Return the field of the record with the smallest timestamp, of several the first to arrive; None for no records.
+
+    With `latest` it is the open and the close of a candle, in any order of arrival:
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import agg, sources, windows
+    >>> trades = mp.Job("docs").source("trades", sources.Memory([{"at": 5, "paid": 7}, {"at": 2, "paid": 3}]))
+    >>> timed = trades.assign_timestamps("time", "at").generate_epochs("epochs", mp.limit_out_of_orderness(10))[0]
+    >>> candles = timed.key_by("all", lambda trade: "all").window("candles", windows.tumbling(10))
+    >>> found = candles.aggregate(open=agg.earliest("paid"), close=agg.latest("paid"), first=agg.first("paid"))
+    >>> [candle.value for candle in mp.collect(found)]
+    [{'open': 3, 'close': 7, 'first': 7}]
+    """
+    return _of_moment("earliest", field, _earlier, skip=skip_nulls)
+
+
+def latest(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
+    """Return the field of the record with the largest timestamp, of several the last to arrive; None for no records."""
+    return _of_moment("latest", field, _later, skip=skip_nulls)
+
+
+def _of_moment(
+    name: str, field: Field, pick: Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]], *, skip: bool
+) -> Aggregation[Any, Any]:
+    made: Aggregation[Any, Any] = Aggregation(name, tuple, pick, pick, _at_moment, _field(field, name), timed=True)
+    # A pair is never None, so it is looked into.
+    return replace(made, add=partial(_pick_known, pick), skips_nulls=True) if skip else made
 
 
 def n_unique(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[tuple[set[Any], bool], int]:
@@ -233,7 +273,7 @@ def custom(
         if not callable(function) or is_coroutine_function(function):
             got = "a coroutine function" if callable(function) else type(function).__name__
             raise PlanError(f"agg.custom: {name} must be a function, got {got}")
-    return Aggregation("custom", init, add, merge, finish)
+    return Aggregation("custom", init, add, merge, finish, in_order=True)
 
 
 def _field(field: Field, name: str) -> Field:
@@ -428,6 +468,23 @@ def _last_merge(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...
 
 def _only(state: tuple[Any, ...]) -> Any:
     return state[0] if state else None
+
+
+def _earlier(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the earlier of two pairs of a timestamp and a value, of which ``one`` arrived first."""
+    return one if one and not (other and other[0] < one[0]) else other
+
+
+def _later(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    return other if other and not (one and one[0] > other[0]) else one
+
+
+def _pick_known(pick: Callable[[Any, Any], Any], state: tuple[Any, ...], timed: tuple[Any, ...]) -> Any:
+    return state if timed[1] is None else pick(state, timed)
+
+
+def _at_moment(state: tuple[Any, ...]) -> Any:
+    return state[1] if state else None
 
 
 def _unseen() -> tuple[set[Any], bool]:

@@ -472,6 +472,12 @@ class KeyedStreamBuilder(Joins[K, V_co]):
                     f"step {name!r}: {label} must be an aggregate, which agg.count() or agg.sum('price') return, "
                     f"got {type(one).__name__}"
                 )
+            if one.timed and self.traits.unit is None:
+                raise PlanError(
+                    f"step {name!r}: {label}={one} goes by the timestamps of records, which this stream does not have: "
+                    f"use assign_timestamps before it, or agg.{'first' if one.name == 'earliest' else 'last'}, which "
+                    f"goes by their arrival"
+                )
             self._default(one.init, name, f"init of {label}")
 
     def _default(self, default: object, step: str, what: str = "default") -> Any:

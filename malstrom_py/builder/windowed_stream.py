@@ -80,9 +80,9 @@ class WindowedStream(Generic[K, V_co]):
     ) -> KeyedStreamBuilder[K, WindowResult[S]]:
         """Send ``fn(accumulated, value)`` over each window's records, starting with ``default()``.
 
-        ``merge(earlier, later)`` returns the result of two parts of a window. With it sliding windows add each record
-        once; sessions need it, because a record may join two of them. ``fn`` may change what it is given only if it
-        cannot fail.
+        ``merge(earlier, later)`` returns the result of two parts of a window, which arrived one after the other. With
+        it sliding windows add each record once; sessions need it, because a record may join two of them. ``fn`` may
+        change what it is given only if it cannot fail.
         """
         if merge is None and isinstance(self._windows, Session):
             raise PlanError(
@@ -98,7 +98,7 @@ class WindowedStream(Generic[K, V_co]):
         return self._add(partial(gather_reduce, function_of(fn, self._name)), describe_function(fn))
 
     def collect(self) -> KeyedStreamBuilder[K, WindowResult[list[V_co]]]:
-        """Send the list of each window's values, in the order of arrival (of sessions that join: of time)."""
+        """Send the list of each window's values, in the order of arrival."""
         return self._add(gather_list, "collect")
 
     def count(self) -> KeyedStreamBuilder[K, WindowResult[int]]:

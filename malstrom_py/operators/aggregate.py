@@ -70,9 +70,13 @@ class FieldValues:
                         columns[name] = [value for index, value in enumerate(kept) if index not in gone]
                 columns[same] = column
         each_one = [1] * len(batch) if any(one.blind for one in self._aggregations) else []
-        return batch, [
+        values = [
             each_one if one.blind else batch.values if one.field is None else columns[_identity(one.field)]
             for one in self._aggregations
+        ]
+        return batch, [
+            list(zip(batch.timestamps or (), column, strict=True)) if one.timed else column
+            for one, column in zip(self._aggregations, values, strict=True)
         ]
 
 

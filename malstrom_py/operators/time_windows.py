@@ -21,6 +21,7 @@ from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import keys_of
 from malstrom_py.operators.panes import Pane, Panes, Split, split_by_span
 from malstrom_py.operators.pre_aggregation import PreAggregation, columns_of
+from malstrom_py.operators.run_panes import RunPanes, stretches
 from malstrom_py.operators.window import CLOSE, Emit, Gathering, WindowOperator
 from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.groups import Groups
@@ -38,7 +39,8 @@ class TimeWindows(WindowOperator):
     """Windows of ``size`` every ``step`` from ``origin``, in the unit of the stream.
 
     State is kept by pane. If parts of a window can be merged, a pane is the longest span of which all windows consist,
-    and each record is added once. Otherwise a pane is a window, and each record is added to all its windows.
+    and each record is added once. Otherwise a pane is a window, and each record is added to all its windows. In both
+    cases records are gathered, and parts merged, in the order of arrival where that makes a difference.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources, windows
@@ -68,11 +70,17 @@ class TimeWindows(WindowOperator):
         gathering = self._gathering
         # Early results need the number of records by key, which arrays do not have.
         by_panes = emit == CLOSE and not (by_clock and size != step)
-        self._by_columns = self.takes_columns and by_panes and Groups.supports(gathering.aggregations)
-        self._panes = Panes(
-            gathering.aggregations if self._by_columns else (),
-            single=gathering.names is None,
-            note=self.state.note_column,
+        runs = RunPanes(own=gathering.own) if gathering.in_order and not self._whole else None
+        self._runs = runs
+        self._by_columns = self.takes_columns and by_panes and runs is None and Groups.supports(gathering.aggregations)
+        self._panes = (
+            Panes(
+                gathering.aggregations if self._by_columns else (),
+                single=gathering.names is None,
+                note=self.state.note_column,
+            )
+            if runs is None
+            else runs
         )
         self.state.values = self._panes  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
         self.combine = PreAggregation(gathering.aggregations, self._span, self._origin, self._size + self._span)
@@ -153,9 +161,9 @@ class TimeWindows(WindowOperator):
         span, origin = self._span, self._origin
         least, most = (times[0], times[0]) if self._by_clock else batch.span
         first, last = (least - origin) // span, (most - origin) // span
-        if first == last:
+        if first == last and self._runs is None:
             self._add_at(first * span + origin, lambda: batch, keys, values, out)
-        elif first + 1 == last:
+        elif first + 1 == last and self._runs is None and not self._in_many_windows:
             edge = last * span + origin
             early = [time < edge for time in times]
             for place, mask in ((first, early), (last, [not one for one in early])):
@@ -163,15 +171,25 @@ class TimeWindows(WindowOperator):
                 rows = partial(batch.compress, mask)
                 self._add_at(place * span + origin, rows, list(compress(keys, mask)), some, out)
         else:
-            self._add_to_many(batch, keys, values, [(time - origin) // span * span + origin for time in times], out)
+            starts = [(time - origin) // span * span + origin for time in times]
+            if self._runs is not None:
+                self._add_to_runs(self._runs, batch, keys, values, starts, out)
+            elif self._in_many_windows:
+                self._add_to_windows(batch, keys, values, starts, out)
+            else:
+                self._add_to_many(batch, keys, values, starts, out)
+
+    @property
+    def _in_many_windows(self) -> bool:
+        """Whether panes are windows that overlap, and each record is added to several."""
+        return self._whole and self._size != self._step
 
     def _add_to_many(
         self, batch: Batch, keys: list[Any], values: list[list[Any]], starts: list[int], out: Outlet
     ) -> None:
         """Add rows of three spans or more: ``starts`` has the beginning of each row's. Many spans cost no more."""
-        once = self._emit == CLOSE and (not self._whole or self._size == self._step)
         spans = set(starts)
-        if not once or len(starts) >= _ROWS_FEW * len(spans):
+        if self._emit != CLOSE or len(starts) >= _ROWS_FEW * len(spans):
             of_span = defaultdict[int, list[int]](list)
             for index, start in enumerate(starts):
                 of_span[start].append(index)
@@ -195,9 +213,47 @@ class TimeWindows(WindowOperator):
             self._gather(batch, keys, values, self._panes.rows_at(pane), out)
         if self._emit != CLOSE:
             for start in self._windows_at(at):
-                changed = self._changed.setdefault(start, {})
-                for key in keys:
-                    changed[key] = changed.get(key, 0) + 1
+                self._count_changes(start, keys)
+
+    def _add_to_windows(
+        self, batch: Batch, keys: list[Any], values: list[list[Any]], starts: list[int], out: Outlet
+    ) -> None:
+        """Add rows to all their windows, to each in the order of arrival."""
+        for begin, end, of_one_span in stretches(starts):
+            if of_one_span:
+                some = [column[begin:end] for column in values]
+                self._add_at(starts[begin], partial(batch.cut, begin, end), keys[begin:end], some, out)
+                continue
+            of_window = defaultdict[int, list[int]](list)
+            for index in range(begin, end):
+                for window in self._windows_at(starts[index]):
+                    of_window[window].append(index)
+            for window, own in sorted(of_window.items()):
+                some = [[column[index] for index in own] for column in values]
+                its_keys = [keys[index] for index in own]
+                self._gather(partial(batch.take, own), its_keys, some, self._panes.rows_at(window), out)
+                if self._emit != CLOSE:
+                    self._count_changes(window, its_keys)
+
+    def _add_to_runs(
+        self, runs: RunPanes, batch: Batch, keys: list[Any], values: list[list[Any]], starts: list[int], out: Outlet
+    ) -> None:
+        for begin, end, of_one_pane in stretches(starts):
+            own = keys[begin:end]
+            rows = runs.runs_in(starts[begin], own) if of_one_pane else runs.runs_of(own, starts[begin:end])
+            some = [column[begin:end] for column in values]
+            self._gather(partial(batch.cut, begin, end), rows.runs, some, rows.states, out)
+            runs.put(rows)
+        if self._emit != CLOSE:
+            for key, at in zip(keys, starts, strict=True):
+                for window in self._windows_at(at):
+                    self._count_changes(window, (key,))
+
+    def _count_changes(self, window: int, keys: Collection[Any]) -> None:
+        """Count the records of ``keys`` since the last early result of a window."""
+        changed = self._changed.setdefault(window, {})
+        for key in keys:
+            changed[key] = changed.get(key, 0) + 1
 
     def _windows_at(self, at: int) -> range:
         """Return the starts of the windows that have the moment ``at``."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from itertools import chain, repeat
-from operator import add, itemgetter, length_hint
+from operator import iadd, itemgetter, length_hint
 from typing import Any, Final, NamedTuple
 
 from malstrom_py.agg import Aggregation, unchanged
@@ -19,16 +19,18 @@ from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.data.time import from_clock
+from malstrom_py.data.unshared import unshared
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.aggregate import FieldValues
 from malstrom_py.operators.base import ColumnsRead, Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
+from malstrom_py.operators.run_panes import UNNUMBERED
 from malstrom_py.operators.stateless import spread
 from malstrom_py.windows import WindowResult
 
 _ABSENT: Final[Any] = object()
 
-_WHOLE: Final[Aggregation[Any, Any]] = Aggregation("value", list, add, add, unchanged)
+_WHOLE: Final[Aggregation[Any, Any]] = Aggregation("value", list, iadd, iadd, unchanged)
 """The whole value of a record, where no aggregation reads a field."""
 
 Loop = Callable[[Iterable[tuple[Any, ...]], dict[Any, Any]], None]
@@ -41,7 +43,9 @@ class Gathering:
 
     ``aggregations``: whose fields are the values; ``loop``: adds rows; ``merge``: None if two parts of a window cannot
     be merged. ``function``: the user's, which an error message names. ``spreads``: ``finish`` returns a list, of which
-    each item is a record. ``names``: of several aggregations, whose results are a dict.
+    each item is a record. ``names``: of several aggregations, whose results are a dict. ``in_order``: ``merge`` is
+    called with what records have gathered that arrived one after the other. ``own`` copies what has been gathered
+    before ``merge`` or ``finish`` may change it while others hold it too.
     """
 
     aggregations: Sequence[Aggregation[Any, Any]]
@@ -51,9 +55,11 @@ class Gathering:
     function: object = None
     spreads: bool = False
     names: Sequence[str] | None = None
+    in_order: bool = False
+    own: Callable[[Any], Any] = unchanged
 
 
-def gather_one(one: Aggregation[Any, Any], *, merges: bool = True, function: object = None) -> Gathering:
+def gather_one(one: Aggregation[Any, Any]) -> Gathering:
     """Gather by one aggregation, whose result is the value."""
     init, add, check = one.init, one.add, one.check
 
@@ -68,7 +74,12 @@ def gather_one(one: Aggregation[Any, Any], *, merges: bool = True, function: obj
             states[key] = add(state, value)
 
     quick = loop if one.fast is None else _QUICK.get(one.name, loop)
-    return Gathering((one,), quick, one.merge if merges else None, one.finish, function)
+    return Gathering((one,), quick, one.merge, one.finish, in_order=one.in_order, own=_own_of(one))
+
+
+def _own_of(one: Aggregation[Any, Any]) -> Callable[[Any], Any]:
+    """Return how a state of ``one`` is copied: only a user's functions may change it."""
+    return unshared if one.name == "custom" else unchanged
 
 
 def _count(rows: Iterable[Any], states: dict[Any, Any]) -> None:
@@ -115,8 +126,16 @@ def gather_fold(
     fn: Callable[[Any, Any], Any], default: Callable[[], Any], merge: Callable[[Any, Any], Any] | None
 ) -> Gathering:
     """Gather by a user's fold."""
-    one = Aggregation("fold", default, fn, merge or fn, unchanged)
-    return gather_one(one, merges=merge is not None, function=fn)
+
+    def loop(rows: Iterable[Any], states: dict[Any, Any]) -> None:
+        get = states.get
+        for key, value in rows:
+            state = get(key, _ABSENT)
+            made = fn(default() if state is _ABSENT else state, value)
+            # The next call may change what this one has returned, but not the value of a record.
+            states[key] = unshared(value) if made is value else made
+
+    return Gathering((_WHOLE,), loop, merge, unchanged, fn, in_order=True, own=unshared)
 
 
 def gather_reduce(fn: Callable[[Any, Any], Any]) -> Gathering:
@@ -126,9 +145,10 @@ def gather_reduce(fn: Callable[[Any, Any], Any]) -> Gathering:
         get = states.get
         for key, value in rows:
             state = get(key, _ABSENT)
-            states[key] = value if state is _ABSENT else fn(state, value)
+            made = value if state is _ABSENT else fn(state, value)
+            states[key] = unshared(value) if made is value else made
 
-    return Gathering((_WHOLE,), loop, fn, unchanged, fn)
+    return Gathering((_WHOLE,), loop, fn, unchanged, fn, in_order=True, own=unshared)
 
 
 def gather_list() -> Gathering:
@@ -143,7 +163,7 @@ def gather_list() -> Gathering:
             else:
                 values.append(value)
 
-    return Gathering((_WHOLE,), loop, add, list)
+    return Gathering((_WHOLE,), loop, iadd, list, in_order=True, own=list)
 
 
 def gather_all(aggregations: Mapping[str, Aggregation[Any, Any]]) -> Gathering:
@@ -173,10 +193,17 @@ def gather_all(aggregations: Mapping[str, Aggregation[Any, Any]]) -> Gathering:
     def finish(state: Any) -> dict[str, Any]:
         return {name: finish(of) for name, finish, of in zip(names, finishes, state, strict=True)}
 
+    owns = [_own_of(one) for one in ones]
+
+    def own(state: Any) -> Any:
+        return [copied(of) for copied, of in zip(owns, state, strict=True)]
+
     finished = _named(names) if all(one.finish is unchanged for one in ones) else finish
     if len(ones) == 2 and all(one.name in ("count", "sum") and one.fast is not None for one in ones):
         return Gathering(ones, _two_sums, merge, finished, names=names)
-    return Gathering(ones, loop, merge, finished, names=names)
+    in_order = any(one.in_order for one in ones)
+    copies = unchanged if all(one is unchanged for one in owns) else own
+    return Gathering(ones, loop, merge, finished, names=names, in_order=in_order, own=copies)
 
 
 def _named(names: Sequence[str]) -> Callable[[Any], dict[str, Any]]:
@@ -324,7 +351,11 @@ class WindowOperator(StatefulOperator):
         if states:
             finish = self._gathering.finish
             with self.failures.of_hook(self._gathering.function or finish):
-                values = list(states.values()) if finish is unchanged else list(map(finish, states.values()))
+                values = list(states.values())
+                if update:  # records to come may change what has been gathered so far
+                    values = list(map(self._gathering.own, values))
+                if finish is not unchanged:
+                    values = list(map(finish, values))
             timed = self.context.timed and not self._by_clock
             times = [min(end, MAX_EPOCH) - 1 if time is None else time]
             keys = list(states)
@@ -341,7 +372,8 @@ class SessionWindows(WindowOperator):
     """Windows of records that are less than ``gap`` apart.
 
     The state of a key is its open sessions, ascending: the time of the first record, that of the last, and what was
-    gathered. A session has a timer at a moment at which it may end; if more records have come, it is set again.
+    gathered. Where the order of arrival makes a difference, that is runs, as in `RunPanes`: state, number, state,
+    number … A session has a timer at a moment at which it may end; if more records have come, it is set again.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources, windows
@@ -370,16 +402,31 @@ class SessionWindows(WindowOperator):
         for index, (key, time) in enumerate(zip(keys, times, strict=True)):
             there = sessions.get(key, ())
             near = [one for one in there if one[0] - gap < time < one[1] + gap]
-            gathered = {key: self._joined(near)} if near else {}
+            if self._gathering.in_order:
+                earlier, known, number = self._runs_before(there, near)
+            else:
+                earlier, known, number = [], [self._joined(near)] if near else [], None
+            gathered = {key: known[0]} if known else {}
             row = [column[index : index + 1] for column in values]
             if self._gather(partial(batch.take, [index]), [key], row, gathered, out):
                 continue
-            session = [min([time, *(one[0] for one in near)]), max([time, *(one[1] for one in near)]), gathered[key]]
+            first, last = min([time, *(one[0] for one in near)]), max([time, *(one[1] for one in near)])
+            session = [first, last, *earlier, gathered[key], *(() if number is None else (number,))]
             sessions[key] = sorted([*(one for one in there if one not in near), session], key=itemgetter(0))
             if not near:
                 timers.set(key, min(time + gap - 1, MAX_EPOCH))
             if self._emit != CLOSE:
                 self._changed[key] = self._changed.get(key, 0) + 1
+
+    def _runs_before(self, there: Sequence[list[Any]], near: Sequence[list[Any]]) -> tuple[list[Any], list[Any], int]:
+        """Return the runs of ``near`` that have ended, the state of the one that the next record continues, in a
+        list that is empty if it starts one, and the number of its run. ``there``: all sessions of its key.
+        """
+        newest = max((number for one in there for _, number in _runs_of(one)), default=UNNUMBERED)
+        runs = sorted((run for one in near for run in _runs_of(one)), key=itemgetter(1))
+        if runs and runs[-1][1] == newest:
+            return list(chain.from_iterable(runs[:-1])), [runs[-1][0]], newest
+        return list(chain.from_iterable(runs)), [], newest + 1
 
     def _joined(self, near: list[list[Any]]) -> Any:
         """Return what sessions have gathered together, in the order of time."""
@@ -391,6 +438,15 @@ class SessionWindows(WindowOperator):
             joined = merge(joined, state)
         return joined
 
+    def _value_of(self, session: list[Any]) -> Any:
+        """Return what a session has gathered."""
+        runs, merge = _runs_of(session), self._gathering.merge
+        if len(runs) == 1 or merge is None:
+            return session[2]
+        own = self._gathering.own
+        with self.failures.of_hook(self._gathering.function or merge):
+            return reduce(merge, [own(state) for state, _ in runs])
+
     def close(self, reached: int, out: Outlet) -> None:
         sessions, gap, timers = self.state.values, self._gap, self.state.timers
         due = dict.fromkeys(key for key, _ in timers.due(reached))
@@ -399,8 +455,8 @@ class SessionWindows(WindowOperator):
         for key in due:
             there = sessions.pop(key, ())
             left = [one for one in there if min(one[1] + gap - 1, MAX_EPOCH) > reached]
-            for first, last, state in there[: len(there) - len(left)]:
-                ended.setdefault((last + gap, first), {})[key] = state
+            for one in there[: len(there) - len(left)]:
+                ended.setdefault((one[1] + gap, one[0]), {})[key] = self._value_of(one)
             if left:
                 sessions[key] = left
                 timers.set(key, min(left[0][1] + gap - 1, MAX_EPOCH))
@@ -412,8 +468,13 @@ class SessionWindows(WindowOperator):
     def update(self, out: Outlet, *, rows_min: int = 1) -> None:
         for key in [key for key, rows in self._changed.items() if rows >= rows_min]:
             del self._changed[key]
-            for first, last, state in self.state.values.get(key, ()):
-                self._send_window(first, last + self._gap, {key: state}, out, update=True)
+            for one in self.state.values.get(key, ()):
+                self._send_window(one[0], one[1] + self._gap, {key: self._value_of(one)}, out, update=True)
+
+
+def _runs_of(session: list[Any]) -> list[tuple[Any, int]]:
+    """Return what a session has gathered, with the number of each run; one from a snapshot without numbers has one."""
+    return [(session[2], UNNUMBERED)] if len(session) == 3 else list(zip(session[2::2], session[3::2], strict=True))
 
 
 class CountWindows(WindowOperator):

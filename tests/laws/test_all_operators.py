@@ -100,6 +100,8 @@ FIGURES = {
     "std": agg.std(),
     "first": agg.first(),
     "last": agg.last(),
+    "earliest": agg.earliest(),
+    "latest": agg.latest(skip_nulls=True),
     "kinds": agg.n_unique(lambda v: v % 3),
 }
 
@@ -110,6 +112,7 @@ COLUMN_FIGURES: Any = {
     "least": agg.min("value"),
     "mean": agg.mean("value"),
     "last": agg.last("value", skip_nulls=True),
+    "latest": agg.latest("value"),
 }
 
 
@@ -117,6 +120,17 @@ def in_columns(stream: Any) -> Any:
     return stream.select("columns", value=pl.col("value"))
 
 
+def chained(earlier: tuple[int, ...], value: int) -> tuple[int, ...]:
+    return (*earlier, value)
+
+
+def extended(earlier: list[int], later: list[int]) -> list[int]:
+    """Change the first argument."""
+    earlier.extend(later)
+    return earlier
+
+
+LISTS = [[number] for number in range(7)]
 WIDE = windows.sliding(6, 4)
 SOON: Any = {"lower": 1, "upper": 4, "how": "outer"}
 AHEAD: Any = {"direction": "forward", "tolerance": 4, "how": "inner"}
@@ -179,6 +193,12 @@ TABLE = [
     stateful("time_windows", lambda s: s.window("step", windows.sliding(6, 4)).collect(), timed=True),
     stateful("time_windows", lambda s: s.window("step", windows.sliding(5, 2)).fold(max, default=int), timed=True),
     stateful("time_windows", lambda s: s.window("step", windows.tumbling(9), on_error="skip").sum(risky), timed=True),
+    stateful("time_windows", lambda s: s.window("step", WIDE).fold(chained, default=tuple), timed=True),
+    stateful("time_windows", lambda s: s.window("step", WIDE).aggregate(**FIGURES), timed=True),
+    stateful("time_windows", lambda s: s.window("step", WIDE).reduce(extended), values=LISTS, timed=True),
+    stateful(
+        "session_windows", lambda s: s.window("step", windows.session(4)).reduce(extended), values=LISTS, timed=True
+    ),
     stateful("window_join", lambda a, b: a.join("step", b, window=windows.tumbling(7)), inputs=2, timed=True),
     stateful("window_join", lambda a, b: a.join("step", b, window=WIDE, how="outer"), inputs=2, timed=True),
     stateful("session_join", lambda a, b: a.join("step", b, window=windows.session(4)), inputs=2, timed=True),

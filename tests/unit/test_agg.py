@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import malstrom_py as mp
-from malstrom_py import agg, sources
+from malstrom_py import agg, sources, windows
 from malstrom_py.agg import Aggregation
 from malstrom_py.codec import Codec
 from malstrom_py.errors import PlanError
@@ -310,3 +310,58 @@ def test_nulls_are_left_out_as_in_sql(kind: str, before: list[int | None], after
 def test_count_of_a_field_needs_skip_nulls() -> None:
     with pytest.raises(PlanError, match="skip_nulls=True"):
         agg.count("price")
+
+
+MOMENTS = st.lists(st.tuples(st.integers(0, 4), st.none() | st.integers(-9, 9)), max_size=12)
+
+
+@given(before=MOMENTS, after=MOMENTS, skip=st.booleans())
+def test_the_earliest_and_the_latest_go_by_time_and_ties_by_arrival(
+    before: list[tuple[int, int | None]], after: list[tuple[int, int | None]], *, skip: bool
+) -> None:
+    known = [pair for pair in (*before, *after) if pair[1] is not None or not skip]
+    wanted = {
+        agg.earliest: min(known, key=lambda pair: pair[0], default=(0, None))[1],
+        agg.latest: max(reversed(known), key=lambda pair: pair[0], default=(0, None))[1],
+    }
+    for make, value in wanted.items():
+        one = make(skip_nulls=skip)
+        assert one.finish(one.merge(state_of(one, before), state_of(one, after))) == value
+        assert one.finish(state_of(one, [*before, *after])) == value
+
+
+def candles(job: str, *, columns: bool) -> Any:
+    rows = [{"at": at, "paid": paid} for at, paid in ((5, 7), (2, 3), (9, 1), (2, 4), (14, 8), (9, 6), (11, 2))]
+    stream: Any = mp.Job(job).source("trades", sources.Memory(rows))
+    if columns:
+        stream = stream.select("columns", "at", "paid")
+    timed = stream.assign_timestamps("time", "at").generate_epochs("epochs", mp.limit_out_of_orderness(100))[0]
+    return timed.key_by("all", lambda row: "all")
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("rows_max", [1, 3, 100])
+def test_candles_open_with_the_earliest_and_close_with_the_latest(rows_max: int, *, columns: bool) -> None:
+    figures = {"open": agg.earliest("paid"), "close": agg.latest("paid")}
+
+    def values(stream: Any) -> list[tuple[Any, ...]]:
+        found = mp.collect(stream, batch=mp.Batching(rows_max=rows_max))
+        return [tuple(getattr(one, "value", one).values()) for one in found]
+
+    for kind, wanted in (
+        (windows.tumbling(10), [(3, 6), (2, 8)]),
+        (windows.sliding(10, 5), [(3, 4), (3, 6), (7, 8), (2, 8)]),
+        (windows.session(5), [(3, 8)]),
+        (windows.count(3), [(3, 1), (4, 8), (2, 2)]),
+    ):
+        assert values(candles("windows", columns=columns).window("step", kind).aggregate(**figures)) == wanted
+    running = [(7, 7), (3, 7), (3, 1), (3, 1), (3, 8), (3, 8), (3, 8)]
+    assert values(candles("running", columns=columns).aggregate("figures", **figures)) == running
+
+
+def test_the_earliest_needs_timestamps() -> None:
+    untimed = mp.Job("untimed").source("rows", sources.Memory([1])).key_by("all", lambda row: 0)
+    with pytest.raises(PlanError, match=r"open=agg.earliest\(\) goes by the timestamps .* or agg.first"):
+        untimed.aggregate("figures", open=agg.earliest())
+    with pytest.raises(PlanError, match=r"close=agg.latest\(\) goes by the timestamps .* or agg.last"):
+        untimed.window("threes", windows.count(3)).aggregate(close=agg.latest())

@@ -88,13 +88,13 @@ def test_s2_s5_the_chain_is_the_state_and_what_is_restored_sends_the_same(
 
 
 def test_panes_are_persisted_and_restored_as_columns() -> None:
-    step = tracked("several", "sliding")
+    step = tracked("in any order", "sliding")
     step.push(columns_of([("a", 1, 5), ("b", 2, 6), ("a", 9, 7)], "text", "int"))
     full = barrier(step, "s1")
     step.push(columns_of([("b", 9, 1), ("c", 13, 2)], "text", "int"), Epoch(13))
     delta = barrier(step, "s2", "s1")
     assert [is_columns(full), is_columns(delta), is_columns(merged([full, delta]))] == [True, True, True]
-    again = restored("several", "sliding", [full, delta])
+    again = restored("in any order", "sliding", [full, delta])
     assert panes_of(again).in_arrays
     assert len(panes_of(again)) > 0
     assert same(held(again), held(step))

@@ -51,6 +51,7 @@ HOW: Final[dict[str, Callable[[], Gathering]]] = {
             "total": agg.sum("v"),
         },
     ),
+    "in any order": partial(gather_all, {"n": agg.count(), "least": agg.min("v"), "total": agg.sum("v")}),
     "without nulls": partial(
         gather_all,
         {
