@@ -35,7 +35,7 @@ def left_behind(right: Right) -> Right:
 
 def one_side_only(right: Right) -> Right:
     """A record that joins two sessions gets what the first one has gathered."""
-    return lambda step, near: near[0][2]
+    return lambda step, there, near: right(step, there, near[:1])
 
 
 def one_pane_lost(right: Right) -> Right:
@@ -115,7 +115,7 @@ WRONG: Final[dict[str, WrongProtocol]] = {
     ),
     "a window is sent twice after a move": WrongProtocol(((Panes, "take", left_behind),), seed=22, shape="panes"),
     "a session is merged on one side only": WrongProtocol(
-        ((SessionWindows, "_joined", one_side_only),), seed=6, shape="panes"
+        ((SessionWindows, "_runs_before", one_side_only),), seed=6, shape="panes"
     ),
     "a pane is lost in a delta": WrongProtocol(((Panes, "many", one_pane_lost),), seed=22, shape="panes"),
     "what is added is not in a delta": WrongProtocol(((WindowOperator, "changes", unnoted),), seed=15, shape="panes"),
