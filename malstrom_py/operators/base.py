@@ -47,7 +47,8 @@ class Counters:
     """The counters of one step, in rows. ``rows_out`` has one entry per port.
 
     ``rows_made``: rows of columns converted to Python values for the step; ``columns_made``: rows converted to
-    columns. ``ahead``: those of the ``late`` that were too far in the future (T4). ``calls``: batches taken.
+    columns. ``ahead``: those of the ``late`` that were too far in the future (T4). ``dropped_timers``: timers set by a
+    timer at the end of the stream (T6). ``calls``: batches taken.
     ``held``: epochs that did not advance the frontier because another input lags. ``time_ns``: time spent, where the
     executor measures it.
     """
@@ -59,6 +60,7 @@ class Counters:
     skipped: int = 0
     dead_letters: int = 0
     ahead: int = 0
+    dropped_timers: int = 0
     rows_made: int = 0
     columns_made: int = 0
     calls: int = field(default=0, compare=False)

@@ -42,12 +42,14 @@ class Output(Generic[K, VO]):
     >>> output.values
     [1, 2]
 
-    ``values`` has all values that were sent, in order, those for side outputs as a `Sided`.
+    ``values`` has all values that were sent, in order, those for side outputs as a `Sided`. ``ended``: whether the
+    stream has ended. Then every timer fires, and one that ``on_timer`` sets is dropped, so send what still waits.
     """
 
-    __slots__ = ("keys", "sided", "timers", "timestamps", "values")
+    __slots__ = ("ended", "keys", "sided", "timers", "timestamps", "values")
 
     def __init__(self) -> None:
+        self.ended = False
         self.keys: list[K] = []
         self.timers: list[tuple[K, Any, Clock]] = []
         self.values: list[VO] = []
@@ -74,7 +76,8 @@ class Output(Generic[K, VO]):
         """Call ``on_timer`` for ``key`` once the step's frontier has reached ``time`` (T6).
 
         With ``clock="processing"``, once the runtime's clock has: ``time`` is in ms since 1970, an aware datetime, or a
-        timedelta from now. It is about ``linger_s`` late. At the end of the stream all timers fire.
+        timedelta from now. It is about ``linger_s`` late. At the end of the stream all timers fire, and ``on_timer``
+        can set no more: see ``ended``.
         """
         self.timers.append((key, time, clock))
 
@@ -195,7 +198,9 @@ class KeyedLogic(Generic[K, VI, VO, S]):
     def on_timer(self, key: K, time: int, key_state: S | None, output: Output[K, VO]) -> S | None:
         """React to a timer of ``key``, due because the step's frontier, or the clock, has reached ``time``.
 
-        Return the new state. Timers of event time are called before ``on_epoch`` of the epoch that makes them due.
+        Return the new state. Timers of event time are called before ``on_epoch`` of the epoch that makes them due. At
+        the end of the stream (``output.ended``) all timers fire, whatever their time; a timer that is set here then is
+        dropped and counted.
         """
         raise NotImplementedError
 

@@ -7,11 +7,10 @@ dict, and the checks afterwards cost by the keys assigned, not by all keys.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, ItemsView, Iterator, KeysView, MutableMapping, Sequence, Set, ValuesView
 from itertools import islice, repeat
 from operator import is_
-from typing import Any, Final
+from typing import Any
 
 from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch
@@ -98,9 +97,6 @@ class Assigned(MutableMapping[Any, Any]):
                 self.made.add(key)
 
 
-_FIRED_AT_END_MAX: Final = 10_000
-
-
 class StatefulOp(StatefulOperator):
     """Runs ``logic`` with one state per key.
 
@@ -166,7 +162,8 @@ class StatefulOp(StatefulOperator):
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         output: Output[Any, Any] = Output()
-        if epoch.time == MAX_EPOCH:
+        output.ended = epoch.time == MAX_EPOCH
+        if output.ended:
             self._fire_by_clock(MAX_EPOCH, output)
         self._fire(epoch.time, output)
         expires = self.state.expiry is not None
@@ -212,6 +209,7 @@ class StatefulOp(StatefulOperator):
     def fire_timers(self, time: int, out: Outlet) -> None:
         """Call ``on_timer`` for the timers due at ``time`` that are left because an earlier call raised."""
         output: Output[Any, Any] = Output()
+        output.ended = time == MAX_EPOCH
         self._fire(time, output)
         self._checked.send(output, out, closing=time)
 
@@ -316,11 +314,8 @@ class StatefulOp(StatefulOperator):
         states, function = self.state.values, self._on_timer
         if function is None or not len(timers_due):
             return
-        fired: Counter[Any] = Counter()
         expires = self.state.expiry is not None and self._expires_by_clock is (clock == "processing")
         for key, time in timers_due.due(reached):
-            if reached == MAX_EPOCH:
-                self._check_end(key, fired, function)
             if expires:
                 self.state.expire(time - 1)
             mark, timers = len(output), len(output.timers)
@@ -331,6 +326,9 @@ class StatefulOp(StatefulOperator):
             self._check_key(key, mark, timers, output, function)
             self._check_later(key, time, clock, output, function)
             self._set(key, state)
+            if output.ended:  # one that always sets the next would fire forever
+                self.counters.dropped_timers += len(output.timers)
+                output.timers.clear()
             self._set_timers(output)
 
     def _check_later(self, key: Any, time: int, clock: str, output: Output[Any, Any], function: object) -> None:
@@ -344,19 +342,6 @@ class StatefulOp(StatefulOperator):
                     key=key,
                     function=describe_function(function),
                 )
-
-    def _check_end(self, key: Any, fired: Counter[Any], function: object) -> None:
-        """Refuse timers that always set the next one at the end of the stream, where every timer is due."""
-        fired[key] += 1
-        if fired[key] > _FIRED_AT_END_MAX:
-            raise OperatorError(
-                f"step {self.context.step!r}: the timers of key {shown(key)} do not end at the end of the "
-                f"stream: {_FIRED_AT_END_MAX} have fired since (in {describe_function(function)}). Set the next "
-                f"timer only while the key waits for something.",
-                step=self.context.step,
-                key=key,
-                function=describe_function(function),
-            )
 
     def _set_timers(self, output: Output[Any, Any]) -> None:
         if not output.timers:

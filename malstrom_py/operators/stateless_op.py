@@ -7,7 +7,7 @@ from itertools import repeat
 from typing import Any
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import DataMessage, Epoch
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import OperatorError
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy
@@ -46,6 +46,7 @@ class StatelessOp(Operator):
         # T2: an epoch may be repeated, to change the idle flag of its sender.
         if self._on_epoch is not None and epoch.time > self._checked.passed:
             output: Output[Any, Any] = Output()
+            output.ended = epoch.time == MAX_EPOCH
             with self._failures.of_hook(self._on_epoch):
                 self._on_epoch(epoch, output)
             # An epoch has no key, and a record with a key must be on the worker that owns the key.

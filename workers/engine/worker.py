@@ -86,6 +86,7 @@ def _counts(step: Step, graph: WorkerGraph) -> StepCounts:
         dead_letters=counters.dead_letters,
         rows_made=counters.rows_made,
         columns_made=counters.columns_made,
+        dropped_timers=counters.dropped_timers,
         ahead=counters.ahead,
         keys=graph.operators[step.name].keys,
         epoch=None if epoch == MIN_EPOCH else epoch,

@@ -25,9 +25,10 @@ class StepCounts:
     """What one step did. ``ports``: rows sent per output stream, read by another step or not.
 
     ``rows_made``: how many rows had to be made of columns for it; ``columns_made``: how many it made columns of.
-    ``ahead``: how many of the ``late`` records were more than ``max_ahead`` past the clock (T4). ``busy_s``: the time
-    that workers have spent in it. Of a ``key_by``: ``sent_bytes`` to other workers, and for how long, ``waiting_s``,
-    workers had rows that waited for credit.
+    ``ahead``: how many of the ``late`` records were more than ``max_ahead`` past the clock (T4). ``dropped_timers``:
+    how many timers ``on_timer`` has set at the end of the stream. ``busy_s``: the time that workers have spent in it.
+    Of a ``key_by``: ``sent_bytes`` to other workers, and for how long, ``waiting_s``, workers had rows that waited for
+    credit.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class StepCounts:
     skipped: int = 0
     dead_letters: int = 0
     ahead: int = 0
+    dropped_timers: int = 0
     rows_made: int = 0
     columns_made: int = 0
     keys: int | None = None
@@ -81,6 +83,7 @@ def _merged(here: Sequence[StepCounts], left: Sequence[StepCounts]) -> StepCount
         skipped=sum(count.skipped for count in counts),
         dead_letters=sum(count.dead_letters for count in counts),
         ahead=sum(count.ahead for count in counts),
+        dropped_timers=sum(count.dropped_timers for count in counts),
         rows_made=sum(count.rows_made for count in counts),
         columns_made=sum(count.columns_made for count in counts),
         keys=None if first.keys is None else sum(count.keys or 0 for count in counts),
@@ -142,6 +145,11 @@ class RunResult:
         return sum(step.ahead for step in self.steps.values())
 
     @property
+    def dropped_timers(self) -> int:
+        """Timers that ``on_timer`` set at the end of the stream, where none follows."""
+        return sum(step.dropped_timers for step in self.steps.values())
+
+    @property
     def skipped(self) -> int:
         """Records dropped under ``on_error="skip"``."""
         return sum(step.skipped for step in self.steps.values())
@@ -153,7 +161,8 @@ class RunResult:
 
     def __str__(self) -> str:
         ahead = ("ahead",) if self.ahead else ()
-        figures = ("read", "written", "filtered", "late", *ahead, "skipped", "dead_letters")
+        timers = ("dropped_timers",) if self.dropped_timers else ()
+        figures = ("read", "written", "filtered", "late", *ahead, "skipped", "dead_letters", *timers)
         sums = ", ".join(f"{getattr(self, name):,} {name.replace('_', ' ')}" for name in figures)
         snapshots = f", {self.snapshots:,} snapshot{'s' if self.snapshots > 1 else ''}" if self.snapshots else ""
         text = f"job {self.job}: {sums}{snapshots} in {self.duration_s:.2f} s"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import malstrom_py as mp
-from malstrom_py import sources
+from malstrom_py import sinks, sources
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, DataMessage, Epoch, Interrogate
 from malstrom_py.errors import OperatorError
@@ -338,11 +339,78 @@ def test_states_that_compare_item_by_item_are_kept(hook: str) -> None:
     assert step.operator.keys == (1 if hook == "on_schedule" else 2)
 
 
-def test_timers_that_go_on_without_end_are_an_error_at_the_end_of_the_stream() -> None:
-    step = stepped(Alarms(again=lambda time: time + 10))
-    step.push(wake("a", 5), Epoch(100))
-    with pytest.raises(OperatorError, match="timers of key 'a' do not end"):
-        step.push(Epoch(MAX_EPOCH))
+def test_t6_a_timer_that_a_timer_sets_at_the_end_of_the_stream_is_dropped_and_counted() -> None:
+    logic = Alarms(again=lambda time: time + 10)
+    step = stepped(logic)
+    step.push(wake("a", 5, 95), wake("b", 20), Epoch(100))
+    assert step.operator.counters.dropped_timers == 0
+    logic.calls.clear()
+    step.push(Epoch(MAX_EPOCH))
+    assert logic.calls == [("a", 105), ("b", 110), MAX_EPOCH]  # one timer at 105, set twice
+    assert step.operator.counters.dropped_timers == 2
+
+
+class Hourly(KeyedLogic[str, int, tuple[str, int], int]):
+    """A report each hour, for ever; at the end what is left."""
+
+    def on_data(self, message: DataMessage[str, int], key_state: int | None, output: Output[str, Any]) -> int:
+        assert message.timestamp is not None
+        if key_state is None:
+            output.set_timer(message.key, message.timestamp + 60)
+        return (key_state or 0) + message.value
+
+    def on_timer(self, key: str, time: int, key_state: int | None, output: Output[str, Any]) -> int | None:
+        if output.ended:
+            output.emit(key, ("rest", key_state or 0), MAX_EPOCH - 1)
+            return None
+        output.emit(key, ("hour", key_state or 0), time)
+        output.set_timer(key, time + 60)
+        return 0
+
+
+def test_t6_a_logic_that_always_sets_the_next_timer_ends_with_the_stream_and_loses_nothing() -> None:
+    job = mp.Job("hours")
+    timed = job.source("rows", sources.Memory([0, 10, 70, 200, 210])).assign_timestamps("at", lambda at: at)
+    on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(0))
+    out = sinks.Memory()
+    ones = on_time.key_by("all", lambda at: "all").map("one", lambda at: 1)
+    ones.stateful_op("hourly", Hourly()).sink("out", out)
+    result = mp.run(job, progress=False, batch=mp.Batching(rows_max=1))
+    assert sum(number for _, number in out.items) == 5
+    assert out.items[-1][0] == "rest"
+    assert result.dropped_timers == 0
+
+
+class Careless(Hourly):
+    """Does not ask whether the stream has ended."""
+
+    def on_timer(self, key: str, time: int, key_state: int | None, output: Output[str, Any]) -> int | None:
+        output.emit(key, ("hour", key_state or 0), time)
+        output.set_timer(key, time + 60)
+        return 0
+
+
+def test_a_drain_commits_what_a_logic_with_endless_timers_has_sent() -> None:
+    for logic, dropped in ((Hourly(), 0), (Careless(), 1)):
+        begun = Event()
+
+        def times(part: int, start: int, begun: Event = begun) -> Iterator[int]:
+            for time in count(start):
+                yield time
+                begun.set()
+
+        job, out = mp.Job("drained"), sinks.Memory()
+        stream = job.source("times", sources.Generator(times)).assign_timestamps("at", int)
+        on_time, _ = stream.generate_epochs("epochs", mp.limit_out_of_orderness(0))
+        ones = on_time.key_by("all", lambda at: "all").map("one", lambda at: 1)
+        ones.stateful_op("hourly", logic).sink("out", out)
+        handle = mp.InProcess(progress=False).start(job, control=False)
+        begun.wait(60)
+        handle.stop(drain=True, timeout_s=60)
+        result = handle.wait()
+        assert sum(number for _, number in out.items) == result.read
+        assert result.dropped_timers == dropped
+        assert ("dropped timers" in str(result)) is bool(dropped)
 
 
 @pytest.mark.parametrize("back", [0, 1])
