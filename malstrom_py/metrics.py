@@ -32,6 +32,7 @@ __all__ = [
     "Metrics",
     "MoveMetrics",
     "PartMetrics",
+    "RateMetrics",
     "SnapshotMetrics",
     "StepMetrics",
     "WorkerMetrics",
@@ -41,6 +42,9 @@ PORT: Final = 9464
 """The port on which metrics are served by default."""
 
 LOOPBACK: Final = "127.0.0.1"
+
+RATES_S: Final = 600.0
+"""For how long a job keeps its rates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +172,7 @@ class WorkerMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_d
     ``waiting`` are shares over the last seconds.
 
     ``cpu_s`` and ``rss_bytes``: of its process ``pid`` on ``host``; workers of a job in one process share one. ``cpu``:
-    cores in use over the last seconds. ``rows_in``: the rows that it has read, or those that have come to it by one
+    cores in use over the last seconds. ``rows_in``: the rows that it has read, or those that have arrived by one
     exchange, the one with the most, if they are more: a row counts once, however many steps take it. ``keys``: with
     state; ``slots``: that it owns.
     """
@@ -272,6 +276,21 @@ class AutoscaleMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omi
         return self.needed_per_s / self.capacity_per_s if self.capacity_per_s else None
 
 
+class RateMetrics(msgspec.Struct, frozen=True):
+    """The rates of a job at one moment, ``at`` in seconds since 1970: rows read and written per second.
+
+    ``busy`` and ``waiting``: the mean of the shares of their time for which workers were busy, and had a backlog.
+    ``event_lag_s``: how far event time is from now, of the part with the largest lag; None without event time.
+    """
+
+    at: float
+    read_per_s: float
+    written_per_s: float
+    busy: float
+    waiting: float
+    event_lag_s: float | None = None
+
+
 class JobMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """The metrics of one job, from `JobHandle.metrics`.
 
@@ -280,7 +299,8 @@ class JobMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defa
     how many have ended, and with them ``moved_slots``, ``moved_keys``, ``moved_bytes`` and ``rescale_s`` in sum.
     ``hot_keys``: those that are too heavy for one worker. ``imbalance``: the load of the most loaded worker over the
     mean, by the rows of the slots that workers own, 1.0 if all are alike; None until that is measured. ``age_s``: how
-    old the figures are.
+    old the figures are. ``rates``: those of the last ten minutes, about one a second, if `JobHandle.metrics` was asked
+    ``since`` when.
 
     >>> metrics = JobMetrics("flights", "running", "steady", steps={"in": StepMetrics("source", rows_in=3)})
     >>> metrics.read
@@ -312,6 +332,7 @@ class JobMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defa
     moved_keys: int = 0
     moved_bytes: int = 0
     rescale_s: float = 0.0
+    rates: list[RateMetrics] = []
 
     @property
     def read(self) -> int:

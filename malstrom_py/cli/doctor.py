@@ -51,7 +51,7 @@ _USES: Final = {
 }
 """What the packages of each extra are for."""
 
-_REQUIREMENT: Final = re.compile(r"(?P<name>[\w-]+)(?:\[.*\])?(?:>=(?P<least>[\d.]+))?(?:<(?P<below>[\d.]+))?")
+_REQUIREMENT: Final = re.compile(r"(?P<name>[\w-]+)(?:\[.*\])?(?:>=(?P<least>[\d.]+))?,?(?:<(?P<below>[\d.]+))?")
 
 
 def _required(extra: str, requirement: str) -> tuple[str, Requirement]:
@@ -71,7 +71,6 @@ def _required(extra: str, requirement: str) -> tuple[str, Requirement]:
 
 OPTIONAL: Final = {
     **dict(_required(extra, requirement) for extra, brought in EXTRAS.items() for requirement in brought),
-    "pandas": Requirement(pip_install("spark"), _USES["spark"], at_least=(2, 2), below=(3,)),  # as PySpark 4 asks for
     **dict.fromkeys(
         ("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard"),
         Requirement(_CONNECT, "sessions of Spark Connect"),

@@ -31,6 +31,7 @@ from malstrom_py.logs import log
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.coordinator.autoscaler import Autoscaler
+from malstrom_py.workers.coordinator.rate_history import RateHistory
 from malstrom_py.workers.coordinator.reloading import ReloadDue, Reloads, Trial
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.reports.commands import (
@@ -169,6 +170,7 @@ class CommandQueue:
         self.ended: Future[JobOutcome] = _future()
         self.events = EventLog()
         self.autoscaler = Autoscaler(job, self.events)
+        self.rates = RateHistory()
         self.pending = False
         self._lock = threading.Lock()
         self._clock = SystemClock()
@@ -216,7 +218,7 @@ class CommandQueue:
             case EventsCommand():
                 return self.events.next_page(command.after, command.log)
             case MetricsCommand():
-                return self._metrics_asked()
+                return self.rates.put_into_answer(self._metrics_asked(), command.since)
             case AutoscaleCommand():
                 return self._autoscale(command)
 
@@ -230,7 +232,7 @@ class CommandQueue:
         if isinstance(command, StatusCommand):
             return self.known()
         if isinstance(command, MetricsCommand):
-            return self.known_metrics()
+            return self.rates.put_into(self.known_metrics(), command.since)
         return in_progress(self.job, command.operation, command.timeout_s or 0.0)
 
     def stop(self, *, drain: bool | None) -> Future[JobOutcome]:

@@ -29,6 +29,7 @@ from malstrom_py.metrics import (
     JobMetrics,
     MoveMetrics,
     PartMetrics,
+    RateMetrics,
     SnapshotMetrics,
     StepMetrics,
     WorkerMetrics,
@@ -118,6 +119,23 @@ class Metering:
                 for heavy in figures.heavy_keys
             )
         return found
+
+    def rates(self) -> RateMetrics:
+        """Return the rates of the last sample."""
+        now = self._samples[-1]
+        before = self._before(now.at_s)
+        over_s = max(now.at_s - before.at_s, 1e-9)
+        at = self._clock.now_s()
+        pairs = [(here, before.workers.get(worker, (here, {}))[0]) for worker, (here, _) in now.workers.items()]
+        watermarks = [part.watermark for here, _ in pairs for part in here.parts if part.watermark is not None]
+        return RateMetrics(
+            at,
+            _per_s("source", now, before, over_s),
+            _per_s("sink", now, before, over_s),
+            busy=_mean([_share(here.busy_s - was.busy_s, over_s) for here, was in pairs]),
+            waiting=_mean([_share(here.waiting_s - was.waiting_s, over_s) for here, was in pairs]),
+            event_lag_s=at - min(watermarks) if watermarks else None,
+        )
 
     def metrics(
         self,
@@ -275,6 +293,17 @@ def _workers(
 def _arrivals(counts: Mapping[str, StepCounts], figures: WorkerFigures) -> _Arrivals:
     read = sum(step.rows_in for step in counts.values() if step.kind == "source")
     return {_READ: read, **figures.arrived}
+
+
+def _per_s(kind: str, now: _Sample, before: _Sample, over_s: float) -> float:
+    """Return the rows per second that all steps of ``kind`` have taken."""
+    steps = [(name, step) for name, step in now.steps.items() if step.kind == kind]
+    rows = sum(step.rows_in - before.steps.get(name, _NOTHING).rows_in for name, step in steps)
+    return max(0, rows) / over_s
+
+
+def _mean(shares: Sequence[float]) -> float:
+    return sum(shares) / max(1, len(shares))
 
 
 def _share(spent_s: float, over_s: float) -> float:

@@ -100,7 +100,7 @@ class KeySketch:
         """Forget the keys of slots that this worker does not own (any more).
 
         What was counted before then weighs little beside the rows that arrive from now on: the other keys of this
-        worker have other shares, and those that have come to it have no count yet.
+        worker have other shares, and those that are new here have no count yet.
         """
         keys = list(self._counts)
         kept = [key for key, slot in zip(keys, slots_of(keys), strict=True) if owns(slot)]

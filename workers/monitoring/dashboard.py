@@ -106,6 +106,7 @@ class DashboardServer:
         self.streams = 0
         self._watches: dict[str, Watch] = {}
         self._jobs = 0
+        self._has_failures = False
         self._listener = _listener(options)
         self.port = int(self._listener.getsockname()[1])
         self._server = _uvicorn_server(app)
@@ -126,22 +127,26 @@ class DashboardServer:
         with _LOCK:
             server = _OPEN.get(options)
             if server is None:
+                _free_address(options)
                 server = _OPEN[options] = cls(options)
             try:
                 server.add(job)
             except BaseException:
-                if not server._jobs:
+                if not (server._jobs or server._has_failures):
                     server._leave_address()
                 raise
             server._jobs += 1
             return server
 
-    def leave(self, job: WatchedJob) -> None:
-        """Show the last figures of ``job``, which has ended. The server closes with the last job."""
+    def leave(self, job: WatchedJob, failure: str | None = None) -> None:
+        """Show the last figures of ``job``, which has ended. The server closes with the last job, unless one has
+        failed: its page stays while this program runs, so that what failed can be read.
+        """
         self._watches[job.name].finish()
         with _LOCK:
             self._jobs -= 1
-            if not self._jobs:
+            self._has_failures = self._has_failures or failure is not None
+            if not (self._jobs or self._has_failures):
                 self._leave_address()
 
     def _leave_address(self) -> None:
@@ -191,6 +196,14 @@ class DashboardServer:
 
     def _serve(self) -> None:
         self._server.run(sockets=[self._listener])
+
+
+def _free_address(options: Dashboard) -> None:
+    """Close a server of this process at the address of ``options`` that only shows jobs that have ended."""
+    wanted = options.host, PORT if options.port is None else options.port
+    for server in list(_OPEN.values()):
+        if not server._jobs and (server.options.host, server.port) == wanted:
+            server._leave_address()
 
 
 def _listener(options: Dashboard) -> socket.socket:
@@ -317,7 +330,7 @@ class _Pages:
         found = await self._found(request)
         if found is None:
             return _refused(404, f"there is no job {request.path_params['name']!r} here")
-        return _answer({"view": found.view, "events": found.events})
+        return _answer({"view": found.view, "events": found.events, "rates": found.rates})
 
     async def _stream(self, request: Request) -> Response:
         from starlette.responses import StreamingResponse
@@ -380,8 +393,8 @@ async def _compressed(messages: AsyncGenerator[bytes, None]) -> AsyncGenerator[b
 
 
 async def _messages(server: DashboardServer, page: Watch | Page) -> AsyncGenerator[bytes, None]:
-    """Return the messages of a stream: the events and the view, whenever they change."""
-    shown, number, spoke_s, is_last = -1, 0, monotonic(), False
+    """Return the messages of a stream: the events, the rates and the view, whenever they change."""
+    shown, number, rated, spoke_s, is_last = -1, 0, 0.0, monotonic(), False
     server.streams += 1
     try:
         while not is_last:
@@ -392,6 +405,10 @@ async def _messages(server: DashboardServer, page: Watch | Page) -> AsyncGenerat
                 if new or shown < 0:
                     number = new[-1]["number"] if new else 0
                     yield _message("events", new)
+                rates = [row for row in page.rates if row[0] > rated]
+                if rates:
+                    rated = rates[-1][0]
+                    yield _message("rates", rates)
                 yield _message("view", page.view)
                 shown, spoke_s = now, monotonic()
             elif monotonic() - spoke_s > _ALIVE_S:

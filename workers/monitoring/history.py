@@ -48,6 +48,7 @@ class _View(msgspec.Struct):
     error: str | None = None
     at: float = 0.0
     duration_s: float = 0.0
+    rates: list[list[Any]] = []
 
 
 class Recording:
@@ -56,7 +57,7 @@ class Recording:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     recording = Recording(Path(folder), "docs")
-    ...     recording.view({"job": "docs", "state": "finished"}, last=True)
+    ...     recording.view({"job": "docs", "state": "finished"}, [], last=True)
     ...     [page.view["state"] for page in pages_in(Path(folder))]
     ['finished']
     """
@@ -90,23 +91,25 @@ class Recording:
             shutil.copyfileobj(file, later)
         temporary.replace(self._events)
 
-    def view(self, view: Mapping[str, Any], *, last: bool) -> None:
-        """Replace the view, every few seconds, and at the ``last`` one."""
+    def view(self, view: Mapping[str, Any], rates: Sequence[Sequence[Any]], *, last: bool) -> None:
+        """Replace the view and the rates, every few seconds, and at the ``last`` one."""
         if not last and monotonic() < self._next_s:
             return
         self._next_s = monotonic() + _EVERY_S
         temporary = self._view.with_suffix(".tmp")
         temporary.touch(mode=0o600)
-        temporary.write_text(json.dumps(view))
+        temporary.write_text(json.dumps({**view, "rates": rates}))
         temporary.replace(self._view)
 
 
 class Page:
-    """The kept page ``name`` in ``folder``. ``view``: its last one."""
+    """The kept page ``name`` in ``folder``. ``view``: its last one; ``rates``: those of the ten minutes before it."""
 
     def __init__(self, folder: Path, name: str, view: dict[str, Any]) -> None:
         self.name = name
         state = view.get("state")
+        self.rates: list[Any] = view.get("rates", [])
+        view = {field: value for field, value in view.items() if field != "rates"}
         self.view = {**view, "can_command": False, "state": state if state in ENDED else "gone"}
         self._events = folder / (name + _EVENTS)
 

@@ -75,7 +75,7 @@ class Observers:
                 observing.at_end.append(EventCalls(telemetry.spans.see, ask, job.name).join)
         if self.dashboard is not None:
             server = DashboardServer.join(job, self.dashboard)
-            observing.at_end.append(lambda: server.leave(job))
+            observing.at_end.append(lambda: server.leave(job, observing.failure))
             _say(f"dashboard of job {job.name}: {server.address(job.name)}{remark_on(self.dashboard.host)}")
         if self.on_event is not None:
             observing.at_end.append(EventCalls(self.on_event, ask, job.name).join)

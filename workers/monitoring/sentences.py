@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from malstrom_py.events import (
     AnyEvent,
@@ -40,6 +43,30 @@ def sentence(event: AnyEvent) -> str:
     return _SENTENCES[type(event)](event)
 
 
+def brief(event: AnyEvent) -> str:
+    """Return what ``event`` says without the text of its error, which may have many lines; with the step that failed.
+
+    >>> brief(NodeFailed("worker 1", "step 'parse' failed: ValueError at jobs.py:7"))
+    "worker 1 failed in step 'parse'"
+    """
+    if isinstance(event, NodeFailed | Restarting) or (isinstance(event, Ended) and event.how == "failed"):
+        step = "" if isinstance(event, Restarting) else step_in(event.error)
+        return sentence(replace(event, error="")) + (f" in step {step!r}" if step else "")
+    return sentence(event)
+
+
+def step_in(error: str) -> str:
+    """Return the step that the text of an error names; empty without one."""
+    found = _STEP.search(error)
+    return found[1] if found else ""
+
+
+def place_in(error: str) -> str:
+    """Return the file and line that the text of an error names; empty without them."""
+    found = _PLACE.search(error)
+    return found[1] if found else ""
+
+
 def _rescaled(event: RescaleEnded) -> str:
     if event.error:
         return f"the rescale was called off, with {event.workers} workers: {event.error}"
@@ -62,6 +89,9 @@ def _many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+_STEP: Final = re.compile(r"\bstep '([A-Za-z0-9_-]+)'")
+_PLACE: Final = re.compile(r"\bat (\S+:\d+)")
+
 _CAUSES: Final = {
     StopCause.MANUAL: "the job is being stopped",
     StopCause.ALL_INPUTS_CLOSED: "all its inputs have ended",
@@ -72,7 +102,7 @@ _CAUSES: Final = {
 _SENTENCES: Final[dict[type, Callable[[Any], str]]] = {
     Input: lambda event: f"source {event.id} has data on worker {event.metadata.get('worker')}",
     InputClosed: lambda event: f"source {event.id} has ended",
-    NodeFailed: lambda event: f"{event.source_node_id} failed: {event.error}",
+    NodeFailed: lambda event: f"{event.source_node_id} failed{f': {event.error}' if event.error else ''}",
     Stop: lambda event: f"worker {event.worker} has stopped: {_CAUSES[event.cause]}",
     Reload: lambda event: f"step {event.operator_id} has new code since snapshot {event.snapshot}",
     Error: lambda event: event.text,

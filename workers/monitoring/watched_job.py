@@ -50,9 +50,9 @@ def answer_of(controls: CommandQueue, command: Command, timeout_s: float | None)
     return answer
 
 
-def metrics_of(job: WatchedJob, timeout_s: float) -> JobMetrics:
-    """Return the metrics of ``job``, the last known ones after ``timeout_s``."""
-    found = job.ask(MetricsCommand(timeout_s))
+def metrics_of(job: WatchedJob, timeout_s: float, since: float | None = None) -> JobMetrics:
+    """Return the metrics of ``job``, the last known ones after ``timeout_s``; with the rates after ``since``."""
+    found = job.ask(MetricsCommand(timeout_s, since))
     if not isinstance(found, JobMetrics):
         raise InternalError(f"job {job.name!r} answered {type(found).__name__} to a request for metrics")
     return found

@@ -13,9 +13,9 @@ import msgspec
 
 from malstrom_py.errors import JobEnded
 from malstrom_py.events import AnyEvent, Ended, EventsMissed
-from malstrom_py.metrics import ENDED, EdgeMetrics, JobMetrics
+from malstrom_py.metrics import ENDED, RATES_S, EdgeMetrics, JobMetrics, RateMetrics
 from malstrom_py.workers.monitoring.history import EVENTS_MAX, Recording
-from malstrom_py.workers.monitoring.sentences import sentence
+from malstrom_py.workers.monitoring.sentences import brief, place_in, sentence, step_in
 from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of, page_of
 
 EVERY_S: Final = 1.0
@@ -31,7 +31,8 @@ _LOG: Final = logging.getLogger("malstrom_py")
 class Watch:
     """Watches ``job`` in a thread, until it has ended. ``recording``: keeps the page of the job.
 
-    ``view``: the latest one; ``events``: all so far; ``version``: changes with either.
+    ``view``: the latest one; ``events``: all so far; ``rates``: those of the last ten minutes, as rows of
+    `RateMetrics`; ``version``: changes with any.
     """
 
     def __init__(self, job: WatchedJob, recording: Recording | None = None) -> None:
@@ -39,6 +40,7 @@ class Watch:
         self.version = 0
         self.view: dict[str, Any] = view_of(JobMetrics(job.name, "running", "opening"))
         self.events: list[dict[str, Any]] = []
+        self.rates: list[list[Any]] = []
         self.is_over = False
         self.started_at = time()
         self.recorded_as = "" if recording is None else recording.name
@@ -67,7 +69,7 @@ class Watch:
         until_s = monotonic() + wait_s
         try:
             with suppress(JobEnded):  # its last event says how
-                self.view = view_of(metrics_of(self.job, EVERY_S))
+                self._look()
                 self._changed()
             while self._take_page(max(0.0, until_s - monotonic())):
                 # A job that has waited for events has used up the time.
@@ -80,6 +82,16 @@ class Watch:
             self._changed()
             self._stop.wait(wait_s)
 
+    def _look(self) -> None:
+        """Take the metrics, and the rates since the last time."""
+        since = self.rates[-1][0] if self.rates else 0.0
+        metrics = metrics_of(self.job, EVERY_S, since)
+        self.view = view_of(metrics)
+        if metrics.rates:
+            first = metrics.rates[-1].at - RATES_S
+            rates = [*self.rates, *map(_row, metrics.rates)]
+            self.rates = [row for row in rates if row[0] >= first]
+
     def _take_page(self, wait_s: float) -> bool:
         """Take the next events, which are waited for at most ``wait_s``. Return whether to ask for more."""
         page = page_of(self.job, self._after, self._log, wait_s)
@@ -89,7 +101,7 @@ class Watch:
             self._changed()
         if page.ended:
             with suppress(JobEnded):  # of another process
-                self.view = view_of(metrics_of(self.job, EVERY_S))
+                self._look()
             self._over()
         return not page.ended and (bool(page.events) or (wait_s > 0.0 and not self._stop.is_set()))
 
@@ -109,13 +121,13 @@ class Watch:
     def _over(self) -> None:
         if not self.is_over:
             end = self._end or ({} if self.view["state"] in ENDED else {"state": "gone"})
-            self.view = {**self.view, **end, "can_command": False}
+            self.view = _explained({**self.view, **end, "can_command": False})
             self.is_over = True
             self._changed(last=True)
 
     def _changed(self, *, last: bool = False) -> None:
         self.version += 1
-        self._record(lambda kept: kept.view(self.view, last=last))
+        self._record(lambda kept: kept.view(self.view, self.rates, last=last))
 
     def _record(self, write: Callable[[Recording], None]) -> None:
         if self._recording is not None:
@@ -139,7 +151,7 @@ def view_of(metrics: JobMetrics) -> dict[str, Any]:
     }
     hot = {(key.step, key.key) for key in metrics.hot_keys}
     lags = [part.lag_s for part in metrics.parts if part.lag_s is not None]
-    return {
+    view = {
         **plain,
         "can_command": metrics.state not in ENDED,
         "duration_s": metrics.duration_s,
@@ -172,6 +184,26 @@ def view_of(metrics: JobMetrics) -> dict[str, Any]:
         "snapshots": None if metrics.snapshots is None else _fields(metrics.snapshots),
         "moving": None if metrics.moving is None else _fields(metrics.moving),
     }
+    return _explained(view)
+
+
+def _explained(view: dict[str, Any]) -> dict[str, Any]:
+    """Return ``view`` with the step and the place of its error; the text of a planned stop is a note, not an error."""
+    error = view["error"]
+    if error is None:
+        return view
+    if view["state"] == "stopped":
+        note = error.partition(": ")[2] or error  # the page says itself that the job was stopped
+        return {**view, "error": None, "note": note[:1].upper() + note[1:]}
+    places = {step["step"]: step["place"] for step in view["steps"]}
+    step = step_in(error)
+    place = place_in(error) or places.get(step, "")
+    return {**view, "failure": {"step": step if step in places else None, "place": place}}
+
+
+def _row(rates: RateMetrics) -> list[Any]:
+    """Return all fields of ``rates`` in order, numbers rounded to what people read."""
+    return [None if value is None else round(value, 3) for value in _fields(rates).values()]
 
 
 def _edge(edge: EdgeMetrics, metrics: JobMetrics) -> dict[str, Any]:
@@ -200,4 +232,13 @@ def described(event: AnyEvent, at: float, number: int) -> dict[str, Any]:
     fields.pop("type", None)
     fields.pop("batch", None)
     plain: dict[str, Any] = msgspec.to_builtins(fields)
-    return {**plain, "number": number, "at": at, "kind": type(event).__name__, "text": sentence(event)}
+    step = step_in(getattr(event, "error", "") or getattr(event, "text", ""))
+    return {
+        **plain,
+        **({"step": step} if step else {}),
+        "number": number,
+        "at": at,
+        "kind": type(event).__name__,
+        "text": sentence(event),
+        "brief": brief(event),
+    }

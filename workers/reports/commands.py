@@ -102,10 +102,13 @@ class EventsCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     what = "asked for its events"
 
 
-class MetricsCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="metrics"):
-    """Return the metrics, of the last known moment if the run does not answer within ``timeout_s``."""
+class MetricsCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="metrics"):
+    """Return the metrics, of the last known moment if the run does not answer within ``timeout_s``; with the rates
+    after ``since``, in seconds since 1970, if that is given.
+    """
 
     timeout_s: Seconds
+    since: float | None = None
 
     operation = "metrics"
     what = "asked for its metrics"

@@ -232,11 +232,14 @@ class JobHandle:
         status: JobStatus = self._ask(StatusCommand(_seconds(timeout_s)))
         return status
 
-    def metrics(self, *, timeout_s: float = 5.0) -> JobMetrics:
+    def metrics(self, *, timeout_s: float = 5.0, since: float | None = None) -> JobMetrics:
         """Return the metrics of the job: of its steps, exchanges, sources, workers, snapshots and rescales.
 
         After ``timeout_s`` it returns the last known ones, with their age in ``age_s``. Of a job that has ended it
         returns the final ones, or raises `JobEnded` if another process ran the job.
+
+        ``since``: a time in seconds since 1970; the result then has the rates after it, in ``rates``: one a second,
+        of at most the last ten minutes.
 
         >>> import malstrom_py as mp
         >>> from malstrom_py import sinks, sources
@@ -247,7 +250,9 @@ class JobHandle:
         >>> handle.metrics().steps["out"].rows_in
         3
         """
-        metrics: JobMetrics = self._ask(MetricsCommand(_seconds(timeout_s)))
+        if since is not None and (not isinstance(since, int | float) or isinstance(since, bool)):
+            raise PlanError(f"since must be a time in seconds since 1970, or None, got {since!r}")
+        metrics: JobMetrics = self._ask(MetricsCommand(_seconds(timeout_s), since))
         return metrics
 
     def events(self, *, follow: bool = True) -> Iterator[AnyEvent]:

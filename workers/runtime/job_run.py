@@ -150,6 +150,7 @@ class JobRun(Generic[G]):
         if now_s >= self._metering.due_s:
             figures = crew.group.figures()
             self._metering.sample(crew.counts(), crew.group.counts(), figures)
+            self._controls.rates.add(self._metering.rates())
             crew.measured(figures, self._metering.keys_busy())
         if now_s < autoscaler.due_s:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -82,10 +83,17 @@ def test_a_job_is_rescaled_by_clicks_while_it_runs_and_the_counts_are_its_own(pa
     page.get_by_test_id("snapshot").click()
     page.get_by_test_id("snapshot-confirm").click()
     expect(page.get_by_test_id("timeline")).to_contain_text("is complete")
+    status = handle.status().snapshots
+    assert status is not None
+    expect(page.get_by_role("region", name="Snapshots, newest first")).to_contain_text(str(status.last)[:8])
     picture(page, "running")
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]
     wider = "() => document.documentElement.scrollWidth > window.innerWidth"
     assert not page.evaluate(wider), "a phone shows the page without a second bar"
+    stop, *others = (page.get_by_test_id(name).bounding_box() for name in ("stop", "rescale", "rebalance", "snapshot"))
+    assert stop is not None
+    assert all(other is not None and stop["width"] < other["width"] for other in others), "it is not the easiest to hit"
+    assert all(other is not None and stop["y"] == other["y"] for other in others)
     picture(page, "phone")
     page.set_viewport_size(DESK)  # type: ignore[arg-type]
     page.emulate_media(color_scheme="dark")
@@ -95,6 +103,9 @@ def test_a_job_is_rescaled_by_clicks_while_it_runs_and_the_counts_are_its_own(pa
     with suppress(mp.JobEnded):  # stopped with a last snapshot
         handle.wait(timeout_s=PATIENCE_S)
     expect(page.get_by_test_id("state")).to_have_text("stopped")
+    expect(page.get_by_test_id("error")).to_be_hidden()
+    expect(page.locator("body")).to_contain_text("It can resume from snapshot")
+    expect(page.locator(".tone-bad")).to_have_count(0)
     final = handle.metrics()
     expect(page.get_by_test_id("total-read")).to_have_attribute("data-value", str(final.read))
     expect(page.get_by_test_id("total-written")).to_have_attribute("data-value", str(final.written))
@@ -120,7 +131,26 @@ def test_a_job_that_fails_says_why(page: Page) -> None:
     expect(page.get_by_test_id("state")).to_have_text("failed")
     expect(page.get_by_test_id("error")).to_contain_text("step 'parse'", ignore_case=True)
     expect(page.get_by_test_id("error")).to_contain_text("secret")
+    expect(page.get_by_test_id("step-parse")).to_have_class(re.compile("failed"))
+    expect(page.get_by_test_id("step-in")).not_to_have_class(re.compile("failed"))
     picture(page, "failed")
+    page.reload()  # the server stays as long as this program
+    expect(page.get_by_test_id("state")).to_have_text("failed")
+    text = handle.status().error
+    assert text is not None
+    assert page.locator("body").inner_text().lower().count(text.lower()) == 1, "it is read once"
+
+
+def test_a_page_that_is_opened_late_shows_what_was_before(page: Page) -> None:
+    shown = mp.Dashboard(port=free_port(), token=TOKEN)
+    handle = mp.InProcess(dashboard=shown).start(a_job("docs-browser-late"))
+    until(lambda: len(handle.metrics(since=0.0).rates) > 2, "the job has kept some rates")
+    page.goto(f"http://127.0.0.1:{shown.port}/jobs/docs-browser-late?token={TOKEN}")
+    for curve in ("read", "busy", "lag"):
+        expect(page.locator(f'[data-field="chart-{curve}"]')).to_contain_text(re.compile(r"\d"))
+    expect(page.locator(".curve canvas")).to_have_count(3)
+    picture(page, "late")
+    handle.stop(timeout_s=PATIENCE_S)
 
 
 OPENED: list[bool] = []

@@ -18,6 +18,7 @@ from malstrom_py import sinks, sources
 from malstrom_py.workers.monitoring import history
 from malstrom_py.workers.monitoring.dashboard import DashboardServer
 from malstrom_py.workers.monitoring.history import Recording, pages_in
+from malstrom_py.workers.runtime.job_handle import find_job
 from tests.integration.monitoring.conftest import PATIENCE_S, TOKEN, Server, a_job, free_port, until
 
 
@@ -148,6 +149,58 @@ def test_a_failed_job_says_why_with_step_line_and_text(server: Server, shown: mp
     assert "step 'parse'" in page.view["error"]
     assert "secret" in page.view["error"]
     assert any("secret" in json.dumps(event) for event in page.events)
+    assert page.view["failure"]["step"] == "parse"
+    failed = next(event for event in page.events if event["kind"] == "NodeFailed")
+    assert (failed["step"], failed["brief"]) == ("parse", "worker 0 failed in step 'parse'")
+    assert page.view["error"] in failed["text"]
+
+
+def test_the_page_of_a_failed_job_stays_while_its_program_runs(server: Server) -> None:
+    runtime = mp.InProcess(dashboard=mp.Dashboard(port=server.port, token=TOKEN))
+    job = mp.Job("docs-fails")
+    job.source("in", sources.Memory(["x"])).map("parse", int).sink("out", sinks.Memory())
+    with pytest.raises(mp.OperatorError):
+        runtime.run(job)
+    assert server.view("docs-fails")["state"] == "failed"
+    runtime.run(_short_job("docs-next"))
+    assert server.view("docs-fails")["failure"]["step"] == "parse"
+    other = mp.InProcess(dashboard=mp.Dashboard(port=server.port, token="another"))
+    other.run(_short_job("docs-other"))  # it gets the address, which shows no running job
+    with pytest.raises(OSError, match="refused"):
+        server.view("docs-fails")
+
+
+def test_a_planned_stop_is_not_an_error(server: Server, shown: mp.Dashboard, tmp_path: Path) -> None:
+    runtime = mp.InProcess(dashboard=shown, snapshots=mp.Snapshots(tmp_path / "kept", interval_s=None))
+    runtime.start(a_job("docs-stopped")).stop(timeout_s=PATIENCE_S)
+    assert shown.folder is not None
+    (page,) = pages_in(shown.folder)
+    assert (page.view["state"], page.view["error"]) == ("stopped", None)
+    assert page.view["note"].startswith("It can resume from snapshot")
+    assert page.view["note"][1:] in page.events[-1]["text"]
+
+
+def test_a_page_that_is_opened_late_has_the_rates_of_before(server: Server, shown: mp.Dashboard) -> None:
+    handle = mp.InProcess(2).start(a_job("docs-rates"))
+    until(lambda: len(handle.metrics(since=0.0).rates) > 2, "it has kept some rates")
+    before = handle.metrics(since=0.0).rates
+    assert handle.metrics().rates == []
+    late = DashboardServer(mp.Dashboard(port=server.port, token=TOKEN, history=shown.history))
+    try:
+        late.add(find_job("docs-rates", None))
+        until(lambda: server.get("/api/jobs/docs-rates")["rates"], "the page has rates")
+        rates = server.get("/api/jobs/docs-rates")["rates"]
+        assert [row[0] for row in rates[: len(before)]] == pytest.approx([one.at for one in before], abs=0.001)
+        assert rates[-1][1] > 0, "rows that are read"
+        assert 0 <= rates[-1][3] <= 1, "a share of the time of the workers"
+        assert rates[-1][5] is not None, "the distance of event time"
+        until(lambda: len(server.get("/api/jobs/docs-rates")["rates"]) > len(rates), "there are more")
+    finally:
+        late.close()
+        handle.stop(timeout_s=PATIENCE_S)
+    assert shown.folder is not None
+    (page,) = pages_in(shown.folder)
+    assert len(page.rates) > len(before)
 
 
 def test_pages_of_ended_jobs_stay_readable(server: Server, shown: mp.Dashboard, tmp_path: Path) -> None:
@@ -172,7 +225,7 @@ def test_pages_of_ended_jobs_stay_readable(server: Server, shown: mp.Dashboard, 
 def test_damaged_files_of_a_history_are_passed_over(tmp_path: Path) -> None:
     recording = Recording(tmp_path, "docs")
     recording.events([{"number": 1}])
-    recording.view({"state": "running"}, last=True)
+    recording.view({"state": "running"}, [], last=True)
     with next(tmp_path.glob("*.events.jsonl")).open("a") as file:
         file.write('"no event"\n{"kind": "Stop"}\n{"number": 2, "te')
     (tmp_path / "docs-20260101T000000-abcd.view.json").write_text("{")
@@ -187,7 +240,7 @@ def test_damaged_files_of_a_history_are_passed_over(tmp_path: Path) -> None:
 def test_a_page_of_a_history_shows_the_last_events(tmp_path: Path) -> None:
     recording = Recording(tmp_path, "docs")
     recording.events([{"number": number, "text": "x" * 3000} for number in range(3000)])
-    recording.view({"state": "finished"}, last=True)
+    recording.view({"state": "finished"}, [], last=True)
     (page,) = pages_in(tmp_path)
     assert page.events[-1]["number"] == 2999
     assert sum(len(event["text"]) for event in page.events) < 1 << 22
@@ -255,7 +308,7 @@ def test_a_failed_job_is_in_the_metrics_as_long_as_another_one_is() -> None:
 def test_a_long_history_keeps_its_later_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "FILE_BYTES_MAX", 1000)
     recording = Recording(tmp_path, "docs")
-    recording.view({"state": "finished"}, last=True)
+    recording.view({"state": "finished"}, [], last=True)
     for number in range(1, 101):
         recording.events([{"number": number}])
         assert next(tmp_path.glob("*.events.jsonl")).stat().st_size <= 1000 + 20

@@ -7,7 +7,7 @@ import { edgeKey, Graph, makeEdgeLine } from "./graph.js";
 import { showJobs } from "./job_list.js";
 import { Rates } from "./rates.js";
 import { follow, homeAddress, jobOfAddress } from "./server.js";
-import { makeHeavy, makeParts, makeProblems, makeWorkers } from "./tables.js";
+import { makeHeavy, makeParts, makeProblems, makeSnapshots, makeWorkers } from "./tables.js";
 import { rescalesAndRestarts, Timeline } from "./timeline.js";
 
 /** States in which nothing changes any more. */
@@ -37,9 +37,9 @@ if (job === null) {
 
 function showJob(job) {
   const graph = new Graph(field("graph"), openDetails);
-  const rates = new Rates(field("rates"));
+  const rates = new Rates(["rates", "rates-busy", "rates-lag"].map(field));
   const timeline = new Timeline();
-  const workers = makeWorkers(), parts = makeParts(), heavy = makeHeavy(), problems = makeProblems();
+  const workers = makeWorkers(), parts = makeParts(), heavy = makeHeavy(), problems = makeProblems(), snapshots = makeSnapshots();
   const details = makeDetails((step) => { graph.select(null); graph.focus(step); });
   let view = null, events = [], seenAt = 0, isLost = false;
 
@@ -57,7 +57,9 @@ function showJob(job) {
       isLost = false;
       if (document.body.dataset.page !== "job") showPage("job");
       if (!document.hidden) render();
-      else rates.add(view.at, view.totals);
+    },
+    onRates(rows) {
+      rates.add(rows);
     },
     onEvents(added, isFirst) {
       if (isFirst) {
@@ -90,8 +92,8 @@ function showJob(job) {
     workers(view);
     parts(view);
     heavy(view);
+    rates.draw();
     if (ended.has(view.state)) rates.end(view);
-    else rates.add(view.at, view.totals);
     renderEvents();
     renderAges();
     details.update(view);
@@ -99,6 +101,7 @@ function showJob(job) {
 
   function renderEvents() {
     problems(view, events);
+    snapshots(view, events);
     if (view.at) timeline.place(view.at - view.duration_s, view.at);
   }
 
@@ -139,7 +142,10 @@ function renderHeader(view) {
 
   setShown("error", Boolean(view.error));
   if (view.error) {
-    setText("error-title", view.state === "failed" ? "The job failed" : view.state === "recovering" ? "The job restarts after a failure" : "The last error");
+    const what = view.state === "failed" ? "The job failed" : view.state === "recovering" ? "The job restarts after a failure" : "The last error";
+    const { step, place } = view.failure || {};
+    setText("error-title", step ? `${what} in step ${step}` : what);
+    setText("error-place", place && !view.error.includes(place) ? place : "");
     setText("error-text", view.error);
   }
   const calm = (view.state === "finished" || view.state === "stopped") && !view.error;
@@ -147,7 +153,7 @@ function renderHeader(view) {
   if (!calm) return;
   const counts = `${exact(view.totals.read)} rows read, ${exact(view.totals.written)} written`;
   setText("ended-title", view.state === "finished" ? "The job is finished." : "The job was stopped.");
-  setText("ended-text", `${counts}, in ${duration(view.duration_s)}.`);
+  setText("ended-text", `${counts}, in ${duration(view.duration_s)}. ${view.note || ""}`);
 }
 
 function renderTiles(view) {
@@ -173,7 +179,7 @@ function renderTiles(view) {
   setText("watermark", (view.watermark ?? null) === null ? "no event time" : eventTime(view.watermark));
 
   setText("snapshot-age", snapshots?.at ? `${age(Math.max(0, view.at - snapshots.at))} ago` : "–");
-  setText("snapshot-note", snapshots?.made ? `${exact(snapshots.made)} made, ${bytes(snapshots.bytes)}` : snapshots ? "none so far" : "no snapshots");
+  setText("snapshot-note", snapshots?.made ? `${exact(snapshots.made)} made, ${bytes(snapshots.bytes)}` : snapshots?.at ? "none in this run" : snapshots ? "none so far" : "no snapshots");
   field("snapshot-note").title = snapshots?.last ? `${snapshots.last}, ${clock(snapshots.at)}, took ${duration(snapshots.duration_s)}, pause ${duration(snapshots.pause_s)}` : "";
 
   for (const [name, count] of [["late", totals.late], ["skipped", totals.skipped], ["dead-letters", totals.dead_letters]]) {

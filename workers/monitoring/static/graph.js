@@ -12,7 +12,7 @@ const statefulKinds = /state|key_by|fold|mean|count|sum|min|max|top|window|join|
 
 export const edgeKey = (edge) => [edge.source, edge.port, edge.target].join("\u0000");
 
-/** How much an edge is held up: "", "pressed" or "blocked". */
+/** How much back-pressure an edge has: "", "pressed" or "blocked". */
 export const pressure = (edge) => (edge.waiting > 0.5 ? "blocked" : edge.waiting > 0.1 ? "pressed" : "");
 
 export class Graph {
@@ -35,7 +35,8 @@ export class Graph {
       this.build(view, direction);
     }
     this.scale();
-    for (const step of view.steps) this.nodes.get(step.step)(step);
+    const failed = view.error ? view.failure?.step : null;
+    for (const step of view.steps) this.nodes.get(step.step)(step, step.step === failed);
     for (const edge of view.edges) this.edges.get(edgeKey(edge))?.(edge);
   }
 
@@ -131,7 +132,8 @@ export class Graph {
     parent.append(node);
 
     let badgesShown = "";
-    return (step) => {
+    return (step, hasFailed) => {
+      node.classList.toggle("failed", hasFailed);
       setAttribute(node, "data-rows-in", step.rows_in);
       setAttribute(node, "data-rows-out", step.rows_out);
       setText(rows, rate(step.kind === "source" ? step.in_per_s || step.out_per_s : step.in_per_s));
@@ -139,7 +141,8 @@ export class Graph {
       busyBar.classList.toggle("hot", step.busy >= 0.8);
       setText(busyText, percent(step.busy));
       const counts = [["late", step.late], ["skipped", step.skipped], ["dead", step.dead_letters]].filter(([, count]) => count > 0);
-      const text = counts.map(([what, count]) => `${short(count, 1000)} ${what}`).join("|");
+      if (hasFailed) counts.unshift(["failed"]);
+      const text = counts.map(([what, count]) => (count ? `${short(count, 1000)} ${what}` : what)).join("|");
       if (text !== badgesShown) badges.replaceChildren(...drawBadges((badgesShown = text), counts));
     };
   }
@@ -183,7 +186,7 @@ function makeEdge(edge, placed, [source, target], direction, lines, labels) {
       element.classList.toggle("blocked", level === "blocked");
     }
     // The rate is above a horizontal line and the notes are beneath; on a vertical line all are in its middle.
-    const notes = [level && `${percent(edge.waiting)} held up`, edge.backlog > 0 && `${short(edge.backlog, 1000)} queued`].filter(Boolean);
+    const notes = [level && `${percent(edge.waiting)} back-pressure`, edge.backlog > 0 && `${short(edge.backlog, 1000)} queued`].filter(Boolean);
     const shown = [perSecond(edge.per_s), notes[0] || "", notes[1] || ""];
     shown.forEach((text, index) => {
       setText(texts[index], text);
@@ -214,7 +217,7 @@ export function makeEdgeLine() {
       if (edge.exchange) parts.push("between workers");
       if (edge.bytes_per_s !== null && edge.bytes_per_s !== undefined) parts.push(`${short(edge.bytes_per_s)}B/s`);
       if (edge.backlog > 0) parts.push(`${short(edge.backlog)} queued`);
-      if (edge.waiting > 0) parts.push(`${percent(edge.waiting)} held up`);
+      if (edge.waiting > 0) parts.push(`${percent(edge.waiting)} back-pressure`);
       setText(figures, parts.join(" · "));
     },
   };

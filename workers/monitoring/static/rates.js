@@ -1,41 +1,58 @@
-// The curve of rows read and written per second over the last ten minutes that this page has seen.
+// The curves of the last ten minutes, which the job itself has kept: rows per second, use of time, lag of event time.
 
 import { setShown, setText } from "./dom.js";
-import { rate, short } from "./format.js";
+import { duration, percent, rate, short } from "./format.js";
 
 const window_s = 600;
+const gap_s = 15; // a longer pause between points is a gap in the curve
+const columns = ["at", "read", "written", "busy", "held", "lag"]; // as the server sends the rows
+
+const charts = [
+  { lines: ["read", "written"], figure: rate, tick: (value) => short(value).replace(".0", ""), top: (most) => Math.max(most * 1.12, 1), hasTimes: true },
+  { lines: ["busy", "held"], figure: percent, tick: percent, top: () => 1, splits: [0, 0.5, 1] },
+  { lines: ["lag"], figure: duration, tick: duration, top: (most) => Math.max(most * 1.12, 1) },
+];
 
 export class Rates {
-  constructor(box) {
-    this.box = box;
-    this.data = [[], [], []]; // times, read, written
+  /** `boxes`: one for each of the charts. */
+  constructor(boxes) {
+    this.boxes = boxes;
+    this.plots = [];
+    this.data = Object.fromEntries(columns.map((name) => [name, []]));
     this.rescales = []; // {from, to} in unix seconds
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.plot && this.build());
-    new ResizeObserver(() => this.plot?.setSize(this.size())).observe(box);
-  }
-
-  size() {
-    return { width: this.box.clientWidth, height: this.box.clientHeight };
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.plots.length && this.build());
+    const fit = () => this.plots.forEach((plot, index) => plot.setSize(sizeOf(boxes[index])));
+    for (const box of boxes) new ResizeObserver(fit).observe(box);
   }
 
   build() {
-    this.plot?.destroy();
+    for (const plot of this.plots) plot.destroy();
+    this.plots = charts.map((chart, index) => this.plot(chart, this.boxes[index]));
+  }
+
+  plot(chart, box) {
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(`--${name}`).trim();
     const font = `11px ${getComputedStyle(document.body).fontFamily}`;
     const axis = { stroke: colour("muted"), font, grid: { stroke: colour("line"), width: 1 }, ticks: { show: false } };
-    const line = (name) => ({ stroke: colour(name), width: 2, points: { show: false } });
-    this.plot = new uPlot({
-      ...this.size(),
+    const times = { ...axis, size: 26, space: 70, values: (plot, times) => times.map((at) => new Date(at * 1000).toLocaleTimeString("en-GB")) };
+    const values = { ...axis, size: 62, space: 22, values: (plot, values) => values.map(chart.tick) };
+    if (chart.splits) values.splits = () => chart.splits;
+    const fill = `${chart.lines[0]}-soft`;
+    return new uPlot({
+      ...sizeOf(box),
       legend: { show: false },
-      padding: [10, 28, 0, 0],
-      cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
-      scales: { x: { range: (plot, least, most) => [Math.min(least, most - 60), most] }, y: { range: (plot, least, most) => [0, Math.max(most * 1.12, 1)] } },
-      axes: [{ ...axis, size: 26, space: 70, values: (plot, times) => times.map((at) => new Date(at * 1000).toLocaleTimeString("en-GB")) },
-        { ...axis, size: 62, values: (plot, values) => values.map((value) => short(value).replace(".0", "")) }],
-      series: [{}, { ...line("read"), fill: colour("read-soft") }, { ...line("written") }],
-      hooks: { drawClear: [(plot) => this.drawRescales(plot, colour("rescale-soft"))], setCursor: [() => this.showFigures()] },
-    }, this.data, this.box);
+      padding: [chart.hasTimes ? 10 : 6, 28, chart.hasTimes ? 0 : 4, 0],
+      cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 }, sync: { key: "rates" } },
+      scales: { x: { range: (plot, least, most) => [Math.min(least, most - 60), most] }, y: { range: (plot, least, most) => [0, chart.top(most || 0)] } },
+      axes: [chart.hasTimes ? times : { show: false }, values],
+      series: [{}, ...chart.lines.map((name, index) => ({ stroke: colour(name), width: 2, points: { show: false }, fill: index ? undefined : colour(fill) }))],
+      hooks: { drawClear: [(plot) => this.drawRescales(plot, colour("rescale-soft"))], setCursor: [(plot) => this.showFigures(plot.cursor.idx)] },
+    }, this.dataOf(chart), box);
+  }
+
+  dataOf(chart) {
+    return [this.data.at, ...chart.lines.map((name) => this.data[name])];
   }
 
   drawRescales(plot, colour) {
@@ -49,31 +66,43 @@ export class Rates {
   }
 
   /** The figures at the cursor, or the last ones. */
-  showFigures() {
-    const [times, read, written] = this.data;
-    const index = this.plot?.cursor.idx ?? times.length - 1;
-    setText("chart-read", rate(read[index]));
-    setText("chart-written", rate(written[index]));
+  showFigures(index) {
+    const at = index ?? this.data.at.length - 1;
+    for (const { lines, figure } of charts) for (const name of lines) setText(`chart-${name}`, figure(this.data[name][at]));
   }
 
-  add(at, totals) {
-    const [times, read, written] = this.data;
-    if (!at || at <= times.at(-1)) return; // 0: nothing is known yet
-    times.push(at);
-    read.push(totals.read_per_s);
-    written.push(totals.written_per_s);
-    while (times[0] < at - window_s) for (const column of this.data) column.shift();
-    if (!this.plot) this.build();
-    else if (!document.hidden) this.plot.setData(this.data);
-    setShown("rates-hint", times.length < 30);
-    this.showFigures();
+  /** `rows`: of one moment each, in order; those that are there already are passed over. */
+  add(rows) {
+    const { at } = this.data;
+    for (const row of rows) {
+      if (row[0] <= at.at(-1)) continue;
+      if (row[0] > at.at(-1) + gap_s) this.append([at.at(-1) + 1, ...columns.slice(1).map(() => null)]);
+      this.append(row);
+    }
+    while (at[0] < at.at(-1) - window_s) for (const name of columns) this.data[name].shift();
   }
 
-  /** The job has ended: nothing more is drawn. */
+  append(row) {
+    columns.forEach((name, index) => this.data[name].push(row[index] ?? null));
+  }
+
+  /** Draws what was added. */
+  draw() {
+    const { at, lag } = this.data;
+    setShown("rates-curves", at.length > 1);
+    setShown("rates-lag-part", lag.some((value) => value !== null));
+    if (at.length < 2) return;
+    if (!this.plots.length) this.build();
+    else this.plots.forEach((plot, index) => plot.setData(this.dataOf(charts[index])));
+    this.showFigures(this.plots[0].cursor.idx);
+  }
+
+  /** The job has ended: nothing more is added. */
   end({ totals, duration_s }) {
     const average = (rows) => rate(rows / Math.max(duration_s, 0.001));
     setText("rates-hint", `The job has ended. On average it read ${average(totals.read)} and wrote ${average(totals.written)}.`);
     setShown("rates-hint", true);
-    setShown(this.box, this.data[0].length > 1);
   }
 }
+
+const sizeOf = (box) => ({ width: box.clientWidth, height: box.clientHeight });

@@ -39,10 +39,10 @@ function fail(text, status) {
 }
 
 /**
- * Follows a job: `onView`, `onEvents(events, isFirst)`, `onLost`, and `onRefused(status)` for 401 and 404.
+ * Follows a job: `onView`, `onEvents(events, isFirst)`, `onRates(rows)`, `onLost`, and `onRefused(status)` for 401 and 404.
  * It goes on after the job is gone, for it may be started again; `onRefused` returns whether to give up.
  */
-export function follow(job, { onView, onEvents, onLost, onRefused }) {
+export function follow(job, { onView, onEvents, onRates, onLost, onRefused }) {
   const path = `/${encodeURIComponent(job)}`;
   let pause = 1000;
   const connect = () => {
@@ -50,6 +50,7 @@ export function follow(job, { onView, onEvents, onLost, onRefused }) {
     let first = true;
     stream.addEventListener("open", () => { first = true; pause = 1000; });
     stream.addEventListener("view", (message) => onView(JSON.parse(message.data)));
+    stream.addEventListener("rates", (message) => onRates(JSON.parse(message.data)));
     stream.addEventListener("events", (message) => {
       onEvents(JSON.parse(message.data), first);
       first = false;

@@ -26,7 +26,7 @@ function twoLines(cell) {
 }
 
 export function makeWorkers() {
-  const columns = [["Worker"], ["Time", "time"], ["CPU cores", "number"], ["Memory", "number"], ["Keys", "number"], ["Slots", "number"], ["Rows in", "number"]];
+  const columns = [["Worker"], ["Time", "time"], ["CPU cores", "number"], ["Memory", "number"], ["Keys", "number"], ["Slots", "number"], ["Rows/s", "number"]];
   const list = makeTable(field("worker-table"), columns, (row, cells, worker) => {
     row.dataset.testid = `worker-${worker.worker}`;
     const name = twoLines(cells[0]);
@@ -37,7 +37,7 @@ export function makeWorkers() {
       name(`${worker.worker}`, [worker.host, worker.pid && `pid ${worker.pid}`].filter(Boolean).join(" · "));
       const times = [worker.busy, worker.waiting, worker.idle];
       times.forEach((share, index) => setWidth(bars[index], share));
-      setText(shares, `${percent(worker.busy)} busy, ${percent(worker.waiting)} held up`);
+      setText(shares, `${percent(worker.busy)} busy, ${percent(worker.waiting)} back-pressure`);
       setText(cells[2], cores(worker.cpu));
       setText(cells[3], bytes(worker.rss_bytes));
       setText(cells[4], short(worker.keys, 1e6));
@@ -124,10 +124,36 @@ export function makeHeavy() {
   };
 }
 
-const problemKinds = { Error: "Error", NodeFailed: "Worker failed", Restarting: "Restart" };
+const shownSnapshots = 100;
+
+/** The snapshots that are among the events, the newest first. */
+export function makeSnapshots() {
+  const columns = [["Snapshot"], ["Made", "number"], ["Size", "number"], ["Took", "number"], ["Workers paused", "number"]];
+  const list = makeTable(field("snapshot-table"), columns, (row, cells) => {
+    const id = make("code");
+    cells[0].append(id);
+    return (made) => {
+      setText(id, made.id);
+      setText(cells[1], clock(made.at));
+      setText(cells[2], bytes(made.bytes));
+      setText(cells[3], duration(made.duration_s));
+      setText(cells[4], duration(made.pause_s));
+    };
+  });
+  return (view, events) => {
+    const made = events.filter((event) => event.kind === "SnapshotCompleted").slice(-shownSnapshots).reverse();
+    list.update(made, (event) => event.number);
+    const count = view.snapshots?.made || 0;
+    setText("snapshots-note", count > made.length ? `the last ${exact(made.length)} of ${exact(count)}` : "");
+    setText("snapshots-empty", view.snapshots ? "None so far." : "The job runs without snapshots, so a failure ends it.");
+    setShown("snapshots-empty", made.length === 0);
+  };
+}
+
+const problemKinds = { Error: "Error", NodeFailed: "Worker failed", Restarting: "Restart", Ended: "The job failed" };
 const shownProblems = 100;
 
-/** Steps that drop rows first, then failures, newest first. */
+/** Steps that drop rows first, then failures, newest first; each text once, with how often it came. */
 export function makeProblems() {
   const list = new KeyedList(field("problems"), () => {
     const title = make("b"), place = make("code"), text = make("pre"), time = make("time", { class: "muted small" });
@@ -149,14 +175,23 @@ export function makeProblems() {
       key: `step ${step.step}`, tone: "warn", title: step.step, place: step.place,
       text: [step.dead_letters && `${exact(step.dead_letters)} rows to the dead letters`, step.skipped && `${exact(step.skipped)} rows skipped`].filter(Boolean).join(", "),
     }));
-    const failures = events.filter((event) => event.kind in problemKinds).slice(-shownProblems).reverse().map((event) => {
-      const step = event.step || event.operator_id || "";
-      return {
-        key: `event ${event.number}`, tone: event.kind === "Restarting" ? "warn" : "bad", at: event.at,
-        title: problemKinds[event.kind] + (step ? ` in ${step}` : ""), place: event.place || places.get(step), text: event.text || event.error,
-      };
-    });
-    list.update([...drops, ...failures], (problem) => problem.key);
-    setShown("problems-empty", drops.length + failures.length === 0);
+    const failures = new Map(); // by text
+    for (const event of events) {
+      const text = event.error || (event.kind === "Error" && event.text);
+      if (!text || !(event.kind in problemKinds) || (event.kind === "Ended" && event.how !== "failed")) continue;
+      const step = event.step || "";
+      const known = failures.get(text) || { count: 0, title: problemKinds[event.kind] + (step ? ` in ${step}` : ""), place: places.get(step), text };
+      failures.delete(text); // the newest is the last
+      failures.set(text, { ...known, key: `text ${text}`, tone: "bad", at: event.at, count: known.count + (event.kind !== "Restarting" && event.kind !== "Ended") });
+    }
+    const above = failures.delete(view.error);
+    const shown = [...failures.values()].slice(-shownProblems).reverse();
+    for (const problem of shown) {
+      if (problem.count > 1) problem.title = `${problem.title}, ${exact(problem.count)} times`;
+      if (problem.text.includes(problem.place)) problem.place = "";
+    }
+    list.update([...drops, ...shown], (problem) => problem.key);
+    setShown("problems-above", above);
+    setShown("problems-empty", drops.length + shown.length === 0 && !above);
   };
 }

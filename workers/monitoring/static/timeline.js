@@ -17,8 +17,8 @@ const kinds = {
   WorkerLeft: [null, "quiet", "Worker left"],
   Input: [null, "quiet", "Input"],
   InputClosed: [null, "quiet", "Input ended"],
-  BackPressureBegun: [null, "warn", "Held up"],
-  BackPressureEnded: [null, "quiet", "No longer held up"],
+  BackPressureBegun: [null, "warn", "Back-pressure"],
+  BackPressureEnded: [null, "quiet", "The back-pressure is over"],
   HotKeyBegun: [null, "warn", "Hot key"],
   HotKeyEnded: [null, "quiet", "No longer hot"],
   Stop: [null, "quiet", "Worker stopped"],
@@ -36,7 +36,8 @@ function describe(event) {
   return { lane: event.kind === "Ended" && !failed ? null : lane, tone: failed ? "bad" : finished ? "good" : tone, title };
 }
 
-const sentence = (event) => event.text || event.error || describe(event).title;
+/** What it says, without the text of an error: that is shown once, above or among the errors. */
+const sentence = (event) => event.brief || event.text || describe(event).title;
 
 export class Timeline {
   constructor() {

@@ -17,6 +17,7 @@ from malstrom_py.errors import (
     PlanError,
     SnapshotError,
 )
+from malstrom_py.metrics import JobMetrics, RateMetrics
 from malstrom_py.workers.coordinator import command_queue as controls_module
 from malstrom_py.workers.coordinator.command_queue import CommandQueue, SnapshotDone
 from malstrom_py.workers.coordinator.rescale_requests import Done
@@ -290,6 +291,19 @@ def test_who_watches_gets_the_last_metrics_before_the_job_has_ended(controls: Co
     controls.announce(finished())
     assert asked.done()
     assert controls.submit(MetricsCommand(5.0)).done()
+
+
+def test_rates_of_the_last_ten_minutes_are_kept_for_who_asks(controls: CommandQueue) -> None:
+    controls.loop()
+    for at in (0.0, 1.0, 300.0, 601.0):
+        controls.rates.add(RateMetrics(at, 1.0, 1.0, 0.5, 0.0))
+    asked, rated = controls.submit(MetricsCommand(5.0)), controls.submit(MetricsCommand(5.0, since=1.0))
+    controls.announce(finished())
+    assert asked.result().rates == []
+    assert [rates.at for rates in rated.result().rates] == [300.0, 601.0]
+    known = controls.unanswered(MetricsCommand(0.0, since=0.0), asked)
+    assert isinstance(known, JobMetrics)
+    assert [rates.at for rates in known.rates] == [1.0, 300.0, 601.0]
 
 
 def test_nobody_who_waits_can_cancel_what_others_wait_for(controls: CommandQueue) -> None:

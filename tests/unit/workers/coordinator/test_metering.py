@@ -130,6 +130,21 @@ def test_rates_are_over_the_last_seconds_whoever_asks() -> None:
     assert metrics == run.metrics()
 
 
+def test_the_rates_of_a_sample_are_those_of_the_metrics() -> None:
+    run = Run()
+    run.epoch = int(run.clock.now_s()) - 5
+    run.sample()
+    run.clock.advance(1.0)
+    run.rows, run.busy_s = {0: 300, 1: 100}, {0: 1.0, 1: 0.5}
+    run.sample()
+    rates, metrics = run.metering.rates(), run.metrics()
+    assert rates.read_per_s == metrics.steps["in"].in_per_s == pytest.approx(400.0)
+    assert rates.written_per_s == metrics.steps["out"].in_per_s
+    assert rates.busy == pytest.approx(0.75), "the mean of two workers"
+    assert rates.event_lag_s == metrics.parts[0].lag_s
+    assert rates.at == metrics.at
+
+
 def test_the_first_second_has_rates_since_the_start() -> None:
     run = Run()
     run.clock.advance(0.25)
