@@ -41,12 +41,13 @@ from malstrom_py.workers.reports.commands import (
     MetricsCommand,
     ReloadCommand,
     RescaleCommand,
+    Result,
     SnapshotCommand,
     StatusCommand,
     StopCommand,
     WaitCommand,
 )
-from malstrom_py.workers.reports.event_log import EventLog, EventPage
+from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.job_status import (
     JobOutcome,
     JobStatus,
@@ -84,7 +85,6 @@ class CommandedWorkers(Protocol):
     @property
     def snapshots(self) -> SnapshotStatus | None:
         """The status of the snapshots; None if the job runs without."""
-        ...
 
     def rescale(self, size: int | None, done: Done) -> None: ...
 
@@ -93,13 +93,11 @@ class CommandedWorkers(Protocol):
 
         ``copy_to``: copy it there, where no later snapshot needs or prunes it. `SnapshotError` if the job runs without.
         """
-        ...
 
     def drain(self) -> None: ...
 
     def suspend(self) -> None:
         """Stop every worker after the data in flight; with snapshots, after a last snapshot is committed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +220,7 @@ class CommandQueue:
             case AutoscaleCommand():
                 return self._autoscale(command)
 
-    def unanswered(
-        self, command: Command, done: Future[Any]
-    ) -> JobStatus | JobMetrics | EventPage | OperationInProgress:
+    def unanswered(self, command: Command, done: Future[Any]) -> Result | OperationInProgress:
         """Return what a client gets whose ``command`` has no result in ``done`` after its ``timeout_s``."""
         if isinstance(command, EventsCommand):
             self.events.forget(done)
