@@ -21,7 +21,7 @@ import typer
 import malstrom_py as mp
 from malstrom_py.errors import shown
 from malstrom_py.errors.text import describe_error, redacts, sentence, text_of, users_frame
-from malstrom_py.workers.reports.result import as_plain
+from malstrom_py.workers.reports.result import as_plain, text_of_new_input
 
 FAILED: Final = 1
 WRONG_COMMAND: Final = 2
@@ -112,7 +112,8 @@ def print_result(result: mp.RunResult, *, quiet: bool, as_json: bool = False) ->
     last = f"; its last snapshot is {result.last_snapshot}" if result.last_snapshot else ""
     if result.resumed_finished:
         finished, last = f"job {result.job} has already finished, in snapshot {result.last_snapshot}", ""
-        typer.echo(f"{finished}: nothing was read; --resume none starts over", err=True)
+        new = text_of_new_input(result.read_new_with)
+        typer.echo(f"{finished}: nothing was read; --resume none starts over{new}", err=True)
     if not quiet:
         earlier = " (an earlier run)" if result.resumed_finished else ""
         typer.echo(f"{replace(result, resumed_finished=False)}{earlier}{last}", err=True)

@@ -23,6 +23,7 @@ from malstrom_py.connectors.read_ahead import ReadAhead, values_of
 from malstrom_py.errors import PlanError, SourceError, lasting, pip_install, shown
 from malstrom_py.errors.text import describe_error, sentence
 from malstrom_py.sources.base import Part
+from malstrom_py.sources.up_to_ends import FINISHED, UpToEnds, has_finished
 
 if TYPE_CHECKING:
     import nats.aio.client
@@ -61,7 +62,7 @@ def json_of(subject: str, data: bytes) -> Any:
     return json.loads(data)
 
 
-class JetStream(Generic[V_co]):
+class JetStream(UpToEnds, Generic[V_co]):
     """A source of the messages of a JetStream stream, exactly once into the state of the job.
 
     ``servers``: a URL such as ``"nats://localhost:4222"``, or several of one cluster. ``stream``: the name of the
@@ -69,7 +70,9 @@ class JetStream(Generic[V_co]):
     subjects are several parts; a message that matches two is read twice. ``connect``: further arguments of
     ``nats.connect``, such as ``{"user_credentials": "job.creds"}``.
 
-    Messages are read in the order of the stream, without end. Positions are sequence numbers, stored in the snapshots
+    Messages are read in the order of the stream, without end. ``follow=False`` reads up to the message that is the
+    newest when the job starts; a job with snapshots that has finished reads, when it is started again, what is new
+    since. Positions are sequence numbers, stored in the snapshots
     of the job. Nothing is acknowledged, so other readers see all messages, and a stream with the retention "workqueue"
     is refused.
 
@@ -106,7 +109,9 @@ class JetStream(Generic[V_co]):
         value: Callable[[str, bytes], V_co] | None = None,
         on_gap: Gap = "fail",
         connect: Mapping[str, Any] | None = None,
+        follow: bool = True,
     ) -> None:
+        super().__init__("sources.JetStream", follow=follow)
         urls = [servers] if isinstance(servers, str) else list(servers)
         if not urls or not all(map(_is_url, urls)):
             raise PlanError(
@@ -140,13 +145,38 @@ class JetStream(Generic[V_co]):
         return list(self._filters)
 
     def build_part(self, part: Part, state: Any) -> JetStreamPart[V_co]:
-        if state is None:
-            position = Position(self._start - 1) if isinstance(self._start, int) else Position()
-        else:
+        stop = None if self._follow else self._stop_of(part)
+        if state is not None:
             position = Position(state["sequence"], state["created"])
+        elif isinstance(self._start, int):
+            position = Position(self._start - 1 if stop is None else min(self._start - 1, stop))
+        else:
+            position = Position()
         is_new = state is None and self._start == "new"
-        reader = Reader(self._options, self._stream, self._filters[part], self._on_gap, position, is_new)
-        return JetStreamPart(part, reader, position, self._value)
+        is_finished = (position.sequence or 0) == stop and not is_new
+        is_finished |= has_finished(state) and not self._follow and not self._is_pinned
+        reader = Reader(self._options, self._stream, self._filters[part], self._on_gap, position, is_new, stop)
+        return JetStreamPart(part, reader, position, self._value, is_finished=is_finished)
+
+    def _stop_of(self, part: Part) -> int:
+        end = self._end_of(part)
+        return self._newest() if end is None else int(end)
+
+    def _find_ends(self) -> dict[str, int]:
+        newest = self._newest()
+        return {str(part): newest for part in self._filters}
+
+    def _is_at(self, position: Any, end: int) -> bool:
+        return bool(end == (0 if position is None else position["sequence"] or 0))
+
+    def _newest(self) -> int:
+        """Return the number of the newest message there has been."""
+        reader = Reader(self._options, self._stream, None, self._on_gap, Position(), is_new=True)
+        try:
+            reader.fetch()
+        finally:
+            reader.close()
+        return reader.position.sequence or 0
 
 
 def _is_url(url: object) -> bool:
@@ -176,11 +206,15 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Messages in order, and the position after them. ``left``: how many more there are."""
+    """Messages in order, and the position after them. ``left``: how many more there are.
+
+    ``is_last``: nothing follows up to the end at which the part stops.
+    """
 
     messages: Sequence[Message]
     after: Position
     left: int | None = None
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +233,10 @@ class _Again(Exception):
 
 @dataclass(slots=True)
 class Reader:
-    """Reads chunks of one part, from ``position`` on; with ``is_new``, after the newest message. For one thread."""
+    """Reads chunks of one part, from ``position`` on; with ``is_new``, after the newest message. For one thread.
+
+    ``upto``: the number of the last message to read.
+    """
 
     options: Mapping[str, Any]
     stream: str
@@ -207,6 +244,8 @@ class Reader:
     on_gap: Gap
     position: Position
     is_new: bool
+    upto: int | None = None
+    _is_done: bool = False
     _loop: asyncio.AbstractEventLoop | None = None
     _client: nats.aio.client.Client | None = None
     _consumer: nats.js.client.JetStreamContext.PullSubscription | None = None
@@ -218,7 +257,9 @@ class Reader:
     _asked_at_s: float = field(default_factory=time.monotonic)
 
     def fetch(self) -> Chunk | None:
-        """Return the next chunk; None if no message came for a while."""
+        """Return the next chunk; None if no message came for a while. `StopIteration` after the last one."""
+        if self._is_done:
+            raise StopIteration
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(self._fetch())
@@ -273,12 +314,18 @@ class Reader:
         self._doubts = 0
         size = sum(len(data) for _, _, data in found) // len(found)
         self._count = max(2, min(_MESSAGES_MAX, 2 * self._count, _CHUNK_BYTES // (size + 1)))
-        self.position = Position(found[-1][0], self.position.created)
-        return self._give(found, messages[-1].metadata.num_pending)
+        left = messages[-1].metadata.num_pending
+        if self.upto is None:
+            self.position = Position(found[-1][0], self.position.created)
+            return self._give(found, left)
+        self.position = Position(min(found[-1][0], self.upto), self.position.created)
+        return self._give([message for message in found if message[0] <= self.upto], left)
 
     def _give(self, messages: Sequence[Message], left: int | None) -> Chunk:
         self._given = self.position
-        return Chunk(messages, self.position, left)
+        # A later start than the end is at its end, too.
+        self._is_done = self.upto is not None and (self.position.sequence or 0) >= self.upto
+        return Chunk(messages, self.position, left, self._is_done)
 
     async def _caught_up(self, consumer: nats.js.client.JetStreamContext.PullSubscription) -> Chunk | None:
         """Move the position to the newest number, if the consumer has nothing left to deliver, and nothing was lost."""
@@ -293,7 +340,7 @@ class Reader:
         known = self.position.sequence
         if info.num_pending or (known is not None and known >= newest):
             return None
-        self.position = Position(newest, self.position.created)
+        self.position = Position(newest if self.upto is None else min(newest, self.upto), self.position.created)
         return self._give((), 0)
 
     async def _check(self, found: Sequence[Message]) -> None:
@@ -401,19 +448,32 @@ async def _ignore(error: Exception) -> None:
 class JetStreamPart(Generic[V_co]):
     """One stream, or one subject of it, while it is read."""
 
-    def __init__(self, part: Part, reader: Reader, position: Position, value: Callable[[str, bytes], V_co]) -> None:
+    def __init__(
+        self,
+        part: Part,
+        reader: Reader,
+        position: Position,
+        value: Callable[[str, bytes], V_co],
+        *,
+        is_finished: bool = False,
+    ) -> None:
         self._part = part
+        self._is_finished = is_finished
         self._position = position
         self._value = value
         self._chunk = Chunk((), position)
         self._taken = 0
         is_new = reader.is_new
         self._stop = reader.stop
-        self._ahead = ReadAhead(reader.fetch, name=f"nats-{part}", release=reader.close)
-        if is_new:
-            self._wait_for_start()
+        self._ahead: ReadAhead[Chunk] | None = None
+        if not is_finished:
+            self._ahead = ReadAhead(reader.fetch, name=f"nats-{part}", release=reader.close)
+        if is_new and self._ahead is not None:
+            self._wait_for_start(self._ahead)
 
     def poll(self, rows_max: int) -> list[V_co] | None:
+        if self._is_finished or self._ahead is None:
+            return None
         if self._taken >= len(self._chunk.messages):
             chunk = self._ahead.take()
             if chunk is None:
@@ -427,10 +487,11 @@ class JetStreamPart(Generic[V_co]):
         )
 
     def is_finished(self) -> bool:
-        return False
+        return self._is_finished
 
     def snapshot(self) -> dict[str, Any]:
-        return {"sequence": self._position.sequence, "created": self._position.created}
+        plain = {"sequence": self._position.sequence, "created": self._position.created}
+        return plain | ({FINISHED: True} if self._is_finished else {})
 
     def lag_rows(self) -> int | None:
         left = self._chunk.left
@@ -438,12 +499,13 @@ class JetStreamPart(Generic[V_co]):
 
     def close(self) -> None:
         self._stop()
-        self._ahead.close()
+        if self._ahead is not None:
+            self._ahead.close()
 
-    def _wait_for_start(self) -> None:
+    def _wait_for_start(self, ahead: ReadAhead[Chunk]) -> None:
         """Wait until the newest message is known, so that the part begins when the job does."""
         try:
-            chunk = self._ahead.take(wait_s=_PATIENCE_S + _TIMEOUT_S)
+            chunk = ahead.take(wait_s=_PATIENCE_S + _TIMEOUT_S)
             if chunk is None:
                 raise SourceError(
                     f"the newest message of {self._part!r} is not known after {_PATIENCE_S} s: run it again"
@@ -456,9 +518,16 @@ class JetStreamPart(Generic[V_co]):
     def _begin(self, chunk: Chunk) -> None:
         self._chunk, self._taken = chunk, 0
         if not chunk.messages:
-            self._position = chunk.after
+            self._pass(chunk)
 
     def _advance(self, rows: int) -> None:
         if rows:
             self._taken += rows
             self._position = Position(self._chunk.messages[self._taken - 1][0], self._chunk.after.created)
+            if self._chunk.is_last and self._taken == len(self._chunk.messages):
+                self._pass(self._chunk)
+
+    def _pass(self, chunk: Chunk) -> None:
+        """Move the position after ``chunk``, of which all messages are read."""
+        self._position = chunk.after
+        self._is_finished = chunk.is_last

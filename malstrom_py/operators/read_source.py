@@ -34,10 +34,19 @@ from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, So
 from malstrom_py.errors.text import describe_function, missing_methods, text_of, text_with_place
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy
-from malstrom_py.operators.listing import lists_again_every_s, new_part_position, new_positions, with_known
+from malstrom_py.operators.listing import (
+    grown_positions,
+    is_read,
+    lists_again_every_s,
+    new_part_position,
+    new_positions,
+    parts_of,
+    reads_new,
+    reads_new_with,
+    with_known,
+)
 from malstrom_py.operators.part_reader import PartReader, ReadPart
 from malstrom_py.sources.base import (
-    GrowingSource,
     NarrowingSource,
     Part,
     PartitionedSource,
@@ -49,19 +58,6 @@ from malstrom_py.sources.base import (
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 
 
-def reads_new(source: object) -> bool:
-    """Whether a finished job, started again, reads the new data of ``source``."""
-    return isinstance(source, GrowingSource) and source.reads_new is True
-
-
-def is_read(source: object, position: Any) -> bool:
-    """Whether a part of ``source`` that ended at ``position`` was read to its end.
-
-    A drain ends parts early. A source that reads new data reads the rest of them in the next run.
-    """
-    return source.has_read(position) if isinstance(source, GrowingSource) and source.reads_new else True
-
-
 def pin(source: object, job: str, record: Any, *, was_read: bool) -> None:
     """Pin the version of the data that ``job`` reads, if ``source`` can.
 
@@ -71,13 +67,6 @@ def pin(source: object, job: str, record: Any, *, was_read: bool) -> None:
         source.pin_next(job, record)
     elif isinstance(source, PinnedSource):
         source.pin(job, record)
-
-
-def parts_of(source: PartitionedSource[Any], known: Mapping[Part, Any] | None) -> list[Part]:
-    """Return the parts of ``source``. ``known``: the parts and positions of the snapshot that the job resumes from."""
-    if known is not None and isinstance(source, GrowingSource) and source.reads_new:
-        return list(source.list_parts_after(known))
-    return list(source.list_parts())
 
 
 def check_parts(parts: Sequence[object], source: Source[Any], step: str) -> None:
@@ -188,6 +177,11 @@ class ReadSource(Operator):
         """Whether a finished job, started again, reads the source's new data."""
         return reads_new(self._source)
 
+    @property
+    def reads_new_with(self) -> str | None:
+        """The argument with which the source would read its new data; None if there is none."""
+        return None if self.reads_new else reads_new_with(self._source)
+
     def pin(self, record: Any = None, *, was_read: bool = False) -> None:
         """Pin the version of the data that this job reads, if the source can: that of ``record``, if given, or the
         data that is new since, if the recorded data ``was_read`` and the source reads new data.
@@ -238,11 +232,13 @@ class ReadSource(Operator):
         return dealt
 
     def new_positions(self, parts: Sequence[Part], known: Mapping[Part, Any] | None) -> dict[Part, Any]:
-        """Return where those of ``parts`` begin that have appeared since the snapshot with the ``known`` parts."""
-        if self.lists_again_every_s is None:
-            return {}
+        """Return where those of ``parts`` begin that have appeared since the snapshot with the ``known`` parts, and
+        where those continue that were read and have more now.
+        """
         try:
-            return new_positions(self._source, parts, known)
+            if self.lists_again_every_s is not None:
+                return new_positions(self._source, parts, known)
+            return grown_positions(self._source, parts, known) if self.reads_new else {}
         except Exception as error:
             self._raise(error, "could not say where its new parts begin")
 

@@ -172,6 +172,11 @@ class GrowingSource(Protocol):
 
     If ``reads_new`` is true, starting a finished job does not return the stored result: the job reads the parts that
     its last snapshot does not contain. A pinned source also has `pin_next` (`PinnedGrowingSource`).
+
+    Optional: ``has_more(part, position)``, whether a part that an earlier run has read up to ``position`` continues in
+    this run, called after the source was pinned; without it, a part that was read is never opened again.
+    ``reads_new_with``, the argument with which the source reads new data, such as ``"new_files=True"``, for messages;
+    None if a run without snapshots, which reads all data, needs no warning.
     """
 
     @property

@@ -189,7 +189,8 @@ class Coordinator(RunView, Generic[G]):
         parts = listed(dealt.parts)
         lighter = replace(resumption.manifest, sinks={}, pins={})
         begun = resumption.begun(parts, dealt.new_positions)
-        return replace(resumption.opened(self._plan, parts, dealt.growing), manifest=lighter), begun
+        opened = resumption.opened(self._plan, parts, dealt.new_positions, dealt.growing)
+        return replace(opened, manifest=lighter), begun
 
     def _keep_snapshots(self, pins: Mapping[str, Any]) -> None:
         if self._keeping is None or self._begun is None:

@@ -17,7 +17,8 @@ from malstrom_py.clock import Clock
 from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.errors import PlanError, SnapshotError, SourceError, lasting
 from malstrom_py.logs import log
-from malstrom_py.operators.read_source import RestoredPart, reads_new
+from malstrom_py.operators.listing import reads_new, reads_new_with
+from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.ids import is_snapshot_id, made_at_s, next_snapshot_id
@@ -31,6 +32,7 @@ from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import build_sources
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.reports.job_status import SnapshotStatus
+from malstrom_py.workers.reports.result import text_of_new_input
 
 LATEST: Final = "latest"
 NONE: Final = "none"
@@ -94,13 +96,20 @@ class RestorePoint:
         read = (step for step in self.fit.pins if all(image.finished for image in sources.get(step, {}).values()))
         return PinnedInputs(self.fit.pins, frozenset(read))
 
-    def opened(self, plan: Plan, listed: Mapping[str, Sequence[Part]], growing: Collection[str] = ()) -> RestorePoint:
+    def opened(
+        self,
+        plan: Plan,
+        listed: Mapping[str, Sequence[Part]],
+        new: Mapping[str, Mapping[Part, Any]] = NO_NEW_PARTS,
+        growing: Collection[str] = (),
+    ) -> RestorePoint:
         """Return this restore point without the final epochs of exchanges whose sources have unread parts.
 
-        A part is unread if it is new, or if the job was drained before its end. The ``growing`` sources of a finished
-        job may get more; a job that was being drained is at its end.
+        A part is unread if it is ``new`` or has more (as for `begun`), or if the job was drained before its end. The
+        ``growing`` sources of a finished job may get more; a job that was being drained is at its end.
         """
         unread = {step for step, parts in listed.items() if any(not self._has_read(step, part) for part in parts)}
+        unread |= {step for step, positions in new.items() if positions}
         if self.manifest.result is not None:
             unread |= {*growing}
         if self.manifest.result is not None and not unread:
@@ -126,7 +135,7 @@ class RestorePoint:
         self, listed: Mapping[str, Sequence[Part]], new: Mapping[str, Mapping[Part, Any]] = NO_NEW_PARTS
     ) -> dict[str, dict[Part, RestoredPart]]:
         """Return the positions of the parts of each source. ``listed``: the parts that exist now; ``new``: where those
-        begin that have appeared since (R13).
+        begin that have appeared since (R13), and where those continue that were read and have more now.
 
         `SourceError`: a part that was not read to its end is missing.
         """
@@ -157,7 +166,7 @@ class RestorePoint:
 @dataclass(frozen=True, slots=True)
 class RunStart:
     """The start of a run. ``finished``: the job has finished with this manifest, and there is nothing to run.
-    ``finished_before``: the job had finished before this start.
+    ``finished_before``: the job had finished before this start. ``read_new_with``: as in `RunResult`.
     """
 
     checkpointer: Checkpointer
@@ -166,6 +175,7 @@ class RunStart:
     resumption: RestorePoint | None = None
     finished: Manifest | None = None
     finished_before: bool = False
+    read_new_with: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def snapshot_status(self) -> SnapshotStatus:
@@ -206,13 +216,13 @@ def warn_of_reading_again(plan: Plan, keeping: SnapshotUse | None) -> None:
     """Warn of sources that should read new input only but read all, because the job has no snapshots."""
     for step in plan.steps:
         source = step.factory.keywords.get("source") if isinstance(step.factory, partial) else None
-        if keeping is None and reads_new(source):
+        if keeping is None and reads_new(source) and (asked := reads_new_with(source)):
             log(
                 _LOG,
                 logging.WARNING,
-                "job %s: source %r should read only new input since the last run (new_files=, since=), but the job has "
-                "no snapshots: each run reads everything. Give the runtime snapshots=mp.Snapshots(uri)",
-                *(plan.job, step.name),
+                "job %s: source %r should read only new input since the last run (%s), but the job has no snapshots: "
+                "each run reads everything. Give the runtime snapshots=mp.Snapshots(uri)",
+                *(plan.job, step.name, asked),
                 job=plan.job,
                 step=step.name,
             )
@@ -250,13 +260,13 @@ def begin(plan: Plan, keeping: SnapshotUse, commits: SinkCommits, clock: Clock, 
     verified = None if found is None else found.manifest
     grows = _grows(plan, clock)
     if _has_finished(found, keeping, grows=grows):
-        return _ended(checkpointer, commits, found, keeping)
+        return _ended(checkpointer, commits, found, keeping, _read_new_with(plan, clock))
     claim = checkpointer.claim(made_at_s(recovering), resume=keeping.resume)
     if keeping.resume == LATEST:
         # The fenced-off run may have made another.
         found, warnings = _found(checkpointer, plan, keeping, verified)
         if _has_finished(found, keeping, grows=grows):
-            return _ended(checkpointer, commits, found, keeping)
+            return _ended(checkpointer, commits, found, keeping, _read_new_with(plan, clock))
         _check_standing(checkpointer, found, keeping, plan.job)
     for warning in warnings:
         log(
@@ -320,7 +330,13 @@ def _has_finished(found: RestorePoint | None, keeping: SnapshotUse, *, grows: bo
     return not grows or (keeping.is_again and found.manifest.id != keeping.began_from)
 
 
-def _ended(checkpointer: Checkpointer, commits: SinkCommits, found: RestorePoint, keeping: SnapshotUse) -> RunStart:
+def _ended(
+    checkpointer: Checkpointer,
+    commits: SinkCommits,
+    found: RestorePoint,
+    keeping: SnapshotUse,
+    read_new_with: Mapping[str, str],
+) -> RunStart:
     manifest, before = found.manifest, not keeping.is_again
     commits.incarnation = manifest.incarnation
     _make_ready(checkpointer, commits, found)
@@ -328,17 +344,28 @@ def _ended(checkpointer: Checkpointer, commits: SinkCommits, found: RestorePoint
         log(
             _LOG,
             logging.INFO,
-            'job %s has already finished, in snapshot %s: nothing is read; resume="none" starts over',
-            *(manifest.job, manifest.id),
+            'job %s has already finished, in snapshot %s: nothing is read; resume="none" starts over%s',
+            *(manifest.job, manifest.id, text_of_new_input(read_new_with)),
             job=manifest.job,
             snapshot=manifest.id,
         )
-    return RunStart(checkpointer, manifest.incarnation, manifest.sequence, finished=manifest, finished_before=before)
+    return RunStart(
+        *(checkpointer, manifest.incarnation, manifest.sequence),
+        finished=manifest,
+        finished_before=before,
+        read_new_with=read_new_with,
+    )
 
 
 def _grows(plan: Plan, clock: Clock) -> bool:
     """Return whether a source of ``plan`` reads new input at each start."""
     return any(source.reads_new for source in build_sources(plan, clock))
+
+
+def _read_new_with(plan: Plan, clock: Clock) -> dict[str, str]:
+    """Return the arguments with which sources of ``plan`` would read new input, by step."""
+    found = ((source.context.step, source.reads_new_with) for source in build_sources(plan, clock))
+    return {step: argument for step, argument in found if argument is not None}
 
 
 def pinned(plan: Plan, keeping: SnapshotUse, clock: Clock) -> PinnedInputs:

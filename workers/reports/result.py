@@ -101,7 +101,8 @@ class RunResult:
     ``snapshots``: how many it has completed, and ``last_snapshot``: the id of the one that the result is in; None for a
     job without. A run that resumed from a snapshot counts only its own rows. ``resumed_finished``: the job had
     finished before it was started, so nothing was run, and the counts are those of the run that finished it;
-    ``resume="none"`` starts over. Printed it is one line of the sums; a notebook shows a table of the steps.
+    ``resume="none"`` starts over, and ``read_new_with`` has the arguments with which sources would read what is new, by
+    step. Printed it is one line of the sums; a notebook shows a table of the steps.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -118,6 +119,7 @@ class RunResult:
     snapshots: int = field(default=0, kw_only=True)
     last_snapshot: str | None = field(default=None, kw_only=True, compare=False)
     resumed_finished: bool = field(default=False, kw_only=True, compare=False)
+    read_new_with: Mapping[str, str] = field(default_factory=dict, kw_only=True, compare=False)
 
     @property
     def read(self) -> int:
@@ -170,7 +172,7 @@ class RunResult:
             return text
         return (
             f"{text} in an earlier run: already finished in snapshot {self.last_snapshot}, nothing was read; "
-            f'resume="none" starts over'
+            f'resume="none" starts over{text_of_new_input(self.read_new_with)}'
         )
 
     def __repr__(self) -> str:
@@ -179,6 +181,16 @@ class RunResult:
     def _repr_html_(self) -> str:
         """The sums, and a table of the steps, for a notebook."""
         return as_html(str(self), self.steps)
+
+
+def text_of_new_input(read_new_with: Mapping[str, str]) -> str:
+    """Return how the sources of a job that has finished would read what is new, to follow another text.
+
+    >>> text_of_new_input({"orders": "new_files=True", "rates": "follow=False"})
+    '; with new_files=True source orders reads what is new, with follow=False source rates'
+    """
+    texts = [f"with {argument} source {step}" for step, argument in read_new_with.items()]
+    return f"; {texts[0]} reads what is new{''.join(f', {text}' for text in texts[1:])}" if texts else ""
 
 
 def as_html(text: str, steps: Mapping[str, StepCounts]) -> str:

@@ -71,7 +71,8 @@ class JobRun(Generic[G]):
                     and begun.finished is not None
                     and (before := result_in(begun.finished)) is not None
                 ):
-                    return replace(before, resumed_finished=begun.finished_before)
+                    new_with = begun.read_new_with if begun.finished_before else {}
+                    return replace(before, resumed_finished=begun.finished_before, read_new_with=new_with)
                 # Staged input of a job with snapshots stays until the job has finished: a restart may read it.
                 self._pins.keep = begun is not None
                 known = None if begun is None or begun.resumption is None else begun.resumption.pinned

@@ -1,8 +1,8 @@
 """A partition while it is read: rows of messages, and the offset after the last one.
 
-A position is ``{"offset": n}``, the offset of the next record to read; None at the beginning of the partition. Offsets
-have gaps where records were compacted, and where a transaction ended: the position passes the gaps at the end of a
-partition.
+A position is ``{"offset": n}``, the offset of the next record to read; None at the beginning of the partition. At the
+end, with ``follow=False``, it has ``"finished": True`` too, which a later run does not heed. Offsets have gaps where
+records were compacted, and where a transaction ended: the position passes the gaps at the end of a partition.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from malstrom_py.connectors.kafka.reader import Feed
 from malstrom_py.connectors.kafka.records import Decoder
 from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.errors.text import describe_error, describe_function
+from malstrom_py.sources.up_to_ends import FINISHED
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -57,6 +58,7 @@ class KafkaPart:
         self._partition = partition
         self._offset = offset
         self._stop = stop
+        self._is_lost = stop is not None and offset is not None and offset > stop
         self._feed: Feed | None = None
         if not self.is_finished():
             self._feed = self._opened(offset)
@@ -68,6 +70,7 @@ class KafkaPart:
         if not messages:
             self._pass_end(self._feed)
             return None
+        self._is_lost = False
         if self._stop is not None and (messages[-1].offset() or 0) >= self._stop:
             messages = [message for message in messages if (message.offset() or 0) < self._stop]
             self._offset = self._stop if not messages else self._offset
@@ -77,9 +80,11 @@ class KafkaPart:
         return self._rows(messages, self._feed)
 
     def is_finished(self) -> bool:
-        return self._stop is not None and (self._offset or 0) >= self._stop
+        return self._stop is not None and (self._offset or 0) >= self._stop and not self._is_lost
 
-    def snapshot(self) -> dict[str, int] | None:
+    def snapshot(self) -> dict[str, Any] | None:
+        if self.is_finished():
+            return {"offset": self._offset or 0, FINISHED: True}
         return None if self._offset is None else {"offset": self._offset}
 
     def lag_rows(self) -> int | None:
@@ -130,7 +135,9 @@ class KafkaPart:
     def _pass_end(self, feed: Feed) -> None:
         """Pass what follows the last record and is none: the end of a transaction, or compacted records."""
         if feed.end is not None:
-            self._offset = max(feed.end, self._offset or 0)
+            end = feed.end if self._stop is None else min(feed.end, self._stop)
+            self._offset = max(end, self._offset or 0)
+            self._is_lost = False
             feed.end = None
         if self.is_finished():
             self._end()
@@ -170,6 +177,8 @@ class KafkaPart:
                 self._name,
                 self._offset,
             )
+            self._offset = 0
+            self._is_lost = False
         feed.close()
         self._feed = self._opened(None)
 

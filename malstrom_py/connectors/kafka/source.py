@@ -26,6 +26,7 @@ from malstrom_py.connectors.kafka.reader import Readers
 from malstrom_py.connectors.kafka.records import Decode, Decoder
 from malstrom_py.errors import PlanError, SourceError, lasting
 from malstrom_py.sources.base import Part
+from malstrom_py.sources.up_to_ends import UpToEnds
 from malstrom_py.validation import function_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _PARTS_OPEN_MAX: Final = 1 << 20
 Start = Literal["earliest", "latest"] | datetime
 
 
-class Kafka:
+class Kafka(UpToEnds):
     """A source that reads topics of Kafka: each record once per state of the job, from offsets in its snapshots.
 
     A part is a partition; rows of a partition come in their order. A row is the value, decoded from JSON, or what
@@ -50,7 +51,7 @@ class Kafka:
     - ``start``: where a job begins that resumes from no snapshot: at the "earliest" record, after the "latest", or at
       the first one with this time or later (a datetime with a zone). It is determined once, when the job starts.
     - ``follow``: whether to wait for further records, for ever. False: read up to the end that each partition has when
-      the job starts.
+      the job starts. A job with snapshots that has finished reads, when it is started again, what is new since.
     - ``new_partitions_every_s``: how often to look for new partitions while the job runs. They are read from their
       beginning, also with ``start="latest"``, also if they appeared while the job was down.
     - ``on_lost``: what to do where records were deleted before they were read: "fail", or continue at the "earliest"
@@ -104,11 +105,8 @@ class Kafka:
         self._value = _checked_function(value, "value")
         self._key = _checked_function(key, "key")
         self._records = records is True
-        self._follow = follow is True
-        self.lists_again_every_s = _checked_interval(new_partitions_every_s) if self._follow else None
-        self._pins = 0
-        self._starts: dict[str, int] | None = None
-        self._stops: dict[str, int] | None = None
+        super().__init__(_WHAT, follow=follow)
+        self.lists_again_every_s = _checked_interval(new_partitions_every_s) if follow else None
         self._reading: Reading | None = None
 
     def __repr__(self) -> str:
@@ -133,37 +131,31 @@ class Kafka:
                     f"out: name it, or start the job without its snapshots"
                 )
             )
-        starts, stops = self._starts, self._stops
-        if starts is None:  # not pinned: read outside a job
+        pin = self._pin.known
+        if pin is None:  # read outside a job
             with self._cluster.asking() as consumer:
-                starts, stops = self._determined(consumer, [part])
-        offset = starts.get(part) if state is None else position_of(state, part)
-        stop = None if self._follow else (stops or {}).get(part, 0)
+                pin = self._determined(consumer, [part])
+        offset = pin["starts"].get(part) if state is None else position_of(state, part)
+        stop = None if self._follow else pin["stops"].get(part, 0)
         return KafkaPart(self._shared(), topic, partition, offset, stop=stop)
 
-    def pin(self, job: str, record: Any = None) -> None:
-        """Determine where each partition begins and, with ``follow=False``, ends; or take it from ``record``."""
-        starts, stops = (self._starts, self._stops) if record is None else _recorded(record, job)
-        if starts is None:
-            with self._cluster.asking() as consumer:
-                starts, stops = self._determined(consumer, self._listed(consumer))
-        if self._pins and (starts, stops) != (self._starts, self._stops):
-            raise SourceError(
-                f"{_WHAT}: job {job!r} begins at other offsets than another job that reads this source now: give each "
-                f"job its own {_WHAT}(…)"
-            )
-        self._starts, self._stops = starts, stops
-        self._pins += 1
+    def _find_ends(self) -> dict[str, int]:
+        with self._cluster.asking() as consumer:
+            return self._offsets_at(consumer, self._listed(consumer), _ENDS)
 
-    def pin_record(self) -> dict[str, Any]:
-        """Return the offsets where partitions begin and end."""
-        return {"starts": dict(self._starts or {}), "stops": None if self._stops is None else dict(self._stops)}
+    def _is_at(self, position: Any, end: int) -> bool:
+        return bool(end == (0 if position is None else position["offset"]))
 
-    def unpin(self, *, keep: bool = False) -> None:
-        """Forget where a job has begun."""
-        self._pins -= 1
-        if self._pins <= 0:
-            self._pins, self._starts, self._stops = 0, None, None
+    def _pin_now(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return where each partition begins and, with ``follow=False``, ends. It begins where ``record`` says."""
+        if record is not None:
+            return {**super()._pin_now(record), "starts": record["starts"]}
+        with self._cluster.asking() as consumer:
+            return self._determined(consumer, self._listed(consumer))
+
+    def _recorded(self, record: Any, job: str) -> Mapping[str, Any]:
+        starts = record.get("starts") if isinstance(record, dict) else None
+        return super()._recorded(record if isinstance(starts, dict) else None, job)
 
     def acknowledge(self, job: str, positions: Mapping[Part, Any]) -> None:
         """Commit the offsets to ``group``, for tools that show lag."""
@@ -195,18 +187,18 @@ class Kafka:
         found = {topic: self._cluster.partitions(consumer, topic) for topic in self._topics}
         return [f"{topic}/{partition}" for topic, partitions in found.items() for partition in partitions]
 
-    def _determined(self, consumer: Consumer, parts: Sequence[str]) -> tuple[dict[str, int], dict[str, int] | None]:
+    def _determined(self, consumer: Consumer, parts: Sequence[str]) -> dict[str, Any]:
         """Return the offset where each of ``parts`` begins, none for its beginning, and where it ends."""
         if self._start == "earliest" and self._follow:
-            return {}, None
+            return {"starts": {}, "stops": None}
         ends = self._offsets_at(consumer, parts, _ENDS)
-        start: dict[str, int] = {}
+        starts: dict[str, int] = {}
         if self._start == "latest":
-            start = dict(ends)
+            starts = dict(ends)
         elif isinstance(self._start, datetime):
             found = self._offsets_at(consumer, parts, round(self._start.timestamp() * 1000))
-            start = {part: ends[part] if offset == _ENDS else offset for part, offset in found.items()}
-        return start, None if self._follow else ends
+            starts = {part: ends[part] if offset == _ENDS else offset for part, offset in found.items()}
+        return {"starts": starts, "stops": None if self._follow else ends}
 
     def _offsets_at(self, consumer: Consumer, parts: Sequence[str], time_ms: int) -> dict[str, int]:
         """Return the first offset of each part with this time or later; `_ENDS` means the end of the part."""
@@ -232,15 +224,6 @@ def _place_of(part: str) -> tuple[str, int]:
     if not topic or not partition.isdecimal():
         raise SourceError(f"{_WHAT}: {part!r} is not a part of this source: it was in a snapshot of another source")
     return topic, int(partition)
-
-
-def _recorded(record: Any, job: str) -> tuple[dict[str, int], dict[str, int] | None]:
-    if not isinstance(record, dict) or not isinstance(record.get("starts"), dict):
-        raise SourceError(
-            f"{_WHAT}: the snapshot of job {job!r} has a record of another source for this step: name the step "
-            f"otherwise, or start the job without its snapshots"
-        )
-    return record["starts"], record.get("stops")
 
 
 def _checked_start(start: object) -> Start:

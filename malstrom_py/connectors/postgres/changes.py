@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from malstrom_py.connectors.postgres.connecting import checked_dsn, connected
-from malstrom_py.connectors.postgres.slots import OWNER, Chunk, SlotReader, advance, find_slot
+from malstrom_py.connectors.postgres.slots import OWNER, Chunk, SlotReader, advance, find_slot, log_end
 from malstrom_py.connectors.read_ahead import ReadAhead
 from malstrom_py.errors import MalformedRecord, PlanError, SourceError
 from malstrom_py.sources.base import Part, SourcePart
+from malstrom_py.sources.up_to_ends import UpToEnds, has_finished
 
 
-class PostgresChanges:
+class PostgresChanges(UpToEnds):
     """A source of the changes of tables of PostgreSQL, in the order of their transactions, each exactly once.
 
     ``publication`` says which tables and operations are read; ``slot`` is a logical replication slot with the plugin
@@ -34,7 +35,8 @@ class PostgresChanges:
     of the change in its transaction), ``committed_at``. Rows have the columns of the table at the time of the change,
     with the types of psycopg. There is one part: changes are read by one worker.
 
-    ``follow=False`` ends at the end of the server's log at the start of the job. A slot that keeps ``warn_bytes`` or
+    ``follow=False`` ends at the end of the server's log at the start of the job; a job with snapshots that has finished
+    reads, when it is started again, the changes since. A slot that keeps ``warn_bytes`` or
     more of the log is warned of, with its size.
 
     SourceError: the slot or the publication is missing (the error has the SQL that makes it), the slot is in use,
@@ -49,6 +51,7 @@ class PostgresChanges:
     def __init__(
         self, dsn: str, publication: str, slot: str, *, follow: bool = True, warn_bytes: int = 1 << 30
     ) -> None:
+        super().__init__(OWNER, follow=follow)
         self._dsn = checked_dsn(dsn, OWNER)
         if not isinstance(publication, str) or not publication:
             raise PlanError(f"{OWNER}: publication must be a name")
@@ -58,7 +61,6 @@ class PostgresChanges:
             raise PlanError(f"{OWNER}: warn_bytes must be a number of bytes of at least 1")
         self._publication = publication
         self._slot = slot
-        self._follow = follow
         self._warn_bytes = warn_bytes
 
     def __repr__(self) -> str:
@@ -75,7 +77,15 @@ class PostgresChanges:
         if part != self._slot:
             raise SourceError(f"{self!r} has no part {part}: the snapshot is of another slot")
         position = {"lsn": 0, "commit": 0, "index": 0, "finished": False} if state is None else dict(state)
-        return ChangesPart(self._reader, position, follow=self._follow)
+        position["finished"] = not self._follow and has_finished(position) and not self.has_more(part, position)
+        return ChangesPart(self._reader, position)
+
+    def _find_ends(self) -> dict[str, int]:
+        with connected(self._dsn, OWNER, SourceError) as connection:
+            return {self._slot: log_end(connection)}
+
+    def _is_at(self, position: Any, end: int) -> bool:
+        return position is not None and bool(position["lsn"] >= end)
 
     def acknowledge(self, job: str, positions: Mapping[Part, Any]) -> None:
         """Advance the slot to the position in a durable snapshot (see `AcknowledgingSource`)."""
@@ -85,7 +95,10 @@ class PostgresChanges:
 
     def _reader(self, position: dict[str, Any]) -> SlotReader:
         return SlotReader(
-            *(self._dsn, self._slot, self._publication, position), follow=self._follow, warn_bytes=self._warn_bytes
+            *(self._dsn, self._slot, self._publication, position),
+            follow=self._follow,
+            stop=self._end_of(Part(self._slot)),
+            warn_bytes=self._warn_bytes,
         )
 
 
@@ -95,9 +108,9 @@ _NAMES: Final = ("lsn", "commit", "index")
 class ChangesPart:
     """The changes of a slot while they are read."""
 
-    def __init__(self, reader_of: Any, position: dict[str, Any], *, follow: bool) -> None:
+    def __init__(self, reader_of: Any, position: dict[str, Any]) -> None:
         self._reader_of = reader_of
-        self._position = {**position, "finished": position["finished"] and not follow}
+        self._position = position
         self._reader: SlotReader | None = None
         self._ahead: ReadAhead[Chunk] | None = None
         self._chunk = Chunk((0, 0, 0))

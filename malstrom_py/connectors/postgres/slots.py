@@ -132,11 +132,29 @@ class Chunk:
     is_end: bool = False
 
 
+def log_end(connection: psycopg.Connection[Any]) -> int:
+    """Return the end of the server's log."""
+    found = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+    assert found is not None
+    return lsn_of(found[0])
+
+
 class SlotReader:
-    """The session that decodes the changes of one slot, used in the thread that reads ahead."""
+    """The session that decodes the changes of one slot, used in the thread that reads ahead.
+
+    ``stop``: where to end with ``follow=False``; None for the end of the log when it begins.
+    """
 
     def __init__(
-        self, dsn: str, slot: str, publication: str, position: dict[str, Any], *, follow: bool, warn_bytes: int
+        self,
+        dsn: str,
+        slot: str,
+        publication: str,
+        position: dict[str, Any],
+        *,
+        follow: bool,
+        warn_bytes: int,
+        stop: int | None = None,
     ) -> None:
         self._dsn = dsn
         self._slot = slot
@@ -148,7 +166,7 @@ class SlotReader:
         self._transactions = _Transactions(position["lsn"], position["commit"], position["index"])
         self._decoder = Decoder(self._loader_of)
         self._is_fetching = False
-        self._stop_at = 0
+        self._stop_at = stop
         self._warned_s = 0.0
         self._loaders: dict[int, Loader] = {}
         self.log_end = 0
@@ -195,17 +213,17 @@ class SlotReader:
         connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s, true)", [self._slot, self._copy])
         if start > slot.confirmed:
             connection.execute("SELECT pg_replication_slot_advance(%s, %s)", [self._copy, lsn_text(start)])
-        found = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
-        assert found is not None
-        self._stop_at = self.log_end = lsn_of(found[0])
+        self.log_end = log_end(connection)
+        self._stop_at = self.log_end if self._stop_at is None else self._stop_at
         return connection
 
     def _decode_more(self, connection: psycopg.Connection[Any]) -> None:
         connection.execute("BEGIN")
         options = f"'proto_version', '1', 'publication_names', {_literal(_quoted(self._publication))}"
+        upto = "NULL" if self._follow or self._stop_at is None else f"'{lsn_text(self._stop_at)}'"
         connection.execute(
             f"DECLARE malstrom NO SCROLL CURSOR FOR SELECT data FROM pg_logical_slot_get_binary_changes("
-            f"'{self._copy}', NULL, {CHANGES_MAX}, {options})".encode()
+            f"'{self._copy}', {upto}, {CHANGES_MAX}, {options})".encode()
         )
         self._is_fetching = True
 
@@ -221,7 +239,7 @@ class SlotReader:
         reached, self.log_end = map(lsn_of, row)
         if time.monotonic() - self._warned_s > _WARN_EVERY_S:
             self._warn(connection, find_slot(connection, self._slot, self._publication))
-        is_end = not self._follow and reached >= self._stop_at
+        is_end = not self._follow and self._stop_at is not None and reached >= self._stop_at
         if self._transactions.moved_to(reached) or is_end:
             return Chunk((self._transactions.lsn, 0, 0), is_end=is_end)
         time.sleep(_PAUSE_S)

@@ -14,6 +14,7 @@ from malstrom_py.connectors.read_ahead import ReadAhead, values_of
 from malstrom_py.connectors.redis.client import check_url, connect, place_of, redis_errors
 from malstrom_py.connectors.redis.positions import (
     ZERO,
+    EntryId,
     Position,
     StreamState,
     before,
@@ -26,6 +27,7 @@ from malstrom_py.connectors.redis.positions import (
 )
 from malstrom_py.errors import PlanError, SourceError, lasting, shown
 from malstrom_py.sources.base import Part
+from malstrom_py.sources.up_to_ends import FINISHED, UpToEnds, has_finished
 
 if TYPE_CHECKING:
     import redis
@@ -54,12 +56,13 @@ def texts_of(id: str, fields: Fields) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in fields.items()}
 
 
-class RedisStream(Generic[V_co]):
+class RedisStream(UpToEnds, Generic[V_co]):
     """A source of the entries of Redis streams, exactly once into the state of the job.
 
-    ``streams``: the name of a stream, or several. Each is a part, read in order by one worker, without end. Positions
-    are stored in the snapshots of the job; nothing is written to Redis, and no consumer group is used. A stream may
-    be missing at first.
+    ``streams``: the name of a stream, or several. Each is a part, read in order by one worker, without end. With
+    ``follow=False`` it is read up to the entry that is the newest when the job starts; a job with snapshots that has
+    finished reads, when it is started again, what is new since. Positions are stored in the snapshots of the job.
+    Nothing is written to Redis, and no consumer group is used. A stream may be missing at first.
 
     ``start``: where a job begins that does not resume: ``"first"``, the oldest entry that is there; ``"new"``, after
     the newest; or an id: ``"1526919030474-0"``, or ``"1526919030474"`` for that time, in milliseconds since 1970; one
@@ -92,7 +95,9 @@ class RedisStream(Generic[V_co]):
         start: str = "first",
         value: Callable[[str, Fields], V_co] | None = None,
         on_gap: Gap = "fail",
+        follow: bool = True,
     ) -> None:
+        super().__init__("sources.RedisStream", follow=follow)
         self._url = check_url(url, "sources.RedisStream")
         names = [streams] if isinstance(streams, str) else list(streams)
         if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
@@ -116,60 +121,99 @@ class RedisStream(Generic[V_co]):
 
     def build_part(self, part: Part, state: Any) -> StreamPart[V_co]:
         position = self._first(part) if state is None else position_of(state)
-        return StreamPart(Reader(self._url, part, position, self._on_gap), position, self._value)
+        stop = None if self._follow else parse_id(self._end_of(part) or self._last(part)) or ZERO
+        is_finished = position.id == stop or (stop is not None and self._begins_at_end(state, position.id, stop))
+        reader = Reader(self._url, part, position, self._on_gap, stop)
+        return StreamPart(reader, position, self._value, is_finished=is_finished)
+
+    def _find_ends(self) -> dict[str, str]:
+        return {name: self._last(name) for name in self._names}
+
+    def _is_at(self, position: Any, end: str) -> bool:
+        return position is not None and position_of(position).id == parse_id(end)
+
+    def _begins_at_end(self, state: Any, id: EntryId, stop: EntryId) -> bool:
+        """Return whether nothing is to be read: after a late start, or of a part that was read outside a job."""
+        return id > stop if state is None else has_finished(state) and not self._is_pinned
+
+    def _last(self, name: str) -> str:
+        """Return the id of the newest entry there has been."""
+        stream = self._state(name)
+        return show_id(ZERO if stream is None else stream.last)
 
     def _first(self, name: str) -> Position:
         """Return where a part begins. All but "first" is fixed when the job starts, by a call to Redis."""
         id = None if self._start == "new" else before(parse_id(self._start) or ZERO)
         if self._start == "first" or id == ZERO:
             return Position()
-        reader = Reader(self._url, name, Position(), self._on_gap)
-        try:
-            with redis_errors(SourceError, f"Reading the stream {name!r}", self._url):
-                stream, _ = reader.read(1)
-        finally:
-            reader.close()
+        stream = self._state(name)
         if stream is None:
             return Position(added=0)
         return Position(stream.last, stream.added) if id is None or id >= stream.last else Position(id)
 
+    def _state(self, name: str) -> StreamState | None:
+        """Return the state of a stream now; None if it does not exist."""
+        reader = Reader(self._url, name, Position(), self._on_gap)
+        try:
+            with redis_errors(SourceError, f"Reading the stream {name!r}", self._url):
+                return reader.read(1)[0]
+        finally:
+            reader.close()
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Entries in order. ``before``: how many had been added before the first of them; ``added``: up to now."""
+    """Entries in order. ``before``: how many had been added before the first of them; ``added``: up to now.
+
+    ``is_last``: nothing follows up to the end at which the part stops.
+    """
 
     entries: Sequence[Entry] = ()
     before: int | None = None
     added: int = 0
+    is_last: bool = False
 
 
 @dataclass(slots=True)
 class Reader:
-    """Reads chunks of one stream, from ``position`` on. Used by one thread."""
+    """Reads chunks of one stream, from ``position`` on, up to the id ``stop``, if given. Used by one thread."""
 
     url: str
     name: str
     position: Position
     on_gap: Gap
+    stop: EntryId | None = None
+    _is_done: bool = False
     _count: int = _ENTRIES_FIRST
     _client: redis.Redis | None = field(default=None, repr=False)
 
     def fetch(self) -> Chunk | None:
-        """Return the next chunk; None if nothing was added for a while."""
+        """Return the next chunk; None if nothing was added for a while. `StopIteration` after the last one."""
+        if self._is_done:
+            raise StopIteration
         with redis_errors(SourceError, f"Reading the stream {self.name!r}", self.url):
             count = self._count
             stream, entries = self.read(count)
             if is_another(self.position, stream):
                 raise self._is_another()
             added_before = self._accounted(stream, len(entries), is_end=len(entries) < count)
-            if not entries and added_before == self.position.added:
+            if self.stop is not None:
+                entries = self._up_to(self.stop, entries, is_end=len(entries) < count)
+            elif not entries and added_before == self.position.added:
                 self._wait()
                 return None
             last = parse_id(entries[-1][0]) if entries else None
             added = None if added_before is None else added_before + len(entries)
             self.position = Position(last or self.position.id, added)
             self._count = _fitting(entries, count)
-            return Chunk(entries, added_before, stream.added if stream else 0)
+            return Chunk(entries, added_before, stream.added if stream else 0, self._is_done)
+
+    def _up_to(self, stop: EntryId, entries: list[Entry], *, is_end: bool) -> list[Entry]:
+        """Return those of ``entries`` up to ``stop``, and note whether there are no more."""
+        kept = [entry for entry in entries if (parse_id(entry[0]) or ZERO) <= stop]
+        last = parse_id(kept[-1][0]) if kept else None
+        self._is_done = is_end or len(kept) < len(entries) or last == stop
+        return kept
 
     def read(self, count: int) -> tuple[StreamState | None, list[Entry]]:
         """Return the state of the stream, None if it does not exist, and up to ``count`` entries after the position."""
@@ -251,22 +295,30 @@ def _fitting(entries: Sequence[Entry], count: int) -> int:
 class StreamPart(Generic[V_co]):
     """One stream while it is read."""
 
-    def __init__(self, reader: Reader, position: Position, value: Callable[[str, Fields], V_co]) -> None:
+    def __init__(
+        self, reader: Reader, position: Position, value: Callable[[str, Fields], V_co], *, is_finished: bool = False
+    ) -> None:
         self._name = reader.name
+        self._is_finished = is_finished
         self._position = position
         self._value = value
         self._chunk = Chunk()
         self._taken = 0
         self._added: int | None = None
-        self._ahead = ReadAhead(reader.fetch, name=f"redis-{reader.name}", release=reader.close)
+        self._ahead: ReadAhead[Chunk] | None = None
+        if not is_finished:
+            self._ahead = ReadAhead(reader.fetch, name=f"redis-{reader.name}", release=reader.close)
 
     def poll(self, rows_max: int) -> list[V_co] | None:
+        if self._is_finished or self._ahead is None:
+            return None
         if self._taken >= len(self._chunk.entries):
             chunk = self._ahead.take()
             if chunk is None:
                 return None
             self._chunk, self._taken, self._added = chunk, 0, chunk.added
             self._position = Position(self._position.id, chunk.before)
+            self._is_finished = chunk.is_last and not chunk.entries
         return values_of(
             self._chunk.entries[self._taken : self._taken + rows_max],
             lambda entry: self._value(entry[0].decode(), entry[1]),
@@ -275,10 +327,10 @@ class StreamPart(Generic[V_co]):
         )
 
     def is_finished(self) -> bool:
-        return False
+        return self._is_finished
 
     def snapshot(self) -> dict[str, Any]:
-        return self._position.plain()
+        return self._position.plain() | ({FINISHED: True} if self._is_finished else {})
 
     def lag_rows(self) -> int | None:
         if self._added is None or self._position.added is None:
@@ -286,7 +338,8 @@ class StreamPart(Generic[V_co]):
         return max(0, self._added - self._position.added)
 
     def close(self) -> None:
-        self._ahead.close()
+        if self._ahead is not None:
+            self._ahead.close()
 
     def _advance(self, rows: int) -> None:
         if not rows:
@@ -295,3 +348,4 @@ class StreamPart(Generic[V_co]):
         added = self._position.added
         last = parse_id(self._chunk.entries[self._taken - 1][0])
         self._position = Position(last or ZERO, None if added is None else added + rows)
+        self._is_finished = self._chunk.is_last and self._taken == len(self._chunk.entries)

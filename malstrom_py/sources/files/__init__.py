@@ -247,6 +247,11 @@ class Files(Generic[V_co]):
         """Whether a finished job, started again, reads new files."""
         return self._reading.options.new_files
 
+    @property
+    def reads_new_with(self) -> str | None:
+        """See `GrowingSource`."""
+        return None if self._watched else "new_files=True"
+
     def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
         """Return the parts in a snapshot whose files still exist, and the parts of new files.
 
@@ -282,7 +287,7 @@ class Files(Generic[V_co]):
 
     def has_read(self, position: Any) -> bool:
         """Return whether a part at ``position`` is at its end."""
-        return position["finished"] is True
+        return position is not None and position["finished"] is True
 
     @property
     def is_narrowing(self) -> bool:

@@ -152,6 +152,9 @@ class Spark:
         """Whether a finished job, started again, reads new rows."""
         return self._since is not None
 
+    reads_new_with: Final = 'since="column"'
+    """See `GrowingSource`."""
+
     def pin_next(self, job: str, record: Any) -> None:
         """Pin the rows for ``job`` that are new since ``record``, whose rows an earlier run has read."""
         self._check_source(record)
@@ -188,7 +191,7 @@ class Spark:
 
     def has_read(self, position: Any) -> bool:
         """Return whether a part at ``position`` is at its end."""
-        return position["finished"] is True
+        return position is not None and position["finished"] is True
 
     def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
         pin = self._pin.of(self)

@@ -60,7 +60,7 @@ def test_a_topic_of_transactions_with_gaps_tombstones_and_bad_records_keeps_the_
     part = source.build_part(Part(f"{topic}/0"), None)
     assert read(part, 12) == [0, 2, 4, 6, None, 10] * 2
     wait_until(lambda: part.poll(1) is None and part.is_finished(), "the part ends after the last transaction")
-    assert part.snapshot() == {"offset": 21}
+    assert part.snapshot() == {"offset": 21, "finished": True}
     part.close()
     odd = source.build_part(Part(f"{topic}/1"), {"offset": 1})
     assert [type(row) for row in read(odd, 3)[:3]] == [int, MalformedRecord, int], "rows before a bad record come first"
@@ -104,7 +104,6 @@ def test_where_a_job_begins_is_determined_once_and_later_partitions_from_their_b
         for part in opened:
             part.close()
         each.unpin()
-    assert source.pin_record() == {"starts": {}, "stops": None}
 
 
 def test_a_job_begins_at_a_time(kafka: ModelBroker) -> None:
@@ -264,3 +263,24 @@ def test_partitions_that_appear_are_read_while_the_job_runs_and_while_it_is_down
     wait_until(lambda: len(seen) == 3, "the partition that appeared while the job was down is read")
     handle.stop()
     assert sorted(seen) == ["down", "first", "new"]
+
+
+def test_a_finished_job_that_is_run_again_reads_what_is_new(kafka: ModelBroker, tmp_path: Path) -> None:
+    topic, out = new_topic(kafka, 2), sinks.Memory()
+
+    def read_again(**options: Any) -> mp.RunResult:
+        job = mp.Job("again")
+        source = sources.Kafka(kafka.bootstrap, topic, follow=False, **options)
+        job.source("in", source).key_by("all", lambda n: "all").count("n").sink("out", out)
+        return mp.run(job, snapshots=mp.Snapshots(f"{tmp_path}/snapshots"))
+
+    send(kafka, topic, [1, 2])
+    assert read_again().read == 2
+    send(kafka, topic, [3], partition=1)
+    send(kafka, topic, [4])
+    kafka.state.grow(topic, 3)
+    send(kafka, topic, [5], partition=2)
+    again = read_again(start="latest")
+    assert (again.read, again.resumed_finished) == (3, False), "also of a partition that is new, with any start="
+    assert read_again().read == 0
+    assert out.items == [1, 2, 3, 4, 5], "the state continues"

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import closing
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import nats as client_of_nats
@@ -288,3 +289,45 @@ def test_a_wrong_password_is_an_error_that_does_not_contain_it(monkeypatch: pyte
         with opened(source) as part, pytest.raises(SourceError, match="cannot be read: ") as raised:
             wait_for_error(part)
     assert "hunter2" not in str(raised.value)
+
+
+def test_follow_false_reads_up_to_the_message_that_is_the_newest_at_the_start(nats: Server, name: str) -> None:
+    create(nats, name)
+    add(nats, name, range(20))
+    source = source_of(nats, name, subject=f"{name}.n", follow=False)
+    check_source(PatientSource(source, 20, lambda state: state["sequence"] or 0), cuts_max=3)
+    add(nats, name, range(3), subject="other")
+    source.pin("docs")
+    add(nats, name, range(30, 40))
+    with opened(source) as part:
+        assert read(part, 20) == list(range(20))
+        wait_until(lambda: not part.poll(1) and part.is_finished(), "it ends before what was added later")
+        position = part.snapshot()
+    assert position["sequence"] == 23, "after what its subject leaves out"
+    with opened(source, position) as part:
+        assert part.is_finished()
+    source.unpin()
+
+
+@pytest.mark.parametrize("start", ["first", "new", 2, 7])
+def test_a_finished_job_that_is_run_again_reads_what_is_new(
+    nats: Server, name: str, tmp_path: Path, start: Any
+) -> None:
+    create(nats, name)
+    out = sinks.Memory()
+
+    def read_again() -> mp.RunResult:
+        job = mp.Job("again")
+        parts = [f"{name}.n", f"{name}.other"]
+        source = source_of(nats, name, subject=parts, follow=False, start=start)
+        job.source("in", source).key_by("all", lambda n: "all").sum("sum").sink("out", out)
+        return mp.run(job, snapshots=mp.Snapshots(f"{tmp_path}/snapshots"))
+
+    add(nats, name, range(1, 3))
+    assert read_again().read == {"first": 2, 2: 1}.get(start, 0)
+    add(nats, name, range(3, 5))
+    add(nats, name, range(5, 6), subject="other")
+    again = read_again()
+    assert (again.read, again.resumed_finished) == (3, False)
+    assert read_again().read == 0
+    assert out.items[-1] == {"first": 15, 2: 14}.get(start, 12), "the state continues"

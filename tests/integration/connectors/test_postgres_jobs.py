@@ -111,3 +111,32 @@ def test_changes_are_written_once_and_the_slot_follows_the_snapshots(dsn: str, t
     runtime_of(tmp_path, 3).start(changes_job(dsn, follow=False), control=False).wait(timeout_s=PATIENCE_S)
     assert written() == list(range(1, 401))
     wait_until(lambda: confirmed() > second, "the slot is advanced to the end")
+
+
+def test_a_finished_job_of_changes_that_is_run_again_reads_what_is_new(dsn: str, tmp_path: Path) -> None:
+    run(dsn, "CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE copied (id int)")
+    run(dsn, "CREATE PUBLICATION pub FOR TABLE orders")
+    run(dsn, "SELECT pg_create_logical_replication_slot('jobs_slot', 'pgoutput')")
+    for first in (1, 4, 6):
+        run(dsn, f"INSERT INTO orders SELECT generate_series({first}, {first + 1})")
+        runtime_of(tmp_path, 1).start(changes_job(dsn, follow=False), control=False).wait(timeout_s=PATIENCE_S)
+        assert run(dsn, "SELECT max(id), count(*) = count(DISTINCT id) FROM copied") == [(first + 1, True)]
+    assert run(dsn, "SELECT count(*) FROM copied") == [(6,)]
+
+
+def test_a_job_of_changes_that_resumes_ends_where_it_would_have_ended(dsn: str) -> None:
+    run(dsn, "CREATE TABLE orders (id int PRIMARY KEY)", "CREATE PUBLICATION pub FOR TABLE orders")
+    run(dsn, "SELECT pg_create_logical_replication_slot('jobs_slot', 'pgoutput')")
+    run(dsn, "INSERT INTO orders VALUES (1)")
+    before = sources.PostgresChanges(dsn, "pub", "jobs_slot", follow=False)
+    before.pin("changes")
+    run(dsn, "INSERT INTO orders VALUES (2)")
+    resumed = sources.PostgresChanges(dsn, "pub", "jobs_slot", follow=False)
+    resumed.pin("changes", before.pin_record())
+    part: Any = resumed.build_part(resumed.list_parts()[0], None)
+    seen: list[Any] = []
+    while not part.is_finished():
+        seen += part.poll(9) or []
+        time.sleep(0.002)
+    part.close()
+    assert [row["new"]["id"] for row in seen] == [1]

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -237,3 +238,59 @@ def test_a_job_resumes_and_rescales_with_each_entry_once(redis: Server, client: 
     for key in range(7):
         seen = [count for n, count in rows if n % 7 == key]
         assert seen == list(range(1, len(seen) + 1)), "the rows of a key are in order, each once"
+
+
+def test_follow_false_reads_up_to_the_entry_that_is_the_newest_at_the_start(
+    redis: Server, client: Any, name: str
+) -> None:
+    add(client, name, range(20))
+    source = source_of(redis, name, follow=False)
+    check_source(PatientSource(source, 20, lambda state: state["added"] or 0), cuts_max=3)
+    client.xdel(name, client.xadd(name, {"n": 20}))
+    source.pin("docs")
+    add(client, name, range(30, 40))
+    with opened(source) as part:
+        assert read(part, 20) == list(range(20))
+        wait_until(lambda: not part.poll(1) and part.is_finished(), "it ends before what was added later")
+        position = part.snapshot()
+    with opened(source, position) as part:
+        wait_until(lambda: not part.poll(1) and part.is_finished(), "a finished part has nothing more")
+    source.unpin()
+
+
+@pytest.mark.parametrize("start", ["first", "new"])
+def test_a_finished_job_that_is_run_again_reads_what_is_new(
+    redis: Server, client: Any, name: str, tmp_path: Path, start: str
+) -> None:
+    out = sinks.Memory()
+
+    def read_again() -> mp.RunResult:
+        job = mp.Job("again")
+        source = sources.RedisStream(url(redis), [name, f"{name}-b"], value=number, follow=False, start=start)
+        job.source("in", source).key_by("all", lambda n: "all").sum("sum").sink("out", out)
+        return mp.run(job, snapshots=mp.Snapshots(f"{tmp_path}/snapshots"))
+
+    add(client, name, range(1, 3))
+    assert read_again().read == (2 if start == "first" else 0)
+    add(client, name, range(3, 5))
+    add(client, f"{name}-b", range(5, 6))
+    again = read_again()
+    assert (again.read, again.resumed_finished) == (3, False)
+    assert read_again().read == 0
+    assert out.items[-1] == (15 if start == "first" else 12), "the state continues"
+
+
+def test_a_stream_that_has_lost_what_a_finished_job_has_read_is_an_error(
+    redis: Server, client: Any, name: str, tmp_path: Path
+) -> None:
+    def read_again() -> mp.RunResult:
+        job = mp.Job("again")
+        job.source("in", source_of(redis, name, follow=False)).sink("out", sinks.Memory())
+        return mp.run(job, snapshots=mp.Snapshots(f"{tmp_path}/snapshots"))
+
+    add(client, name, range(5))
+    assert read_again().read == 5
+    client.delete(name)
+    client.xadd(name, {"n": 1}, id="1-1")
+    with pytest.raises(SourceError, match="is not the one that was read"):
+        read_again()
