@@ -165,7 +165,7 @@ TRANSITIONS: Final = {
 class _Side:
     """One exchange that feeds the region: the frontier of each sender, and which senders have marked and shipped."""
 
-    __slots__ = ("after", "before", "emitted", "frontier", "idle", "later", "shipped")
+    __slots__ = ("after", "before", "emitted", "ended", "frontier", "idle", "later", "shipped")
 
     def __init__(self, members: Sequence[int]) -> None:
         self.frontier: dict[int, int] = dict.fromkeys(members, MIN_EPOCH)
@@ -175,13 +175,18 @@ class _Side:
         self.after: dict[int, tuple[int, bool]] = {}
         self.later: dict[int, tuple[int, bool]] = {}
         self.shipped: set[int] = set()
+        self.ended: dict[int, int] = {}
+        """The last frontier of a sender before the maximum, if it has had a record."""
 
     def merged(self) -> int:
         return max(self.emitted, min(self.frontier.values(), default=MIN_EPOCH))
 
     def promise(self, sender: int, time: int, idle: bool) -> None:
         """Advance the frontier of ``sender``. Within a version a frontier never decreases."""
-        self.frontier[sender] = max(time, self.frontier[sender])
+        before = self.frontier[sender]
+        if time == MAX_EPOCH and MIN_EPOCH < before < MAX_EPOCH:
+            self.ended[sender] = before
+        self.frontier[sender] = max(time, before)
         (self.idle.add if idle else self.idle.discard)(sender)
 
 
@@ -267,6 +272,10 @@ class ReceivingMachine:
         side = self._sides[exchange]
         times = [side.frontier[sender] for sender in side.idle]
         return min((time for time in times if MIN_EPOCH < time < MAX_EPOCH), default=None)
+
+    def ended(self, exchange: str) -> int | None:
+        """T7: return the largest frontier that a finished sender had before its end; None without any."""
+        return max(self._sides[exchange].ended.values(), default=None)
 
     @property
     def moving_version(self) -> int:

@@ -1,5 +1,5 @@
-"""T2: the idle sources of a worker follow the other workers, so that event time advances without them. T7: if all are
-silent, they follow the runtime's clock.
+"""T2: the idle sources of a worker follow the other workers, so that event time advances without them, and where no
+worker reads them, the other side of a join or union. T7: if all are silent, they follow the runtime's clock.
 
 Rule: an idle worker broadcasts the minimum of the senders that are neither idle nor finished, as received on its own
 channels, and never the maximum epoch. The worker stays in every minimum. So its epoch may lag, but is never ahead of
@@ -28,7 +28,10 @@ TICK_S: Final = 0.1
 
 
 class IdleSource:
-    """One ``generate_epochs`` and the exchanges that it feeds: (name, sending node, receiving machine)."""
+    """One ``generate_epochs`` and the exchanges that it feeds: (name, sending node, receiving machine).
+
+    ``beside``: the exchanges that are joined with what it feeds.
+    """
 
     def __init__(
         self,
@@ -37,20 +40,20 @@ class IdleSource:
         generator: GenerateEpochs,
         feed: RegionInput,
         exchanges: Sequence[tuple[str, int, ReceivingMachine]],
+        beside: Sequence[tuple[str, ReceivingMachine]] = (),
     ) -> None:
         self._executor = executor
         self._node = node
         self._generator = generator
         self._feed = feed
         self._exchanges = exchanges
+        self._beside = beside
         # T7: when the silence was noticed here and the epoch at that moment; when the last epoch was sent in it.
         self._silence: tuple[float, int] | None = None
         self._ticked_s = 0.0
 
     def follow(self) -> None:
-        """Broadcast the frontier of the other workers if it is ahead and all parts here are idle, or if all are silent
-        an epoch by the clock. Call between messages.
-        """
+        """Broadcast what others have reached if it is ahead and all parts here are idle. Call between messages."""
         generator = self._generator
         if not generator.idle:
             self._silence = None
@@ -60,12 +63,15 @@ class IdleSource:
             return
         # An active source in this region decides what is broadcast to the exchanges that it feeds.
         fed = [(name, machine) for name, send, machine in self._exchanges if self._executor.merged(send).idle]
-        reached = _smallest(machine.active(name) for name, machine in fed)
-        if reached is None:
-            silent = _smallest(machine.silent(name) for name, machine in fed)
-            reached = silent if generator.idle_after_s is None else self._by_clock(silent)
-        else:
+        if not fed:
             self._silence = None
+            return
+        reached = _smallest(machine.active(name) for name, machine in fed)
+        if reached is not None:
+            self._silence = None
+        else:
+            silent = _smallest(machine.silent(name) for name, machine in fed)
+            reached = silent if generator.idle_after_s is None else self._without_senders(silent)
         if reached is not None and reached > generator.sent:
             self._executor.call(self._node, partial(generator.follow, time=reached))
             self._executor.run()
@@ -80,10 +86,25 @@ class IdleSource:
             self._executor.call(self._node, partial(generator.follow, time=passed))
             self._executor.run()
 
+    def _without_senders(self, silent: int | None) -> int | None:
+        """Return what a stream has reached that no worker reads: what it is joined with (T2), or by the clock (T7).
+
+        ``silent``: the smallest frontier of its idle senders; None: not one has had a record.
+        """
+        joined = _smallest(machine.active(name) for name, machine in self._beside)
+        if joined is not None and (silent is None or joined > self._generator.sent):
+            self._silence = None
+            return joined
+        if silent is None:
+            silent = _smallest(machine.silent(name) for name, machine in self._beside)
+        if silent is None:
+            silent = _smallest(machine.ended(name) for name, machine in self._beside)
+        return self._by_clock(silent)
+
     def _by_clock(self, epoch: int | None) -> int | None:
         """T7: return the epoch at which the silence began + the time since; None if it is too early for another.
 
-        ``epoch``: the smallest frontier of the silent workers now; None: not one has had a record.
+        ``epoch``: where a silence begins now; None: no stream has had a record.
         """
         now_s = self._generator.context.clock.monotonic_s()
         if self._silence is None:
@@ -127,5 +148,16 @@ def followers_of(
             behind = executor.behind(nodes[name])
             fed = [(name, send, receiving[name]) for name, send in exchanges if send in behind]
             if fed:
-                followers.append(IdleSource(executor, nodes[name], operator, feed, fed))
+                beside = [(other, receiving[other]) for other in _joined_with([name for name, *_ in fed], regions)]
+                followers.append(IdleSource(executor, nodes[name], operator, feed, fed, beside))
     return followers
+
+
+def _joined_with(fed: Iterable[str], regions: Iterable[tuple[Region, RegionInput]]) -> list[str]:
+    """Return the exchanges that enter a region together with the exchanges ``fed``, or with what follows them."""
+    behind, entered = set(fed), list[Region]()
+    for region, _ in reversed(list(regions)):  # upstream first
+        if behind.intersection(region.entries):
+            behind.update(region.exits)
+            entered.append(region)
+    return [name for region in entered for name in region.entries if name not in behind]
