@@ -87,13 +87,15 @@ class InputClosed(Event, frozen=True, tag=True):
 class NodeFailed(Event, frozen=True, tag=True):
     """A worker was lost, or a function on it raised. Not: workers that end because another one failed.
 
-    ``affected_input_ids``: the sources that it read, and the ``key_by`` steps whose records it sent. On workers the
-    event comes once, when the job has been restarted, before any record.
+    ``affected_input_ids``: the sources that it read, and the ``key_by`` steps whose records it sent. ``trace``: the
+    frames of the user's code in which the function raised, as Python prints them; empty if none did, or with
+    ``redact_errors``. On workers the event comes once, when the job has been restarted, before any record.
     """
 
     source_node_id: str
     error: str
     affected_input_ids: tuple[str, ...] = ()
+    trace: str = ""
 
 
 class StopCause(StrEnum):

@@ -33,7 +33,7 @@ from malstrom_py.logs import log
 from malstrom_py.operators.logic import KeyedLogic
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator.reloading import ReloadDue
-from malstrom_py.workers.reports.error_transfer import failed_worker
+from malstrom_py.workers.reports.error_transfer import failed_worker, trace_of
 from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.job_status import RescaleReport, SnapshotStatus
 from malstrom_py.workers.transport.messages import Notify, PartsEnded, WorkerEvent
@@ -161,7 +161,7 @@ class JobEvents:
             self._here.remove(worker)
             self._release(worker)
             inputs = (*sorted(self._read_by.get(worker, ())), *self._fed)
-            self._log.emit(NodeFailed(f"worker {worker}", text, inputs))
+            self._log.emit(NodeFailed(f"worker {worker}", text, inputs, trace_of(error)))
         else:
             self._log.emit(Error(text))
         self._end(StopCause.FAILED)

@@ -8,6 +8,7 @@ error that is not of this package is replaced by one that is.
 from __future__ import annotations
 
 import pickle
+from traceback import format_tb
 from types import TracebackType
 from typing import Final, TypeVar
 
@@ -23,6 +24,7 @@ def pack_error(error: BaseException) -> bytes:
     """Encode ``error``. Parts that cannot be pickled are described in words; one that ends processes becomes ours."""
     if not isinstance(error, Exception):
         error = _ended_by(error)
+    keep_trace(error)
     error = redacted(error)
     public = error if isinstance(error, MalstromError) else InternalError(public_text(error))
     chain: list[tuple[bytes | None, str]] = []
@@ -142,6 +144,8 @@ def failure_of(worker: int, packed: bytes) -> MalstromError:
 
 
 _WORKER: Final = "_malstrom_worker"
+_TRACE: Final = "_malstrom_trace"
+_FRAMES_MAX: Final = 20
 
 
 def blame(error: BaseException, worker: int) -> None:
@@ -156,3 +160,26 @@ def failed_worker(error: BaseException) -> int | None:
         return error.peer
     worker: int | None = getattr(error, _WORKER, None)
     return worker
+
+
+def keep_trace(error: BaseException) -> None:
+    """Record the frames of the user's code in which ``error`` began: tracebacks are not sent between processes."""
+    if not hasattr(error, _TRACE) and (trace := trace_of(error)):
+        setattr(error, _TRACE, trace)
+
+
+def trace_of(error: BaseException) -> str:
+    """Return the frames of the user's code in which ``error`` began, as Python prints them, the innermost last.
+
+    Empty without such frames, and while texts are redacted.
+    """
+    if redacts():
+        return ""
+    kept: str | None = getattr(error, _TRACE, None)
+    if kept is not None:
+        return kept
+    origin, seen = error, {id(error)}
+    while (cause := origin.__cause__) is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        origin = cause
+    return "".join(format_tb(_users(origin.__traceback__))[-_FRAMES_MAX:])

@@ -120,7 +120,7 @@ def test_a_job_that_fails_says_why(page: Page) -> None:
     shown = mp.Dashboard(port=free_port(), token=TOKEN)
     released = sources.Generator(lambda part, start: iter(_until_opened(page)))
     job = mp.Job("docs-browser-fails")
-    job.source("in", released).map("parse", int).sink("out", sinks.Memory())
+    job.source("in", released).map("parse", _parse).sink("out", sinks.Memory())
     page.goto("about:blank")
     handle = mp.InProcess(dashboard=shown).start(job)
     page.goto(f"http://127.0.0.1:{shown.port}/jobs/docs-browser-fails?token={TOKEN}")
@@ -139,6 +139,7 @@ def test_a_job_that_fails_says_why(page: Page) -> None:
     text = handle.status().error
     assert text is not None
     assert page.locator("body").inner_text().lower().count(text.lower()) == 1, "it is read once"
+    assert page.locator("body").inner_text().count("return int(text)") == 1, "and so is its trace"
 
 
 def test_a_page_that_is_opened_late_shows_what_was_before(page: Page) -> None:
@@ -151,6 +152,10 @@ def test_a_page_that_is_opened_late_shows_what_was_before(page: Page) -> None:
     expect(page.locator(".curve canvas")).to_have_count(3)
     picture(page, "late")
     handle.stop(timeout_s=PATIENCE_S)
+
+
+def _parse(text: str) -> int:
+    return int(text)
 
 
 OPENED: list[bool] = []

@@ -100,6 +100,9 @@ function showJob(job) {
   }
 
   function renderEvents() {
+    const trace = view.error && events.findLast((event) => event.trace && event.error === view.error)?.trace;
+    setText("error-trace", trace || "");
+    setShown("error-trace", Boolean(trace));
     problems(view, events);
     snapshots(view, events);
     if (view.at) timeline.place(view.at - view.duration_s, view.at);

@@ -37,7 +37,8 @@ export function makeWorkers() {
       name(`${worker.worker}`, [worker.host, worker.pid && `pid ${worker.pid}`].filter(Boolean).join(" · "));
       const times = [worker.busy, worker.waiting, worker.idle];
       times.forEach((share, index) => setWidth(bars[index], share));
-      setText(shares, `${percent(worker.busy)} busy, ${percent(worker.waiting)} back-pressure`);
+      const waiting = worker.waiting >= 0.005 ? `, ${percent(worker.waiting)} back\u2011pressure` : ""; // a hyphen that breaks no line
+      setText(shares, `${percent(worker.busy)} busy${waiting}`);
       setText(cells[2], cores(worker.cpu));
       setText(cells[3], bytes(worker.rss_bytes));
       setText(cells[4], short(worker.keys, 1e6));
@@ -156,8 +157,8 @@ const shownProblems = 100;
 /** Steps that drop rows first, then failures, newest first; each text once, with how often it came. */
 export function makeProblems() {
   const list = new KeyedList(field("problems"), () => {
-    const title = make("b"), place = make("code"), text = make("pre"), time = make("time", { class: "muted small" });
-    const element = make("li", {}, make("div", { class: "problem-head" }, title, place, time), text);
+    const title = make("b"), place = make("code"), text = make("pre"), trace = make("pre", { class: "trace" }), time = make("time", { class: "muted small" });
+    const element = make("li", {}, make("div", { class: "problem-head" }, title, place, time), text, trace);
     return {
       element,
       update(problem) {
@@ -166,6 +167,7 @@ export function makeProblems() {
         setText(place, problem.place || "");
         setText(time, problem.at ? clock(problem.at) : "");
         setText(text, problem.text);
+        setText(trace, problem.trace || "");
       },
     };
   });
@@ -182,7 +184,7 @@ export function makeProblems() {
       const step = event.step || "";
       const known = failures.get(text) || { count: 0, title: problemKinds[event.kind] + (step ? ` in ${step}` : ""), place: places.get(step), text };
       failures.delete(text); // the newest is the last
-      failures.set(text, { ...known, key: `text ${text}`, tone: "bad", at: event.at, count: known.count + (event.kind !== "Restarting" && event.kind !== "Ended") });
+      failures.set(text, { ...known, key: `text ${text}`, tone: "bad", at: event.at, trace: event.trace || known.trace, count: known.count + (event.kind !== "Restarting" && event.kind !== "Ended") });
     }
     const above = failures.delete(view.error);
     const shown = [...failures.values()].slice(-shownProblems).reverse();

@@ -12,7 +12,9 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import InternalError, OperatorError
-from malstrom_py.workers.reports.error_transfer import without_internals
+from malstrom_py.errors.text import redacting
+from malstrom_py.events import NodeFailed
+from malstrom_py.workers.reports.error_transfer import pack_error, trace_of, unpack_error, without_internals
 
 PACKAGE = Path(mp.__file__).parent
 ROOMS = (PACKAGE, (PACKAGE / "workers").resolve(), (PACKAGE / "rescale").resolve())
@@ -129,3 +131,34 @@ def test_a_ctrl_c_is_shown_from_the_users_code_on() -> None:
     with pytest.raises(KeyboardInterrupt) as caught:
         mp.run(job)
     assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "interrupts"
+
+
+def test_the_trace_of_an_error_is_the_users_frames_and_goes_to_other_processes_with_it() -> None:
+    error = failed_job()
+    trace = trace_of(error)
+    assert "return inner(number)" in trace
+    assert "return 1 // number" in trace
+    assert trace.count("  File ") == 2
+    sent = unpack_error(pack_error(error))
+    assert trace_of(sent) == trace
+    with redacting(True):
+        assert trace_of(error) == ""
+
+
+def test_the_event_of_a_failure_has_its_trace() -> None:
+    job = mp.Job("failing")
+    job.source("in", sources.Memory([1, 0])).map("inverse", outer).sink("out", sinks.Memory())
+    seen: list[object] = []
+    with pytest.raises(OperatorError):
+        mp.run(job, on_event=seen.append)
+    (failed,) = (event for event in seen if isinstance(event, NodeFailed))
+    assert "return 1 // number" in failed.trace
+
+
+def test_an_error_without_a_frame_of_the_user_has_no_trace() -> None:
+    assert trace_of(OperatorError("step 'a' failed")) == ""
+    job = mp.Job("failing")
+    job.source("in", sources.Memory(["x"])).map("number", int).sink("out", sinks.Memory())
+    with pytest.raises(OperatorError) as caught:
+        mp.run(job)
+    assert trace_of(caught.value) == ""
