@@ -21,7 +21,7 @@ import msgspec
 import xxhash
 
 from malstrom_py.codec import Codec
-from malstrom_py.codec.in_flight import ARROW, PICKLED, decode_arrow, decode_column, encode_arrow, pack_column
+from malstrom_py.codec.in_flight import ARROW, PICKLED, decode_arrow, encode_arrow, pack_column, unpack_column
 from malstrom_py.data.batch import Batch, ColumnBatch, place_of
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.data.row_form import DICTS
@@ -277,7 +277,7 @@ def _unpacked_tuples(data: memoryview, rows: int) -> list[Any]:
         at += _COLUMN.size + size
         if tag in (_STORED, _TUPLES):
             raise Corrupt("a field of tuples is of a kind that is not allowed there")
-        fields.append(decode_column(tag, data[at - size : at], rows))
+        fields.append(unpack_column(tag, data[at - size : at], rows))
     return list(zip(*fields, strict=True))
 
 
@@ -320,7 +320,7 @@ def latest(payload: memoryview) -> int | None:
         return None
     last: int
     if tag not in (ARROW, _NAMED):
-        last = max(decode_column(tag, data, rows))
+        last = max(unpack_column(tag, data, rows))
         return last
     place = 0
     if tag == _NAMED:
@@ -363,7 +363,7 @@ def _decoded(tag: int, data: memoryview, rows: int, codec: Codec, *, is_values: 
     if tag == _NAMED and not is_values:
         return _Place(*_PLACE.unpack(data))
     if tag not in (_STORED, _TUPLES):
-        return decode_column(tag, data, rows)
+        return unpack_column(tag, data, rows)
     column = codec.decode_at_rest(data) if tag == _STORED else _unpacked_tuples(data, rows)
     if type(column) is not list or len(column) != rows:
         raise Corrupt("a column has another number of rows than its batch")

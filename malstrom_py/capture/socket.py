@@ -3,6 +3,7 @@
 Both ends have one secret. ZeroMQ over TCP encrypts and authenticates with it, as between the workers of a job: no byte
 reaches Python before its sender has passed CURVE. Rule: each write is answered once it is kept. A writer has a bounded
 number of bytes without an answer; where the receiver is slower, the writer waits, or drops the rest of its segment.
+Rule: who has the secret can read and write the recording, and nothing that it sends ends the receiver.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import io
 import re
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, Final, Literal
@@ -40,7 +41,12 @@ _SEGMENT: Final = re.compile(r"\w[\w.-]{0,255}")
 """What a segment may be called: no name leads out of a folder."""
 
 _FIRST_WAIT_S: Final = 1.0
-"""A writer that waits longer for the receiver reports back-pressure, or drops."""
+"""A writer that waits longer for the receiver reports back-pressure. One that drops waits no longer in all of
+`_RENEWED_S`: a receiver that answers each write late, but within that time, must not make the job as slow as itself."""
+
+_RENEWED_S: Final = 10.0
+_PROMPT_S: Final = 0.05
+"""An answer within this time is not counted as a wait, and is always waited for."""
 
 Slow = Literal["wait", "drop"]
 
@@ -109,21 +115,27 @@ class Receiver:
     def _serve(self) -> None:
         while not self._closed.is_set():
             if self._socket.poll(_LOOK_MS):
-                sender, request = self._socket.recv_multipart()
-                self._socket.send_multipart([sender, msgspec.msgpack.encode(self._answer(sender, request))])
+                sender, *request = self._socket.recv_multipart()
+                self._socket.send_multipart([sender, self._answer(sender, request)])
 
-    def _answer(self, sender: bytes, request: bytes) -> tuple[int, str, Any]:
+    def _answer(self, sender: bytes, request: Sequence[bytes]) -> bytes:
         number = 0
         try:
-            number, what, *arguments = msgspec.msgpack.decode(request)
+            number, what, arguments = _read(request)
+            return msgspec.msgpack.encode(self._result(number, what, sender, arguments))
+        except Exception as error:
+            return msgspec.msgpack.encode((number, "failed", _sendable(f"{type(error).__name__}: {error}")))
+
+    def _result(self, number: int, what: str, sender: bytes, arguments: Sequence[Any]) -> tuple[int, str, Any]:
+        if what not in self._operations:
+            raise ValueError(f"the operation {what[:80]!r} is unknown: one of {', '.join(self._operations)}")
+        try:
             for name in arguments[: _NAMES.get(what, 0)]:
                 if not _SEGMENT.fullmatch(name):
                     raise ValueError("that is not the name of a segment")
             return number, "", self._operations[what](self, sender, *arguments)
         except (FileNotFoundError, FileExistsError) as error:
-            return number, type(error).__name__, str(error.args[0] if error.args else "")
-        except Exception as error:
-            return number, "failed", f"{type(error).__name__}: {error}"
+            return number, type(error).__name__, _sendable(str(error.args[0] if error.args else ""))
 
     def _names(self, sender: bytes) -> list[str]:
         return self.place.names()
@@ -163,6 +175,21 @@ class Receiver:
     }
 
 
+def _read(request: Sequence[bytes]) -> tuple[int, str, list[Any]]:
+    """Return the number, the operation and the arguments of a request; ValueError if it is not one."""
+    if len(request) != 1:
+        raise ValueError(f"a request is a message of one part, and this one has {len(request)}")
+    read = msgspec.msgpack.decode(request[0])
+    if type(read) is not list or len(read) < 2 or (type(read[0]), type(read[1])) != (int, str):
+        raise ValueError("a request is [number, operation, arguments...], and this one is not")
+    number, what, *arguments = read
+    return number, what, arguments
+
+
+def _sendable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 _NAMES: Final = {"create": 1, "write": 1, "sync": 1, "close": 1, "read": 1, "rename": 2, "delete": 1}
 """How many of the arguments of an operation are names of segments: the first ones."""
 
@@ -171,8 +198,9 @@ class Socket:
     """The recording that a `Receiver` keeps at ``address``, with its ``secret``: for capturing and for replaying.
 
     ``slow``: what a writer does whose receiver is slower. "wait": it waits, and with it the step, so that the job is as
-    slow as the receiver; "drop": after a second it drops the rest of the segment, and continues with the next one, so
-    that no receiver, slow or gone, slows or fails the job. In both cases a `BackPressureBegun` is emitted for the step.
+    slow as the receiver; "drop": it waits at most a second in ten, then drops the rest of the segment, and continues
+    with the next one, so that no receiver, slow or gone, holds up or fails the job. In both cases a `BackPressureBegun`
+    is emitted for the step.
     """
 
     def __init__(self, address: str, secret: str, *, slow: Slow = "wait", timeout_s: float = TIMEOUT_S) -> None:
@@ -184,6 +212,7 @@ class Socket:
         self._secret = secret
         self.slow: Slow = slow
         self._timeout_s = timeout_s
+        self._patience = _Patience() if slow == "drop" else None
 
     def __repr__(self) -> str:
         return f"Socket({self._address!r})"
@@ -196,9 +225,9 @@ class Socket:
         return found
 
     def create(self, name: str) -> SegmentFile:
-        drops = self.slow == "drop" and not name.endswith(".begun")
-        client = _Client(self._address, self._secret, _FIRST_WAIT_S if drops else self._timeout_s)
-        file = _RemoteFile(client, name, drops=drops)
+        patience = None if name.endswith(".begun") else self._patience
+        client = self._connected(patience)
+        file = _RemoteFile(client, name, drops=patience is not None)
         try:
             file.create()
         except BaseException:
@@ -216,10 +245,10 @@ class Socket:
         return io.BufferedReader(_RemoteReader(client, name), PIECE_BYTES)
 
     def rename(self, old: str, new: str) -> None:
-        if self.slow == "wait":
+        if self._patience is None:
             self._ask("rename", old, new)
             return
-        client = _Client(self._address, self._secret, _FIRST_WAIT_S)
+        client = self._connected(self._patience)
         try:
             client.ask("rename", old, new)
         except (DeadlineError, FileNotFoundError):
@@ -237,23 +266,44 @@ class Socket:
         finally:
             client.close()
 
-    def _connected(self) -> _Client:
-        return _Client(self._address, self._secret, self._timeout_s)
+    def _connected(self, patience: _Patience | None = None) -> _Client:
+        return _Client(self._address, self._secret, self._timeout_s, patience)
 
 
 def _socket(address: str, secret: str, slow: Slow, timeout_s: float) -> Socket:
     return Socket(address, secret, slow=slow, timeout_s=timeout_s)
 
 
+class _Patience:
+    """How long writers of one process that drop may still wait: `_FIRST_WAIT_S` in `_RENEWED_S`."""
+
+    def __init__(self) -> None:
+        self._clock = SystemClock()
+        self._left_s = _FIRST_WAIT_S
+        self._renewed_at_s = self._clock.monotonic_s()
+
+    def left_s(self) -> float:
+        """Return how long may be waited now."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._renewed_at_s >= _RENEWED_S:
+            self._left_s, self._renewed_at_s = _FIRST_WAIT_S, now_s
+        return max(0.0, self._left_s)
+
+    def waited(self, seconds: float) -> None:
+        """Note a wait."""
+        self._left_s -= max(0.0, seconds)
+
+
 class _Client:
     """A connection to a receiver, for one operation or for one segment. One thread uses it, and closes it: the garbage
-    collector must not, because the end of a context of ZeroMQ may wait.
+    collector must not, because the end of a context of ZeroMQ may wait. ``patience``: it limits all waits.
     """
 
-    def __init__(self, address: str, secret: str, timeout_s: float) -> None:
+    def __init__(self, address: str, secret: str, timeout_s: float, patience: _Patience | None) -> None:
         zmq = _zmq()
         self._address = address
         self._timeout_s = timeout_s
+        self._patience = patience
         self._clock = SystemClock()
         self._number = 0
         self._answers: dict[int, Any] = {}
@@ -280,10 +330,9 @@ class _Client:
     def ask(self, what: str, *arguments: Any) -> Any:
         """Execute an operation after all earlier ones, and return its result."""
         number = self._send(what, *arguments)
-        until_s = self._clock.monotonic_s() + self._timeout_s
-        while number not in self._answers:
-            if not self._receive(until_s - self._clock.monotonic_s()):
-                raise self.late()
+        wait_s = self._timeout_s if self._patience is None else max(self._patience.left_s(), _PROMPT_S)
+        if not self._receive_until(lambda: number in self._answers, wait_s, free_s=_PROMPT_S):
+            raise self.late()
         kind, value = self._answers.pop(number)
         self._raise_failed()
         if kind == "FileNotFoundError":
@@ -303,11 +352,11 @@ class _Client:
 
     def has_room(self, wait_s: float | None = None) -> bool:
         """Return whether more may be written, after waiting at most ``wait_s``, or its time, for answers."""
-        until_s = self._clock.monotonic_s() + (self._timeout_s if wait_s is None else wait_s)
-        while sum(self._written.values()) > WINDOW_BYTES:
-            if not self._receive(until_s - self._clock.monotonic_s()):
-                return False
-        return True
+        if self._patience is not None:
+            wait_s = self._patience.left_s()
+        return self._receive_until(
+            lambda: sum(self._written.values()) <= WINDOW_BYTES, self._timeout_s if wait_s is None else wait_s
+        )
 
     def late(self) -> DeadlineError:
         """Return the error of an answer that takes too long."""
@@ -322,6 +371,18 @@ class _Client:
         self._number += 1
         self._socket.send(msgspec.msgpack.encode([self._number, *request]))
         return self._number
+
+    def _receive_until(self, done: Callable[[], bool], wait_s: float, *, free_s: float = 0.0) -> bool:
+        """Take answers until ``done``, for at most ``wait_s``, of which ``free_s`` tries no patience."""
+        began_s = self._clock.monotonic_s()
+        try:
+            while not done():
+                if not self._receive(began_s + wait_s - self._clock.monotonic_s()):
+                    return False
+            return True
+        finally:
+            if self._patience is not None:
+                self._patience.waited(self._clock.monotonic_s() - began_s - free_s)
 
     def _receive(self, wait_s: float) -> bool:
         """Take an answer that arrives within ``wait_s``."""

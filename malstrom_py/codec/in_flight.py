@@ -137,16 +137,21 @@ def encode_column(column: list[Any]) -> tuple[int, bytes]:
 
 def decode_column(tag: int, data: memoryview, rows: int) -> list[Any]:
     """Decode the result of `encode_column`, a column of ``rows`` rows."""
+    return _of_length(rows, load(data)) if tag == PICKLED else unpack_column(tag, data, rows)
+
+
+def unpack_column(tag: int, data: memoryview, rows: int) -> list[Any]:
+    """Decode the result of `pack_column`, a column of ``rows`` rows. Never unpickles."""
     if tag == STRINGS:
-        column: Any = str(data, "utf-8", "surrogatepass").split(_NUL)
-    elif tag == INTS:
-        column = data.cast("q").tolist()
-    elif tag == FLOATS:
-        column = list(struct.unpack(f"{len(data) // 8}d", data))
-    elif tag == PICKLED:
-        column = load(data)
-    else:
-        raise NotDecodable(f"columns of kind {tag} are unknown")
+        return _of_length(rows, str(data, "utf-8", "surrogatepass").split(_NUL))
+    if tag == INTS:
+        return _of_length(rows, data.cast("q").tolist())
+    if tag == FLOATS:
+        return _of_length(rows, list(struct.unpack(f"{len(data) // 8}d", data)))
+    raise NotDecodable(f"columns of kind {tag} are unknown")
+
+
+def _of_length(rows: int, column: Any) -> list[Any]:
     if type(column) is not list or len(column) != rows:
         raise NotDecodable("a column has a different length than its batch")
     return column

@@ -59,6 +59,9 @@ class WriteSink(Operator):
     def __init__(self, context: StepContext, *, sink: StatelessSink | TransactionalSink) -> None:
         super().__init__(context)
         self.sink = sink
+        use_types = getattr(sink, "use_types", None)
+        if use_types is not None:
+            use_types(context.codec.types)
         self.takes_columns = getattr(sink, "takes_columns", False) is True
         self.writer: SinkWriter | None = None
         self._notify_moved: Callable[[int], None] | None = None

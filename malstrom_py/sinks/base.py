@@ -32,6 +32,8 @@ class CommitContext:
       name -> counts); None in other calls, or if it is unknown.
     - ``final``: whether this is the last commit of the job, after all input has been read. It is False if the job
       continues or will be resumed, and never changes for one snapshot.
+    - ``stored``: whether the payloads may be, or have been, in a store, which others may be able to write: never
+      unpickle them then. False: they go from worker to committer only.
     """
 
     job: str
@@ -40,6 +42,7 @@ class CommitContext:
     incarnation: int
     result: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     final: bool = True
+    stored: bool = field(default=True, repr=False, compare=False)
 
 
 def is_left_over(snapshot: str, context: CommitContext, committed: Collection[str]) -> bool:
@@ -106,6 +109,9 @@ class TransactionalSink(Protocol):
     Optional: a sink with a method ``hold(context, payloads)``. A worker that leaves a running job closes its writer
     long before the commit; before that, the committer calls `hold`, which protects what the payloads name from the
     `recover` of other runs until the function that it returns is called.
+
+    Optional: a sink with a method ``use_types(types)`` gets the classes that are registered with the job, for a `Codec`
+    of its payloads: before it opens a writer, and before it commits.
     """
 
     def open(self, worker: WorkerInfo) -> TransactionalWriter:

@@ -20,6 +20,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final, Literal, NoReturn, get_type_hints
 
@@ -246,6 +247,7 @@ class Manifest:
         """Check the invariants of a manifest. ValueError with the reason."""
         _demand(self.format == FORMAT, f"its format is {self.format}, and only {FORMAT} is known")
         _demand(is_snapshot_id(self.id), "it has no id")
+        _demand(_is_time(self.created), "it does not say when it was made")
         _demand(self.sequence >= 1 and self.incarnation >= 1, "its number or incarnation is below one")
         _demand(self.workers >= 1 and self.plan.slots >= 1, "its number of workers or of slots is below one")
         if self.parent is not None:
@@ -260,6 +262,14 @@ class Manifest:
         )
         for epoch in self.frontiers.values():
             _demand(MIN_EPOCH <= epoch <= MAX_EPOCH, "a frontier is not an epoch")
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_chain(what: str, chain: Sequence[Artefact]) -> None:

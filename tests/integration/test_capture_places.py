@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import malstrom_py as mp
 from malstrom_py import capture, events, sinks
 from malstrom_py.capture import socket
 from malstrom_py.errors import CaptureError, DeadlineError, SinkError
+from malstrom_py.testing import VirtualClock
 from tests.integration.commands import environment
 from tests.integration.small_s3 import SmallS3, small_s3
 from tests.unit.capture.test_replay import ROWS, captured
@@ -202,6 +204,68 @@ def test_a_receiver_that_is_stuck_or_gone_neither_slows_nor_fails_a_job_that_may
     assert events.BackPressureBegun("seen", 0) in seen
     kept.is_slow.clear()
     receiver.close()
+
+
+class Late(capture.InMemory):
+    """A place that takes each write late, though never so late that one of them would be given up."""
+
+    def create(self, name: str) -> Any:
+        file: Any = super().create(name)
+        right = file.write
+
+        def write(data: bytes) -> None:
+            time.sleep(0.03)
+            right(data)
+
+        file.write = write
+        return file
+
+
+def test_a_receiver_that_is_a_little_late_each_time_does_not_hold_a_job_that_may_drop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "_FIRST_WAIT_S", 0.1)
+    kept, seen = Late(), list[events.AnyEvent]()
+    with capture.Receiver(kept) as receiver:
+        assert big(receiver.socket(slow="drop"), seen).wait(timeout_s=60).read == 300
+        assert events.BackPressureBegun("seen", 0) in seen
+    (stats,) = capture.stats(kept)
+    assert 0 < stats.rows < 300
+
+
+def test_a_writer_that_drops_waits_a_second_in_ten(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock()
+    monkeypatch.setattr(socket, "SystemClock", lambda: clock)
+    patience = socket._Patience()
+    patience.waited(0.75)
+    assert patience.left_s() == 0.25
+    patience.waited(0.5)
+    assert patience.left_s() == 0
+    clock.advance(9.5)
+    assert patience.left_s() == 0
+    clock.advance(0.5)
+    assert patience.left_s() == 1.0
+
+
+def test_no_message_ends_the_receiver() -> None:
+    """A message of several parts, or that is not a request, is refused in words, and the next one answered."""
+    kept = capture.InMemory()
+    packed = msgspec.msgpack.encode
+    bad = [[b"a", b"b"], [packed([1, "names"]), b""], [b""], [b"\xc1"], [packed(None)], [packed([])], [packed([1])]]
+    bad += [[packed(["x", "names"])], [packed([1, ["names"]])], [packed({"a": 1})], [b"\x91" * 100_000]]
+    bad += [[packed([7, what, *more])] for what, *more in (("no",), ("names", 1), ("create", 5), ("write", "a", "b"))]
+    with capture.Receiver(kept) as receiver:
+        client = socket._Client(receiver.address, receiver.secret, 30.0, None)
+        try:
+            for parts in bad:
+                client._socket.send_multipart(parts)
+                number, kind, text = msgspec.msgpack.decode(client._socket.recv())
+                assert (number in {0, 1, 7}, kind) == (True, "failed"), (parts, text)
+            client._socket.send_multipart([b"a", b"b"])
+            assert "a message of one part, and this one has 2" in msgspec.msgpack.decode(client._socket.recv())[2]
+        finally:
+            client.close()
+        assert receiver.socket().names() == []
 
 
 def test_no_name_of_a_client_leads_out_of_the_folder(tmp_path: Path) -> None:

@@ -37,12 +37,15 @@ class SinkCommits:
 
     ``snapshot``: the id of the next commit; without snapshots there is only one commit. ``deliver``: this is not the
     program that started the job; payloads for that program are kept until it commits them, and discarded if the job
-    fails.
+    fails. ``stored``: payloads may be in a store, or come from one.
     """
 
-    def __init__(self, job: str, sinks: Iterable[WriteSink], now_s: float, *, deliver: bool = False) -> None:
+    def __init__(
+        self, job: str, sinks: Iterable[WriteSink], now_s: float, *, deliver: bool = False, stored: bool = True
+    ) -> None:
         steps = {sink.context.step: sink for sink in sinks if isinstance(sink.sink, TransactionalSink)}
         self._job = job
+        self._stored = stored
         self._all = steps
         self._steps = {step: sink for step, sink in steps.items() if not (deliver and commits_in_driver(sink))}
         self.snapshot = fresh_snapshot_id(now_s)
@@ -171,7 +174,8 @@ class SinkCommits:
         return errors
 
     def _context(self, step: str, snapshot: SnapshotId) -> CommitContext:
-        return CommitContext(self._job, step, snapshot, self.incarnation)
+        stored = self._stored or snapshot in self._durable
+        return CommitContext(self._job, step, snapshot, self.incarnation, stored=stored)
 
     def _release(self, snapshot: SnapshotId, step: str) -> None:
         for release in self._held.pop((snapshot, step), []):

@@ -349,7 +349,9 @@ class CoordinatorActor:
                 workers=size,
                 clock=clock,
                 keeping=keeping,
-                commits=SinkCommits(plan.job, sinks, clock.now_s(), deliver=keeping is None),
+                commits=SinkCommits(
+                    plan.job, sinks, clock.now_s(), deliver=keeping is None, stored=keeping is not None
+                ),
                 journal=journal,
                 log=self._controls.events,
             )

@@ -117,7 +117,8 @@ class OwnRayJob(RayJob):
     ) -> None:
         super().__init__(plan.job, actor)
         here = sinks_here(plan)
-        self._here = SinkCommits(plan.job, here, SystemClock().now_s())
+        # It commits what Ray has brought from the coordinator, of a job without a store.
+        self._here = SinkCommits(plan.job, here, SystemClock().now_s(), stored=False)
         self._redact_errors = redact_errors
         self._runner = DriverTaskRunner(here, redact_errors=redact_errors)
         self._pins = pins

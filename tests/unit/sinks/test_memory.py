@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import pickle
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -10,6 +14,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.capture import frames
+from malstrom_py.codec import Codec, TypeTable
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import MalstromError, OperatorError, SinkError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
@@ -200,6 +206,70 @@ def test_rows_appear_snapshot_by_snapshot_and_stay_when_the_job_goes_back_to_one
     assert out.items == [0, 1]
     out.recover(contexts[3], [])
     assert (out.items, out.by_key) == ([], {})
+
+
+@dataclass
+class Order:
+    item: str
+    pieces: int
+
+
+def elsewhere(original: sinks.Memory) -> Any:
+    """A writer of a copy of ``original`` in another process."""
+    return cloudpickle.loads(cloudpickle.dumps(original)).open(WorkerInfo("job", "out", WorkerId(0)))
+
+
+def test_s8_rows_that_pass_through_a_store_are_in_the_form_at_rest() -> None:
+    original, types = sinks.Memory(), TypeTable()
+    types.register(Order)
+    original.use_types(types)
+    writer = elsewhere(original)
+    columns = pa.RecordBatch.from_pylist([{"item": "lamp", "at": dt.date(2026, 1, 2)}])
+    writer.write(Batch([Order("bed", 2), {"a", 1}, (b"x", None)], keys=["k", 2, None], timestamps=[3, 2, 1]))
+    writer.write(ColumnBatch(columns))
+    payload = writer.pre_commit(CONTEXT)
+    assert payload.startswith(b"stored:")
+    original.commit(CONTEXT, [payload])
+    assert original.items == [Order("bed", 2), {"a", 1}, (b"x", None), {"item": "lamp", "at": dt.date(2026, 1, 2)}]
+    assert original.by_key == {"k": [Order("bed", 2)], 2: [{"a", 1}], None: [(b"x", None)]}
+
+
+def test_a_row_that_no_store_can_hold_is_refused_before_the_snapshot_and_passes_without_a_store() -> None:
+    original, context = sinks.Memory(), replace(CONTEXT, stored=False)
+    writer = elsewhere(original)
+    writer.write(Batch([1, Order("bed", 2)], keys=["a", "b"]))
+    with pytest.raises(SinkError, match=r"step 'out' for key 'b': .*Order cannot be stored: .*register_type\(Order\)"):
+        writer.pre_commit(CONTEXT)
+    writer.write(Batch([Order("bed", 2)]))
+    original.commit(context, [writer.pre_commit(context)])
+    assert original.items == [Order("bed", 2)]
+
+
+class Trap:
+    """Unpickling it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_s8_pickled_rows_of_a_store_are_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = sinks.Memory()
+    trap = pickle.dumps([(0, 0, Trap(tmp_path / "sprung"))])
+    out.commit(CONTEXT, [b"rows:" + trap])
+    assert not (tmp_path / "sprung").exists()
+    assert out.items == []
+    assert "sinks.Memory leaves these rows out" in caplog.text
+    stored = Codec().encode_at_rest([(0, 0, frames.encode(Batch([1]), Codec(), "out")[:-9] + trap)], step="out")
+    for payload in (b"stored:" + trap, b"stored:" + stored):
+        with pytest.raises(MalstromError):
+            out.commit(replace(CONTEXT, snapshot=SnapshotId("s2")), [payload])
+        out.recover(CONTEXT, [])
+    assert not (tmp_path / "sprung").exists()
 
 
 def test_rows_that_came_from_another_process_are_committed_once() -> None:
