@@ -53,6 +53,8 @@ class TableJoin(StatefulOperator):
         self._table = ColumnTable(timed=bool(context.timed))
         self.state.values = self._table  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
         self.takes_columns = wait is None and context.timed is not None
+        if not self.takes_columns:  # a wait that ends needs the timers of rows
+            self._table.as_rows()
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         if isinstance(batch, ColumnBatch) and self._on_columns(side, batch, out):

@@ -9,13 +9,15 @@ from operator import itemgetter
 from typing import Any, Final
 from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import partitioners, sinks, sources, windows
-from malstrom_py.data.messages import MAX_EPOCH, Epoch
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import OperatorError, PlanError
 from malstrom_py.operators.join import How
 from malstrom_py.operators.window_join import WindowJoin
@@ -333,6 +335,31 @@ def test_r4_p2_waiting_records_and_values_move_together() -> None:
         kept = mp.Snapshots(MemoryStore(), interval_s=0.001)
         mp.Simulation(workers=2, seed=seed, crashes=seed % 3, snapshots=kept).run(job)
         assert found(out) == want, seed
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("wait", [4, True])
+def test_s2_a_wait_that_has_ended_is_in_the_delta(wait: int | bool, columns: bool, how: Any) -> None:
+    def new() -> OperatorTester:
+        tester = OperatorTester(
+            lambda a, b: a.join_table("join", b, how=how, wait=wait), keyed=True, timed=True, inputs=2, checks=False
+        )
+        return tester.track(lambda keys: [0] * len(keys))
+
+    tester, other = new(), new()
+    waits = Batch([{"n": 1}, {"n": 2}], keys=["a", "b"], timestamps=[5, 6])
+    if columns:
+        waits = ColumnBatch(pa.RecordBatch.from_pylist(waits.values), key_column=pa.array("ab"), timestamps=[5, 6])
+    full = tester.send_local(waits).step().barrier("full")
+    tester.send_local(Epoch(MAX_EPOCH if wait is True else 20)).step()
+    sent = [message for message in tester.receive_local() if isinstance(message, DataMessage)]
+    assert len(sent) == (2 if how == "left" else 0)
+    other.install([full, tester.barrier("delta", parent="full")], slots=[0])
+    (state,) = other.states.values()
+    assert not len(state.values), "it would be sent again after a resume"
+    other.send_local(Epoch(MAX_EPOCH)).step()
+    assert not [message for message in other.receive_local() if isinstance(message, DataMessage)]
 
 
 def test_a_key_that_cannot_be_hashed_is_named() -> None:

@@ -107,6 +107,26 @@ def test_pairs_with_a_table_of_columns_are_those_of_rows(how: str, data: Any, wa
     assert of_columns.found == of_rows.found
 
 
+@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("disturbed", [None, "move", "restore"])
+def test_a_wait_of_some_span_ends_for_columns_as_for_rows(how: str, disturbed: str | None) -> None:
+    of_columns, of_rows = Run(timed=True, how=how, wait=6), Run(timed=True, how=how, wait=6)
+    for run in (of_columns, of_rows):
+        for batch, side in (
+            (columns_of([("a", 1, 0), ("ä", 2, 4)], "texts", 0, timed=True), 0),
+            (Epoch(7), None),
+            (columns_of([("a", 3, 8), ("ä", 4, 8)], "texts", 0, timed=True), 1),
+            (columns_of([("", 5, 9)], "texts", 0, timed=True), 0),
+            (Epoch(MAX_EPOCH), None),
+        ):
+            run.take(as_rows(batch) if run is of_rows and isinstance(batch, ColumnBatch) else batch, side)
+            if disturbed and run is of_columns and batch != Epoch(MAX_EPOCH):
+                getattr(run, disturbed)()
+    left = {"": [(Pair({"n": 5, "text": "5"}, None), 15)], "a": [(Pair({"n": 1, "text": "1"}, None), 6)]}
+    both = {"ä": [(Pair({"n": 2, "text": "2"}, {"n": 4, "text": "4"}), 8)]}
+    assert of_columns.found == of_rows.found == (both | left if how == "left" else both)
+
+
 def table_of(run: OperatorTester) -> ColumnTable:
     table: Any = run.states["join"].values
     assert isinstance(table, ColumnTable)

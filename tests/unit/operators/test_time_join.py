@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.data.messages import MAX_EPOCH, Epoch
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.operators.time_join import TimeJoin
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.state.keyed_state import KeyedState
@@ -295,6 +295,45 @@ def test_pairs_of_an_interval_come_at_once_and_in_order() -> None:
         (("l1", "r1"), 8),
         (("l2", "r2"), 4),
     ]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("first", [None, 0])
+def test_a_record_stays_to_the_last_moment_at_which_a_partner_may_come(side: int, first: int | None) -> None:
+    """Also when another record of its key, or its own timer, has the step look at it one moment before."""
+    span = {"lower": 0, "upper": 6} if side == 0 else {"lower": -6, "upper": 0}
+    tester = OperatorTester(
+        lambda a, b: a.join_interval("join", b, how="outer", **span), keyed=True, timed=True, inputs=2
+    )
+    rows = [("a", "first", first)] if first is not None else []
+    tester.send_local([*rows, ("a", "one", 1)], input=side).send_local(Epoch(6)).step().receive_local()
+    tester.send_local([("a", "other", 7)], input=1 - side).step()
+    (pair,) = values_of(tester)
+    assert set(pair) == {"one", "other"}
+    tester.send_local(Epoch(7)).step()
+    (state,) = tester.states.values()
+    assert not state.values, "nothing of what is past stays"
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_of_records_out_of_order_those_come_alone_that_are(side: int) -> None:
+    tester = OperatorTester(
+        lambda a, b: a.join_interval("join", b, lower=0, upper=0, how="outer"), keyed=True, timed=True, inputs=2
+    )
+    tester.send_local([("a", "partner", 5)], input=1 - side).send_local([("a", "paired", 5)], input=side).step()
+    assert {*values_of(tester)[0]} == {"partner", "paired"}
+    tester.send_local([("a", "alone", 3), ("a", "earlier", 2)], input=side).send_local([("a", "later", 9)], input=side)
+    tester.send_local([("a", "mate", 2)], input=1 - side).send_local(Epoch(MAX_EPOCH)).step()
+    found = values_of(tester)
+    assert [tuple(pair if side == 0 else pair[::-1]) for pair in found] == [
+        ("earlier", "mate"),
+        ("alone", None),
+        ("later", None),
+    ]
+
+
+def values_of(tester: OperatorTester) -> list[Any]:
+    return [message.value for message in tester.receive_local() if isinstance(message, DataMessage)]
 
 
 def test_an_answer_does_not_depend_on_the_order_of_arrival() -> None:
