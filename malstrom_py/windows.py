@@ -13,7 +13,7 @@ from math import gcd
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from malstrom_py.data.row_form import form_of
-from malstrom_py.data.time import PER_SECOND, Unit, to_span, to_time
+from malstrom_py.data.time import PER_SECOND, Unit, from_time, to_span, to_time
 from malstrom_py.errors import PlanError
 
 V = TypeVar("V")
@@ -72,6 +72,11 @@ class Sliding:
             origin = to_time(self.origin, unit)
         except (TypeError, ValueError) as error:
             raise PlanError(f"step {name!r}: origin cannot be used: {error}") from error
+        if isinstance(self.origin, datetime) and from_time(origin, unit) != self.origin:
+            raise PlanError(
+                f"step {name!r}: the origin {self.origin} is not a whole number of {unit}, the unit of the stream: "
+                f"round it, or give assign_timestamps a finer unit"
+            )
         return size, step, origin % step
 
     def __str__(self) -> str:

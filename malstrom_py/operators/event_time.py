@@ -33,6 +33,7 @@ from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy, call_each
+from malstrom_py.operators.first_rows import UnitWatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,19 +73,34 @@ class AssignTimestamps(Operator):
         self.takes_columns = column is not None
         self._fn = fn
         self._unit: Unit = unit
+        self._unit_watch = UnitWatch(context, fn, unit)
         self._failures = ErrorPolicy(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if isinstance(batch, ColumnBatch) and (moments := batch.column(self._column)) is not None:
             column = time_column(moments, self._unit)
             if column is not None:
+                if self._unit_watch.active:
+                    self._look_at(moments, column)
                 out.send(batch.with_time_column(column))
                 return
         batch, times = call_each(self._fn, batch, self._failures, out)
         span = self._span_of(times)
         if span is None:
             batch, times = self._convert(batch, times, out)
+        elif self._unit_watch.active:
+            self._unit_watch.looked_at(*span)
         out.send(batch.with_timestamps(times, span))
+
+    def _look_at(self, moments: pa.Array, times: pa.Array) -> None:
+        """Look at the first times in columns, if they are numbers."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        self._unit_watch.active = False
+        if pa.types.is_integer(moments.type):
+            ends = pc.call_function("min_max", [times]).as_py()
+            self._unit_watch.looked_at(ends["min"], ends["max"])
 
     def _convert(self, batch: Batch, moments: list[Any], out: Outlet) -> tuple[Batch, list[int]]:
         times: list[int] = []

@@ -17,6 +17,7 @@ from malstrom_py.errors import CodecError
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy, call_each
+from malstrom_py.operators.first_rows import NoneWatch
 
 if TYPE_CHECKING:
     import polars as pl
@@ -48,11 +49,14 @@ class KeyBy(Operator):
         self._column = column
         self.takes_columns = column is not None
         self._failures = ErrorPolicy(context)
+        self._none_watch = NoneWatch(context, fn, "the key: records whose key is None all have the same one", keys=True)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if isinstance(batch, ColumnBatch) and self._send_columns(batch, out):
             return
         batch, keys = call_each(self._fn, batch, self._failures, out)
+        if self._none_watch.active:
+            self._none_watch.results(keys)
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
         out.send(batch.with_keys(keys))
 
@@ -60,6 +64,8 @@ class KeyBy(Operator):
         """Key ``batch`` by one of its columns; False if the column is missing or has a key that is not legal."""
         series = batch.series(self._column)
         if series is not None and is_always_legal(series):
+            if self._none_watch.active:
+                self._none_watch.counted(len(series), series.null_count())
             out.send(batch.with_key_column(series))
             return True
         column = batch.column(self._column)
@@ -69,6 +75,8 @@ class KeyBy(Operator):
             self.context.check_keys(keys_to_check(column))
         except CodecError:
             return False  # row by row, to find the illegal keys
+        if self._none_watch.active:
+            self._none_watch.counted(len(column), column.null_count)
         out.send(batch.with_key_column(column))
         return True
 

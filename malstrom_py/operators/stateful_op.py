@@ -20,9 +20,9 @@ from malstrom_py.errors import OperatorError, mark_safe, shown
 from malstrom_py.errors.text import describe_function
 from malstrom_py.events import AnyEvent, Input, InputClosed, Stop, StopCause
 from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.first_rows import NoneWatch
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, distinct, keys_of
 from malstrom_py.operators.logic import CheckedOutput, Output, hooks_of
-from malstrom_py.operators.none_results import NoneWatch
 from malstrom_py.state.keyed_state import Defaulting
 from malstrom_py.state.timers import Timers
 

@@ -14,8 +14,8 @@ from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
 from malstrom_py.operators.failures import OWN, ErrorPolicy, call_each, kept_of, verdicts_of
+from malstrom_py.operators.first_rows import NoneWatch
 from malstrom_py.operators.keyed import keys_of
-from malstrom_py.operators.none_results import NoneWatch
 
 
 class Map(Operator):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import malstrom_py as mp
 from malstrom_py import agg, sinks, sources, windows
 from malstrom_py.data.messages import MAX_EPOCH
+from malstrom_py.errors import PlanError
 from malstrom_py.operators.panes import Panes
 from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.window import SessionWindows
@@ -285,3 +286,11 @@ def test_windows_of_what_is_sent_at_the_end_come_too(kind: Windows, *, columns: 
     found = mp.collect(last.window("last", kind).sum("n"), batch=mp.Batching(rows_max=1))
     per_key = 2 if kind == windows.sliding(10, 5) else 1
     assert [result.value for result in found] == [1] * 2 * per_key
+
+
+def test_an_origin_that_is_not_a_whole_number_of_the_unit_is_refused() -> None:
+    half = datetime(2026, 1, 1, 0, 0, 0, 500_000, tzinfo=UTC)
+    for kind in (windows.tumbling(10, origin=half), windows.sliding(10, 5, origin=half)):
+        with pytest.raises(PlanError, match=r"step 'w': the origin 2026-01-01 .* is not a whole number of s, the unit"):
+            kind.in_unit("s", "w")
+    assert windows.tumbling(1000, origin=half).in_unit("ms", "w") == (1000, 1000, 500)
