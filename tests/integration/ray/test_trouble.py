@@ -200,6 +200,35 @@ def test_a_second_run_of_a_job_clears_its_memory_sink_and_leaves_it_empty_if_it_
     assert out.items == []
 
 
+class OnlyThere(Exception):
+    """Cannot be brought from its process."""
+
+    def __init__(self, text: str, *, why: str) -> None:
+        super().__init__(text)
+
+
+def refuse_by_value(number: int) -> int:
+    raise ValueError(f"no {number}") if number == 4711 else OnlyThere(f"no {number}", why="no")
+
+
+@pytest.mark.parametrize(("number", "redact"), [(4711, False), (4712, True)])
+def test_the_text_of_a_users_exception_crosses_processes_with_its_line_unless_it_is_hidden(
+    number: int, redact: bool
+) -> None:
+    job = mp.Job("texts")
+    job.source("in", sources.Memory([number])).map("step", refuse_by_value).sink("out", sinks.Stdout())
+    handle = mp.RayRuntime(1, num_cpus=0.2, redact_errors=redact).start(job)
+    with pytest.raises(OperatorError) as caught:
+        handle.wait(timeout_s=PATIENCE_S)
+    error = caught.value
+    line = refuse_by_value.__code__.co_firstlineno
+    assert f"refuse_by_value at {__file__}:{line}, line {line + 1}" in str(error)
+    everything = f"{error!r} {error.__cause__!r} {error.__context__!r} {error.__notes__} {handle.status().error}"
+    events = repr(list(handle.events()))
+    assert (f"no {number}" in str(error), f"no {number}" in events) == (not redact, not redact)
+    assert (str(number) in everything + events) is not redact
+
+
 class SlowToLeave:
     """A sink with a slow pre-commit on all workers but the first; ``folder`` gets the process of each worker."""
 
