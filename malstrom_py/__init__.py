@@ -14,6 +14,15 @@ from importlib import import_module as _import
 from typing import TYPE_CHECKING, NoReturn
 
 try:
+    import fcntl as _fcntl  # noqa: F401  it is only tried
+except ImportError:
+    raise ImportError(
+        "malstrom-py runs on Linux and macOS. Python on Windows has no fcntl, by which jobs lock their files: run it "
+        "in the Windows Subsystem for Linux (wsl --install), or in a container",
+        name="fcntl",
+    ) from None
+
+try:
     for _room in ("malstrom_py.rescale", "malstrom_py.workers"):
         _import(_room)
 except ModuleNotFoundError as _error:

@@ -15,6 +15,8 @@ from typing import Any, Final
 from malstrom_py.errors import PlanError, shown
 from malstrom_py.errors.text import describe_error, describe_function
 
+__tracebackhide__ = True  # pytest shows the line of the user
+
 NAME_MAX: Final = 64
 _DETAIL_MAX: Final = 300
 _OWN: Final = frozenset(("out", "dead_letters"))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
 from malstrom_py.builder import explain
 from malstrom_py.builder.columns_read import narrow_sources
 from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
+from malstrom_py.builder.mistakes import names_first
 from malstrom_py.builder.plan import DEAD_LETTERS, Plan, Port, Step, StreamRef, Traits, ancestors, make_plan
 from malstrom_py.builder.regions import check_regions
 from malstrom_py.builder.state_migration import former_name
@@ -34,10 +35,13 @@ from malstrom_py.sources.base import PartitionedSource, Source, StatelessSource
 from malstrom_py.sources.replay import Replay
 from malstrom_py.validation import check_name, refuse_class, short
 
+__tracebackhide__ = True  # pytest shows the line of the user
+
 C = TypeVar("C", bound=type)
 V = TypeVar("V")
 
 
+@names_first
 class Job:
     """A named graph of steps. ``name`` and ``slots`` (into which keys are hashed) never change.
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, get_args, overload
 
+from malstrom_py.builder.mistakes import names_first
 from malstrom_py.builder.plan import union_traits
 from malstrom_py.builder.state_migration import Upgrade
 from malstrom_py.builder.stream import StreamBuilder
@@ -22,6 +23,8 @@ from malstrom_py.windows import Session, Sliding, Span, Windows, whole_span
 if TYPE_CHECKING:
     from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
 
+__tracebackhide__ = True  # pytest shows the line of the user
+
 K = TypeVar("K")
 V_co = TypeVar("V_co", covariant=True)
 W = TypeVar("W")
@@ -30,6 +33,7 @@ LeftHow = Literal["inner", "left"]
 """Whether left records without a partner are dropped or come out with None."""
 
 
+@names_first
 class Joins(StreamBuilder[K, V_co]):
     """The joins of a keyed stream, which is the left one. The values of a join are `Pair`s ``(left, right)``.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.builder.joins import Joins
+from malstrom_py.builder.mistakes import names_first
 from malstrom_py.builder.plan import Port
 from malstrom_py.builder.state_migration import Kept, Migrate, Upgrade, time_to_live
 from malstrom_py.builder.windowed_stream import WindowedStream
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+__tracebackhide__ = True  # pytest shows the line of the user
+
 K = TypeVar("K")
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
@@ -59,6 +62,7 @@ def number_of(by: Callable[[Any], Any] | str | None, step: str) -> Callable[[Any
     return None if by is None else field_getter(by, step)
 
 
+@names_first
 class KeyedStreamBuilder(Joins[K, V_co]):
     """A stream whose records have keys of type ``K``. All records of a key use the same state, in order."""
 

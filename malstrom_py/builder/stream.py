@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, get_args, overload
 
 from malstrom_py.builder.initial_state import initial_state_of
+from malstrom_py.builder.mistakes import names_first, stream_tuple
 from malstrom_py.builder.plan import (
     DEAD_LETTERS,
     PartitionerLike,
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     from malstrom_py.builder.job import Job
     from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
 
+__tracebackhide__ = True  # pytest shows the line of the user
+
 K = TypeVar("K")
 V_co = TypeVar("V_co", covariant=True)
 K2 = TypeVar("K2")
@@ -78,6 +81,7 @@ KEYED_METHODS = frozenset(
 _PREDICATE: Final = "a function, or a Polars expression such as pl.col('price') > 1"
 
 
+@names_first
 class StreamBuilder(Generic[K, V_co]):
     """A stream of values of type ``V``. ``K`` is the type of its keys, None for a stream without keys."""
 
@@ -155,7 +159,7 @@ class StreamBuilder(Generic[K, V_co]):
         factory = partial(Branch, predicate=function_of(predicate, name))
         ports = (Port("yes"), Port("no"))
         ref = self._add("branch", name, factory, predicate, ports=ports, on_error=on_error)
-        return self._at(ref, 0), self._at(ref, 1)
+        return stream_tuple("branch", (self._at(ref, 0), self._at(ref, 1)), ("yes", "no"))  # type: ignore[no-any-return]
 
     def split(
         self, name: str, n: int, fn: Callable[[V_co], Iterable[int]], *, on_error: OnError = "fail"
@@ -164,13 +168,13 @@ class StreamBuilder(Generic[K, V_co]):
         factory = partial(Split, n=at_least(1, n, name, "n"), fn=function_of(fn, name))
         ports = tuple(Port(str(number)) for number in range(n))
         ref = self._add("split", name, factory, fn, ports=ports, on_error=on_error)
-        return tuple(self._at(ref, number) for number in range(n))
+        return stream_tuple("split", (self._at(ref, number) for number in range(n)))  # type: ignore[no-any-return]
 
     def cloned(self, name: str, n: int) -> tuple[Self, ...]:
         """Return ``n`` streams with all records each."""
         ports = tuple(Port(str(number)) for number in range(at_least(1, n, name, "n")))
         ref = self._add("cloned", name, partial(Cloned, n=n), None, ports=ports)
-        return tuple(self._at(ref, number) for number in range(n))
+        return stream_tuple("cloned", (self._at(ref, number) for number in range(n)))  # type: ignore[no-any-return]
 
     def union(self, name: str, *streams: StreamBuilder[K, V_co]) -> Self:
         """Merge this stream and ``streams``. All must have the same keying and the same timestamps and epochs."""
@@ -297,7 +301,8 @@ class StreamBuilder(Generic[K, V_co]):
         ports = (Port("on_time"), Port("late", epochs=False))
         options: dict[str, Any] = {"detail": ", ".join(notes), "upgrade": {"renamed_from": renamed_from}}
         ref = self._add("generate_epochs", name, factory, None, ports=ports, traits=traits, **options)
-        return self._at(ref, 0, traits), self._at(ref, 1, replace(traits, epochs=False))
+        streams = self._at(ref, 0, traits), self._at(ref, 1, replace(traits, epochs=False))
+        return stream_tuple("generate_epochs", streams, ("on_time", "late"))  # type: ignore[no-any-return]
 
     def sink(self, name: str, sink: Sink, *, renamed_from: str | None = None) -> None:
         """Write the stream to ``sink``. For a `PartitionedSink` the stream is first distributed by part."""
@@ -417,7 +422,10 @@ class StreamBuilder(Generic[K, V_co]):
     ) -> Any:
         """Add a step; return its stream or, with ``sides``, the tuple of all its streams, the main one first."""
         main = self._then(kind, name, factory, logic, ports=(Port(), *map(Port, sides or ())), **options)
-        return main if sides is None else (main, *(main._at(main.ref, port) for port, _ in enumerate(sides, 1)))
+        if sides is None:
+            return main
+        streams = (main, *(main._at(main.ref, port) for port, _ in enumerate(sides, 1)))
+        return stream_tuple(kind, streams, ("main", *(side for side in sides)))
 
 
 def _shown(expressions: Sequence[pl.Expr]) -> str:

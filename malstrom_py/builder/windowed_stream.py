@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, get_args
 
 from malstrom_py import agg
 from malstrom_py.agg import Aggregation
@@ -33,6 +33,8 @@ from malstrom_py.windows import Clock, Count, Session, Sliding, WindowResult, Wi
 
 if TYPE_CHECKING:
     from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
+
+__tracebackhide__ = True  # pytest shows the line of the user
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -120,6 +122,19 @@ class WindowedStream(Generic[K, V_co]):
     def mean(self, by: By[V_co, Any] = None, *, skip_nulls: bool = False) -> KeyedStreamBuilder[K, WindowResult[float]]:
         """Send the mean of each window's values."""
         return self._one(agg.mean(by, skip_nulls=skip_nulls))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, attribute: str) -> NoReturn:
+            if attribute.startswith("_"):
+                raise AttributeError(attribute, name=attribute, obj=self)
+            raise AttributeError(
+                f"WindowedStream has no method {attribute!r}: say first what becomes of each window's records, for "
+                f"instance .window({self._name!r}, …).aggregate(n=agg.count()), or .count(), .sum(by), .collect(); "
+                f"that returns a stream, which has .{attribute}(…)",
+                name=attribute,
+                obj=self,
+            )
 
     def _one(self, one: Aggregation[Any, Any]) -> KeyedStreamBuilder[K, WindowResult[Any]]:
         return self._add(partial(gather_one, one), repr(one))

@@ -31,6 +31,7 @@ from malstrom_py.data.schema import (
     wider_type,
 )
 from malstrom_py.errors import MalstromError
+from malstrom_py.errors.text import instead_of, redacts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -275,11 +276,10 @@ class RowColumns:
         """Return each row's fields of ``names``; raise the error if none of the first rows has one of them."""
         names = self._names or ()
         if self._schema is None and (missing := set(names).difference(*rows)):
-            there = len(set().union(*rows))  # counted only: the keys of a dict may be data
-            raise self._error(
-                f"an expression names columns that do not exist: {_listed(missing)}; "
-                f"the rows have {there} other columns"
-            )
+            there = list(dict.fromkeys(name for row in rows for name in row if isinstance(name, str)))
+            # The keys of a dict may be data.
+            known = f"; the rows have {len(there)} others" if redacts() else instead_of(min(missing), there)
+            raise self._error(f"an expression names columns that do not exist: {_listed(missing)}{known}")
         return [{name: row.get(name) for name in names} for row in rows]
 
     def _check_alike(self, rows: list[dict[str, Any]]) -> None:

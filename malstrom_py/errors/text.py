@@ -164,10 +164,13 @@ def instead_of(name: object, names: Sequence[str]) -> str:
     """Return what a message says of the unknown column ``name`` where ``names`` exist: the nearest, else a list.
 
     >>> instead_of("dealy", ["carrier", "delay"]), instead_of("x", ["carrier", "delay"])
-    (", did you mean 'delay'?", ", only 'carrier', 'delay'")
+    (", did you mean 'delay'?", ", only 'carrier', 'delay'.")
     """
     near = nearest(name, names)
-    return f", did you mean {' or '.join(map(repr, near))}?" if near else f", only {list_fields(names)}"
+    if near:
+        return f", did you mean {' or '.join(map(repr, near))}?"
+    listed = list_fields(names)
+    return f", only {listed}{'' if listed.endswith('…') else '.'}"
 
 
 def list_fields(names: Sequence[str]) -> str:

@@ -90,6 +90,8 @@ class Aggregate(KeyedOperator):
     [{'n': 1, 'least': 3, 'mean': 3.0}, {'n': 1, 'least': 4, 'mean': 4.0}, {'n': 2, 'least': 3, 'mean': 6.0}]
     """
 
+    figures = True
+
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return FieldValues([*options["aggregations"].values()]).read
@@ -267,6 +269,8 @@ _UNROLLED = (_loop_of_one, _loop_of_two, _loop_of_three, _loop_of_four)
 class Figure(KeyedOperator):
     """A step with one running figure, which ``aggregation`` defines. ``by`` says what of a value is aggregated."""
 
+    figures = True
+
     aggregation: Aggregation[Any, Any]
 
     @classmethod
@@ -349,6 +353,8 @@ class Mean(Figure):
 
 class Fold(Figure):
     """Per record ``fn(accumulated, value)``, from ``default()`` on. ``fn`` returns a new accumulation."""
+
+    figures = False
 
     advice = "Name a column or a function with by=, or filter such values out before it"
 

@@ -14,7 +14,15 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.row_form import fields_of
 from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.errors import OperatorError, PlanError
-from malstrom_py.errors.text import describe_error, describe_function, list_fields, raised_at, sentence
+from malstrom_py.errors.text import (
+    describe_error,
+    describe_function,
+    instead_of,
+    list_fields,
+    raised_at,
+    redacts,
+    sentence,
+)
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy
 from malstrom_py.operators.keyed import keys_of
@@ -86,9 +94,10 @@ class Expressions:
         try:
             return evaluate()
         except ColumnNotFoundError as error:
-            missing = ", ".join(repr(name) for name in self._names if name not in frame.columns)
-            named = f"the column {missing}, which" if missing else "a column that"
-            raise self._error(f"an expression names {named} is not there; there are {frame.width}") from error
+            missing = [name for name in self._names if name not in frame.columns]
+            named = f"the column {', '.join(map(repr, missing))}, which" if missing else "a column that"
+            known = f"; there are {frame.width}." if redacts() else instead_of((missing or [""])[0], frame.columns)
+            raise self._error(f"an expression names {named} is not there{known}") from error
         except (Exception, PanicException) as error:  # also what a function of the user's inside it raises
             where = raised_at(error)
             failed = f"an expression failed{where and f' {where}'} on columns {self._typed(frame)}{self._hint(frame)}"
@@ -235,7 +244,8 @@ class ColumnStep(Operator):
 
     def error(self, why: str) -> OperatorError:
         """Return the error that names this step."""
-        return OperatorError(f"step {self.context.step!r}: {why}.", step=self.context.step)
+        end = "" if why.endswith(("?", ".")) else "."
+        return OperatorError(f"step {self.context.step!r}: {why}{end}", step=self.context.step)
 
 
 class FilterColumns(ColumnStep):

@@ -32,12 +32,14 @@ from malstrom_py.errors.text import (
 )
 from malstrom_py.operators.base import Outlet, StepContext
 
+_FILTER: Final = "Filter such values out before it"
 
-def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
+
+def _of_column(name: str, batch: Batch, index: int, words: str, advice: str) -> str:
     """Describe the failure of row ``index`` by its column ``name``, which is missing or has an unusable value."""
     if isinstance(batch, ColumnBatch) and batch.form.by_name:
         names: list[str] = batch.columns.schema.names
-        fields: str | None = instead_of(name, names) if batch.named else f", only {count_others(len(names))}"
+        fields: str | None = instead_of(name, names) if batch.named else f", only {count_others(len(names))}."
         found = name in names
         of, instead = "the batch of columns", ""
     else:
@@ -47,7 +49,7 @@ def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
             known = tuple(key for key in value if isinstance(key, str))
         fields = instead_of(name, known) if known else None
         if fields is None and isinstance(value, dict):
-            fields = f", only {count_others(len(value))}"
+            fields = f", only {count_others(len(value))}."
         of = f"a value of type {type(value).__name__}"
         builtin = type(value).__module__ == "builtins"
         instead = "or map the values to dicts" if builtin else f"such as lambda value: value.{name}"
@@ -57,11 +59,10 @@ def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
         except Exception:
             found = False
     if found:
-        return f" in column {name!r}{words}. Filter such values out before it"
+        return f" in column {name!r}{words}. {advice or _FILTER}"
     if fields is None:
         return f": {of} has no columns to look up by name. Pass a function, {instead}"
-    end = "" if fields.endswith(("?", "…")) else "."
-    return f": {of} has no column {name!r}{fields}{end} Name one that it has"
+    return f": {of} has no column {name!r}{fields} Name one that it has"
 
 
 def _words_on(error: Exception, batch: Batch, index: int) -> str:
@@ -77,12 +78,26 @@ def _words_on(error: Exception, batch: Batch, index: int) -> str:
     return f"{words} (the row has {near})"
 
 
-class ErrorPolicy:
-    """The ``on_error`` policy of one step."""
+def _figure_advice(error: Exception, value: object) -> str:
+    """Return what to do about ``value``, of which a sum or the like cannot be made: it is None, or a dict."""
+    if type(error) is not TypeError or not raised_by_malstrom(error):
+        return ""
+    if "'NoneType'" in str(error):
+        return "Leave None out with skip_nulls=True, or filter such values out before it"
+    if not isinstance(value, dict) or "'dict'" not in str(error):
+        return ""
+    numbers = [name for name, one in value.items() if isinstance(name, str) and isinstance(one, int | float)]
+    name = repr(numbers[0]) if numbers and not redacts() else "'price'"
+    return f"The values are dicts: name the column, by={name}, or in aggregate agg.sum({name})"
 
-    def __init__(self, context: StepContext, *, advice: str = "Filter such values out before it") -> None:
+
+class ErrorPolicy:
+    """The ``on_error`` policy of one step. ``figures``: the step makes sums or the like, with ``skip_nulls=``."""
+
+    def __init__(self, context: StepContext, *, advice: str = _FILTER, figures: bool = False) -> None:
         self._context = context
         self._advice = advice
+        self._figures = figures
 
     def record(self, error: Exception, function: object, batch: Batch, index: int, out: Outlet) -> None:
         """Apply the policy to row ``index`` of ``batch``, for which ``function`` raised ``error``."""
@@ -97,8 +112,9 @@ class ErrorPolicy:
         if context.on_error == "fail" or _lacks_resource(error):
             named = None if _lacks_resource(error) else column_of(function)
             words = _words_on(error, batch, index)
-            remedy = "" if named is None else _of_column(named, batch, index, after(words))
-            raise self.error(error, function, key=key, remedy=remedy, words=words) from error
+            advice = _figure_advice(error, batch.values[index]) if self._figures else ""
+            remedy = "" if named is None else _of_column(named, batch, index, after(words), advice)
+            raise self.error(error, function, key=key, remedy=remedy, words=words, advice=advice) from error
         if context.on_error == "skip":
             context.counters.skipped += 1
         else:
@@ -133,11 +149,13 @@ class ErrorPolicy:
         policy: bool = True,
         remedy: str = "",
         words: str | None = None,
+        advice: str = "",
     ) -> OperatorError:
         """Return ``error`` as the `OperatorError` that names this step.
 
         ``policy``: whether ``on_error`` applies, which needs a single record. ``remedy``: where it failed and what to
         do, instead of the advice to correct ``function``. ``words``: the text of ``error``, if known.
+        ``advice``: what to do instead of the usual.
         """
         if _lacks_resource(error):
             step = self._context.step
@@ -149,7 +167,7 @@ class ErrorPolicy:
         words = after(sentence(text_of(error)) if words is None else words)
         if not remedy:
             place = f" in {failed_in(function, error)}" if where else ""
-            remedy = f"{place}{words}. {'Correct the function' if where else self._advice}"
+            remedy = f"{place}{words}. {advice or ('Correct the function' if where else self._advice)}"
         other = ", or give the step on_error='skip' or on_error='dead-letter'" if policy else ""
         return OperatorError(
             f"step {self._context.step!r} failed{at_key}: {type(error).__name__}{remedy}{other}.",

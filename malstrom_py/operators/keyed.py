@@ -60,10 +60,13 @@ class StatefulOperator(Operator):
     advice = "Filter such values out before it"
     """What to do about a value that this step cannot process."""
 
+    figures = False
+    """Whether this step makes sums or the like, with ``skip_nulls=``."""
+
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         self.state = KeyedState(context.step, context.codec)
-        self.failures = ErrorPolicy(context, advice=self.advice)
+        self.failures = ErrorPolicy(context, advice=self.advice, figures=self.figures)
         self._expires_by_clock = False
 
     def expire_after(self, ttl: int, *, by_clock: bool) -> None:

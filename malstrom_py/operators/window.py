@@ -248,6 +248,8 @@ _result: Final[Callable[[tuple[Any, ...]], WindowResult[Any]]] = partial(tuple._
 class WindowOperator(StatefulOperator):
     """The base of the window steps. ``by_clock``: windows go by the runtime's clock, in ms."""
 
+    figures = True
+
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         gather = options.get("gather")  # a join has none

@@ -7,7 +7,7 @@ installed there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -65,6 +65,22 @@ class JobOutputSource(DataSource):
         if query.what == "result":
             return RowsReader(counts_of(query.output), schema)
         return _FilesReader(query.files(), schema)
+
+    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802  Spark's name
+        raise SourceError(
+            "format 'malstrom' is read by spark.read, not by spark.readStream: it is the output of a job's last "
+            "commit. Write spark.read.format('malstrom').load(folder) again after each commit; or let "
+            "spark.readStream follow the committed files themselves, such as spark.readStream.schema(…).parquet(folder)"
+        )
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        raise SourceError(
+            "format 'malstrom' is only read: it is the output of a job. Write with another format, such as parquet, "
+            "which a job reads by sources.Files or sources.Spark"
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802  Spark's name
+        self.writer(schema, overwrite)
 
 
 class _OutputQuery:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import MalformedRecord, SourceError
+from malstrom_py.errors.text import instead_of
 from malstrom_py.local_files import local_path
 from malstrom_py.sinks.files.partitions import parse_folder
 from malstrom_py.sinks.output_record import BY_SPARK, JobOutput, StepOutput, jobs_in, read_output
@@ -374,7 +375,7 @@ def check_readable(files: Mapping[str, pa.DataType], asked: pa.Schema) -> None:
 
     missing = [field.name for field in asked if field.name not in files]
     if missing:
-        raise SourceError(f"the output has no column {_all(missing)}: its columns are {_all(list(files))}")
+        raise SourceError(f"the output has no column {_all(missing)}{instead_of(missing[0], list(files))}")
     for field in asked:
         there = files[field.name]
         try:

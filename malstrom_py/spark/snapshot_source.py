@@ -26,6 +26,7 @@ from malstrom_py.codec.job_codec import without_classes
 from malstrom_py.data.rows_to_columns import is_unicode
 from malstrom_py.data.schema import ColumnKind, type_of
 from malstrom_py.errors import SourceError
+from malstrom_py.errors.text import instead_of
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot import summary
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
@@ -324,7 +325,9 @@ class _StateReader(DataSourceReader):
         self._columns = columns
         self._names = schema.names
         if unknown := [name for name in self._names if name not in columns.kinds]:
-            raise SourceError(f"the state has no column {', '.join(unknown)}: it has {', '.join(columns.kinds)}")
+            raise SourceError(
+                f"the state has no column {', '.join(unknown)}{instead_of(unknown[0], list(columns.kinds))}"
+            )
         found = spark_schema(arrow_schema(columns))
         for requested in schema.fields:
             kind = found[requested.name].dataType

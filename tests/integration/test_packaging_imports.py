@@ -97,3 +97,11 @@ def test_what_a_room_itself_misses_is_told_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "malstrom_py" / "workers" / "__init__.py").write_text("import not_there\n")
     done = in_checkout(tmp_path, "-c", "import malstrom_py")
     assert done.stderr.strip().splitlines()[-1] == "ModuleNotFoundError: No module named 'not_there'"
+
+
+def test_a_system_without_fcntl_is_told_what_to_use_instead() -> None:
+    done = python("import sys; sys.modules['fcntl'] = None; import malstrom_py")
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("ImportError")]
+    assert "Windows Subsystem for Linux" in line
+    assert "malstrom_py/workers" not in done.stderr

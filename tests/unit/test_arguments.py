@@ -165,7 +165,7 @@ def test_the_keys_of_a_dict_are_listed_and_while_texts_are_hidden_counted() -> N
 def test_a_value_of_a_column_that_cannot_be_taken_is_no_matter_of_a_function() -> None:
     stream = mp.Job("j").source("in", sources.Memory([{"price": None}])).key_by("k", str)
     for added in (stream.sum("s", by="price"), stream.aggregate("a", n=agg.sum("price"))):
-        with pytest.raises(OperatorError, match=r"TypeError in column 'price': .*'NoneType'\. Filter such values"):
+        with pytest.raises(OperatorError, match=r"TypeError in column 'price': .*'NoneType'\. Leave None out"):
             mp.collect(added)
 
 

@@ -52,6 +52,8 @@ from malstrom_py.workers.runtime.hot_reload import texts_of
 from malstrom_py.workers.runtime.job_thread import print_notice
 from malstrom_py.workers.runtime.source_pinning import SourcePins
 
+__tracebackhide__ = True  # pytest shows the line of the user
+
 ANSWER_S: Final = 10.0
 """The timeout of an answer, in addition to the command's own."""
 

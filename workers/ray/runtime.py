@@ -46,6 +46,8 @@ from malstrom_py.workers.runtime.source_pinning import SourcePins
 from malstrom_py.workers.runtime.supervisor import Restart, restart_of
 from malstrom_py.workers.transport.base import JobSecret
 
+__tracebackhide__ = True  # pytest shows the line of the user
+
 _SIZES: Final = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 

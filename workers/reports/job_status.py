@@ -18,6 +18,8 @@ from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.result import RunResult, as_html
 
+__tracebackhide__ = True  # pytest shows the line of the user
+
 WORKERS_MAX: Final = 128
 
 

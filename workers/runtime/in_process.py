@@ -49,6 +49,8 @@ from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
 from malstrom_py.workers.runtime.progress import Progress, progress_for
 from malstrom_py.workers.runtime.supervisor import Restart, Supervisor, restart_of
 
+__tracebackhide__ = True  # pytest shows the line of the user
+
 _CLOCK: Final = ("now_s", "monotonic_s", "sleep_s")
 
 V = TypeVar("V")

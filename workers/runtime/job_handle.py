@@ -34,6 +34,8 @@ from malstrom_py.workers.reports.event_log import EventPage, read_events
 from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport, check_size
 from malstrom_py.workers.reports.result import RunResult
 
+__tracebackhide__ = True  # pytest shows the line of the user
+
 TIMEOUT_S: Final = 120.0
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")

@@ -32,6 +32,8 @@ from malstrom_py.workers.reports.error_transfer import redacted, without_interna
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, still_running
 from malstrom_py.workers.reports.result import RunResult
 
+__tracebackhide__ = True  # pytest shows the line of the user
+
 _EXIT_S: Final = 5.0
 """How long the exiting program waits for its jobs to stop."""
 

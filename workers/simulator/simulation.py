@@ -45,6 +45,8 @@ from malstrom_py.workers.simulator.simulated_coordinator import SimulatedCoordin
 from malstrom_py.workers.simulator.simulated_snapshots import SimulatedSnapshots, Work
 from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedWorkers
 
+__tracebackhide__ = True  # pytest shows the line of the user
+
 _START_S: Final = 4_102_444_800.0
 """2100: no record of today is ahead of the simulated clock (T4)."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.schema import stored_type, widens_to
 from malstrom_py.errors import SourceError
+from malstrom_py.errors.text import instead_of
 from malstrom_py.object_stores import ObjectStat, is_object_url
 from malstrom_py.sources.files.objects import ObjectFolders, ObjectPath
 from malstrom_py.sources.files.options import adapted
@@ -88,7 +89,7 @@ def pin_version(found: TableVersion, columns: Sequence[str] | None, keep: Any, b
     names = list(schema.names if columns is None else columns)
     missing = [name for name in names if name not in schema.names]
     if missing:
-        raise SourceError(f"{found.where} has no column {missing[0]!r}: it has {', '.join(map(repr, schema.names))}")
+        raise SourceError(f"{found.where} has no column {missing[0]!r}{instead_of(missing[0], schema.names)}")
     needed = needed_schema(keep, names, schema)
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="malstrom-footers") as threads:
         files = list(threads.map(lambda one: _inspect(found, one, needed, keep, base / one.path), found.files))

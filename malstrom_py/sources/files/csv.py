@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from malstrom_py.data.schema import ColumnKind, in_microseconds, type_of
 from malstrom_py.errors import PlanError, SourceError
+from malstrom_py.errors.text import instead_of
 from malstrom_py.sources.files.csv_scan import Projection, last_end
 from malstrom_py.sources.files.frames import BadRecord, Bytes, Framer, Run, text_of
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, FilePath
@@ -155,7 +156,8 @@ def with_types(part: str, schema: pa.Schema, types: Mapping[str, ColumnType]) ->
     import pyarrow as pa
 
     if missing := sorted(set(types).difference(schema.names)):
-        raise SourceError(f"{part} has no column {', '.join(map(repr, missing))}, which types= names: correct types=")
+        named = ", ".join(map(repr, missing))
+        raise SourceError(f"{part} has no column {named}, which types= names{instead_of(missing[0], schema.names)}")
     return pa.schema(
         [(field.name, arrow_type(types[field.name]) if field.name in types else field.type) for field in schema]
     )

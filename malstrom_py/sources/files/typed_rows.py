@@ -17,7 +17,7 @@ from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.row_form import DICTS, class_fields, form_of, rows_of
 from malstrom_py.data.schema import ColumnKind, kind_of, plain_type
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.errors.text import list_fields
+from malstrom_py.errors.text import instead_of
 from malstrom_py.sources.files.csv import ColumnType
 from malstrom_py.sources.files.frames import BadRecord, Run
 
@@ -51,8 +51,8 @@ def select_columns(schema: pa.Schema, names: Sequence[str], path: str, rows: typ
     if missing := [name for name in names if name not in schema.names]:
         by = f"rows={rows.__qualname__}" if class_fields(rows) else "columns="
         raise SourceError(
-            f"{path} has no column {', '.join(map(repr, missing))}, which {by} names; it has "
-            f"{list_fields(schema.names)}: name columns that all files have."
+            f"{path} has no column {', '.join(map(repr, missing))}, which {by} "
+            f"names{instead_of(missing[0], schema.names)} Name columns that all files have."
         )
     return pa.schema([schema.field(name) for name in names])
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from malstrom_py.errors import PlanError, SourceError
+from malstrom_py.errors.text import instead_of
 from malstrom_py.sources.pin_folder import PinFolder, new_folder
 from malstrom_py.sources.spark.footers import InspectedFile, ReadOtherwiseError, inspect_files
 from malstrom_py.sources.spark.pin import Pin, new_pin
@@ -202,7 +203,7 @@ def _chosen(query: SparkQuery, names: Sequence[str]) -> Sequence[str]:
     chosen = names if query.columns is None else query.columns
     missing = [name for name in chosen if name not in names]
     if missing:
-        raise SourceError(f"the query has no column {', '.join(map(repr, missing))}: it has {', '.join(names)}")
+        raise SourceError(f"the query has no column {', '.join(map(repr, missing))}{instead_of(missing[0], names)}")
     return chosen
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from malstrom_py.errors import PlanError, SourceError, lasting
+from malstrom_py.errors.text import instead_of
 from malstrom_py.local_files import local_path
 from malstrom_py.spark.failures import spark_errors
 
@@ -265,7 +266,8 @@ def bounded(frame: Any, found: Any, column: str, after: Bound | None) -> tuple[A
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     if column not in found.names:
-        raise lasting(SourceError(f"the query has no column {column!r} for since=: it has {', '.join(found.names)}"))
+        known = instead_of(column, found.names)
+        raise lasting(SourceError(f"the query has no column {column!r}, which since= names{known}"))
     kind = _KINDS.get(type(found[column].dataType).__name__)
     if kind is None:
         raise lasting(

@@ -128,3 +128,16 @@ def test_a_job_that_has_written_nothing_is_read_by_a_schema(reads: Any, tmp_path
 def test_what_cannot_be_read_is_said_where_the_query_is_planned(reads: Any, tmp_path: Path) -> None:
     with pytest.raises(AnalysisException, match="SourceError: no job has written a record in"):
         _ = reads.read.format("malstrom").load(str(tmp_path)).schema
+
+
+def test_a_stream_is_refused_with_what_to_write_instead(reads: Any, tmp_path: Path) -> None:
+    write(tmp_path, FLIGHTS)
+
+    def follow() -> None:
+        stream = reads.readStream.format("malstrom").load(str(tmp_path))
+        stream.writeStream.format("memory").queryName("refused").start().processAllAvailable()
+
+    with pytest.raises(Exception, match=r"spark\.read\.format\('malstrom'\)\.load\(folder\) again"):
+        follow()
+    with pytest.raises(Exception, match="format 'malstrom' is only read"):
+        reads.range(1).write.format("malstrom").mode("append").save(str(tmp_path / "other"))

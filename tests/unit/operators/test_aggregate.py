@@ -199,7 +199,7 @@ def test_a_failure_names_the_function_of_the_user_that_is_to_be_looked_at() -> N
             stepped(**figures).push(Batch([value], keys=["k"]))
     with pytest.raises(OperatorError, match="broken_finish at "):
         stepped(**figures).push(Batch([good, good], keys=["k", "k"]))
-    with pytest.raises(OperatorError, match=r"and 'NoneType'\. Filter such values out") as caught:
+    with pytest.raises(OperatorError, match=r"and 'NoneType'\. Leave None out with skip_nulls") as caught:
         stepped(total=agg.sum()).push(Batch([None], keys=["k"]))
     assert "malstrom_py" not in str(caught.value)
 
