@@ -42,7 +42,7 @@ def check(uri: UriArgument, name: NameArgument = None, as_json: JsonOption = Fal
     with reporting_errors(traceback=False):
         faults = capture.check(uri, name)
         if as_json:
-            print_json([asdict(fault) for fault in faults])
+            print_json([{**asdict(fault), "path": f"{uri.rstrip(_SLASH)}/{fault.segment}"} for fault in faults])
         else:
             for fault in faults:
                 print_out(f"{uri.rstrip(_SLASH)}/{fault.segment}: {fault.kind}: {fault.text}")

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import logging
 import pickle
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import cache
+from io import BytesIO
+from types import CodeType
+from typing import Any, ClassVar, Final, Literal
 
 from malstrom_py import logs
 from malstrom_py.builder.plan import Plan
@@ -21,6 +25,8 @@ from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.runtime.supervisor import NEVER, Restart
 from malstrom_py.workers.transport.base import JobSecret, Transport
+
+_NO_FILE: Final = "<dynamic-code>"
 
 
 def log_as(setup: JobSetup, worker: int | None = None) -> None:
@@ -40,13 +46,10 @@ def log_as(setup: JobSetup, worker: int | None = None) -> None:
 
 def pack_plan(plan: Plan) -> bytes:
     """Pack ``plan``. `PlanError` names the step whose function, source or sink cannot be pickled."""
-    import cloudpickle
-
     try:
-        packed: bytes = cloudpickle.dumps(plan, protocol=5)
+        return _packed(plan)
     except Exception as error:
         raise _unpicklable(plan, error) from error
-    return packed
 
 
 def unpack_plan(packed: bytes, job: str) -> Plan:
@@ -67,12 +70,35 @@ def unpack_plan(packed: bytes, job: str) -> Plan:
     return plan
 
 
-def _unpicklable(plan: Plan, error: Exception) -> PlanError:
+def _packed(thing: object) -> bytes:
+    file = BytesIO()
+    _pickler()(file, protocol=5).dump(thing)
+    return file.getvalue()
+
+
+@cache
+def _pickler() -> Any:
+    """Return a pickler of which functions that travel by value keep their file: cloudpickle writes none, and errors
+    would then not name the line of a program's own function.
+    """
     import cloudpickle
 
+    reduce = cloudpickle.Pickler.dispatch_table[CodeType]
+
+    def with_file(code: CodeType) -> tuple[Any, ...]:
+        make, arguments = reduce(code)
+        return make, tuple(code.co_filename if given == _NO_FILE else given for given in arguments)
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+        dispatch_table: ClassVar[Any] = ChainMap({CodeType: with_file}, cloudpickle.Pickler.dispatch_table)
+
+    return Pickler
+
+
+def _unpicklable(plan: Plan, error: Exception) -> PlanError:
     for step in plan.steps:
         try:
-            cloudpickle.dumps((step.factory, step.traits), protocol=5)
+            _packed((step.factory, step.traits))
         except Exception as own:
             return PlanError(
                 f"step {step.name!r} ({step.kind}{f', {step.detail}' if step.detail else ''}) cannot be sent to the "

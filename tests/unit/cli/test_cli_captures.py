@@ -42,7 +42,8 @@ def test_a_changed_byte_is_named_with_its_segment(folder: Path) -> None:
     segment.write_bytes(data)
     out = said("check", str(folder), code=1)
     assert f"{segment}: corrupt: " in out
-    assert json.loads(said("check", str(folder), "--json", code=1))[0]["kind"] == "corrupt"
+    (fault,) = json.loads(said("check", str(folder), "--json", code=1))
+    assert (fault["kind"], fault["path"]) == ("corrupt", str(segment))
 
 
 def test_streams_are_shown_with_their_figures(folder: Path) -> None:

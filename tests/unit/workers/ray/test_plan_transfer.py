@@ -24,6 +24,19 @@ def test_a_plan_comes_with_all_its_functions() -> None:
     assert plan.job == "shipped"
 
 
+def test_functions_that_travel_by_value_keep_their_file_for_errors() -> None:
+    wanted = {"ten"}
+
+    def number(text: str) -> int:
+        return min(int(part) for part in [text] if part not in wanted)
+
+    job = mp.Job("shipped")
+    job.source("in", sources.Memory(["x"])).map("number", number).sink("out", sinks.Memory())
+    packed = pack_plan(job.plan())
+    assert __file__.encode() in packed
+    assert b"dynamic-code" not in packed
+
+
 def test_a_step_that_holds_on_to_what_cannot_be_pickled_is_named() -> None:
     lock = threading.Lock()
     job = mp.Job("refused")
