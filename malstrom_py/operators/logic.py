@@ -199,8 +199,8 @@ class KeyedLogic(Generic[K, VI, VO, S]):
         """React to a timer of ``key``, due because the step's frontier, or the clock, has reached ``time``.
 
         Return the new state. Timers of event time are called before ``on_epoch`` of the epoch that makes them due. At
-        the end of the stream (``output.ended``) all timers fire, whatever their time; a timer that is set here then is
-        dropped and counted.
+        the end of the stream (``output.ended``) all timers fire, those of later times too; a timer that is set here
+        then is dropped and counted.
         """
         raise NotImplementedError
 

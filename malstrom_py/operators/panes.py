@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from malstrom_py.agg import Aggregation
@@ -248,7 +249,7 @@ class Panes(ManyValues):
 
     def many(self, keys: Sequence[Any]) -> list[Any]:
         found: list[dict[int, Any]] = [{} for _ in keys]
-        for pane, there in self.open.items():
+        for pane, there in sorted(self.open.items(), key=itemgetter(0)):  # so that a state is the same however it came
             for place, state in self._found(there, keys):
                 found[place][pane] = state
         return [states or None for states in found]

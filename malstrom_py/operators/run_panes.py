@@ -154,7 +154,7 @@ class RunPanes(Panes):
 
     def many(self, keys: Sequence[Any]) -> list[Any]:
         found: list[dict[tuple[int, int], Any]] = [{} for _ in keys]
-        for pane, there in self._held.items():
+        for pane, there in sorted(self._held.items(), key=itemgetter(0)):
             for of_key, key in zip(found, keys, strict=True):
                 if key in there:
                     of_key.update(((pane, number), state) for number, _, state in _numbered(there[key], pane))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import ColumnBatch
@@ -260,7 +261,7 @@ class JoinPanes(ManyValues):
 
     def many(self, keys: Sequence[Any]) -> list[Any]:
         found: list[dict[int, Any]] = [{} for _ in keys]
-        for start, (left, right) in self.open.items():
+        for start, (left, right) in sorted(self.open.items(), key=itemgetter(0)):
             lefts, rights = left.rows.get, right.rows.get
             for states, key in zip(found, keys, strict=True):
                 ones, others = lefts(key), rights(key)

@@ -328,6 +328,11 @@ class OperatorTester:
                 self._runner.operators[name].install(chain_of(persisted, name), slots)
         self._forget()
 
+    def continue_chain(self, snapshot: str) -> None:
+        """Persist the changes since ``snapshot`` next, whose state is the installed one. Requires `track`."""
+        for name in self.tracked:
+            self._runner.operators[name].continue_chain(snapshot)
+
     def restore(self, persisted: Persisted, owned: Callable[[Any], bool] = lambda key: True) -> None:
         """Restore the result of `barrier`, with the keys that are ``owned`` here. For a new tester.
 

@@ -35,7 +35,14 @@ from tests.laws.parts import numbering_parts
 from tests.tidy.test_operators import STEPS
 
 KEYED = {"key isolation", "key kept"}
-STATE = {"delta invariance", "migration invariance", "scale invariance", "snapshot invariance", "state round trip"}
+STATE = {
+    "chain invariance",
+    "delta invariance",
+    "migration invariance",
+    "scale invariance",
+    "snapshot invariance",
+    "state round trip",
+}
 EPOCHS = {"epoch order"}
 
 
@@ -135,6 +142,12 @@ WIDE = windows.sliding(6, 4)
 SOON: Any = {"lower": 1, "upper": 4, "how": "outer"}
 AHEAD: Any = {"direction": "forward", "tolerance": 4, "how": "inner"}
 
+
+def joined_in_columns(left: Any, right: Any) -> Any:
+    ours, theirs = (stream.select(name, value=pl.col("value")) for name, stream in (("left", left), ("right", right)))
+    return ours.join("step", theirs, window=WIDE, how="outer")
+
+
 TABLE = [
     stateless("map", lambda s: s.map("step", lambda v: (v, -v)), timed=True),
     stateless("map", lambda s: s.map("step", risky, on_error="dead-letter"), timed=True),
@@ -169,7 +182,7 @@ TABLE = [
         "generate_epochs",
         lambda s: s.assign_timestamps("at", abs).generate_epochs("step", mp.limit_out_of_orderness(10)),
         {"keyed": False},
-        frozenset(KEYED | {"delta invariance", "state round trip", "scale invariance"}),
+        frozenset(KEYED | {"chain invariance", "delta invariance", "state round trip", "scale invariance"}),
     ),
     stateful("stateful_map", lambda s: s.stateful_map("step", running_total, default=int), timed=True),
     stateful("stateful_map", lambda s: s.stateful_map("step", seen_since, default=int, on_error="skip")),
@@ -201,6 +214,7 @@ TABLE = [
     ),
     stateful("window_join", lambda a, b: a.join("step", b, window=windows.tumbling(7)), inputs=2, timed=True),
     stateful("window_join", lambda a, b: a.join("step", b, window=WIDE, how="outer"), inputs=2, timed=True),
+    stateful("window_join", joined_in_columns, inputs=2, timed=True),
     stateful("session_join", lambda a, b: a.join("step", b, window=windows.session(4)), inputs=2, timed=True),
     stateful("interval_join", lambda a, b: a.join_interval("step", b, lower=-3, upper=5), inputs=2, timed=True),
     stateful("interval_join", lambda a, b: a.join_interval("step", b, **SOON), inputs=2, timed=True),
@@ -253,7 +267,7 @@ TABLE = [
         "key_by",
         lambda s: s.key_by("key", lambda v: v % 3).stateful_map("step", running_total, default=int),
         {"keyed": False},
-        frozenset(KEYED | {"delta invariance", "scale invariance"}),
+        frozenset(KEYED | {"chain invariance", "delta invariance", "scale invariance"}),
     ),
     stateful("time_windows", lambda s: in_columns(s).window("step", WIDE).aggregate(**COLUMN_FIGURES), timed=True),
 ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from functools import partial
 from typing import Any
 
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
-from malstrom_py.operators.aggregate import Distinct
+from malstrom_py.operators.aggregate import Count, Distinct
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.collect import CollectStep
 from malstrom_py.operators.logic import KeyedLogic, Output
@@ -199,11 +199,26 @@ class NeverLost(WrongState):
     kind = _NeverLost
 
 
+class SilentOnceInstalled(Count):
+    """Tracks changes, but not those after it was installed."""
+
+    installed = False
+
+    def install(self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Any = None) -> None:
+        super().install(chain, slots, migrate=migrate)
+        self.installed = True
+
+    def changes(self, keys: Collection[Any]) -> None:
+        if not self.installed:
+            super().changes(keys)
+
+
 def expiring(context: StepContext) -> ExpiryUnnoted:
     return ExpiryUnnoted(context, fn=running_total, ttl=5, default=int)
 
 
 LAW = "delta invariance"
+CHAIN = "chain invariance"
 TIMED: dict[str, Any] = {"timed": True}
 RARE: dict[str, Any] = {**TIMED, "max_examples": 200}  # fifty find it about once in four times
 
@@ -222,5 +237,6 @@ CHANGES: list[tuple[str, str, Factory, dict[str, Any]]] = [
     (LAW, "new values", as_step(partial(NewValuesUnnoted, by=None)), {}),
     (LAW, "positions", as_step(PositionsUnnoted), {}),
     (LAW, "never lost", as_step(NeverLost), {}),
+    (CHAIN, "silent once installed", as_step(SilentOnceInstalled), {}),
 ]
 """Law, name, step, options of ``check_operator``."""

@@ -20,7 +20,7 @@ from malstrom_py.testing.laws.output_laws import (
     no_mutation,
 )
 from malstrom_py.testing.laws.scenario import Broken, Scenario, StepUnderTest
-from malstrom_py.testing.laws.state_laws import deltas, migration, round_trip, scale, snapshot
+from malstrom_py.testing.laws.state_laws import deltas, installed, migration, round_trip, scale, snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ LAWS: Final = (
     Law("snapshot invariance", "a step restored from a barrier gives the same output", snapshot),
     Law("scale invariance", "the persisted state of N instances restores on M", scale),
     Law("delta invariance", "a full artefact and its deltas are the whole state, at any scale", deltas),
+    Law("chain invariance", "a step installed from a chain of artefacts continues as if it had not stopped", installed),
 )
 """All laws."""
 

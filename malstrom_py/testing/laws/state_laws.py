@@ -1,5 +1,7 @@
 """The laws of state: it can be stored, sent, moved, and restored at any scale, in full or by deltas.
 
+Chains: a new instance is installed wherever something has been written, and goes through the rest.
+
 Deltas: barriers happen at the cuts of the input. Some snapshots are never committed, and keys move between barriers, so
 that the step must track every kind of change.
 
@@ -16,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from malstrom_py.codec import Codec
+from malstrom_py.data.messages import Epoch
 from malstrom_py.errors import CodecError, MalstromError
 from malstrom_py.state.artefact import entries_in
 from malstrom_py.state.keyed_state import KeyedState
@@ -217,19 +220,78 @@ class _DeltaRun:
         full, partly = giver.barrier("in-full"), False
         for step in giver.tracked:
             chain = chain_of(committed, step)
-            expected, got = (
-                {entry.key: (entry.value, list(entry.times)) for entry in entries_in(data, giver.codec, step=step)}
-                for data in ([full.states[step]], chain)
-            )
-            for key in sorted(expected.keys() | got.keys(), key=repr):
-                wanted, found = expected.get(key, "no state"), got.get(key, "no state")
-                if not same(wanted, found):
-                    what = f"  step {step!r}, key {key!r}, as (state, its times):"
-                    why = "a change was not tracked"
-                    detail = f"{what}\n    expected  {wanted}\n    got       {found}\n  (expected: in full)"
-                    raise self._broken(detail, self._marks, why=why)
+            expected = _entries(giver, step, [full.states[step]])
+            got = _entries(giver, step, chain)
+            _compare_entries(step, expected, got, self._broken, self._marks, why="a change was not tracked")
             partly = partly or (len(chain) > 1 and bool(expected or got))
         return partly
+
+
+def installed(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
+    """Check that a step installed from a chain of artefacts continues as the one that wrote the chain.
+
+    Two runs: in one an instance goes through; in the other a new instance is installed before each cut and after each
+    epoch, from the chain that the instances before it have written, and continues that chain. Output and state are the
+    same.
+    """
+    if not subject.keyed or subject.kinds & REKEYING:
+        return False
+    epochs = {place + 1 for place, atom in enumerate(scenario.atoms[:-1]) if isinstance(atom, Epoch)}
+    places = sorted({*scenario.cuts, scenario.at, *epochs} - {0, len(scenario.atoms)})
+    through, again = (ScenarioRun(subject, scenario, cuts=places) for _ in range(2))
+    kept, new = (play.build().track(_in_one_slot) for play in (through, again))
+    chain: list[Persisted] = []
+    marks: dict[int, str] = {}
+    tested, start, parent = False, 0, None
+    try:
+        for number, place in enumerate(places):
+            through.run([kept], start, place)
+            again.run([new], start, place)
+            start, name = place, f"snapshot-{number}"
+            kept.barrier(name, parent=parent)
+            chain.append(new.barrier(name, parent=parent))
+            new = again.build().track(_in_one_slot)
+            new.install(chain, (0,))
+            new.continue_chain(name)
+            parent, marks[place] = name, "a new instance is installed from the chain"
+            tested = _same_states(kept, new, broken, marks) or tested
+        through.run([kept], start)
+        again.run([new], start)
+    except MalstromError as error:
+        raise broken.because(error, marks) from error
+    broken.unless_same(through.trace, again.trace, marks, where="on one instance throughout")
+    return tested
+
+
+def _in_one_slot(keys: Sequence[Any]) -> list[int]:
+    return [0] * len(keys)
+
+
+def _same_states(kept: OperatorTester, new: OperatorTester, broken: Broken, marks: dict[int, str]) -> bool:
+    """Compare the whole state of two instances; return whether there is any. `LawError` if it differs."""
+    kept.interrogate()
+    held = bool(new.interrogate())  # which some steps need to take up what was installed
+    for step, state in kept.states.items():  # by snapshots, because a barrier would be in the chain
+        expected, got = (_entries(kept, step, [one.snapshot()]) for one in (state, new.states[step]))
+        _compare_entries(step, expected, got, broken, marks, why="it continues with another state")
+    return held
+
+
+def _entries(instance: OperatorTester, step: str, chain: Sequence[bytes]) -> dict[Any, tuple[Any, list[Any]]]:
+    """Return key -> (state, its times) of a chain of artefacts."""
+    return {entry.key: (entry.value, list(entry.times)) for entry in entries_in(chain, instance.codec, step=step)}
+
+
+def _compare_entries(
+    step: str, expected: dict[Any, Any], got: dict[Any, Any], broken: Broken, marks: dict[int, str], *, why: str
+) -> None:
+    for key in sorted(expected.keys() | got.keys(), key=repr):
+        wanted, found = expected.get(key, "no state"), got.get(key, "no state")
+        if not same(wanted, found):
+            what = f"  step {step!r}, key {key!r}, as (state, its times):"
+            raise broken(
+                f"{what}\n    expected  {wanted}\n    got       {found}\n  (expected: in full)", marks, why=why
+            )
 
 
 def migration(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:

@@ -203,3 +203,22 @@ def test_s2_what_came_with_a_move_is_in_the_next_delta() -> None:
         restored.tester.install(chain, slots=[0])
         restored.take(Epoch(MAX_EPOCH))
         assert sorted(restored.found) == [*keys]
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("window", [windows.tumbling(6), windows.sliding(6, 4)])
+def test_s2_panes_that_closed_are_gone_from_the_next_delta(window: windows.Windows, *, columns: bool) -> None:
+    """A job resumed from a chain with a closed pane failed with `StopIteration` at its next epoch."""
+    run = Run("outer", window)
+    for side in (0, 1):
+        batch = columns_of([("a", side, 1), ("b", side, 2)], "texts", 0, scalar=False)
+        run.take(batch if columns else as_rows(batch), side)
+    first = run.tester.barrier("first")
+    run.take(Epoch(20))
+    second = run.tester.barrier("second", parent="first")
+    restored = Run("outer", window)
+    restored.tester.install([first, second], slots=[0])
+    assert not panes_of(restored.tester)
+    restored.take(columns_of([("a", 5, 30)], "texts", 0, scalar=False), 0)
+    restored.take(Epoch(MAX_EPOCH))
+    assert {key: {pair.left["n"] for pair, _ in pairs} for key, pairs in restored.found.items()} == {"a": {5}}

@@ -95,4 +95,5 @@ def test_keys_made_anew_by_the_step_are_nobodys_fault() -> None:
         "key isolation",
         "scale invariance",
         "delta invariance",
+        "chain invariance",
     }
