@@ -257,7 +257,9 @@ class Ended(Event, frozen=True, tag=True):
 
 
 class EventsMissed(Event, frozen=True, tag=True):
-    """``count`` events were dropped, because they were read too late; `InputClosed` and the last state never are."""
+    """``count`` events were dropped, because they were read too late; `InputClosed` never is, nor are the last
+    10,000 of the events that say how a worker has ended: `NodeFailed`, `WorkerLeft`, `Stop`.
+    """
 
     count: int
 

@@ -15,7 +15,7 @@ INFRASTRUCTURE = {
     "batch_sizing",
     "enrich.calls",
     "failures",
-    "none_results",
+    "first_rows",
     "keyed",
     "logic",
 }

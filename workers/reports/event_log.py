@@ -34,8 +34,8 @@ from malstrom_py.logs import log
 KEPT_MAX: Final = 10_000
 """How many events a log keeps."""
 
-LASTING_MAX: Final = 1_000
-"""How many older events it keeps because they say how an input or a worker has ended."""
+LASTING_MAX: Final = 10_000
+"""How many older events it keeps because they say how a worker has ended. Those of inputs, one of each, all stay."""
 
 PAGE_MAX: Final = 500
 """How many events are read at a time."""
@@ -118,9 +118,10 @@ class EventLog:
     [InputClosed(id='readings')]
     """
 
-    def __init__(self, kept_max: int = KEPT_MAX) -> None:
+    def __init__(self, kept_max: int = KEPT_MAX, lasting_max: int = LASTING_MAX) -> None:
         self.id = uuid.uuid4().hex
         self._kept_max = kept_max
+        self._lasting_max = lasting_max
         self._lock = threading.Lock()
         self._events: deque[TimedEvent] = deque()
         self._first = 0
@@ -176,6 +177,7 @@ class EventLog:
         log = cls()
         log.id, log._first, lasting, events = image
         log._lasting.extend(lasting)
+        log._closed |= {event.id for _, (_, event) in lasting if isinstance(event, InputClosed)}
         for at, event in events:
             log.emit(event, at)
         return log
@@ -207,19 +209,24 @@ class EventLog:
         timed = self._events.popleft()
         if isinstance(timed[1], _LASTING):
             self._lasting.append((self._first, timed))
-            if len(self._lasting) > LASTING_MAX:
-                self._lasting.popleft()
+            if len(self._lasting) - len(self._closed) > self._lasting_max:
+                of_workers = (at for at, (_, (_, event)) in enumerate(self._lasting) if type(event) is not InputClosed)
+                del self._lasting[next(of_workers)]
         self._first += 1
 
     def _page(self, after: int) -> EventPage:
         first, missed = self._first, 0
         events: list[TimedEvent] = []
         if after < first:
-            events = [event for number, event in self._lasting if number >= after]
-            missed = first - after - len(events)
-            after = first
-        start = after - first
-        more = [self._events[index] for index in range(start, min(len(self._events), start + PAGE_MAX))]
+            older = [(number, event) for number, event in self._lasting if number >= after]
+            events = [event for _, event in older[:PAGE_MAX]]
+            reached = older[PAGE_MAX][0] if len(older) > PAGE_MAX else first
+            missed = reached - after - len(events)
+            after = reached
+        more: list[TimedEvent] = []
+        if after >= first:
+            start, room = after - first, PAGE_MAX - len(events)
+            more = [self._events[index] for index in range(start, min(len(self._events), start + room))]
         after += len(more)
         is_last = self._has_ended and after == first + len(self._events)
         timed = [*events, *more]

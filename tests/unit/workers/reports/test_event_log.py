@@ -13,6 +13,7 @@ from malstrom_py import events
 from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_answer, encode_answer
 from malstrom_py.workers.reports.commands import EventsCommand
 from malstrom_py.workers.reports.event_log import (
+    PAGE_MAX,
     Ask,
     EventCalls,
     EventLog,
@@ -67,6 +68,34 @@ def test_a_full_log_drops_the_oldest_but_not_what_says_how_something_ended() -> 
         log.emit(JOINED)
     read = list(read_events(local_ask(log), follow=False))
     assert read == [events.EventsMissed(10), events.InputClosed("in"), stop, *[JOINED] * 10]
+
+
+def test_no_failure_is_dropped_for_the_events_that_follow() -> None:
+    log = EventLog()
+    failures = [events.NodeFailed(f"worker {number}", "died") for number in range(3_000)]
+    others = [events.WorkerJoined(number) for number in range(10_000)]
+    everything: list[events.AnyEvent] = [events.InputClosed("in"), *failures, *others]
+    for event in everything:
+        log.emit(event)
+    for each in (log, EventLog.of(log.image)):
+        assert list(read_events(local_ask(each), follow=False)) == everything
+        assert not each.emit(events.InputClosed("in"))
+        assert max(len(each.page(after).events) for after in (0, 100, 2_999, 3_001)) <= PAGE_MAX
+
+
+def test_of_endless_failures_the_last_stay_and_the_end_of_each_input() -> None:
+    """A job that restarts for ever must not fill the memory; the reader gets the number of those that are gone."""
+    log = EventLog(kept_max=2, lasting_max=3)
+    log.emit(events.InputClosed("in"))
+    failures = [events.NodeFailed(f"worker {number}", "died") for number in range(10)]
+    for event in failures:
+        log.emit(event)
+    log.emit(events.InputClosed("other"))
+    log.emit(JOINED)
+    log.emit(JOINED)
+    read = list(read_events(local_ask(log), follow=False))
+    ends = [events.InputClosed("in"), *failures[-3:], events.InputClosed("other")]
+    assert read == [events.EventsMissed(7), *ends, JOINED, JOINED]
 
 
 def test_a_reader_of_another_log_starts_over() -> None:
