@@ -178,11 +178,14 @@ def test_what_cannot_be_imported_leaves_the_job_running(shop: Shop, tmp_path: Pa
     assert sum(isinstance(event, events.Error) for event in seen) == 3
 
 
-def test_plain_state_is_migrated(shop: Shop, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keeps_the_job", [True, False])
+def test_plain_state_is_migrated(keeps_the_job: bool, shop: Shop, tmp_path: Path) -> None:
     plain = ("default=Count", "default=int"), ("Count(state.n + 1)", "state + 1"), ("state.n + 1", "state + 1")
     shop.write(*plain)
     shop.module = _imported_again(shop)
     handle = started(shop, tmp_path)
+    while handle.status().counts.read < 200:  # all keys have state
+        time.sleep(0.01)
     handle.snapshot()
     shop.write(
         ("default=Count", "default=dict, migrate=as_dict"),
@@ -190,7 +193,7 @@ def test_plain_state_is_migrated(shop: Shop, tmp_path: Path) -> None:
         ("state.n + 1", 'state["n"] + 1'),
         NEW,
         ("def key_of", 'def as_dict(key, state):\n    return {"n": state}\n\n\ndef key_of'),
-        ("    return job\n", "    return job\n\n\njob = make()\n"),
+        *([("    return job\n", "    return job\n\n\njob = make()\n")] if keeps_the_job else []),
     )
     handle.reload("total", probation_s=0.1)
     handle.snapshot()
@@ -340,6 +343,28 @@ def test_another_graph_is_refused(shop: Shop) -> None:
         prepared(shop, "total", kept, ('stateful_op("twice", Twice(3))', 'map("more", lambda n: n)'))
     with pytest.raises(mp.ReloadError, match="already has a step"):
         prepared(shop, "total", kept, ('stateful_op("twice"', 'stateful_op("key"'))
+
+
+def test_a_new_migration_is_found_where_a_function_makes_the_job(shop: Shop) -> None:
+    plan = shop.module.make().plan()
+    migrate = ('"total", total, default=Count', '"total", total, default=Count, migrate=halved')
+    halved = ("def key_of", "def halved(key, state):\n    return Count(state.n // 2)\n\n\ndef key_of")
+    new = prepared(shop, "total", migrate, halved, plan=plan)
+    migration = new.steps[new.rank("total")].migration
+    assert migration is not None
+    assert migration.name.endswith(f"{shop.path.stem}:halved")
+    assert migration.function("k", shop.module.Count(8)).n == 4
+    assert [step.name for step in new.steps if step.migration is not None] == ["total"]
+    again = prepared(shop, "total", migrate, halved, NEW, plan=new)  # it stays, and has the new function
+    assert again.steps[again.rank("total")].migration != migration
+    gone = prepared(shop, "total", ('"total", total, default=Count', '"total", total, migrate=None'), plan=new)
+    assert gone.steps[gone.rank("total")].migration is None
+
+
+def test_a_new_migration_that_cannot_be_found_is_refused(shop: Shop) -> None:
+    migrate = ('"total", total, default=Count', '"total", total, default=Count, migrate=nowhere[0]')
+    with pytest.raises(mp.ReloadError, match=r"gives it migrate=nowhere\[0\], which is not at the top level"):
+        prepared(shop, "total", migrate)
 
 
 def test_a_name_that_is_gone_is_refused(shop: Shop) -> None:

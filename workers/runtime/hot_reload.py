@@ -2,11 +2,13 @@
 
 Rule: nothing is changed before the new plan is complete, and `roll_back` restores everything. The new plan is the job
 that the module makes again, where it holds that job; else the present plan with the module's functions and classes of
-the same names. Sources and sinks stay the objects that they are.
+the same names, and with the migrations that its text gives to the steps. Sources and sinks stay the objects that they
+are.
 """
 
 from __future__ import annotations
 
+import ast
 import copy
 import functools
 import importlib.util
@@ -20,6 +22,7 @@ from typing import Any, Final
 
 from malstrom_py.builder.job import Job
 from malstrom_py.builder.plan import Plan, Step
+from malstrom_py.builder.state_migration import Migration, migration_of
 from malstrom_py.errors import MalstromError, PlanError, ReloadError
 from malstrom_py.errors.text import LIBRARIES, PACKAGE_FOLDERS, describe_error, text_of
 
@@ -59,9 +62,13 @@ class HotReload:
         new: dict[str, types.ModuleType] = {}
         former = {name: sys.modules.get(name) for name in files}
         try:
+            sources: dict[str, str] = {}
             for name, path in files.items():
-                new[name] = sys.modules[name] = _imported(step, name, path, texts.get(path))
-            plan = _made_again(self.plan, new, step) or _with_functions(self.plan, new, step)
+                sources[name] = _source_of(step, name, path, texts.get(path))
+                new[name] = sys.modules[name] = _imported(step, name, path, sources[name])
+            plan = _made_again(self.plan, new, step)
+            if plan is None:
+                plan = _with_migrations(_with_functions(self.plan, new, step), new, sources)
         except MalstromError:
             raise
         except Exception as error:  # of the user's class, as an object of it is copied
@@ -145,10 +152,17 @@ def texts_of(plan: Plan, step: str) -> dict[str, str]:
     return texts
 
 
-def _imported(step: str, name: str, path: str, text: str | None) -> types.ModuleType:
-    """Execute ``text``, or the file at ``path``, as module ``name``."""
+def _source_of(step: str, name: str, path: str, text: str | None) -> str:
+    """Return ``text``, or that of the file at ``path``."""
     try:
-        source = Path(path).read_text() if text is None else text
+        return Path(path).read_text() if text is None else text
+    except (OSError, ValueError) as error:
+        raise _not_imported(step, name, path, error) from error
+
+
+def _imported(step: str, name: str, path: str, source: str) -> types.ModuleType:
+    """Execute ``source``, of the file at ``path``, as module ``name``."""
+    try:
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
@@ -156,13 +170,13 @@ def _imported(step: str, name: str, path: str, text: str | None) -> types.Module
         linecache.checkcache(path)
         exec(compile(source, path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
-        what = text_of(error) if isinstance(error, MalstromError) else describe_error(error)
-        raise ReloadError(
-            f"step {step!r} was not reloaded: importing {name} ({path}) again failed: {what}. The job continues "
-            f"unchanged",
-            step=step,
-        ) from error
+        raise _not_imported(step, name, path, error) from error
     return module
+
+
+def _not_imported(step: str, name: str, path: str, error: BaseException) -> ReloadError:
+    what = text_of(error) if isinstance(error, MalstromError) else describe_error(error)
+    return _refused(step, f"importing {name} ({path}) again failed: {what}")
 
 
 def _made_again(plan: Plan, modules: Mapping[str, types.ModuleType], step: str) -> Plan | None:
@@ -230,6 +244,43 @@ def _with_functions(plan: Plan, modules: Mapping[str, types.ModuleType], step: s
         steps.append(replace(one, factory=factory, migration=migration, initial=initial))
     exchange = _Exchange(modules, step, keeps=True)
     return replace(plan, steps=tuple(steps), types=plan.types.exchanged(exchange.of))
+
+
+def _with_migrations(plan: Plan, modules: Mapping[str, types.ModuleType], sources: Mapping[str, str]) -> Plan:
+    """Return ``plan`` with the migrations that the text of a module gives to its steps, in a call such as
+    ``.stateful_map("total", total, migrate=in_cents)``. A function that makes the job cannot be called to see them: it
+    may as well start the job.
+    """
+    given = {
+        one.name: migration
+        for one in plan.steps
+        for name, source in sources.items()
+        for migration in _migrations(one.name, modules[name], source)
+    }
+    return replace(plan, steps=tuple(replace(one, migration=given.get(one.name, one.migration)) for one in plan.steps))
+
+
+def _migrations(step: str, module: types.ModuleType, source: str) -> Iterator[Migration | None]:
+    for call in ast.walk(ast.parse(source)):
+        if isinstance(call, ast.Call) and any(
+            isinstance(one, ast.Constant) and one.value == step for one in call.args[:1]
+        ):
+            for keyword in call.keywords:
+                if keyword.arg == "migrate":
+                    yield _migration(step, module, ast.unparse(keyword.value))
+
+
+def _migration(step: str, module: types.ModuleType, text: str) -> Migration | None:
+    found: Any = module
+    for part in text.split("."):
+        found = getattr(found, part, None)
+    if text == "None" or callable(found):
+        return migration_of(found, step)
+    raise _refused(
+        step,
+        f"{module.__name__} gives it migrate={text}, which is not at its top level. Define it there with "
+        f"def, or keep the job in a variable of that module",
+    )
 
 
 class _Exchange:
