@@ -463,7 +463,6 @@ class RegionInput:
                 case SendReport():
                     self._letters.append((COORDINATOR, self._with_figures(effect.report)))
                 case events.Ship():
-                    self.moved(effect.version)
                     self._shipping.start(effect)
                 case events.Install():
                     self.moved(effect.parcel.version)

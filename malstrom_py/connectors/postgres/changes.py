@@ -9,7 +9,7 @@ from typing import Any, Final
 from malstrom_py.connectors.postgres.connecting import checked_dsn, connected
 from malstrom_py.connectors.postgres.slots import OWNER, Chunk, SlotReader, advance, find_slot, log_end
 from malstrom_py.connectors.read_ahead import ReadAhead
-from malstrom_py.errors import MalformedRecord, PlanError, SourceError
+from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.base import Part, SourcePart
 from malstrom_py.sources.up_to_ends import UpToEnds, has_finished
 
@@ -33,7 +33,8 @@ class PostgresChanges(UpToEnds):
     with REPLICA IDENTITY FULL; None if an update did not change them), ``unchanged`` (the names of large columns that
     are missing in ``new``, because an update did not change them), ``lsn`` and ``index`` (the place of the commit, and
     of the change in its transaction), ``committed_at``. Rows have the columns of the table at the time of the change,
-    with the types of psycopg. There is one part: changes are read by one worker.
+    with the types of psycopg; a value that Python cannot hold, such as an infinite date or one BC, is PostgreSQL's text
+    of it, such as ``"infinity"``. There is one part: changes are read by one worker.
 
     ``follow=False`` ends at the end of the server's log at the start of the job; a job with snapshots that has finished
     reads, when it is started again, the changes since. A slot that keeps ``warn_bytes`` or
@@ -41,8 +42,7 @@ class PostgresChanges(UpToEnds):
 
     SourceError: the slot or the publication is missing (the error has the SQL that makes it), the slot is in use,
     belongs to another plugin or database, or was advanced past the snapshot that the job resumes from.
-    MalformedRecord: a value that Python cannot hold, such as an infinite date. PlanError: wrong arguments, or psycopg
-    is not installed.
+    PlanError: wrong arguments, or psycopg is not installed.
 
     >>> PostgresChanges("postgresql://app@db.example.com/shop", "sales_pub", "sales_slot")
     PostgresChanges('sales_pub', 'sales_slot')
@@ -134,20 +134,13 @@ class ChangesPart:
 
     def _taken(self, chunk: Chunk, rows_max: int) -> list[dict[str, Any]] | None:
         """Return the next rows of ``chunk``, and move the position after them."""
-        rows: list[dict[str, Any]] = []
-        for row in chunk.rows[self._next : self._next + rows_max]:
-            if isinstance(row, MalformedRecord):
-                break
-            rows.append(row)
-        bad = chunk.rows[self._next] if chunk.rows and not rows else None
-        self._next += len(rows) or (bad is not None)
+        rows = chunk.rows[self._next : self._next + rows_max]
+        self._next += len(rows)
         if self._next == len(chunk.rows):
             self._move_to(chunk.last)
             self._position["finished"] = chunk.is_end
         else:
             self._move_to(chunk.positions[self._next - 1])
-        if isinstance(bad, MalformedRecord):
-            raise bad
         return rows or None
 
     def is_finished(self) -> bool:

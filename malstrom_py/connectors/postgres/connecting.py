@@ -159,7 +159,7 @@ def _of_connection(error: psycopg.Error) -> str:
 
 _ADVICE: Final = {
     "23502": "A column that must not be NULL was NULL or missing",
-    "23505": "Remove the rows that are already there, or use mode='upsert'",
+    "23505": "Remove the rows that are already there, or use mode='upsert' or on_conflict='ignore'",
     "23514": "Rows break a CHECK of the table",
     "22": "A value does not fit the type of its column: convert it in a step before",
     "23": "Rows break a constraint of the table",

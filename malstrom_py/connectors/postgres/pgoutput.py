@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from malstrom_py.errors import MalformedRecord, SourceError
+from malstrom_py.errors import SourceError
 
 Loader = Callable[[bytes], Any]
 
@@ -118,15 +118,15 @@ class Decoder:
     loader_of: Callable[[int], Loader]
     relations: dict[int, Relation] = field(default_factory=dict)
 
-    def decode(self, data: bytes) -> Iterator[Begin | Commit | Change | MalformedRecord]:
-        """Yield the events of one message; a row that cannot be converted is a `MalformedRecord`."""
+    def decode(self, data: bytes) -> Iterator[Begin | Commit | Change]:
+        """Yield the events of one message."""
         try:
             yield from self._decode(data)
         except (struct.error, ValueError, KeyError, IndexError):
             kind = data[:1].decode("ascii", "replace")
             raise SourceError(f"PostgreSQL sent a message of pgoutput ({kind!r}) that cannot be decoded") from None
 
-    def _decode(self, data: bytes) -> Iterator[Begin | Commit | Change | MalformedRecord]:
+    def _decode(self, data: bytes) -> Iterator[Begin | Commit | Change]:
         kind, reader = data[:1], _Reader(data, 1)
         if kind == b"B":
             commit, at, _ = reader.take("!QqI")
@@ -158,23 +158,17 @@ class Decoder:
             columns.append(Column(name, bool(flags & _KEY), self.loader_of(kind)))
         self.relations[number] = Relation(schema, table, tuple(columns))
 
-    def _change(self, kind: bytes, reader: _Reader) -> Change | MalformedRecord:
+    def _change(self, kind: bytes, reader: _Reader) -> Change:
         relation = self.relations[reader.take("!I")]
         old: dict[str, Any] | None = None
         new: dict[str, Any] | None = None
         unchanged: list[str] = []
-        try:
-            while reader.place < len(reader.data):
-                part = reader.take("!c")
-                if part == b"N":
-                    new, unchanged = _tuple(relation, reader, keys_only=False)
-                else:
-                    old, _ = _tuple(relation, reader, keys_only=part == b"K")
-        except _UnreadableValue as error:
-            return MalformedRecord(
-                f"column {error.column!r} of table {relation.schema}.{relation.table} has a value that Python cannot "
-                f"hold, such as an infinite date: change it, or publish the table without that column"
-            )
+        while reader.place < len(reader.data):
+            part = reader.take("!c")
+            if part == b"N":
+                new, unchanged = _tuple(relation, reader, keys_only=False)
+            else:
+                old, _ = _tuple(relation, reader, keys_only=part == b"K")
         if new is not None and old is not None:
             # With REPLICA IDENTITY FULL the former row has what was not sent again.
             new.update({name: old[name] for name in unchanged if name in old})
@@ -183,12 +177,12 @@ class Decoder:
         return Change(op, relation.schema, relation.table, new, old, tuple(unchanged))
 
 
-class _UnreadableValue(Exception):
-    """A value that its loader refuses."""
-
-    def __init__(self, column: str) -> None:
-        super().__init__(column)
-        self.column = column
+def _loaded(column: Column, text: bytes) -> Any:
+    """Return the value; PostgreSQL's text of it if Python cannot hold it, such as an infinite date or one BC."""
+    try:
+        return column.load(text)
+    except Exception:  # of any loader
+        return text.decode(errors="backslashreplace")
 
 
 def _tuple(relation: Relation, reader: _Reader, *, keys_only: bool) -> tuple[dict[str, Any], list[str]]:
@@ -206,11 +200,7 @@ def _tuple(relation: Relation, reader: _Reader, *, keys_only: bool) -> tuple[dic
             continue
         value = None
         if kind == b"t":
-            text = reader.piece(reader.take("!I"))
-            try:
-                value = column.load(text)
-            except Exception:
-                raise _UnreadableValue(column.name) from None
+            value = _loaded(column, reader.piece(reader.take("!I")))
         elif kind != b"n":
             raise ValueError(kind)
         if not keys_only or column.is_key:

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from malstrom_py.connectors.postgres.connecting import checked_dsn, connected
 from malstrom_py.connectors.postgres.encoding import TargetColumn, encode
 from malstrom_py.connectors.postgres.staging import (
+    Keys,
     Segment,
     Target,
     check_keys,
@@ -51,10 +52,11 @@ class Postgres:
     JSON for a column of JSON, where other values are encoded. A datetime with a zone is written in UTC, and one
     without a zone is taken as UTC.
 
-    ``mode="append"`` inserts each row. ``mode="upsert"`` inserts or replaces the row with the same ``keys``, columns
-    with a unique index. The last row of a key in a snapshot is the one written: the order is that of its worker, also
-    after the key has moved to another worker. Give the stream the same key as the table: rows of one key that come from
-    several workers at the same time have no order.
+    ``mode="append"`` inserts each row; with ``on_conflict="ignore"`` a row that a unique index refuses is left out.
+    ``mode="upsert"`` inserts or replaces the row with the same ``keys``, columns with a unique index; one of them may
+    be None if that index has ``NULLS NOT DISTINCT`` (PostgreSQL 15). The last row of a key in a snapshot is the one
+    written: the order is that of its worker, also after the key has moved to another worker. Give the stream the same
+    key as the table: rows of one key that come from several workers at the same time have no order.
 
     SinkError: an unknown column, a missing one without a default, a value that its column cannot hold: in the write, or
     at the snapshot, as NOT NULL and CHECK are checked when rows are staged. Unique and foreign keys, triggers and
@@ -77,6 +79,7 @@ class Postgres:
         *,
         mode: Literal["append", "upsert"] = "append",
         keys: str | Iterable[str] = (),
+        on_conflict: Literal["fail", "ignore"] = "fail",
     ) -> None:
         if mode not in ("append", "upsert"):
             raise PlanError(f"{_OWNER}: mode must be 'append' or 'upsert', got {mode!r}")
@@ -87,23 +90,30 @@ class Postgres:
             raise PlanError(f"{_OWNER}: mode='upsert' needs keys, the columns of a unique index")
         if mode == "append" and named:
             raise PlanError(f"{_OWNER}: keys are for mode='upsert'")
+        if on_conflict not in ("fail", "ignore"):
+            raise PlanError(f"{_OWNER}: on_conflict must be 'fail' or 'ignore', got {on_conflict!r}")
+        if mode == "upsert" and on_conflict == "ignore":
+            raise PlanError(
+                f"{_OWNER}: mode='upsert' replaces rows, and on_conflict='ignore' keeps them: use it with mode='append'"
+            )
         if not isinstance(table, str) or not table.strip():
             raise PlanError(f"{_OWNER}: table must be the name of a table")
         self._dsn = checked_dsn(dsn, _OWNER)
         self._table = table
         self._keys = named
+        self._ignores = on_conflict == "ignore"
 
     def __repr__(self) -> str:
         keys = f", mode='upsert', keys={list(self._keys)!r}" if self._keys else ""
+        keys += ", on_conflict='ignore'" if self._ignores else ""
         return f"Postgres({self._table!r}{keys})"
 
     def open(self, worker: WorkerInfo) -> PostgresWriter:
         """See `TransactionalSink.open`."""
         with connected(self._dsn, _OWNER, SinkError) as connection:
             target = find_target(connection, self._table, _OWNER)
-            if self._keys:
-                check_keys(connection, target, self._keys, _OWNER)
-        return PostgresWriter(self._dsn, target, self._keys, worker)
+            keys = check_keys(connection, target, self._keys, _OWNER) if self._keys else Keys()
+        return PostgresWriter(self._dsn, target, keys, worker)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         """See `TransactionalSink.commit`."""
@@ -112,7 +122,7 @@ class Postgres:
             return
         with connected(self._dsn, _OWNER, SinkError) as connection:
             target = find_target(connection, self._table, _OWNER)
-            publish(connection, target, context, tables=tables, keys=self._keys)
+            publish(connection, target, context, tables=tables, keys=self._keys, ignores=self._ignores)
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         """See `TransactionalSink.abort`."""
@@ -149,13 +159,13 @@ class Postgres:
 class PostgresWriter:
     """Encodes the rows of one worker into a spool, and stages them at each snapshot."""
 
-    def __init__(self, dsn: str, target: Target, keys: Sequence[str], worker: WorkerInfo) -> None:
+    def __init__(self, dsn: str, target: Target, keys: Keys, worker: WorkerInfo) -> None:
         self._dsn = dsn
         self._target = target
         self._keys = keys
         self._worker = worker
         self._columns = {column.name: column for column in target.columns}
-        self._required = frozenset(column.name for column in target.columns if column.is_required) | frozenset(keys)
+        self._required = frozenset(column.name for column in target.columns if column.is_required).union(keys.names)
         self._checked: set[tuple[str, ...]] = set()
         self._spool = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115  # it is closed by `close`
         self._segments: list[Segment] = []
@@ -191,12 +201,12 @@ class PostgresWriter:
         if names not in self._checked:
             self._check_names(names)
             self._checked.add(names)
-        for key in self._keys:
+        for key in () if self._keys.take_nulls else self._keys.names:
             if _has_null(columns[key]):
-                raise SinkError(f"{_OWNER}: the key column {key!r} of table {self._target} is None in a row")
+                raise self._null_in(key)
         count = end - start
         found = {self._columns[name]: values for name, values in columns.items()}
-        if self._keys:
+        if self._keys.names:
             numbers = range(self._row, self._row + count)
             found = {**found, _VERSION: [self._version] * count, _ROW: list(numbers)}
         text = encode(found, count)
@@ -208,6 +218,13 @@ class PostgresWriter:
         else:
             self._segments.append(Segment(names, begin, begin + len(text)))
         self._row += count
+
+    def _null_in(self, key: str) -> SinkError:
+        return SinkError(
+            f"{_OWNER}: the key column {key!r} of table {self._target} is None in a row, and in its unique index two "
+            f"NULLs are two keys: fill it in a step before; or, with PostgreSQL 15, let the column take NULL and have "
+            f"an index of UNIQUE NULLS NOT DISTINCT ({', '.join(self._keys.names)})"
+        )
 
     def _check_names(self, names: tuple[Any, ...]) -> None:
         """Raise `SinkError` if rows with these fields do not fit the table. The names may be data: they are not shown.

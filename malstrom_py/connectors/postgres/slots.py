@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.connectors.postgres.connecting import connect, connected, database_errors
 from malstrom_py.connectors.postgres.pgoutput import Begin, Change, Commit, Decoder, Loader, lsn_of, lsn_text
-from malstrom_py.errors import MalformedRecord, SourceError, lasting
+from malstrom_py.errors import SourceError, lasting
 
 if TYPE_CHECKING:
     import psycopg
@@ -121,13 +121,10 @@ def advance(dsn: str, name: str, publication: str, lsn: int) -> None:
 
 @dataclass(slots=True)
 class Chunk:
-    """Rows in order, with the position after each; ``last`` is the position after the chunk.
-
-    A row that cannot be read is a `MalformedRecord`.
-    """
+    """Rows in order, with the position after each; ``last`` is the position after the chunk."""
 
     last: tuple[int, int, int]
-    rows: list[dict[str, Any] | MalformedRecord] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     positions: list[tuple[int, int, int]] = field(default_factory=list)
     is_end: bool = False
 
@@ -307,25 +304,22 @@ class _Transactions:
             self._resumed = (0, 0)
         self.lsn, self._commit, self._index = event.end, 0, 0
 
-    def _add(self, event: Change | MalformedRecord, chunk: Chunk) -> None:
+    def _add(self, event: Change, chunk: Chunk) -> None:
         self._index += 1
         commit, index = self._resumed
         if self._commit == commit and self._index <= index:
             return
-        if isinstance(event, Change):
-            row: dict[str, Any] | MalformedRecord = {
-                "op": event.op,
-                "schema": event.schema,
-                "table": event.table,
-                "new": event.new,
-                "old": event.old,
-                "unchanged": list(event.unchanged),
-                "lsn": self._commit,
-                "index": self._index - 1,
-                "committed_at": self._at,
-            }
-        else:
-            row = event
+        row: dict[str, Any] = {
+            "op": event.op,
+            "schema": event.schema,
+            "table": event.table,
+            "new": event.new,
+            "old": event.old,
+            "unchanged": list(event.unchanged),
+            "lsn": self._commit,
+            "index": self._index - 1,
+            "committed_at": self._at,
+        }
         chunk.rows.append(row)
         chunk.positions.append((self.lsn, self._commit, self._index))
 

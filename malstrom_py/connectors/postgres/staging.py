@@ -59,6 +59,17 @@ class Target:
         return f"{self.schema}.{self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The columns of a unique index by which rows are replaced; none if rows are added.
+
+    ``take_nulls``: two NULLs are one key in the index.
+    """
+
+    names: tuple[str, ...] = ()
+    take_nulls: bool = False
+
+
 @dataclass(slots=True)
 class Segment:
     """Encoded rows with the same columns: the bytes from ``start`` to ``end`` of a spool."""
@@ -102,20 +113,23 @@ def find_target(connection: psycopg.Connection[Any], table: str, owner: str) -> 
     return Target(schema, name, columns, tuple(row[0] for row in rows if row[2] == "d"))
 
 
-def check_keys(connection: psycopg.Connection[Any], target: Target, keys: Sequence[str], owner: str) -> None:
-    """Raise `SinkError` unless a unique index is on exactly the columns ``keys``, which ``ON CONFLICT`` needs."""
+def check_keys(connection: psycopg.Connection[Any], target: Target, keys: Sequence[str], owner: str) -> Keys:
+    """Return the columns ``keys``; `SinkError` unless a unique index is on exactly these, as ``ON CONFLICT`` needs."""
     missing = [key for key in keys if key not in target.moved]
     if missing:
         raise lasting(SinkError(f"{owner}: keys has {missing[0]!r}, and table {target} has no such column to write"))
     indexes = connection.execute(
-        "SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
+        # Before PostgreSQL 15 there is no such column, and all NULLs are distinct.
+        "SELECT array_agg(a.attname::text), bool_or(coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::bool, false)) "
+        "FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
         "JOIN pg_namespace n ON n.oid = c.relnamespace "
         "JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]) "
         "WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid AND i.indimmediate "
         "AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid",
         [target.schema, target.name],
     ).fetchall()
-    if not any(set(names) == set(keys) for (names,) in indexes):
+    found = [take_nulls for names, take_nulls in indexes if set(names) == set(keys)]
+    if not found:
         listed = ", ".join(keys)
         raise lasting(
             SinkError(
@@ -123,6 +137,7 @@ def check_keys(connection: psycopg.Connection[Any], target: Target, keys: Sequen
                 f"ALTER TABLE {target} ADD UNIQUE ({listed})"
             )
         )
+    return Keys(tuple(keys), any(found))
 
 
 def prefix_of(job: str, step: str) -> str:
@@ -146,7 +161,7 @@ def stage(
     worker: int,
     spool: IO[bytes],
     segments: Sequence[Segment],
-    keys: Sequence[str],
+    keys: Keys,
 ) -> str:
     """Make a staging table, fill it in the same transaction, and return its name."""
     name = f"{prefix_of(context.job, context.step)}{_hash(context.snapshot)}_{worker}_{secrets.token_hex(4)}"
@@ -156,11 +171,11 @@ def stage(
         about = {"job": context.job, "step": context.step, "snapshot": context.snapshot, "worker": worker}
         connection.execute(_sql("COMMENT ON TABLE {} IS {}", _table(target.schema, name), _literal(json.dumps(about))))
         for segment in segments:
-            _copy(connection, target, name, spool, segment, numbered=bool(keys))
+            _copy(connection, target, name, spool, segment, numbered=bool(keys.names))
     return name
 
 
-def _create(connection: psycopg.Connection[Any], target: Target, name: str, keys: Sequence[str]) -> None:
+def _create(connection: psycopg.Connection[Any], target: Target, name: str, keys: Keys) -> None:
     staged, like = _table(target.schema, name), _table(target.schema, target.name)
     connection.execute(
         _sql(
@@ -183,8 +198,8 @@ def _create(connection: psycopg.Connection[Any], target: Target, name: str, keys
     # Of a column GENERATED ALWAYS AS IDENTITY, the commit makes the value.
     for column in _always(connection, target):
         connection.execute(_sql("ALTER TABLE {} DROP COLUMN {} CASCADE", staged, _names([column])))
-    if keys:
-        for key in keys:
+    if keys.names:
+        for key in () if keys.take_nulls else keys.names:
             connection.execute(_sql("ALTER TABLE {} ALTER {} SET NOT NULL", staged, _names([key])))
         connection.execute(
             _sql("ALTER TABLE {} ADD {} bigint, ADD {} bigint", staged, _names([VERSION]), _names([ROW]))
@@ -264,8 +279,12 @@ def publish(
     *,
     tables: Sequence[str],
     keys: Sequence[str],
+    ignores: bool,
 ) -> None:
-    """Move the rows of ``tables`` into the target, unless that was done before."""
+    """Move the rows of ``tables`` into the target, unless that was done before.
+
+    ``ignores``: leave out rows that a unique index refuses.
+    """
     with locked(connection, target, context) as last:
         there = _existing(connection, target.schema, tables)
         if last >= context.snapshot:
@@ -286,8 +305,11 @@ def publish(
                     f"schema {target.schema} before their commit. Resume from an older snapshot"
                 )
             )
-        move = _upsert if keys else _append
-        move(connection, target, tables, keys, _movable(connection, target, tables))
+        moved = _movable(connection, target, tables)
+        if keys:
+            _upsert(connection, target, tables, keys, moved)
+        else:
+            _append(connection, target, tables, moved, ignores=ignores)
         _drop(connection, target.schema, tables)
         connection.execute(
             _sql(
@@ -326,14 +348,18 @@ def _append(
     connection: psycopg.Connection[Any],
     target: Target,
     tables: Sequence[str],
-    keys: Sequence[str],
     moved: Sequence[str],
+    *,
+    ignores: bool,
 ) -> None:
+    from psycopg import sql
+
     columns = _names(moved)
+    action = sql.SQL(" ON CONFLICT DO NOTHING" if ignores else "")
     into = _table(target.schema, target.name)
     for name in tables:
         connection.execute(
-            _sql("INSERT INTO {} ({}) SELECT {} FROM {}", into, columns, columns, _table(target.schema, name))
+            _sql("INSERT INTO {} ({}) SELECT {} FROM {}{}", into, columns, columns, _table(target.schema, name), action)
         )
 
 

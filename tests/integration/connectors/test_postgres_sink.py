@@ -9,6 +9,7 @@ import ipaddress
 import itertools
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -17,7 +18,8 @@ import pytest
 
 from malstrom_py import sinks
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.errors import SinkError
+from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.sinks.base import CommitContext
 from malstrom_py.testing.contracts import check_sink
 from malstrom_py.testing.contracts.sinks import context_of, worker_of
 from tests.integration.connectors.postgres_tools import new_schema, run
@@ -264,9 +266,31 @@ def test_an_upsert_without_its_index_or_key_is_refused(dsn: str) -> None:
         sink.open(worker_of())
     run(dsn, str(raised.value).partition("run ")[2])
     writer = sink.open(worker_of())
-    with pytest.raises(SinkError, match=r"key column 'id' .*is None"):
+    with pytest.raises(SinkError, match=r"key column 'id' .*is None.*NULLS NOT DISTINCT \(id\)"):
         writer.write(Batch([{"id": None, "n": 1}]))
     writer.close()
+
+
+def test_a_key_may_be_null_where_the_index_takes_two_nulls_for_one(dsn: str) -> None:
+    run(
+        dsn,
+        "CREATE TABLE t (a int, b int, n int, UNIQUE NULLS NOT DISTINCT (a, b))",
+        "INSERT INTO t VALUES (1, NULL, 0)",
+    )
+    rows = [(1, None, 1), (None, None, 2), (1, None, 3), (2, 2, 4), (None, None, 5)]
+    write(dsn, Batch([dict(zip("abn", row, strict=True)) for row in rows]), mode="upsert", keys=["a", "b"])
+    assert run(dsn, "SELECT a, b, n FROM t ORDER BY n") == [(1, None, 3), (2, 2, 4), (None, None, 5)]
+
+
+def test_rows_that_a_unique_index_refuses_are_left_out_if_asked(dsn: str) -> None:
+    run(dsn, "CREATE TABLE t (id int PRIMARY KEY, n int UNIQUE)", "INSERT INTO t VALUES (1, 10)")
+    rows = [{"id": 1, "n": 11}, {"id": 2, "n": 10}, {"id": 3, "n": 12}, {"id": 3, "n": 13}]
+    write(dsn, Batch(rows), on_conflict="ignore")
+    assert run(dsn, "SELECT id, n FROM t ORDER BY id") == [(1, 10), (3, 12)]
+    with pytest.raises(PlanError, match="mode='upsert' replaces rows"):
+        sinks.Postgres(dsn, "t", mode="upsert", keys="id", on_conflict="ignore")
+    with pytest.raises(PlanError, match="on_conflict must be 'fail' or 'ignore'"):
+        sinks.Postgres(dsn, "t", on_conflict="update")  # type: ignore[arg-type]
 
 
 def test_a_target_that_is_missing_or_cannot_be_reached_is_named_without_the_password(dsn: str) -> None:
@@ -293,6 +317,40 @@ def test_rows_that_a_unique_index_refuses_at_the_commit_leave_all_in_place(dsn: 
     run(dsn, "DELETE FROM t")
     sink.commit(context, [payload])
     assert run(dsn, "SELECT id FROM t") == [(4,), (5,)]
+
+
+def staged(dsn: str) -> list[str]:
+    """Return which snapshots staging tables are of."""
+    rows = run(dsn, "SELECT obj_description(c.oid, 'pg_class')::json FROM pg_class c WHERE relname LIKE '\\_malstrom%'")
+    return sorted(f"{about['job']} {about['snapshot']}" for (about,) in rows)
+
+
+def test_a_start_drops_the_staging_tables_of_dead_starts_and_no_others(dsn: str) -> None:
+    """Of each dead start, of any worker. What belongs to a durable snapshot, a later start or another job stays."""
+    run(dsn, "CREATE TABLE t (id int)")
+    sink = sinks.Postgres(dsn, "t")
+
+    def stage(context: CommitContext, worker: int = 0) -> bytes:
+        writer = sink.open(worker_of(worker))
+        writer.write(Batch([{"id": worker}]))
+        payload = writer.pre_commit(context)
+        writer.close()
+        return payload
+
+    durable = stage(context_of(1))
+    for number in (2, 2, 3, 8):
+        stage(context_of(number), worker=number)
+    stage(replace(context_of(2), job="other"))
+    job = context_of(1).job
+    names = {number: f"{job} {context_of(number).snapshot}" for number in range(10)}
+    other = f"other {context_of(2).snapshot}"
+    assert staged(dsn) == sorted([names[1], names[2], names[2], names[3], names[8], other])
+    sink.recover(context_of(5, incarnation=2), [context_of(1).snapshot])
+    assert staged(dsn) == sorted([names[1], names[8], other])
+    sink.commit(context_of(1), [durable])
+    sink.recover(context_of(9, incarnation=3), [context_of(1).snapshot])
+    assert staged(dsn) == [other]
+    assert run(dsn, "SELECT id FROM t") == [(0,)]
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
