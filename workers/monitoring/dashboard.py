@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from malstrom_py.errors import DeadlineError, MalstromError, PlanError, pip_install
-from malstrom_py.metrics import LOOPBACK, check_address, url_of
+from malstrom_py.metrics import ENDED, LOOPBACK, check_address, url_of
 from malstrom_py.workers.monitoring.history import Page, Recording, page_in, pages_in
 from malstrom_py.workers.monitoring.watched_job import WatchedJob
 from malstrom_py.workers.monitoring.watching import Watch
@@ -229,14 +229,16 @@ def _listener(options: Dashboard) -> socket.socket:
 
 def _line(name: str, view: Mapping[str, Any], started_at: float | None, *, history: bool) -> dict[str, Any]:
     totals = view.get("totals", {})
+    has_ended = history or view.get("state") in {*ENDED, "gone"}
     return {
         "job": name,
         "state": view.get("state"),
         "workers": len(view.get("workers", ())),
-        "read_per_s": 0.0 if history else totals.get("read_per_s", 0.0),
+        "read_per_s": 0.0 if has_ended else totals.get("read_per_s", 0.0),
         "duration_s": view.get("duration_s", 0.0),
         "error": view.get("error"),
         "is_history": history,
+        "has_ended": has_ended,
         "started_at": started_at or max(0.0, view.get("at", 0.0) - view.get("duration_s", 0.0)),
     }
 

@@ -184,10 +184,10 @@ class JobStatus:
     "stopping"; once it has ended "finished" (its sinks have committed), "failed" or "stopped" (without drain: nothing
     was committed after its last snapshot). ``workers``: their number. ``phase``: of the run,
     "opening", "steady", "joining", "copying", "moving", "leaving", "barrier", "recovering", "committing" or "ended".
-    ``counts``: the rows so far. ``error``: why it failed, else None. ``age_s``: how old the figures are, in
-    seconds; above 0 only if a function of the job has kept its thread from reporting newer ones. ``moving``: the
-    progress of a rescale that moves slots, else None. ``restarts``: the number of restarts from a snapshot.
-    ``snapshots``: their status, None if the job makes none.
+    ``counts``: the rows so far. ``error``: why it failed, or how it was stopped, else None. ``age_s``: how old the
+    figures are, in seconds; above 0 only if a function of the job has kept its thread from reporting newer ones.
+    ``moving``: the progress of a rescale that moves slots, else None. ``restarts``: the number of restarts from a
+    snapshot. ``snapshots``: their status, None if the job makes none.
 
     >>> counts = RunResult("flights", {}, 2.0)
     >>> print(JobStatus("flights", "rescaling", 4, "moving", counts, None))
@@ -226,7 +226,7 @@ class JobStatus:
         if self.restarts:
             lines.append(f"{self.restarts:,} restart{'' if self.restarts == 1 else 's'} from a snapshot")
         if self.error is not None:
-            lines.append(f"error: {self.error}")
+            lines.append(self.error if self.state == "stopped" else f"error: {self.error}")
         if self.age_s:
             lines.append(
                 f"these figures are {self.age_s:.1f} s old: a function of the job keeps it from reporting newer ones"

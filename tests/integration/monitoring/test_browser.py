@@ -94,6 +94,12 @@ def test_a_job_is_rescaled_by_clicks_while_it_runs_and_the_counts_are_its_own(pa
     assert stop is not None
     assert all(other is not None and stop["width"] < other["width"] for other in others), "it is not the easiest to hit"
     assert all(other is not None and stop["y"] == other["y"] for other in others)
+    page.set_viewport_size({"width": 320, "height": 640})
+    assert not page.evaluate(wider), "nor does a small one"
+    smallest = page.get_by_test_id("stop").bounding_box()
+    assert smallest is not None
+    assert smallest["x"] + smallest["width"] <= 320
+    page.set_viewport_size(PHONE)  # type: ignore[arg-type]
     picture(page, "phone")
     page.set_viewport_size(DESK)  # type: ignore[arg-type]
     page.emulate_media(color_scheme="dark")

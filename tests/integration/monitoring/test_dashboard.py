@@ -162,6 +162,8 @@ def test_the_page_of_a_failed_job_stays_while_its_program_runs(server: Server) -
     with pytest.raises(mp.OperatorError):
         runtime.run(job)
     assert server.view("docs-fails")["state"] == "failed"
+    (line,) = server.get("/api/jobs")["jobs"]
+    assert (line["state"], line["has_ended"], line["read_per_s"]) == ("failed", True, 0.0)
     runtime.run(_short_job("docs-next"))
     assert server.view("docs-fails")["failure"]["step"] == "parse"
     other = mp.InProcess(dashboard=mp.Dashboard(port=server.port, token="another"))

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 import malstrom_py as mp
 from malstrom_py.cli.app import app
-from malstrom_py.cli.watching import watched_options
+from malstrom_py.cli.watching import plain_text, watched_options
+from malstrom_py.metrics import JobMetrics
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,8 @@ def test_a_history_needs_the_dashboard() -> None:
 def test_a_host_of_metrics_without_a_port_is_refused() -> None:
     done = CliRunner().invoke(app, ["run", "examples.word_count", "--metrics-host", "0.0.0.0"])
     assert (done.exit_code, "give --metrics-port too" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize(("state", "said"), [("failed", "error: no more"), ("stopped", "no more")])
+def test_a_planned_stop_is_not_called_an_error(state: str, said: str) -> None:
+    assert plain_text(JobMetrics("shop", state, "ended", error="no more")).splitlines()[-1] == said

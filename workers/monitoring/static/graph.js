@@ -186,7 +186,7 @@ function makeEdge(edge, placed, [source, target], direction, lines, labels) {
       element.classList.toggle("blocked", level === "blocked");
     }
     // The rate is above a horizontal line and the notes are beneath; on a vertical line all are in its middle.
-    const notes = [level && `${percent(edge.waiting)} back-pressure`, edge.backlog > 0 && `${short(edge.backlog, 1000)} queued`].filter(Boolean);
+    const notes = [level && `${percent(edge.waiting)} waiting`, edge.backlog > 0 && `${short(edge.backlog, 1000)} queued`].filter(Boolean);
     const shown = [perSecond(edge.per_s), notes[0] || "", notes[1] || ""];
     shown.forEach((text, index) => {
       setText(texts[index], text);

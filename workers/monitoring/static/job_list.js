@@ -25,7 +25,7 @@ export function showJobs(onUnauthorized) {
   function show({ jobs, version }) {
     if (jobs.length === 1 && !severalSeen) return location.replace(jobAddress(jobs[0].job));
     severalSeen ||= jobs.length > 1;
-    const running = jobs.filter((job) => !job.is_history).length;
+    const running = jobs.filter((job) => !job.has_ended).length;
     list.update(jobs, (job) => `${job.job} ${job.started_at}`);
     setText("jobs-summary", jobs.length ? `${running} running, ${jobs.length - running} ended` : "");
     setShown("jobs-empty", jobs.length === 0);

@@ -80,6 +80,11 @@ def test_a_status_says_what_there_is_to_say() -> None:
     assert "1.2 s old" in failed
 
 
+def test_a_planned_stop_is_not_called_an_error() -> None:
+    text = str(JobStatus("a", "stopped", 2, "ended", COUNTS, "job 'a' was stopped without drain"))
+    assert text.splitlines()[-1] == "job 'a' was stopped without drain"
+
+
 def test_a_status_says_how_it_stands_with_snapshots_and_restarts() -> None:
     status = JobStatus("a", "running", 1, "steady", COUNTS, None, restarts=2, snapshots=SnapshotStatus(None, None, 1))
     assert str(status).splitlines()[2:] == ["1 snapshot, none to resume from yet", "2 restarts from a snapshot"]
