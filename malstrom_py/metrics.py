@@ -99,7 +99,7 @@ class StepMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_def
     ``keys`` and ``state_bytes`` of steps with keyed state: the number of keys, and about how many bytes their state
     takes, estimated from a sample. ``watermark``: the last epoch as seconds since 1970, and ``lag_s``: how far it is
     from now. ``place``: the file and line of the function. Rows that were dropped are counted by cause: ``filtered``,
-    ``late``, ``skipped`` and ``dead_letters`` (errors by policy).
+    ``late``, ``unmatched`` (by a join), ``skipped`` and ``dead_letters`` (errors by policy).
     """
 
     kind: str
@@ -111,6 +111,7 @@ class StepMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_def
     busy: float = 0.0
     filtered: int = 0
     late: int = 0
+    unmatched: int = 0
     skipped: int = 0
     dead_letters: int = 0
     keys: int | None = None
@@ -467,6 +468,9 @@ METRICS: Final[tuple[Metric, ...]] = (
     _STEPS.counter("malstrom_step_busy_seconds", "Time that workers have spent in a step", "busy_s"),
     _STEPS.counter("malstrom_step_filtered_rows", "Rows that a filter has dropped", "filtered"),
     _STEPS.counter("malstrom_step_late_rows", "Rows that were late", "late"),
+    _STEPS.counter(
+        "malstrom_step_unmatched_rows", "Rows that a join has dropped because they have no partner", "unmatched"
+    ),
     Metric("malstrom_step_failed_rows", "counter", "Rows that on_error= has dropped", ("step", "policy"), _dropped),
     _STEPS.gauge("malstrom_step_keys", "Keys with state in a step", "keys"),
     _STEPS.gauge(

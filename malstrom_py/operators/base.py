@@ -48,7 +48,8 @@ class Counters:
 
     ``rows_made``: rows of columns converted to Python values for the step; ``columns_made``: rows converted to
     columns. ``ahead``: those of the ``late`` that were too far in the future (T4). ``dropped_timers``: timers set by a
-    timer at the end of the stream (T6). ``calls``: batches taken.
+    timer at the end of the stream (T6). ``unmatched``: rows that a join dropped because they have no partner.
+    ``calls``: batches taken.
     ``held``: epochs that did not advance the frontier because another input lags. ``time_ns``: time spent, where the
     executor measures it.
     """
@@ -61,6 +62,7 @@ class Counters:
     dead_letters: int = 0
     ahead: int = 0
     dropped_timers: int = 0
+    unmatched: int = 0
     rows_made: int = 0
     columns_made: int = 0
     calls: int = field(default=0, compare=False)

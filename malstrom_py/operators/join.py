@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 from malstrom_py.agg import Aggregation, unchanged
 from malstrom_py.data.batch import Batch
 from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.unmatched import Unmatched
 from malstrom_py.operators.window import Gathering, SessionWindows
 
 L_co = TypeVar("L_co", covariant=True)
@@ -43,10 +44,18 @@ def pairs_of(lefts: Iterable[Any], rights: Iterable[Any]) -> list[Pair[Any, Any]
 How = Literal["inner", "left", "outer"]
 """Which records of a join come out without a partner: none, those of the left stream, those of both."""
 
+
+def count_alone(unmatched: Unmatched, how: How, left: int, right: int) -> None:
+    """Count the records of a join by window that have no partner; ``how`` says of which streams they are dropped."""
+    dropped = (left if how == "inner" else 0) + (right if how != "outer" else 0)
+    unmatched.dropped(dropped)
+    unmatched.alone(left + right - dropped)
+
+
 _WHOLE: Final[Aggregation[Any, Any]] = Aggregation("value", list, add, add, unchanged)
 
 
-def gather_side(side: int, how: How) -> Gathering:
+def gather_side(side: int, how: How, unmatched: Unmatched) -> Gathering:
     """Gather values of one side of a join, beside those of the other, and pair them in the order of arrival."""
 
     def loop(rows: Iterable[Any], states: dict[Any, Any]) -> None:
@@ -62,6 +71,9 @@ def gather_side(side: int, how: How) -> Gathering:
 
     def pairs(sides: Any) -> list[Pair[Any, Any]]:
         lefts, rights = sides
+        count_alone(unmatched, how, 0 if rights else len(lefts), 0 if lefts else len(rights))
+        if lefts and rights:
+            unmatched.paired()
         if not rights and how != "inner":
             rights = [None]
         if not lefts and how == "outer":
@@ -77,9 +89,11 @@ class SessionJoin(SessionWindows):
     two_sided = True
 
     def __init__(self, context: StepContext, *, how: How, gap: int) -> None:
-        super().__init__(context, gather=partial(gather_side, 0, how), gap=gap)
-        self._of_sides = (self._gathering, gather_side(1, how))
+        self._unmatched = Unmatched(context)
+        super().__init__(context, gather=partial(gather_side, 0, how, self._unmatched), gap=gap)
+        self._of_sides = (self._gathering, gather_side(1, how, self._unmatched))
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
+        self._unmatched.arrived(side, batch)
         self._gathering = self._of_sides[side]
         self.on_batch(batch, out)

@@ -16,6 +16,7 @@ from malstrom_py.data.row_form import form_of
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.join import Pair, pairs_of
 from malstrom_py.operators.keyed import StatefulOperator, distinct, keys_of
+from malstrom_py.operators.unmatched import Unmatched
 from malstrom_py.state.column_table import LAST, ColumnTable
 from malstrom_py.state.group_index import NotColumnar
 
@@ -50,6 +51,7 @@ class TableJoin(StatefulOperator):
     def __init__(self, context: StepContext, *, keeps: bool, waits: bool, wait: int | None = None) -> None:
         super().__init__(context)
         self._keeps, self._waits, self._wait = keeps, waits, wait
+        self._unmatched = Unmatched(context)
         self._table = ColumnTable(timed=bool(context.timed))
         self.state.values = self._table  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
         self.takes_columns = wait is None and context.timed is not None
@@ -57,6 +59,7 @@ class TableJoin(StatefulOperator):
             self._table.as_rows()
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
+        self._unmatched.arrived(side, batch)
         if isinstance(batch, ColumnBatch) and self._on_columns(side, batch, out):
             return
         keys = keys_of(batch, self.context.step)
@@ -80,18 +83,37 @@ class TableJoin(StatefulOperator):
         try:
             if side:
                 for left, values in table.change(expected):
+                    self._unmatched.paired()
                     out.send(_paired(left, values))
-            elif (found := table.look_up(expected, keeps=self._keeps, waits=self._waits)) is not None:
-                out.send(_paired(*found))
+            else:
+                self._look_up_columns(expected, out)
         except NotColumnar:
             return False
         if self.state.untried:
             self.state.try_first()
         return True
 
+    def _look_up_columns(self, batch: ColumnBatch, out: Outlet) -> None:
+        found = self._table.look_up(batch, keeps=self._keeps, waits=self._waits)
+        paired = 0 if found is None else len(found[1]) - found[1].null_count
+        if not self._waits:
+            self._lack_partners(len(batch) - paired)
+        if paired:
+            self._unmatched.paired()
+        if found is not None:
+            out.send(_paired(*found))
+
+    def _lack_partners(self, count: int) -> None:
+        (self._unmatched.alone if self._keeps else self._unmatched.dropped)(count)
+
     def _look_up(self, keys: list[Any], batch: Batch, out: Outlet) -> None:
         found = [state and state[0] for state in map(self._table.as_rows().get, keys)]
-        if not any(map(is_, found, repeat(None))) or (self._keeps and not self._waits):
+        missing = sum(map(is_, found, repeat(None)))
+        if missing < len(found):
+            self._unmatched.paired()
+        if not self._waits:
+            self._lack_partners(missing)
+        if not missing or (self._keeps and not self._waits):
             out.send(batch.with_values(pairs_of(batch.values, found)))
             return
         there = [value is not None for value in found]
@@ -136,6 +158,8 @@ class TableJoin(StatefulOperator):
                 if state[1]:
                     self.state.timers.take(key)
                 state[:] = value, ()
+        if ended:
+            self._unmatched.paired()
         self._send(ended, out)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
@@ -143,6 +167,7 @@ class TableJoin(StatefulOperator):
             self._end_waiting(epoch.time, self._table.rows, out)
         elif epoch.time == MAX_EPOCH:
             for pairs in self._table.end_waiting():
+                self._lack_partners(len(pairs[0]))
                 if self._keeps:
                     out.send(_paired(*pairs))
         out.forward(epoch)
@@ -153,8 +178,7 @@ class TableJoin(StatefulOperator):
             due = dict.fromkeys(key for key, state in states.items() if state[0] is None)
         self.state.note(due)
         if reached == MAX_EPOCH and not self._keeps:
-            for key in due:
-                del states[key]
+            self._lack_partners(sum(len(states.pop(key)[1]) for key in due))
             return
         ended: list[tuple[Any, Any, Any]] = []
         for key in due:
@@ -169,6 +193,7 @@ class TableJoin(StatefulOperator):
                 states[key][1] = left
             else:
                 del states[key]
+        self._lack_partners(len(ended))
         if self._keeps:
             self._send(sorted(ended, key=itemgetter(0)), out)
 

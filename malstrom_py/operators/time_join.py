@@ -8,7 +8,7 @@ the records only, not on which epochs (watermarks) came. A key has a timer for t
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final, Literal
@@ -18,6 +18,7 @@ from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.join import How, pair_of
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
+from malstrom_py.operators.unmatched import Unmatched
 
 Direction = Literal["backward", "forward", "nearest"]
 """Where the partner of an as-of join is: at or before the left record, at or after it, or the nearer of the two."""
@@ -33,6 +34,12 @@ class TimeJoin(StatefulOperator):
     """The base of both. The state of a key is a list whose last item is the time of its first timer."""
 
     two_sided = True
+
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context)
+        self.unmatched = Unmatched(context)
+        self.dropped = 0
+        """How many records without a partner `act` has dropped since the last epoch."""
 
     def act(self, key: Any, state: list[Any], reached: int, ended: list[Timed]) -> int | None:
         """Send what is decided at ``reached`` to ``ended`` and drop what is past; return when to act next, or None.
@@ -60,6 +67,9 @@ class TimeJoin(StatefulOperator):
                 state[-1] = wake
                 if wake is not None:
                     timers.set(key, wake)
+        if self.dropped:
+            self.unmatched.dropped(self.dropped)
+            self.dropped = 0
         self.send(sorted(ended, key=itemgetter(0)), out)
         out.forward(epoch)
 
@@ -102,13 +112,22 @@ def _drop(state: list[Any], at: int, count: int) -> None:
         del state[at][:count], state[at + 1][:count]
 
 
+def _flag(state: list[Any], at: int, place: int, alone: bool) -> None:
+    """Insert whether the record at ``place`` is alone into the flags of the records at ``at``."""
+    flags, before = state[at + 2], len(state[at]) - 1
+    if len(flags) < before or not flags:
+        flags = state[at + 2] = [*flags, *[False] * (before - len(flags))]
+    flags.insert(place, alone)
+
+
 class IntervalJoin(TimeJoin):
     """Pairs a left and a right record of a key if ``lower <= right time - left time <= upper``, as soon as both came.
 
     The pair has the later of the two times. ``how``: records without a partner come once none can come any more, at
     their time + ``upper`` (left) or - ``lower`` (right), and not before their own time.
 
-    The state of a key is its left and then its right records, as times, values, and whether they are alone.
+    The state of a key is its left and then its right records, as times, values, and whether they are alone (of an
+    inner join, a state from an earlier version does not have these: the records are taken to be paired).
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -131,7 +150,8 @@ class IntervalJoin(TimeJoin):
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         keys = keys_of(batch, self.context.step)
         self.changes(keys)
-        states, (low, high), stay, alone = self.state.values, self._spans[side], self._stay[side], self._alone
+        self.unmatched.arrived(side, batch)
+        states, (low, high), stay = self.state.values, self._spans[side], self._stay[side]
         own, other = (3, 0) if side else (0, 3)
         found: list[Timed] = []
         for key, value, time in zip(keys, batch.values, batch.timestamps or (), strict=True):
@@ -141,14 +161,14 @@ class IntervalJoin(TimeJoin):
             paired = False
             if state[other]:
                 paired = self._pair(state, other, low + time, high + time, (time, key, value), found)
-            place = _put(state, own, time, value)
-            if alone[side]:
-                state[own + 2] = [*state[own + 2][:place], not paired, *state[own + 2][place:]]
+            _flag(state, own, _put(state, own, time, value), not paired)
             moment, wake = time + stay, state[6]
             if wake is None or moment < wake:
                 self.act_at(key, state, min(moment, _LAST))
         if self.state.untried:
             self.state.try_first()
+        if found:
+            self.unmatched.paired()
         self.send(found, out)
 
     def _pair(self, state: list[Any], at: int, low: int, high: int, row: Timed, found: list[Timed]) -> bool:
@@ -170,15 +190,26 @@ class IntervalJoin(TimeJoin):
         for side, at in ((0, 0), (1, 3)):
             times, stay = state[at], self._stay[side]
             past = len(times) if reached >= _LAST else bisect_right(times, reached - stay)
-            if past and self._alone[side]:
-                for time, value, is_alone in zip(times[:past], state[at + 1], state[at + 2], strict=False):
-                    if is_alone:
-                        ended.append((min(time + stay, _LAST), key, pair_of((None, value) if side else (value, None))))
+            if past:
+                self._part_with(key, side, zip(times[:past], state[at + 1], state[at + 2], strict=False), ended)
                 state[at + 2] = state[at + 2][past:]
             _drop(state, at, past)
             if state[at]:
                 wakes.append(min(state[at][0] + stay, _LAST))
         return min(wakes, default=None)
+
+    def _part_with(self, key: Any, side: int, past: Iterable[tuple[int, Any, bool]], ended: list[Timed]) -> None:
+        """Send or count those records of a side, as time, value, and whether it is alone, that had no partner."""
+        stay, keeps, alone = self._stay[side], self._alone[side], 0
+        for time, value, is_alone in past:
+            if is_alone:
+                alone += 1
+                if keeps:
+                    ended.append((min(time + stay, _LAST), key, pair_of((None, value) if side else (value, None))))
+        if keeps:
+            self.unmatched.alone(alone)
+        else:
+            self.dropped += alone
 
     def empty(self, state: list[Any]) -> bool:
         return not state[0] and not state[3]
@@ -215,6 +246,7 @@ class AsofJoin(TimeJoin):
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         keys = keys_of(batch, self.context.step)
         self.changes(keys)
+        self.unmatched.arrived(side, batch)
         states = self.state.values
         for key, value, time in zip(keys, batch.values, batch.timestamps or (), strict=True):
             state = states.get(key)
@@ -229,7 +261,7 @@ class AsofJoin(TimeJoin):
 
     def act(self, key: Any, state: list[Any], reached: int, ended: list[Timed]) -> int | None:
         times, values, there, partners, _ = state
-        past, wakes = 0, []
+        past, alone, wakes = 0, 0, []
         for time, value in zip(times, values, strict=True):
             decided, place = self._partner(time, there)
             if decided > reached:
@@ -238,13 +270,24 @@ class AsofJoin(TimeJoin):
             past += 1
             if place is not None:
                 ended.append((decided, key, pair_of((value, partners[place]))))
-            elif self._keeps:
+                continue
+            alone += 1
+            if self._keeps:
                 ended.append((decided, key, pair_of((value, None))))
+        self._count(past - alone, alone)
         _drop(state, 0, past)
         first = min([reached + 1, *state[0][:1]])  # the earliest left record that may still need a partner
         _drop(state, 2, len(there) if reached == MAX_EPOCH else self._gone(there, first))
         wakes += self._next_gone(state[2], reached)
         return min(wakes, default=None)
+
+    def _count(self, paired: int, alone: int) -> None:
+        if paired:
+            self.unmatched.paired()
+        if self._keeps:
+            self.unmatched.alone(alone)
+        else:
+            self.dropped += alone
 
     def _partner(self, time: int, there: Sequence[int]) -> tuple[int, int | None]:
         """Return when it is decided what the partner of a left record of ``time`` is, and its place, if it has one."""

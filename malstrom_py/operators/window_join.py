@@ -15,15 +15,19 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.data.row_form import DICTS, SCALAR, form_of
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.join import How, Pair, pairs_of
+from malstrom_py.operators.join import How, Pair, count_alone, pairs_of
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
 from malstrom_py.operators.stateless import spread
+from malstrom_py.operators.unmatched import Unmatched
 from malstrom_py.state.join_panes import WHOLE, JoinPanes, Pane, Side, plain_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _NONE: Final[list[Any]] = [None]
+
+Alone = tuple[int, int]
+"""How many left and right rows have no partner."""
 
 _RUNS_MAX: Final = 16
 """Up to so many runs of rows of one pane, a batch is cut rather than sorted."""
@@ -54,6 +58,7 @@ class WindowJoin(StatefulOperator):
         self._how: How = how
         self._size, self._step, self._origin = size, step, origin
         self._span = gcd(size, step)
+        self._unmatched = Unmatched(context)
         self._panes = JoinPanes()
         self.state.values = self._panes  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
         self._reached = MIN_EPOCH
@@ -62,6 +67,7 @@ class WindowJoin(StatefulOperator):
         self._reached = epoch
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
+        self._unmatched.arrived(side, batch)
         if isinstance(batch, ColumnBatch) and _is_joined_as_columns(batch):
             if self.state.tracked:
                 self.state.note_column(plain_key(batch.key_column).unique())
@@ -154,12 +160,19 @@ class WindowJoin(StatefulOperator):
         if any(side.blocks for side in (*lefts, *rights)):
             made = _columns_joined(lefts, rights, self._how)
             if made is not None:
-                columns, keys = made
+                columns, keys, alone = made
+                self._count(columns.num_rows, alone)
                 times = _repeated(time, columns.num_rows)
                 out.send(ColumnBatch(columns, key_column=keys, time_column=times, form=form_of(Pair)))
                 return
-        keys_sent, pairs = _rows_joined(_merged(lefts), _merged(rights), self._how)
+        keys_sent, pairs, alone = _rows_joined(_merged(lefts), _merged(rights), self._how)
+        self._count(len(pairs), alone)
         out.send(Batch(pairs, keys=keys_sent, timestamps=[time] * len(pairs)))
+
+    def _count(self, sent: int, alone: Alone) -> None:
+        count_alone(self._unmatched, self._how, *alone)
+        if sent > (alone[0] if self._how != "inner" else 0) + (alone[1] if self._how == "outer" else 0):
+            self._unmatched.paired()
 
 
 def _merged(sides: Sequence[Side]) -> Mapping[Any, list[Any]]:
@@ -175,14 +188,15 @@ def _merged(sides: Sequence[Side]) -> Mapping[Any, list[Any]]:
 
 def _rows_joined(
     lefts: Mapping[Any, list[Any]], rights: Mapping[Any, list[Any]], how: How
-) -> tuple[list[Any], list[Pair[Any, Any]]]:
-    """Return the keys and the pairs."""
+) -> tuple[list[Any], list[Pair[Any, Any]], Alone]:
+    """Return the keys and the pairs, and how many rows of each side have no partner."""
     keys, counts = list[Any](), list[int]()
     ones, others = list[Any](), list[Any]()
-    keeps, get = how != "inner", rights.get
+    keeps, get, left_alone = how != "inner", rights.get, 0
     for key, own in lefts.items():
         partners = get(key)
         if partners is None:
+            left_alone += len(own)
             if not keeps:
                 continue
             partners = _NONE
@@ -194,14 +208,15 @@ def _rows_joined(
         else:
             ones += spread(own, [len(partners)] * len(own))
             others += partners * len(own)
+    alone = [(key, partners) for key, partners in rights.items() if key not in lefts]
+    right_alone = sum(len(partners) for _, partners in alone)
     if how == "outer":
-        for key, partners in rights.items():
-            if key not in lefts:
-                keys.append(key)
-                counts.append(len(partners))
-                ones += repeat(None, len(partners))
-                others += partners
-    return spread(keys, counts), pairs_of(ones, others)
+        for key, partners in alone:
+            keys.append(key)
+            counts.append(len(partners))
+            ones += repeat(None, len(partners))
+            others += partners
+    return spread(keys, counts), pairs_of(ones, others), (left_alone, right_alone)
 
 
 # -- columns --
@@ -219,8 +234,12 @@ def _is_joined_as_columns(batch: ColumnBatch) -> bool:
 _KEYS: Final = WHOLE | {"string", "large_string"}
 
 
-def _columns_joined(lefts: Sequence[Side], rights: Sequence[Side], how: How) -> tuple[pa.RecordBatch, Any] | None:
-    """Return the columns ``left`` and ``right`` of the pairs and their keys; None if a side has rows, or other keys."""
+def _columns_joined(
+    lefts: Sequence[Side], rights: Sequence[Side], how: How
+) -> tuple[pa.RecordBatch, Any, Alone] | None:
+    """Return the columns ``left`` and ``right`` of the pairs, their keys, and how many rows of each side have no
+    partner; None if a side has rows, or other keys.
+    """
     import pyarrow as pa
 
     ours, theirs = _whole(lefts), _whole(rights)
@@ -230,13 +249,14 @@ def _columns_joined(lefts: Sequence[Side], rights: Sequence[Side], how: How) -> 
     if left_keys.type != right_keys.type and len(left_keys) and len(right_keys):
         return None
     keys = pa.concat_arrays([part for part in (left_keys, right_keys) if len(part)])
-    left_rows, right_rows, key_rows = _matches(keys, len(left_keys), how)
+    left_rows, right_rows, key_rows, alone = _matches(keys, len(left_keys), how)
     columns = [left.take(left_rows), right.take(right_rows)]
-    return pa.RecordBatch.from_arrays(columns, ["left", "right"]), keys.take(_indices(key_rows))
+    return pa.RecordBatch.from_arrays(columns, ["left", "right"]), keys.take(_indices(key_rows)), alone
 
 
-def _matches(keys: pa.Array, middle: int, how: How) -> tuple[pa.Array, pa.Array, Any]:
-    """Return the rows of the pairs: in the left part of ``keys``, up to ``middle``, in the right one, and in ``keys``.
+def _matches(keys: pa.Array, middle: int, how: How) -> tuple[pa.Array, pa.Array, Any, Alone]:
+    """Return the rows of the pairs: in the left part of ``keys``, up to ``middle``, in the right one, and in ``keys``;
+    and how many rows of each part have no partner.
 
     A row without a partner is null in the other part. The order is that of the left rows, then that of the right ones.
     """
@@ -256,14 +276,15 @@ def _matches(keys: pa.Array, middle: int, how: How) -> tuple[pa.Array, pa.Array,
     places = np.where(alone, 0, np.repeat(firsts[left], shown) + within)
     right_rows = order[places] if len(order) else np.zeros(len(places), dtype=np.int64)
     key_rows, missing = left_rows, np.zeros(len(left_rows), dtype=bool)
+    rest = np.flatnonzero(np.bincount(left, minlength=size)[right] == 0)
     if how == "outer":
-        rest = np.flatnonzero(np.bincount(left, minlength=size)[right] == 0)
         key_rows = np.concatenate([left_rows, rest + middle])
         missing = np.concatenate([missing, np.ones(len(rest), dtype=bool)])
         alone = np.concatenate([alone, np.zeros(len(rest), dtype=bool)])
         left_rows = np.concatenate([left_rows, np.zeros(len(rest), dtype=np.int64)])
         right_rows = np.concatenate([right_rows, rest])
-    return _indices(left_rows, missing), _indices(right_rows, alone), key_rows
+    lone = int((partners == 0).sum()), len(rest)
+    return _indices(left_rows, missing), _indices(right_rows, alone), key_rows, lone
 
 
 def _whole(sides: Sequence[Side]) -> tuple[pa.Array, pa.Array] | None:

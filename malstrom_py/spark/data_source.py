@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 COUNTS: Final = (
     "job string, snapshot string, duration_s double, step string, kind string, rows_in bigint, "
     "ports map<string, bigint>, filtered bigint, late bigint, ahead bigint, skipped bigint, dead_letters bigint, "
-    "dropped_timers bigint, rows_made bigint, columns_made bigint, keys bigint, epoch bigint, busy_s double, "
-    "sent_bytes bigint, waiting_s double"
+    "dropped_timers bigint, unmatched bigint, rows_made bigint, columns_made bigint, keys bigint, epoch bigint, "
+    "busy_s double, sent_bytes bigint, waiting_s double"
 )
 """The schema of the counts, in Spark's DDL."""
 

@@ -16,6 +16,8 @@ INFRASTRUCTURE = {
     "enrich.calls",
     "failures",
     "first_rows",
+    "none_results",
+    "unmatched",
     "keyed",
     "logic",
 }

@@ -227,6 +227,7 @@ class Metering:
             busy=max(0.0, step.busy_s - was.busy_s) / over_s,
             filtered=step.filtered,
             late=step.late,
+            unmatched=step.unmatched,
             skipped=step.skipped,
             dead_letters=step.dead_letters,
             keys=step.keys,

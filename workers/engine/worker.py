@@ -87,6 +87,7 @@ def _counts(step: Step, graph: WorkerGraph) -> StepCounts:
         rows_made=counters.rows_made,
         columns_made=counters.columns_made,
         dropped_timers=counters.dropped_timers,
+        unmatched=counters.unmatched,
         ahead=counters.ahead,
         keys=graph.operators[step.name].keys,
         epoch=None if epoch == MIN_EPOCH else epoch,

@@ -26,7 +26,8 @@ class StepCounts:
 
     ``rows_made``: how many rows had to be made of columns for it; ``columns_made``: how many it made columns of.
     ``ahead``: how many of the ``late`` records were more than ``max_ahead`` past the clock (T4). ``dropped_timers``:
-    how many timers ``on_timer`` has set at the end of the stream. ``busy_s``: the time that workers have spent in it.
+    how many timers ``on_timer`` has set at the end of the stream. ``unmatched``: how many records a join dropped
+    because they have no partner. ``busy_s``: the time that workers have spent in it.
     Of a ``key_by``: ``sent_bytes`` to other workers, and for how long, ``waiting_s``, workers had rows that waited for
     credit.
     """
@@ -40,6 +41,7 @@ class StepCounts:
     dead_letters: int = 0
     ahead: int = 0
     dropped_timers: int = 0
+    unmatched: int = 0
     rows_made: int = 0
     columns_made: int = 0
     keys: int | None = None
@@ -84,6 +86,7 @@ def _merged(here: Sequence[StepCounts], left: Sequence[StepCounts]) -> StepCount
         dead_letters=sum(count.dead_letters for count in counts),
         ahead=sum(count.ahead for count in counts),
         dropped_timers=sum(count.dropped_timers for count in counts),
+        unmatched=sum(count.unmatched for count in counts),
         rows_made=sum(count.rows_made for count in counts),
         columns_made=sum(count.columns_made for count in counts),
         keys=None if first.keys is None else sum(count.keys or 0 for count in counts),
@@ -152,6 +155,11 @@ class RunResult:
         return sum(step.dropped_timers for step in self.steps.values())
 
     @property
+    def unmatched(self) -> int:
+        """Records that joins dropped because they have no partner."""
+        return sum(step.unmatched for step in self.steps.values())
+
+    @property
     def skipped(self) -> int:
         """Records dropped under ``on_error="skip"``."""
         return sum(step.skipped for step in self.steps.values())
@@ -164,7 +172,8 @@ class RunResult:
     def __str__(self) -> str:
         ahead = ("ahead",) if self.ahead else ()
         timers = ("dropped_timers",) if self.dropped_timers else ()
-        figures = ("read", "written", "filtered", "late", *ahead, "skipped", "dead_letters", *timers)
+        alone = ("unmatched",) if self.unmatched else ()
+        figures = ("read", "written", "filtered", "late", *ahead, *alone, "skipped", "dead_letters", *timers)
         sums = ", ".join(f"{getattr(self, name):,} {name.replace('_', ' ')}" for name in figures)
         snapshots = f", {self.snapshots:,} snapshot{'s' if self.snapshots > 1 else ''}" if self.snapshots else ""
         text = f"job {self.job}: {sums}{snapshots} in {self.duration_s:.2f} s"
