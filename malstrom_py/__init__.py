@@ -45,6 +45,7 @@ from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.data.epochs import EpochGenerator, EpochTracker, limit_out_of_orderness
 from malstrom_py.data.messages import (
     MAX_EPOCH,
+    MIN_EPOCH,
     AbsBarrier,
     Acquire,
     Collect,
@@ -104,6 +105,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "MAX_EPOCH",
+    "MIN_EPOCH",
     "AbsBarrier",
     "Acquire",
     "Autoscale",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class EpochTracker(Protocol):
-    """The running epoch of one part."""
+    """The running epoch of one part. A new tracker has the epoch `MIN_EPOCH`: no record is late yet."""
 
     epoch: int
 

@@ -21,7 +21,7 @@ MAX_EPOCH: Final = 2**63 - 1
 """The last epoch of a finished bounded job, on untimed streams too (T5)."""
 
 MIN_EPOCH: Final = -(2**63)
-"""The frontier of an operator before the first epoch."""
+"""The frontier of an operator, and the epoch of an `EpochTracker`, before the first record: none is at or below it."""
 
 
 @dataclass(slots=True, unsafe_hash=True)

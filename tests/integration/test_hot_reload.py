@@ -363,7 +363,7 @@ def test_a_new_migration_is_found_where_a_function_makes_the_job(shop: Shop) -> 
 
 def test_a_new_migration_that_cannot_be_found_is_refused(shop: Shop) -> None:
     migrate = ('"total", total, default=Count', '"total", total, default=Count, migrate=nowhere[0]')
-    with pytest.raises(mp.ReloadError, match=r"gives it migrate=nowhere\[0\], which is not at the top level"):
+    with pytest.raises(mp.ReloadError, match=r"gives it migrate=nowhere\[0\], which is not at its top level"):
         prepared(shop, "total", migrate)
 
 

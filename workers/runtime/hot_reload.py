@@ -240,7 +240,9 @@ def _with_functions(plan: Plan, modules: Mapping[str, types.ModuleType], step: s
     for one in plan.steps:
         exchange = _Exchange(modules, step, keeps=one.name != step)
         factory = one.factory if one.kind in {"source", "sink"} else exchange.of(one.factory)
-        migration, initial = exchange.of(one.migration), exchange.of(one.initial)
+        # A migration that has been applied may be gone from the module.
+        migration = _Exchange(modules, step, keeps=True).of(one.migration)
+        initial = exchange.of(one.initial)
         steps.append(replace(one, factory=factory, migration=migration, initial=initial))
     exchange = _Exchange(modules, step, keeps=True)
     return replace(plan, steps=tuple(steps), types=plan.types.exchanged(exchange.of))
