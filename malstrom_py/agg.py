@@ -8,19 +8,36 @@ state. ``field`` is the aggregated part of a value: a function, a column's name,
   decides. ``count``, ``first``, ``last``, ``earliest``, ``latest`` and ``n_unique`` take None like any value. With
   ``skip_nulls=True`` all leave None out, as SQL does: the result over no other value is None, or 0 of ``count`` and
   ``n_unique``.
-- NaN makes ``sum``, ``mean`` and ``std`` NaN permanently. NaN is neither smaller nor larger than any value, so ``min``
-  and ``max`` keep their value; if the first value is NaN the result stays NaN.
+- NaN makes ``sum``, ``mean`` and ``std`` NaN permanently. NaN equals NaN and is larger than every other number: ``max``
+  is NaN from the first NaN on, ``min`` is NaN as long as there is nothing else.
+- Aware datetimes are instants: they are equal, smaller and larger as in UTC. A result keeps the zone of its value.
+- Sums of Decimals are exact, also where the caller's decimal context rounds; one of more than 1,000 digits fails.
+  Their mean has 28 digits, or as many as the sum.
 - ``sum``, ``min``, ``max`` and ``mean`` return numbers of the type of their input (int, float, Decimal).
 """
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from decimal import (
+    MAX_EMAX,
+    MIN_EMIN,
+    ROUND_HALF_EVEN,
+    Context,
+    Decimal,
+    DivisionByZero,
+    Inexact,
+    InvalidOperation,
+    Overflow,
+    localcontext,
+)
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
+from malstrom_py.data.equality import IN_ORDER, is_nan_form, is_smaller, seen_form
 from malstrom_py.errors import PlanError
 from malstrom_py.errors.text import describe_function
 from malstrom_py.validation import is_coroutine_function
@@ -29,6 +46,17 @@ S = TypeVar("S")
 R_co = TypeVar("R_co", covariant=True)
 
 _ABSENT: Final[Any] = object()
+
+_EXACT: Final = Context(
+    prec=1_000,
+    rounding=ROUND_HALF_EVEN,
+    Emin=MIN_EMIN,
+    Emax=MAX_EMAX,
+    traps=[InvalidOperation, DivisionByZero, Overflow, Inexact],
+)
+_DIGITS: Final = 28
+_WIDE: Final = Context(prec=50, rounding=ROUND_HALF_EVEN, traps=[InvalidOperation, DivisionByZero, Overflow])
+"""Decimal contexts: of sums, and of the standard deviation. That of the caller is another in each thread."""
 
 Run = Callable[[Iterable[tuple[Any, Any]], list[Any], dict[Any, Any]], None]
 """Takes rows (key, value) until they end; per row sets the state of the key, then appends the result."""
@@ -233,7 +261,7 @@ def _of_moment(
 
 def n_unique(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[tuple[set[Any], bool], int]:
     """Count the distinct values, which must be hashable. Values that are equal in Python, such as 1, 1.0 and True,
-    count once, and so do all NaN; but NaN within tuples are equal only if they are the same object.
+    count once, and so do one instant in several zones, and all NaN, also within tuples.
 
     The count is exact: the state of a key holds each distinct value once, so its size has no other bound.
     """
@@ -339,18 +367,47 @@ def _one_more(seen: int, value: Any) -> int:
 
 
 def _plus(left: Any, right: Any) -> Any:
-    return left + right
+    return _exact_sum(left, right) if type(right) is Decimal or type(left) is Decimal else left + right
+
+
+def _exact_sum(left: Any, right: Any) -> Any:
+    if not isinstance(left, Decimal | int) or not isinstance(right, Decimal | int):
+        return left + right  # a float, say: Python decides whether they can be added
+    try:
+        return _EXACT.add(left, right)
+    except Inexact:
+        raise ArithmeticError(
+            f"a sum of Decimals needs more than {_EXACT.prec:,} digits: round the values before, for instance with "
+            f"quantize, or sum them as floats"
+        ) from None
+
+
+def _quotient(total: Any, seen: int) -> Any:
+    """Divide a sum. A Decimal gets 28 digits, or as many as the sum has: not those of the caller's context."""
+    if type(total) is not Decimal or not total.is_finite():
+        return total / seen
+    context = _EXACT.copy()
+    context.traps[Inexact] = False
+    context.prec = builtins.max(_DIGITS, len(total.as_tuple().digits))
+    return context.divide(total, seen)
 
 
 def _smaller(state: Any, value: Any) -> Any:
-    # The first value is compared as well, with itself: a value without order must not enter the state.
-    smaller = value < (value if state is None else state)
-    return value if smaller or state is None else state
+    if state is None:
+        is_smaller(value, value)  # a value without order must not enter the state
+        return value
+    if type(value) in IN_ORDER and type(state) in IN_ORDER:
+        return value if value < state or state != state else state  # NaN is the largest
+    return value if is_smaller(value, state) else state
 
 
 def _larger(state: Any, value: Any) -> Any:
-    larger = value > (value if state is None else state)
-    return value if larger or state is None else state
+    if state is None:
+        is_smaller(value, value)
+        return value
+    if type(value) in IN_ORDER and type(state) in IN_ORDER:
+        return value if value > state or value != value else state
+    return value if is_smaller(state, value) else state
 
 
 def _smaller_state(left: Any, right: Any) -> Any:
@@ -367,16 +424,16 @@ def _no_mean() -> tuple[int, Any]:
 
 def _mean_add(state: tuple[int, Any], value: Any) -> tuple[int, Any]:
     seen, total = state
-    return seen + 1, total + value
+    return seen + 1, _plus(total, value)
 
 
 def _mean_merge(left: tuple[int, Any], right: tuple[int, Any]) -> tuple[int, Any]:
-    return left[0] + right[0], left[1] + right[1]
+    return left[0] + right[0], _plus(left[1], right[1])
 
 
 def _mean(state: tuple[int, Any]) -> Any:
     seen, total = state
-    return total / seen if seen else None
+    return _quotient(total, seen) if seen else None
 
 
 # The aggregations that are steps, over many rows: without two calls per record, which would cost as much as the rest.
@@ -392,7 +449,9 @@ def _count_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dic
 def _sum_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[Any, Any]) -> None:
     get = states.get
     for key, value in rows:
-        states[key] = total = get(key, 0) + value
+        total = get(key, 0)
+        exact = type(value) is Decimal or type(total) is Decimal
+        states[key] = total = _exact_sum(total, value) if exact else total + value
         results.append(total)
 
 
@@ -400,7 +459,9 @@ def _min_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[
     get = states.get
     for key, value in rows:
         best = get(key)
-        if value < (value if best is None else best) or best is None:
+        if best is None or type(value) not in IN_ORDER or type(best) not in IN_ORDER:
+            states[key] = best = _smaller(best, value)
+        elif value < best or best != best:
             states[key] = best = value
         results.append(best)
 
@@ -409,7 +470,9 @@ def _max_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[
     get = states.get
     for key, value in rows:
         best = get(key)
-        if value > (value if best is None else best) or best is None:
+        if best is None or type(value) not in IN_ORDER or type(best) not in IN_ORDER:
+            states[key] = best = _larger(best, value)
+        elif value > best or value != value:
             states[key] = best = value
         results.append(best)
 
@@ -418,8 +481,9 @@ def _mean_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict
     get = states.get
     for key, value in rows:
         seen, total = get(key, (0, 0))
-        seen, total = seen + 1, total + value
-        mean = total / seen
+        exact = type(value) is Decimal or type(total) is Decimal
+        seen, total = seen + 1, _exact_sum(total, value) if exact else total + value
+        mean = _quotient(total, seen) if exact else total / seen
         states[key] = (seen, total)
         results.append(mean)
 
@@ -429,6 +493,13 @@ def _no_deviation() -> tuple[int, Any, Any]:
 
 
 def _std_add(state: tuple[int, Any, Any], value: Any) -> tuple[int, Any, Any]:
+    if type(value) is Decimal or type(state[1]) is Decimal:
+        with localcontext(_WIDE):
+            return _std_sum(state, value)
+    return _std_sum(state, value)
+
+
+def _std_sum(state: tuple[int, Any, Any], value: Any) -> tuple[int, Any, Any]:
     seen, mean, squares = state
     seen += 1
     ahead = value - mean
@@ -439,6 +510,13 @@ def _std_add(state: tuple[int, Any, Any], value: Any) -> tuple[int, Any, Any]:
 def _std_merge(left: tuple[int, Any, Any], right: tuple[int, Any, Any]) -> tuple[int, Any, Any]:
     if not left[0] or not right[0]:
         return left if left[0] else right
+    if type(left[1]) is Decimal or type(right[1]) is Decimal:
+        with localcontext(_WIDE):
+            return _std_merged(left, right)
+    return _std_merged(left, right)
+
+
+def _std_merged(left: tuple[int, Any, Any], right: tuple[int, Any, Any]) -> tuple[int, Any, Any]:
     seen = left[0] + right[0]
     apart = right[1] - left[1]
     mean = left[1] + apart * right[0] / seen
@@ -447,7 +525,7 @@ def _std_merge(left: tuple[int, Any, Any], right: tuple[int, Any, Any]) -> tuple
 
 def _std(state: tuple[int, Any, Any]) -> float | None:
     seen, _, squares = state
-    return math.sqrt(squares / (seen - 1)) if seen > 1 else None
+    return math.sqrt(_quotient(squares, seen - 1)) if seen > 1 else None
 
 
 def _first_add(state: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
@@ -492,14 +570,15 @@ def _unseen() -> tuple[set[Any], bool]:
 
 
 def _unique_check(state: tuple[set[Any], bool], value: Any) -> object:
-    return value in state[0]
+    return seen_form(value) in state[0]
 
 
 def _unique_add(state: tuple[set[Any], bool], value: Any) -> tuple[set[Any], bool]:
     seen, has_nan = state
-    if value != value:  # NaN is not equal to itself, but all NaN count once
+    form = seen_form(value)
+    if is_nan_form(form):  # its own flag: NaN itself is not in the set, as in earlier snapshots
         return seen, True
-    seen.add(value)
+    seen.add(form)
     return seen, has_nan
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py import accelerator
 from malstrom_py.data.batch import picker
+from malstrom_py.data.equality import settled_of_column
 from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import CodecError, PlanError
 from malstrom_py.rescale.keys.key_hash import GOLDEN, MIX_1, MIX_2, hash_and_size, hash_key
@@ -226,7 +227,7 @@ def _python_values(keys: pa.Array[Any], step: str) -> list[Any]:
             step=step,
             type_name=str(keys.type),
         ) from None
-    return values
+    return settled_of_column(values, str(keys.type))
 
 
 def _array(slots: Sequence[int]) -> pa.Array[Any]:

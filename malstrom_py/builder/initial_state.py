@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 from malstrom_py.agg import Aggregation
+from malstrom_py.data.equality import seen_form, settled
 from malstrom_py.errors import OperatorError, PlanError, shown
 from malstrom_py.errors.text import describe_error, describe_function, failed_in
 from malstrom_py.validation import function_of
@@ -147,7 +148,8 @@ def _plain(value: Any) -> Any:
 
 def _checked(rows: Iterable[tuple[Any, Any]], step: str, form: Form) -> dict[Any, Any]:
     states: dict[Any, Any] = {}
-    for number, (key, state) in enumerate(rows):
+    for number, (given, state) in enumerate(rows):
+        key = settled(given)
         try:
             twice = key in states
         except Exception as error:  # a TypeError, or an error of the user's own __hash__
@@ -202,7 +204,7 @@ def _seen(state: Any) -> set[Any]:
     if not isinstance(state, list | tuple | set | frozenset):
         raise ValueError(f"is of type {type(state).__name__}, and must be a list or set of the values seen")
     try:
-        return set(state)
+        return set(map(seen_form, state))
     except TypeError:
         raise ValueError("holds a value that cannot be hashed") from None
 

@@ -11,6 +11,7 @@ from operator import index
 from typing import Any, Final
 
 from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.equality import settled_keys
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, DataMessage
 from malstrom_py.errors import DagError
 
@@ -26,8 +27,7 @@ def batches_of(event: Any, node: str, part: str | None) -> list[Batch]:
     kind = type(event)
     if kind is DataMessage:
         times = None if event.timestamp is None else _times([event.timestamp], node)
-        _check_keys([event.key], node)
-        return [Batch([event.value], keys=[event.key], timestamps=times, part=part)]
+        return [Batch([event.value], keys=_checked_keys([event.key], node), timestamps=times, part=part)]
     if kind is list and event and all(type(one) is DataMessage for one in event):
         return _batches(event, node, part)
     if isinstance(event, Batch):
@@ -70,8 +70,11 @@ def _batches(events: Iterable[Any], node: str, part: str | None) -> list[Batch]:
     batches = []
     for untimed, run in groupby(rows, key=lambda row: row[2] is None):
         keys, values, times = (list(column) for column in zip(*run, strict=True))
-        _check_keys(keys, node)
-        batches.append(Batch(values, keys=keys, timestamps=None if untimed else _times(times, node), part=part))
+        batches.append(
+            Batch(
+                values, keys=_checked_keys(keys, node), timestamps=None if untimed else _times(times, node), part=part
+            )
+        )
     return batches
 
 
@@ -81,21 +84,19 @@ def _checked(batch: Batch, node: str, part: str | None) -> Batch:
         if column is not None and len(column) != rows:
             raise DagError(f"node {node!r}: keys, values and timestamps of a batch are lists of one length", node=node)
     times = None if batch.timestamps is None else list(_times(batch.timestamps, node))
-    if batch.keys is not None:
-        _check_keys(batch.keys, node)
+    keys = [None] * rows if batch.keys is None else _checked_keys(batch.keys, node)
     if isinstance(batch, ColumnBatch):
         # A copy that shares the columns: the caller's batch must not change.
         checked = batch.cut(0, rows) if batch.is_keyed else batch.with_keys([None] * rows)
         return checked.of_part(part or batch.part, named=batch.named)
     # Copies: a queued batch, or one in a sink, must not change when the caller changes the original.
-    keys = [None] * rows if batch.keys is None else list(batch.keys)
-    return Batch(list(batch.values), keys=keys, timestamps=times, part=part or batch.part)
+    return Batch(list(batch.values), keys=list(keys), timestamps=times, part=part or batch.part)
 
 
-def _check_keys(keys: list[Any], node: str) -> None:
-    """`DagError` if one of ``keys`` cannot be looked up: it cannot be hashed, or is not equal to itself."""
+def _checked_keys(keys: list[Any], node: str) -> list[Any]:
+    """Return ``keys`` settled. `DagError` if one cannot be looked up: it cannot be hashed, or does not equal itself."""
     if _ALWAYS_KEYS.issuperset(map(type, keys)):
-        return
+        return keys
     for key in keys:
         try:
             hash(key)
@@ -111,6 +112,7 @@ def _check_keys(keys: list[Any], node: str) -> None:
                 f"for instance None",
                 node=node,
             )
+    return settled_keys(keys)
 
 
 def _times(times: list[Any], node: str) -> list[int]:

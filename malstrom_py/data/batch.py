@@ -13,6 +13,7 @@ from itertools import compress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, final
 
+from malstrom_py.data.equality import settled_of_column
 from malstrom_py.data.row_form import DICTS, RowForm, python_values
 from malstrom_py.data.schema import for_polars
 from malstrom_py.errors import CodecError
@@ -235,7 +236,8 @@ class ColumnBatch(Batch):
     def keys(self) -> list[Any] | None:  # type: ignore[override]  # made on demand
         """The keys, None on an unkeyed stream."""
         if self._keys is None and self.key_column is not None:
-            self._keys = python_values(self.key_column, "the key")
+            column = self.key_column
+            self._keys = settled_of_column(python_values(column, "the key"), str(column.type))
         return self._keys
 
     @property

@@ -333,7 +333,8 @@ API void ms_count(const int32_t *ids, const uint8_t *valid, int64_t n, int64_t *
             int32_t id = ids[i];                                                                             \
             type value = values[i];                                                                          \
             if (!valid || valid[i])                                                                          \
-                if (!has[id] || (largest ? value > best[id] : value < best[id])) {                           \
+                if (!has[id] || (largest ? value > best[id] || value != value                                \
+                                         : value < best[id] || best[id] != best[id])) {                      \
                     best[id] = value;                                                                        \
                     has[id] = 1;                                                                             \
                 }                                                                                            \

@@ -19,6 +19,7 @@ from typing import Any
 from malstrom_py import agg
 from malstrom_py.agg import Aggregation, unchanged
 from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.equality import AS_THEY_ARE, seen_form
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.data.row_form import DICTS, SCALAR, RowForm, looked_up
 from malstrom_py.errors import InternalError
@@ -443,7 +444,8 @@ class Distinct(KeyedOperator):
 
     def update(self, rows: Rows, results: list[Any]) -> None:
         states = self.states
-        for key, value in rows:
+        for key, given in rows:
+            value = given if type(given) in AS_THEY_ARE else seen_form(given)
             seen = states.get(key)
             if seen is None:
                 states[key] = {value}

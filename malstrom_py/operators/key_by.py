@@ -11,6 +11,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.equality import settled_keys
 from malstrom_py.data.messages import PartMessage
 from malstrom_py.data.row_form import python_values
 from malstrom_py.errors import CodecError
@@ -92,6 +93,9 @@ class KeepKeys(Operator):
     takes_columns = True
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
+        if not isinstance(batch, ColumnBatch) and batch.keys is not None:  # those of columns are settled when made
+            keys = settled_keys(batch.keys)
+            batch = batch if keys is batch.keys else batch.with_keys(keys)
         out.send(batch)
 
     def on_part(self, message: PartMessage, out: Outlet) -> None:
@@ -101,9 +105,9 @@ class KeepKeys(Operator):
 def legal_keys(
     context: StepContext, failures: ErrorPolicy, function: object, batch: Batch, keys: list[Any], out: Outlet
 ) -> tuple[Batch, list[Any]]:
-    """Return the rows of ``batch`` with legal ``keys`` (F4), and these keys; the others are handled by ``on_error``."""
+    """Return the rows of ``batch`` with legal ``keys`` (F4), and these, settled; ``on_error`` decides on the others."""
     try:
-        context.check_keys(keys)
+        return batch, settled_keys(keys, context.check_keys(keys))
     except CodecError as error:
         if context.on_error == "fail":
             raise CodecError(
@@ -112,8 +116,6 @@ def legal_keys(
                 step=error.step,
                 type_name=error.type_name,
             ) from None
-    else:
-        return batch, keys
     legal: list[bool] = []
     for index, key in enumerate(keys):
         try:
@@ -122,7 +124,7 @@ def legal_keys(
         except CodecError as error:
             failures.record(error, function, batch, index, out)
             legal.append(False)
-    return batch.compress(legal), list(compress(keys, legal))
+    return batch.compress(legal), settled_keys(list(compress(keys, legal)))
 
 
 def is_always_legal(keys: pl.Series) -> bool:

@@ -32,6 +32,7 @@ import xxhash
 
 from malstrom_py.codec import Codec
 from malstrom_py.codec.encoding_errors import decode_error
+from malstrom_py.data.equality import AS_THEY_ARE, first_reading
 from malstrom_py.errors import CodecError, SnapshotError
 from malstrom_py.state.column_image import (
     ColumnImage,
@@ -503,9 +504,23 @@ def runs_in(
             set(keys)
         except TypeError as error:
             raise decode_error("a key in it cannot be hashed", step=step) from error
+        keys = _settled(keys, step)
         values, times = decoded_entries(codec, keys, entries, step=step)
         yield sizes, SlotImage(sizes[0][0], keys, values, times)
         sizes, names, entries = [], [], []
+
+
+def _settled(keys: list[Any], step: str) -> list[Any]:
+    """Return stored keys, of which an earlier version may have made some, as this one has them."""
+    if AS_THEY_ARE.issuperset(map(type, keys)):
+        return keys
+    settled = list(map(first_reading, keys))
+    if len(set(settled)) < len(set(keys)):
+        raise SnapshotError(
+            f"step {step!r}: the state to restore, of an earlier version, has one instant as two keys: in UTC, and in "
+            "a zone where its hour comes twice. Rename the step, which then starts without state"
+        )
+    return settled
 
 
 def slots_in(

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from malstrom_py.data.equality import has_offset_alone
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ class Changes:
         >>> changes.due("s1"), changes.names([1], 2, full=False)
         ({1}, [1.0])
         """
+        if any(map(has_offset_alone, keys)):
+            return  # of an earlier version a key may have another form in the chain: begin a new one
         self._last = snapshot
         self.noted = set()
         self._names = None if alike(keys) else {key: key for key in keys}

@@ -1,8 +1,7 @@
 """Scans and folds by id over numpy arrays: per row, or per batch, what a Python loop over the rows would compute.
 
 Rule: results are those of the loop, bit for bit. So floats are added one row after the other in the order of a key's
-rows, never by differences of sums; of equal values the first stays; and NaN, the smallest or largest of nothing but
-itself, stays only where it came first.
+rows, never by differences of sums; of equal values the first stays; and NaN is larger than all others.
 """
 
 from __future__ import annotations
@@ -159,24 +158,14 @@ def running_best(
     order = np.argsort((-both if is_float else ~both) if largest else both, kind="stable")
     ranks = np.empty(n, np.int64)
     ranks[order] = np.arange(n, 2 * n)
-    if is_float and (nan := np.isnan(both)).any():
-        ranks[_sticky(rows, there, nan)] -= n  # nothing is smaller than a NaN that came first
+    if is_float and largest:
+        ranks[np.isnan(both)] -= n  # NaN, which is sorted last, is the largest
     ranks[~there] = 2 * n
     chosen, last = running_choice(rows, ranks, 2 * n)
     known = last < 2 * n
     best[which[known]] = both[order[last[known] % n]]
     has[which[known]] = True
     return both[order[chosen % n]], chosen < 2 * n
-
-
-def _sticky(rows: GroupedRows, there: Array, nan: Array) -> Array:
-    """Return the places, in what each group had and then its rows, of a NaN that is the first value of its group."""
-    import numpy as np
-
-    n = len(there)
-    _, first = running_choice(rows, np.where(there, np.arange(n), n), n)
-    first = first[first < n]
-    return first[nan[first]]
 
 
 def add_best(rows: GroupedRows, values: Array, valid: Array | None, best: Array, has: Array, *, largest: bool) -> None:

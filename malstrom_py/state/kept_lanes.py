@@ -126,7 +126,7 @@ class _Best(_Kept):
         if other.type is None:
             return
         ours, new = self.kept[ids], other.kept[theirs]
-        better = other.has[theirs] & (~self.has[ids] | ((new > ours) if self.largest else (new < ours)))
+        better = other.has[theirs] & (~self.has[ids] | _comes_before(new, ours, largest=self.largest))
         self.kept[ids[better]] = new[better]
         self.has[ids[better]] = True
 
@@ -147,6 +147,11 @@ class _Best(_Kept):
     def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
         kept, type_, has = self._kept_of(columns[0])
         return kept, type_, has, is_odd(kept)
+
+
+def _comes_before(new: Array, ours: Array, *, largest: bool) -> Array:
+    """Return where ``new`` is smaller (or larger, if ``largest``) than ``ours``; NaN is larger than all."""
+    return (new > ours) | (new != new) if largest else (new < ours) | (ours != ours)
 
 
 class _Edge(_Kept):

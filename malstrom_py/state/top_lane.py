@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from malstrom_py.agg import Aggregation
+from malstrom_py.data.equality import IN_ORDER, ordered
 from malstrom_py.data.row_form import python_values
 from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import GroupedRows, NotColumnar
@@ -37,7 +38,11 @@ def insert(state: State, rank: Any, value: Any, n: int) -> State:
     """
     ranks, best = state
     # The first value is compared with itself: a value without order must fail, not spoil the others.
-    place = bisect_left(ranks or (rank,), rank)
+    known = ranks or (rank,)
+    if type(rank) in IN_ORDER and type(known[-1]) in IN_ORDER and rank == rank and known[-1] == known[-1]:
+        place = bisect_left(known, rank)
+    else:  # NaN, which is last, or what may hold it, or a time with a zone
+        place = bisect_left(known, ordered(rank), key=ordered)
     return [*ranks[:place], rank, *ranks[place:]][-n:], [*best[:place], value, *best[place:]][-n:]
 
 

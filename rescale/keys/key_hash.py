@@ -130,8 +130,7 @@ def _str(key: str) -> bytes:
 
 
 def _datetime(key: datetime) -> bytes:
-    # Python compares and hashes by the offset of fold=0; within one zone it ignores the fold.
-    offset = key.replace(fold=0).utcoffset()
+    offset = key.utcoffset()
     days = key.toordinal() - _DAY_ZERO
     micros = ((days * 24 + key.hour) * 60 + key.minute) * 60_000_000 + key.second * 1_000_000 + key.microsecond
     if offset is None:

@@ -6,9 +6,10 @@ import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import polars as pl
 import pytest
@@ -111,6 +112,15 @@ FIGURES = {
     "latest": agg.latest(skip_nulls=True),
     "kinds": agg.n_unique(lambda v: v % 3),
 }
+
+NANS = st.builds(float, st.sampled_from(["nan", "0", "1", "inf", "nan"]))  # never the same object
+REPEATED_HOUR = st.builds(
+    lambda minutes, zone: (datetime(2024, 10, 27, tzinfo=UTC) + timedelta(minutes=minutes)).astimezone(zone),
+    st.sampled_from([0, 30, 45, 60, 90, 105, 120]),
+    st.sampled_from([ZoneInfo("Europe/Berlin"), UTC]),
+)
+COMPARED = NANS | st.tuples(NANS)
+EXTREMES = {"least": agg.min(), "most": agg.max(), "kinds": agg.n_unique()}
 
 NAMES = st.sampled_from(["ann", "bob", "", None])
 
@@ -260,6 +270,11 @@ TABLE = [
     stateful("stateful_flat_map", lambda s: s.stateful_flat_map("step", gaps, ttl=3), timed=True),
     stateful("stateful_op", lambda s: s.stateful_op("step", Sessions(gap=3), ttl=4), timed=True),
     stateful("stateful_op", lambda s: s.stateful_op("step", Latest(), ttl=3), timed=True),
+    stateful("distinct", lambda s: s.distinct("step"), values=COMPARED | REPEATED_HOUR),
+    stateful("top_n", lambda s: s.top_n("step", 2), values=NANS),
+    stateful("top_n", lambda s: s.top_n("step", 2), values=REPEATED_HOUR),
+    stateful("aggregate", lambda s: s.aggregate("step", **EXTREMES), values=st.tuples(NANS)),
+    stateful("aggregate", lambda s: s.aggregate("step", **EXTREMES), values=REPEATED_HOUR),
     stateful("count", lambda s: s.count("step", ttl=timedelta(seconds=2)), ticks=True),
     stateful("stateful_op", lambda s: s.stateful_op("step", Alarms(), ttl=timedelta(seconds=2)), ticks=True),
     stateful("write_parts", as_step(numbering_parts)),

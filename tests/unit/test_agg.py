@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from decimal import Decimal
+from datetime import UTC, datetime
+from decimal import Decimal, Inexact, localcontext
 from fractions import Fraction
+from itertools import permutations
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import cloudpickle
 import polars as pl
@@ -176,11 +180,72 @@ def test_nan_stays(make: Any) -> None:
     assert math.isnan(one.finish(one.merge(state_of(one, [1.0, 2.0]), state_of(one, [math.nan, 1.0]))))
 
 
-def test_nan_is_neither_smaller_nor_larger() -> None:
-    for one, end in ((agg.min(), 1.0), (agg.max(), 3.0)):
-        assert one.finish(state_of(one, [2.0, math.nan, 1.0, 3.0])) == end
-        assert math.isnan(one.finish(state_of(one, [math.nan, 1.0])))
-        assert math.isnan(one.finish(one.merge(state_of(one, [math.nan]), state_of(one, [1.0]))))
+@pytest.mark.parametrize("nan", [math.nan, Decimal("NaN")])
+def test_nan_is_larger_than_every_number_in_any_order(nan: Any) -> None:
+    for values in permutations([nan, type(nan)(1), 3, -float(nan)]):
+        assert agg.min().finish(state_of(agg.min(), values)) == 1
+        largest = agg.max().finish(state_of(agg.max(), values))
+        assert largest != largest
+        for cut in range(1, 4):
+            parts = [state_of(agg.min(), values[:cut]), state_of(agg.min(), values[cut:])]
+            assert agg.min().merge(*parts) == 1
+    assert math.isnan(agg.min().finish(state_of(agg.min(), [math.nan, math.nan])))
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+FIRST, SECOND = (datetime(2024, 10, 27, 2, 30, fold=fold, tzinfo=BERLIN) for fold in (0, 1))
+BETWEEN = datetime(2024, 10, 27, 2, 45, tzinfo=BERLIN)  # of the first time, so before SECOND
+
+
+def test_times_with_a_zone_are_compared_as_instants_and_keep_their_zone() -> None:
+    for values in permutations([SECOND, BETWEEN, FIRST, SECOND.astimezone(UTC)]):
+        assert agg.min().finish(state_of(agg.min(), values)) is FIRST
+        assert agg.max().finish(state_of(agg.max(), values)).astimezone(UTC) == SECOND.astimezone(UTC)
+        assert agg.n_unique().finish(state_of(agg.n_unique(), values)) == 3
+        pairs = [(value, 1) for value in values]
+        assert agg.min().finish(state_of(agg.min(), pairs)) == (FIRST, 1)
+        assert agg.n_unique().finish(state_of(agg.n_unique(), pairs)) == 3
+
+
+LONG = [Decimal("1E+30"), Decimal("1E-20"), Decimal("-1E+30"), Decimal(1)]
+
+
+@pytest.mark.parametrize("precision", [3, 28, 90])
+def test_sums_of_decimals_are_exact_in_every_context(precision: int) -> None:
+    with localcontext(prec=precision) as context:
+        context.traps[Inexact] = precision == 3
+        total, mean = state_of(agg.sum(), LONG), agg.mean().finish(state_of(agg.mean(), LONG))
+        merged = agg.sum().merge(state_of(agg.sum(), LONG[:2]), state_of(agg.sum(), LONG[2:]))
+        third = agg.mean().finish(state_of(agg.mean(), [Decimal(1), 0, 0]))
+        std = agg.std().finish(state_of(agg.std(), LONG[1:]))
+    assert total == merged == Decimal("1.00000000000000000001")
+    assert mean == Decimal("0.2500000000000000000025")
+    assert third == Decimal("0." + "3" * 28)
+    assert std == agg.std().finish(state_of(agg.std(), LONG[1:]))
+
+
+@pytest.mark.parametrize("one", [agg.sum(), agg.mean()])
+def test_a_sum_of_decimals_that_is_too_long_is_an_error_that_says_what_to_do(one: Any) -> None:
+    with pytest.raises(ArithmeticError, match="more than 1,000 digits: round the values before"):
+        state_of(one, [Decimal("1E+1000"), Decimal(1)])
+    rows = iter([("a", Decimal("1E+1000")), ("a", Decimal(1))])
+    with pytest.raises(ArithmeticError, match="more than 1,000 digits"):
+        one.run(rows, [], {})
+
+
+@pytest.mark.parametrize("one", [agg.sum(), agg.mean(), agg.min(), agg.max()])
+@given(st.lists(st.decimals() | st.floats() | st.integers() | st.none(), max_size=6))
+def test_many_rows_give_what_one_after_the_other_gives(one: Any, values: list[Any]) -> None:
+    fast: list[Any] = []
+    slow: list[Any] = []
+    with suppress(TypeError, ArithmeticError):
+        one.run(zip(["a"] * 6, values, strict=False), fast, {})
+    state = one.init()
+    with suppress(TypeError, ArithmeticError):
+        for value in values:
+            state = one.add(state, value)
+            slow.append(one.finish(state))
+    assert list(map(repr, fast)) == list(map(repr, slow))
 
 
 def test_all_nan_are_one_value_also_after_their_state_was_stored() -> None:
@@ -188,7 +253,7 @@ def test_all_nan_are_one_value_also_after_their_state_was_stored() -> None:
     state = state_of(one, [float("nan"), 1.0, float("nan")])
     restored = codec.decode_at_rest(codec.encode_at_rest(state, step="n"), step="n")
     assert one.finish(state_of(one, [float("nan")])) == 1
-    assert one.finish(state_of(one, [(float("nan"),), (float("nan"),)])) == 2, "but not within tuples"
+    assert one.finish(state_of(one, [(float("nan"),), (float("nan"),)])) == 1, "also within tuples"
     assert one.finish(one.add(restored, float("nan"))) == 2
 
 

@@ -47,27 +47,27 @@ ROW = st.fixed_dictionaries(
 class Batches:
     """A source of one part that returns its rows as lists, or as record batches of the same rows."""
 
-    def __init__(self, batches: Sequence[list[dict[str, Any]]], *, columns: bool) -> None:
+    def __init__(self, batches: Sequence[list[dict[str, Any]]], *, columns: bool, schema: pa.Schema = SCHEMA) -> None:
         self._batches = batches
-        self._columns = columns
+        self._schema = schema if columns else None
 
     def list_parts(self) -> list[Part]:
         return [Part("all")]
 
     def build_part(self, part: Part, state: Any) -> _Part:
-        return _Part(self._batches, self._columns)
+        return _Part(self._batches, self._schema)
 
 
 class _Part:
-    def __init__(self, batches: Sequence[list[dict[str, Any]]], columns: bool) -> None:
+    def __init__(self, batches: Sequence[list[dict[str, Any]]], schema: pa.Schema | None) -> None:
         self._left = list(batches)
-        self._columns = columns
+        self._schema = schema
 
     def poll(self, rows_max: int) -> Any:
         if not self._left:
             return None
         rows = self._left.pop(0)
-        return pa.RecordBatch.from_pylist(rows, schema=SCHEMA) if self._columns else rows
+        return rows if self._schema is None else pa.RecordBatch.from_pylist(rows, schema=self._schema)
 
     def is_finished(self) -> bool:
         return not self._left

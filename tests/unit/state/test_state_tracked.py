@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -20,7 +22,7 @@ SLOTS = 4
 
 
 def slots_of(keys: Sequence[Any]) -> list[int]:
-    return [sum(repr(key).encode()) % SLOTS if isinstance(key, str | tuple) else int(key) % SLOTS for key in keys]
+    return [int(key) % SLOTS if isinstance(key, int) else sum(repr(key).encode()) % SLOTS for key in keys]
 
 
 def tracked(values: dict[Any, Any] | None = None, codec: Codec | None = None) -> KeyedState:
@@ -283,3 +285,39 @@ def test_s5_whatever_happens_the_chain_of_what_was_committed_is_the_state_at_any
     for worker in range(workers):
         found |= image(installed(*chain, slots=range(worker, SLOTS, workers)))
     assert found == image(state)
+
+
+TWICE = datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))
+"""As a key of an earlier version, which took both readings for one."""
+
+
+def test_a_stored_key_of_an_hour_that_comes_twice_is_its_first_reading() -> None:
+    old = tracked({TWICE: 1, ("a", TWICE): 2, "b": 3})
+    old.timers.set(TWICE, 5)
+    first = TWICE.replace(fold=0).astimezone(UTC)
+    for new in (installed(barrier(old, "s1")), restored(old.snapshot())):
+        assert dict(new.values) == {first: 1, ("a", first): 2, "b": 3}
+        assert new.timers.times(first) == [5]
+
+
+def restored(data: bytes) -> KeyedState:
+    state = KeyedState("step", Codec())
+    state.restore(data)
+    return state
+
+
+def test_s2_the_chain_of_an_earlier_version_with_other_names_is_not_continued() -> None:
+    old = barrier(tracked({TWICE: 1, "b": 3}), "s1")
+    new = tracked()
+    new.install([old], range(SLOTS))
+    new.continue_chain("s1")
+    assign(new, {"b": 4})
+    full = barrier(new, "s2", "s1")
+    assert not is_delta(full)
+    assert dict(installed(full).values) == {TWICE.replace(fold=0).astimezone(UTC): 1, "b": 4}
+
+
+def test_one_instant_that_an_earlier_version_stored_as_two_keys_is_refused() -> None:
+    old = tracked({TWICE: 1, TWICE.replace(fold=0).astimezone(UTC): 2})
+    with pytest.raises(SnapshotError, match="one instant as two keys"):
+        installed(barrier(old, "s1"))

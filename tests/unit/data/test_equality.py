@@ -1,0 +1,108 @@
+"""Values are compared by their meaning: instants by UTC, and NaN as the largest number."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from itertools import product
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malstrom_py.codec import Codec
+from malstrom_py.data.equality import first_reading, is_smaller, seen_form, settled, settled_keys
+
+ZONES = [ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York"), UTC, timezone(timedelta(hours=2))]
+DAYS = [datetime(2024, 10, 27), datetime(2024, 3, 31), datetime(2024, 11, 3), datetime(2024, 7, 1)]  # noqa: DTZ001
+MOMENTS = st.builds(
+    lambda day, minutes, zone, fold: (day + timedelta(minutes=minutes)).replace(tzinfo=zone, fold=fold),
+    st.sampled_from(DAYS),
+    st.sampled_from(range(0, 300, 30)),
+    st.sampled_from(ZONES),
+    st.sampled_from([0, 1]),
+)
+
+
+class Stop(NamedTuple):
+    at: datetime
+    price: Any
+
+
+@dataclass(frozen=True)
+class Seat:
+    at: Any
+    row: int
+
+
+@dataclass(order=True)
+class Bid:
+    price: float
+    at: datetime
+
+
+INSIDE = [lambda one: one, lambda one: (1, one), lambda one: Stop(one, 2), lambda one: Seat(one, 3)]
+
+
+@pytest.mark.parametrize("inside", INSIDE)
+@given(one=MOMENTS, other=MOMENTS)
+def test_times_with_a_zone_are_equal_and_ordered_as_in_utc(inside: Any, one: datetime, other: datetime) -> None:
+    in_utc = [moment.astimezone(UTC) for moment in (one, other)]
+    for form in (settled, seen_form):
+        forms = form(inside(one)), form(inside(other))
+        assert (forms[0] == forms[1]) == (in_utc[0] == in_utc[1])
+        assert (hash(forms[0]) == hash(forms[1])) or in_utc[0] != in_utc[1]
+        assert form(forms[0]) is forms[0]
+        assert type(forms[0]) is type(inside(one))
+    assert is_smaller(one, other) == is_smaller((1, one), (1, other)) == (in_utc[0] < in_utc[1])
+
+
+@given(MOMENTS)
+def test_a_settled_time_is_the_same_instant_with_the_same_clock_time(moment: datetime) -> None:
+    form = settled(moment)
+    assert form.astimezone(UTC) == moment.astimezone(UTC)
+    assert form.replace(tzinfo=None) == moment.replace(tzinfo=None)
+    copied = pickle.loads(pickle.dumps(form))
+    codec = Codec()
+    assert codec.decode_at_rest(codec.encode_at_rest(form, step="s")) == copied == form
+
+
+def test_only_times_of_an_hour_that_comes_twice_or_never_change() -> None:
+    usual = [datetime(2024, 7, 1, tzinfo=ZONES[0]), datetime.min.replace(tzinfo=ZONES[0]), datetime(2024, 7, 1), "a", 1]  # noqa: DTZ001
+    assert settled_keys(usual) is usual
+    assert settled_keys([Seat(usual[0], 1)])[0].at is usual[0]
+    twice = datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZONES[0])
+    assert settled_keys([1, twice])[1].tzinfo == timezone(timedelta(hours=1))
+    assert settled(twice) != settled(twice.replace(fold=0)) == first_reading(twice)
+
+
+def test_nan_is_one_value_and_the_largest_number() -> None:
+    nans = [float("nan"), -float("nan"), Decimal("NaN"), np.float64("nan"), np.float32("nan")]
+    for one, other in product(nans, nans):
+        assert seen_form(one) == seen_form(other)
+        assert seen_form((1, frozenset([one]))) == seen_form((1, frozenset([other])))
+        assert not is_smaller(one, other)
+    for one, number in product(nans, [1, math.inf, -1.5, Decimal("1E+400"), Decimal("Infinity"), np.float64(2)]):
+        assert is_smaller(number, one)
+        assert not is_smaller(one, number)
+        assert is_smaller((number, 2), (one, 1))
+        assert is_smaller([1, number], [1, one])
+        assert seen_form(one) != seen_form(number)
+    with pytest.raises(TypeError):
+        is_smaller(math.nan, "a")
+    with pytest.raises(TypeError):
+        is_smaller("a", math.nan)
+
+
+def test_ordered_dataclasses_are_compared_field_by_field() -> None:
+    first, second = (
+        datetime(2024, 10, 27, 2, minute, fold=fold, tzinfo=ZONES[0]) for minute, fold in ((45, 0), (30, 1))
+    )
+    assert is_smaller(Bid(1.0, first), Bid(1.0, second))
+    assert is_smaller(Bid(math.inf, second), Bid(math.nan, first))
