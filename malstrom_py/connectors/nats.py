@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from malstrom_py.connectors.read_ahead import ReadAhead, values_of
 from malstrom_py.errors import PlanError, SourceError, lasting, pip_install, shown
 from malstrom_py.errors.text import describe_error, sentence
+from malstrom_py.object_stores import hidden_logins
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.up_to_ends import FINISHED, UpToEnds, has_finished
 
@@ -426,8 +427,9 @@ class Reader:
             await client.close()
 
     def _unreachable(self, error: Exception) -> SourceError:
+        why = sentence(hidden_logins(describe_error(error)))
         return SourceError(
-            f"the stream {self.stream!r} at {_places(self.options)} cannot be read: {sentence(describe_error(error))}. "
+            f"the stream {self.stream!r} at {_places(self.options)} cannot be read: {why}. "
             f"Check that the server runs, and that user and permissions are right, then run the job again"
         )
 

@@ -1,7 +1,7 @@
 """Translation of Spark's exceptions into errors of this library: one line of Spark's message, never a Java stack trace.
 
 Rule: a lost connection or a stopped session is always a `SparkError`; any other failure is of the class that the caller
-names. A message of Spark that quotes data is replaced by its error condition.
+names. While texts are redacted, the error condition replaces Spark's message.
 """
 
 from __future__ import annotations
@@ -27,14 +27,7 @@ _STATE: Final = re.compile(r"\s*SQLSTATE: \w+")
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
 _JAVA: Final = re.compile(r"^: ", re.MULTILINE)
 _DETAILS: Final = re.compile(r'details = "(.*)"')
-_QUOTES_DATA: Final = (
-    "ArithmeticException",
-    "ArrayIndexOutOfBoundsException",
-    "DateTimeException",
-    "NumberFormatException",
-    "PythonException",
-    "SparkRuntimeException",
-)
+_RAISED: Final = re.compile(r"[\w.]+(Error|Exception)\b.*")
 _WHAT_TO_DO: Final = (
     "If its session was stopped, pass one that runs. If Spark died, its own log says why; start it again"
 )
@@ -85,17 +78,18 @@ def describe_failure(error: Exception) -> SparkFailure | None:
 
 
 def _line(name: str, text: str) -> str:
-    """Return one line of Spark's message."""
-    if name in _QUOTES_DATA:
+    """Return one line of Spark's message; while texts are redacted its error condition."""
+    if redacts():
         condition = _CONDITION.search(text)
-        return f"{condition[1] if condition else name} (Spark's own message quotes data: it is the cause of this error)"
+        return condition[1] if condition else name
     if details := _DETAILS.search(text):
         text = details[1]
     if java := _JAVA.search(text):
         text = text[java.end() :]
-    if redacts():
-        return name
-    line = next((line.strip() for line in text.splitlines() if line.strip()), name)
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [name]
+    raised = [line for line in lines if _RAISED.fullmatch(line)]
+    # Of a Python function in Spark the last line of its traceback, which Spark's message has.
+    line = raised[-1] if name == "PythonException" and raised else lines[0]
     line = _STATE.sub("", line)
     return line if len(line) <= _LINE_MAX else f"{line[: _LINE_MAX - 3]}..."
 

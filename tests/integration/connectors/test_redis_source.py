@@ -85,7 +85,7 @@ def test_what_value_does_not_take_is_malformed_after_the_rows_before_it(redis: S
         with pytest.raises(MalformedRecord, match="ValueError") as raised:
             wait_for_error(part)
         assert raised.value.record == {b"n": b"secret"}
-        assert "secret" not in str(raised.value)
+        assert "secret" in str(raised.value)
         position = part.snapshot()
     with opened(source_of(redis, name), position) as part:
         assert read(part, 1) == [3]

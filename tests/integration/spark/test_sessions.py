@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from malstrom_py.errors import SourceError
+from malstrom_py.errors.text import redacting
 from malstrom_py.spark.failures import spark_errors
 from malstrom_py.spark.session import existing_session, spark_session
 from tests.integration.spark.programs import fake_java, other_python, told_by
@@ -33,8 +34,14 @@ def test_the_session_of_the_program_is_found_and_goes_on(spark: Any) -> None:
         ("select raise_error('secret') from range(1)", "USER_RAISED_EXCEPTION"),
     ],
 )
-def test_values_of_records_are_not_told(spark: Any, sql: str, condition: str) -> None:
-    with pytest.raises(SourceError, match=condition) as caught, spark_errors("a query", SourceError):
+def test_what_spark_says_is_told_unless_texts_are_hidden(spark: Any, sql: str, condition: str) -> None:
+    with pytest.raises(SourceError, match=f"{condition}.*secret"), spark_errors("a query", SourceError):
+        spark.sql(sql).collect()
+    with (
+        redacting(True),
+        pytest.raises(SourceError, match=f"{condition}$") as caught,
+        spark_errors("a query", SourceError),
+    ):
         spark.sql(sql).collect()
     assert "secret" not in str(caught.value)
 
