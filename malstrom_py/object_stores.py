@@ -230,6 +230,12 @@ class Bucket:
             pages = self._store().list(prefix.rstrip("/") or None)
             return sorted((str(one["path"]), _stat(one)) for page in pages for one in page)
 
+    def first_names(self, folder: str) -> Sequence[str]:
+        """Return the names of some objects in ``folder``: of the first page, where there are many."""
+        with self._errors(folder):
+            page = next(iter(self._store().list(folder)), ())
+            return [str(one["path"]).rpartition("/")[2] for one in page]
+
     def put(self, key: str, data: bytes) -> None:
         """Write an object as a whole."""
         with self._errors(key):
@@ -275,7 +281,13 @@ class Bucket:
     @contextlib.contextmanager
     def _errors(self, key: str) -> Iterator[None]:
         self._store()
-        from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
+        from obstore.exceptions import (
+            BaseError,
+            InvalidPathError,
+            PermissionDeniedError,
+            PreconditionError,
+            UnauthenticatedError,
+        )
 
         # The errors of obstore show whole requests, so they are no causes.
         try:
@@ -288,6 +300,12 @@ class Bucket:
             raise ObjectChanged(errno.ESTALE, "the object has changed") from None
         except (PermissionDeniedError, UnauthenticatedError):
             raise PermissionError(errno.EACCES, f"the credentials do not allow it for {self.root}/{key}") from None
+        except InvalidPathError as error:
+            raise StoreError(
+                errno.EIO,
+                f"{self.root}/{key}: {first_line(error)}: obstore lists no folder with such a key. Rename that object, "
+                f"or begin the pattern with a folder that does not hold it",
+            ) from None
         except BaseException as error:
             if not isinstance(error, (BaseError, OSError)) and not is_panic(error):
                 raise

@@ -17,6 +17,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import has_magic
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, Final
@@ -35,6 +36,7 @@ from malstrom_py.sources.files.listing import (
 from malstrom_py.sources.files.objects import ObjectFolders, ObjectPath
 from malstrom_py.sources.files.reading import TYPES_FILES, FileReader, Types, is_missing, source_errors
 from malstrom_py.sources.files.streams import Status, why_unreadable
+from malstrom_py.sources.files.tables import refuse_local_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class WatchedFolder:
     def names(self) -> dict[str, str] | None:
         """Return name -> pattern of all current matches, relative to the folder; None while the folder does not exist.
 
-        `SourceError`: the folder cannot be listed.
+        `SourceError`: the folder cannot be listed, or is one of a table.
         """
         try:
             with os.scandir(self.folder) as entries:
@@ -59,11 +61,13 @@ class WatchedFolder:
             raise SourceError(f"{self.folder} is not a folder that can be watched: correct the pattern") from None
         except OSError as error:
             raise SourceError(f"{self.folder} cannot be watched: {why_unreadable(error)}.") from error
-        return {
+        found = {
             name: pattern
             for pattern in self.patterns
             for name in (matching_names(pattern, self.folder) if goes_below(pattern) else matching_of(listed, pattern))
         }
+        refuse_local_tables((name for name, pattern in found.items() if has_magic(pattern)), self.part, self.folder)
+        return found
 
     def path(self, name: str) -> str:
         """Return the full path of ``name``."""

@@ -18,6 +18,7 @@ from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.local_files import local_path
 from malstrom_py.object_stores import is_object_url
 from malstrom_py.sources.base import Part
+from malstrom_py.sources.files.tables import refuse_local_tables
 
 Unit = Literal["bytes", "rowgroups", "whole"]
 
@@ -177,6 +178,7 @@ def _single(pattern: str, base: Path) -> list[str]:
 
 def _match(pattern: str, base: Path, *, may_be_none: bool) -> list[str]:
     matches = [name for name in matching_names(pattern, base) if is_file(name, pattern, base)]
+    refuse_local_tables(matches, pattern, base)
     if not matches and not may_be_none:
         folder = base.joinpath(*leading_parts(pattern))
         raise SourceError(f"no file matches {pattern!r} (looked in {folder}): check pattern and working directory")

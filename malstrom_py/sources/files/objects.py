@@ -20,6 +20,7 @@ from typing import IO, Any, Final, Literal
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.object_stores import Bucket, ObjectChanged, ObjectStat, is_object_url, object_url
 from malstrom_py.sources.files.streams import file_replaced
+from malstrom_py.sources.files.tables import HasLog, refuse_tables
 
 _BLOCK_BYTES: Final = 1 << 16
 _BLOCK_BYTES_MAX: Final = 8 << 20
@@ -182,11 +183,34 @@ class ObjectFolders:
         parts = pattern.split("/")
         first = next(index for index, part in enumerate(parts) if has_magic(part))
         prefix = "".join(f"{part}/" for part in parts[:first])
-        found = {key: stat for key, stat in bucket.list(prefix) if matches(key.split("/"), parts)}
+        listed = bucket.list(prefix)
+        found = {key: stat for key, stat in listed if matches(key.split("/"), parts)}
+        refuse_tables(
+            (f"/{key}" for key in found),
+            pattern,
+            _has_log(bucket, prefix, [key for key, _ in listed]),
+            root=bucket.root,
+        )
         # Programs that show folders make empty objects "in/", which are listed as "in": there is no object of that key.
         found = {key: stat for key, stat in found.items() if stat.st_size or bucket.exists(key)}
         with_name = [key for key in (pattern,) if key in found]  # an object may be named "a[1].csv"
         return {key: found[key] for key in with_name} or found
+
+
+def _has_log(bucket: Bucket, prefix: str, listed: Sequence[str]) -> HasLog:
+    """Return what asks the keys ``listed`` below ``prefix``, and the store about folders above it."""
+    names: dict[str, list[str]] = {}
+    for key in listed:
+        folder, _, name = key.rpartition("/")
+        names.setdefault(folder, []).append(name)
+
+    def has_log(folder: str, suffix: str) -> bool:
+        folder = folder.strip("/")
+        if not f"{folder}/".startswith(prefix):
+            names.setdefault(folder, list(bucket.first_names(folder)))
+        return any(name.endswith(suffix) for name in names.get(folder, ()))
+
+    return has_log
 
 
 class OneObject:

@@ -172,3 +172,11 @@ def test_a_store_that_ignores_conditions_is_refused_by_sinks_and_snapshots() -> 
         with pytest.raises(mp.SnapshotError, match="Use a store that has conditional writes"):
             mp.run(plain, snapshots=mp.Snapshots("s3://bucket/snapshots", options=server.options))
         assert [key for key in server.objects if "canary" in key] == []
+
+
+def test_a_key_that_cannot_be_listed_is_named_and_spares_other_folders() -> None:
+    with small_s3() as store:
+        store.objects |= {f"b/{key}": b"row\n" for key in ("in/a.txt", "in//b.txt", "other/x.txt", "other/y.txt")}
+        assert len(sources.Files("s3://b/other/*.txt", store_options=store.options).list_parts()) == 2
+        with pytest.raises(SourceError, match=r'"in//b\.txt".*Rename that object, or begin the pattern with a folder'):
+            sources.Files(["s3://b/other/*.txt", "s3://b/in/*.txt"], store_options=store.options).list_parts()
