@@ -22,6 +22,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.equality import AS_THEY_ARE, seen_form
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.data.row_form import DICTS, SCALAR, RowForm, looked_up
+from malstrom_py.data.unshared import unshared
 from malstrom_py.errors import InternalError
 from malstrom_py.errors.text import column_of
 from malstrom_py.operators.base import ColumnsRead, Outlet, StepContext
@@ -353,7 +354,7 @@ class Mean(Figure):
 
 
 class Fold(Figure):
-    """Per record ``fn(accumulated, value)``, from ``default()`` on. ``fn`` returns a new accumulation."""
+    """Per record ``fn(accumulated, value)``, from ``default()`` on. What ``fn`` may change later is sent as a copy."""
 
     figures = False
 
@@ -367,13 +368,27 @@ class Fold(Figure):
         self.aggregation = Aggregation("fold", default, fn, _unmergeable, unchanged)
         super().__init__(context, function=fn)
 
+    def update(self, rows: Rows, results: list[Any]) -> None:
+        states, fn, default = self.states, self.aggregation.add, self.aggregation.init
+        get = states.get
+        for key, value in rows:
+            accumulated = get(key, _ABSENT)
+            if accumulated is _ABSENT:
+                accumulated = default()
+            made = fn(accumulated, value)
+            sent = unshared(made) if made is accumulated else made
+            states[key] = unshared(value) if made is value else made
+            results.append(sent)
+
 
 def _unmergeable(left: Any, right: Any) -> Any:
     raise InternalError("the states of a fold have no merge")
 
 
 class Reduce(KeyedOperator):
-    """Per record the key's values so far, combined: first the value itself, then ``fn(accumulated, value)``."""
+    """Per record the key's values so far, combined: first the value itself, then ``fn(accumulated, value)``. What
+    ``fn`` may change later is sent as a copy.
+    """
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any]) -> None:
         super().__init__(context, function=fn)
@@ -384,8 +399,10 @@ class Reduce(KeyedOperator):
         get = states.get
         for key, value in rows:
             accumulated = get(key, _ABSENT)
-            states[key] = combined = value if accumulated is _ABSENT else fn(accumulated, value)
-            results.append(combined)
+            made = value if accumulated is _ABSENT else fn(accumulated, value)
+            sent = unshared(made) if made is accumulated else made
+            states[key] = unshared(value) if made is value else made
+            results.append(sent)
 
 
 class Distinct(KeyedOperator):

@@ -54,10 +54,10 @@ def sorts_its_input(message: DataMessage[Any, list[int]], state: None, output: O
     output.emit(message.key, message.value[0], message.timestamp)
 
 
-def append_and_send(total: list[int], value: int) -> list[int]:
+def append_and_send(key: Any, value: int, total: list[int]) -> tuple[list[int], list[int]]:
     """Sends a list and changes it afterwards."""
     total.append(value)
-    return total
+    return total, total
 
 
 # -- state round trip --
@@ -288,7 +288,12 @@ WRONG: list[tuple[str, str, Factory, dict[str, Any]]] = [
     ("determinism", "random", op(lambda: random_values), {}),
     ("determinism", "state in the class", op(CountsInTheClass), {}),
     ("no mutation of inputs", "sorts its input", op(lambda: sorts_its_input), {"values": [[3, 1], [2, 0]]}),
-    ("no mutation of inputs", "changes what it sent", lambda s: s.fold("wrong", append_and_send, default=list), {}),
+    (
+        "no mutation of inputs",
+        "changes what it sent",
+        lambda s: s.stateful_map("wrong", append_and_send, default=list),
+        {},
+    ),
     ("state round trip", "no stored form", lambda s: s.stateful_map("wrong", keeps_what_cannot_be_stored), {}),
     (
         "state round trip",

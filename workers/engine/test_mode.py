@@ -7,19 +7,23 @@ encodable for other workers, and the partitioner must have a slot for them. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, Final
 
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
-from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import Epoch, PartMessage, StateMessage
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import Control, Epoch, PartMessage, StateMessage
 from malstrom_py.errors import CodecError, OperatorError, shown
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.engine.exchange import Exchange
+
+_SENT_MAX: Final = 256
+"""Of so many keys the last value that a step has sent is compared with what it was."""
 
 
 class CheckedStep(Operator):
@@ -32,6 +36,7 @@ class CheckedStep(Operator):
         self._codec = codec
         # The last batch and its encoded image: the sender may change the batch later.
         self._taken: tuple[Batch, bytes | None] | None = None
+        self._sent: dict[Any, tuple[Batch, bytes | None]] = {}
         if isinstance(inner, Enrich):
             inner.checked = True
 
@@ -47,7 +52,7 @@ class CheckedStep(Operator):
         if isinstance(self._inner, StatefulOperator):
             # Row by row, so that a state that was sent and is changed by the next record is found.
             for row in range(len(batch)):
-                self._one(self._inner, take, batch.cut(row, row + 1), out)
+                self._one(self._inner, take, batch.cut(row, row + 1), _Watched(out, self._note_sent))
                 out.drain()
         else:
             take(batch, out)
@@ -57,7 +62,12 @@ class CheckedStep(Operator):
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         self._recheck()
-        self._inner.on_epoch(epoch, out)
+        if not isinstance(self._inner, StatefulOperator):
+            self._inner.on_epoch(epoch, out)
+            return
+        before = list(self._sent.values())
+        self._inner.on_epoch(epoch, _Watched(out, self._note_sent))
+        self._recheck_sent(before)
 
     def _one(self, inner: StatefulOperator, take: Callable[[Batch, Outlet], None], row: Batch, out: Outlet) -> None:
         """Pass one record to ``inner`` and check that the key's state is encodable and, on failure, unchanged."""
@@ -65,12 +75,36 @@ class CheckedStep(Operator):
         counters = self.counters
         image = self._image(row)
         before, failed = self._state(inner, key), counters.skipped + counters.dead_letters
+        sent = [self._sent[key]] if self._is_known(key) else []
         take(row, out)
+        self._recheck_sent(sent)
         if image is not None and self._image(row) != image:
             raise self._error("changed a value it was given")
         after = self._state(inner, key)
         if counters.skipped + counters.dead_letters > failed and after != before:
             raise self._error(f"changed the state of key {shown(key)} in place and then failed on the record")
+
+    def _is_known(self, key: object) -> bool:
+        try:
+            return key in self._sent
+        except TypeError:  # the step reports a key that cannot be hashed
+            return False
+
+    def _note_sent(self, batch: Batch) -> None:
+        """Remember the last value that was sent under each key, and its present image."""
+        if isinstance(batch, ColumnBatch):
+            return
+        for row, key in enumerate(batch.keys or ()):
+            one = batch.cut(row, row + 1)
+            self._sent.pop(key, None)
+            self._sent[key] = one, self._image(one)
+            if len(self._sent) > _SENT_MAX:
+                del self._sent[next(iter(self._sent))]
+
+    def _recheck_sent(self, sent: Sequence[tuple[Batch, bytes | None]]) -> None:
+        for row, image in sent:
+            if image is not None and self._image(row) != image:
+                raise self._error("changed a value that it had sent")
 
     def _state(self, inner: StatefulOperator, key: object) -> bytes:
         try:
@@ -127,3 +161,25 @@ class CheckedStep(Operator):
             if isinstance(self._inner, Exchange):
                 raise
             return None
+
+
+class _Watched:
+    """An outlet that calls ``note`` with each batch before it is sent."""
+
+    def __init__(self, out: Outlet, note: Callable[[Batch], None]) -> None:
+        self._out = out
+        self._note = note
+
+    def send(self, message: Batch | Control, port: int = 0) -> None:
+        if isinstance(message, Batch):
+            self._note(message)
+        self._out.send(message, port)
+
+    def forward(self, message: Control) -> None:
+        self._out.forward(message)
+
+    def drain(self) -> None:
+        self._out.drain()
+
+    def passed(self) -> int:
+        return self._out.passed()

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py import agg
+import malstrom_py as mp
+from malstrom_py import agg, sinks, sources
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import OperatorError
@@ -219,3 +220,20 @@ def test_the_order_of_the_arguments_does_not_matter_to_what_was_persisted() -> N
     restored.restore(persisted)
     (message,) = restored.send_local([("k", 4)]).step().receive_local()
     assert message.value == {"c": 2, "a": 3, "b": 11}  # type: ignore[union-attr]
+
+
+def test_what_a_fold_or_reduce_changes_was_sent_as_a_copy() -> None:
+    def extend(values: list[int], more: list[int]) -> list[int]:
+        values.extend(more)
+        return values
+
+    rows = [[1], [2], [3]]
+    for rows_max in (1, 100):
+        job, folded, reduced, both = mp.Job("copies"), sinks.Memory(), sinks.Memory(), sinks.Memory()
+        keyed = job.source("rows", sources.Memory(rows)).key_by("all", lambda row: 0)
+        keyed.fold("fold", extend, default=list).sink("folded", folded)
+        keyed.reduce("reduce", extend).sink("reduced", reduced)
+        keyed.sink("both", both)
+        mp.run(job, progress=False, batch=mp.Batching(rows_max=rows_max), checks=True)
+        assert folded.items == reduced.items == [[1], [1, 2], [1, 2, 3]]
+        assert both.items == rows == [[1], [2], [3]]

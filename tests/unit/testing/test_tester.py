@@ -201,11 +201,11 @@ def test_test_mode_finds_a_step_that_changes_its_input() -> None:
 
 
 def test_test_mode_finds_a_step_that_changes_what_it_sent() -> None:
-    def append(values: list[int], value: int) -> list[int]:
+    def append(key: str, value: int, values: list[int]) -> tuple[list[int], list[int]]:
         values.append(value)
-        return values
+        return values, values
 
-    tester = OperatorTester(lambda stream: stream.fold("fold", append, default=list), keyed=True)
+    tester = OperatorTester(lambda stream: stream.stateful_map("grow", append, default=list), keyed=True)
     tester.send_local([("a", 1)]).step()
     with pytest.raises(LawError, match="a batch that it had sent"):
         tester.send_local([("a", 2)]).step()

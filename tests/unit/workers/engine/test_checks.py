@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import sinks, sources
+from malstrom_py import agg, sinks, sources
 from malstrom_py.codec import Codec
 from malstrom_py.errors import CodecError, OperatorError
 from malstrom_py.operators.base import Operator, StepContext
@@ -115,17 +115,42 @@ def test_counts_and_results_are_those_of_a_run_without_checks(workers: int) -> N
     assert with_checks[1] == without[1]
 
 
+class Grows(mp.KeyedLogic[int, int, list[int], list[int]]):
+    """Sends its state at each epoch, and changes it afterwards."""
+
+    def on_data(self, message: Any, key_state: list[int] | None, output: Any) -> list[int]:
+        return [*(key_state or ()), message.value]
+
+    def on_epoch(self, epoch: mp.Epoch, state: Any, output: Any) -> None:
+        for key, values in state.items():
+            values.append(0)
+            output.emit(key, values, min(epoch.time, mp.MAX_EPOCH - 1))
+
+
+def grow(key: int, value: int, state: list[int]) -> tuple[list[int], list[int]]:
+    state.append(value)
+    return state, state
+
+
+SENT = {
+    "by a record": lambda keyed: keyed.stateful_map("grow", grow, default=list),
+    "by an epoch": lambda keyed: keyed.stateful_op("grow", Grows()),
+    "by an aggregate": lambda keyed: keyed.aggregate(
+        "grow", all=agg.custom(list, lambda state, value: grow(0, value, state)[0], list.__add__, lambda state: state)
+    ),
+}
+
+
+@pytest.mark.parametrize("how", SENT)
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("rows_max", [1, 1000])
-def test_a_state_that_was_sent_and_is_changed_by_the_next_record_is_found(workers: int, rows_max: int) -> None:
-    def grow(key: int, value: int, state: list[int]) -> tuple[list[int], list[int]]:
-        state.append(value)
-        return state, state
-
+def test_the_step_that_changes_what_it_has_sent_is_named(workers: int, rows_max: int, how: str) -> None:
+    """Records of other keys come between, and nothing after the step is blamed."""
     job = mp.Job("sent")
-    keyed = job.source("in", sources.Memory(range(3))).key_by("k", lambda n: 0)
-    keyed.stateful_map("grow", grow, default=list).sink("out", sinks.Memory())
-    with pytest.raises(mp.OperatorError, match="changed a value"):
+    timed = job.source("in", sources.Memory(range(6))).assign_timestamps("at", lambda n: n)
+    on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(0))
+    SENT[how](on_time.key_by("k", lambda n: n % 2)).sink("out", sinks.Memory())
+    with pytest.raises(mp.OperatorError, match="step 'grow' changed a value that it had sent"):
         mp.run(job, workers, batch=mp.Batching(rows_max=rows_max), checks=True)
 
 
