@@ -81,7 +81,7 @@ def begin(place: Place, job: str, step: str, committed: Collection[str], *, repl
                     f"capture into another folder, delete the recording, or pass replace=True"
                 )
             place.delete(segment.name)
-        elif segment.state == OPEN or segment.state.removeprefix(CLOSED) not in {COMMITTED, *committed}:
+        elif segment.state.removeprefix(CLOSED) not in {COMMITTED, *committed}:
             place.delete(segment.name)
     last = generation_of(place, step)
     place.create(f"{step}.g{last + 1:06}.begun").close()
