@@ -19,6 +19,7 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any, Final
 
 from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.equality import settled_keys
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.data.time import PER_SECOND
 from malstrom_py.errors import shown
@@ -193,7 +194,7 @@ class KeySampler:
             held = batch.keys or []
             keys = [held[row] for row in rows]
         else:
-            keys = [column[row].as_py() for row in rows]
+            keys = settled_keys([column[row].as_py() for row in rows])
         # F3: with one worker these are the only keys that are hashed.
         slots = self._exchange.slots_of(keys)
         self.keep_owned()

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from malstrom_py.data.batch import Batch
+from malstrom_py.data.equality import seen_form
 from malstrom_py.data.messages import (
     AbsBarrier,
     Acquire,
@@ -218,11 +219,12 @@ class Enrich(Operator):
         calls: list[Call] = []
         for thing in things:
             try:
-                call = self._under_way.get(thing)
+                form = seen_form(thing)
+                call = self._under_way.get(form)
                 if call is None:
-                    answer = answers.get(thing, now_s=now_s)
+                    answer = answers.get(form, now_s=now_s)
                     if answer is ABSENT:
-                        call = self._under_way[thing] = self._calls.ask(thing)
+                        call = self._under_way[form] = self._calls.ask(thing)
                     else:
                         call = Call(thing, answer, done=True)
             except Exception as error:  # a TypeError, or an error of the user's own __hash__
@@ -251,9 +253,10 @@ class Enrich(Operator):
             return
         now_s = self.context.clock.monotonic_s()
         for call in calls:
-            self._under_way.pop(call.thing, None)
+            form = seen_form(call.thing)
+            self._under_way.pop(form, None)
             if call.error is None:
-                self._answers.put(call.thing, call.answer, now_s=now_s)
+                self._answers.put(form, call.answer, now_s=now_s)
 
     def _leave(self, out: Outlet) -> int:
         """Send the finished head of the queue, and return the number of records and epochs."""

@@ -6,6 +6,8 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal, localcontext
+from fractions import Fraction
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -185,3 +187,19 @@ def test_results_and_keys_keep_their_zone() -> None:
     assert [at.tzinfo for at in out.items] == [BERLIN] * 5
     assert [at.fold for at in out.items] == [at.fold for at in twice]
     assert [str(key) for key in keyed.items] == list(map(str, twice))
+
+
+def test_sums_of_decimals_do_not_hang_on_who_runs_the_job() -> None:
+    prices = [Decimal("1E+20"), Decimal("0.01"), Decimal("1E-30"), Decimal("-1E+20")]
+
+    def results(run: Callable[[mp.Job], Any]) -> list[Any]:
+        job, out = mp.Job("test"), sinks.Memory()
+        keyed = job.source("in", sources.Memory(prices)).key_by("key", lambda _: "all")
+        keyed.aggregate("a", total=agg.sum(), mean=agg.mean(), std=agg.std()).sink("out", out)
+        with localcontext(prec=3):
+            run(job)
+        return out.items
+
+    ran = results(mp.run)
+    assert ran[-1]["total"] == sum(map(Fraction, prices))
+    assert ran == results(lambda job: mp.InProcess().start(job, control=False).wait())

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -36,7 +38,11 @@ class Slotted:
         self.value = value
 
 
+TWICE = datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+
 SAME = [
+    TWICE.replace(fold=1),
+    Decimal("NaN"),
     1,
     "a",
     None,
@@ -62,6 +68,8 @@ def test_a_copy_is_the_same(value: Any) -> None:
     [
         (1, True),
         (1, 1.0),
+        (TWICE, TWICE.replace(fold=1)),
+        (TWICE.astimezone(UTC), TWICE),
         (0.0, -0.0),
         ((1, 2), [1, 2]),
         (Point(1, 2), (1, 2)),

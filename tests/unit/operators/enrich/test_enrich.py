@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
@@ -176,6 +177,22 @@ def test_the_policy_decides_about_what_cannot_be_hashed(on_error: OnError, skipp
         buried = step.dead_letters if letters else []
         assert [letter.value for letter in buried] == letters
         assert all("cannot be hashed" in letter.error for letter in buried)
+
+
+def test_the_cache_knows_an_instant_in_each_zone_and_both_readings_of_an_hour_that_comes_twice() -> None:
+    first, second = (datetime(2024, 10, 27, 2, 30, fold=fold, tzinfo=ZoneInfo("Europe/Berlin")) for fold in (0, 1))
+    asked: list[datetime] = []
+
+    async def hour(at: datetime) -> int:
+        asked.append(at)
+        return at.astimezone(UTC).hour
+
+    moments = [first, second, first.astimezone(UTC), second.astimezone(UTC)]
+    with OperatorTester(lambda s: s.enrich("e", hour, by=lambda v: v, cache=Cache()), keyed=True) as tester:
+        for moment in moments:
+            tester.send_local([("a", moment)]).step()
+        assert [m.value for m in tester.receive_local()] == list(zip(moments, [0, 1, 0, 1], strict=True))  # type: ignore[union-attr]
+    assert len(asked) == 2
 
 
 def test_without_a_cache_the_thing_need_not_be_hashable() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime
 from time import perf_counter_ns
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.data.batch import Batch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import Epoch
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
@@ -174,6 +176,17 @@ def test_a_key_that_has_moved_away_has_no_share_of_its_former_owner(always: None
     assert sampler.sketch.heaviest_slots(2) == [(1, 1.0)]
     saw(sampler, 7, 640)  # sent by the table before
     assert [key for key, _ in sampler.sketch.heaviest(2)] == [1]
+
+
+def test_keys_of_a_column_are_one_key_as_in_the_steps(always: None) -> None:
+    exchange: Any = Switched()
+    exchange.slots_of = lambda keys: [1] * len(keys)
+    sampler = KeySampler(exchange)
+    utc = [datetime(2024, 10, 27, hour, 30, tzinfo=UTC) for hour in (0, 1)] * 16
+    column = pa.array(utc).cast(pa.timestamp("us", "Europe/Berlin"))
+    for _ in range(10):
+        sampler.saw(ColumnBatch(pa.RecordBatch.from_pydict({"n": [1] * 32}), key_column=column))
+    assert {(key.astimezone(UTC), share) for key, share in sampler.sketch.heaviest(2)} == {(utc[0], 0.5), (utc[1], 0.5)}
 
 
 def test_a_key_that_has_come_has_its_share_soon(always: None) -> None:
