@@ -28,7 +28,7 @@ WRONG_COMMAND: Final = 2
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 
-_SUMS: Final = ("read", "written", "filtered", "late", "ahead", "skipped", "dead_letters")
+_SUMS: Final = ("read", "written", "filtered", "late", "ahead", "skipped", "dead_letters", "dropped_timers")
 
 TRACEBACK_HINT: Final = "run again with --traceback to see the full error"
 

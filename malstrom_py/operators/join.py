@@ -80,7 +80,7 @@ def gather_side(side: int, how: How, unmatched: Unmatched) -> Gathering:
             lefts = [None]
         return [Pair(left, right) for left in lefts for right in rights]
 
-    return Gathering((_WHOLE,), loop, merge, pairs, spreads=True)
+    return Gathering((_WHOLE,), loop, merge, pairs, spreads=True, in_order=True)
 
 
 class SessionJoin(SessionWindows):

@@ -16,7 +16,6 @@ INFRASTRUCTURE = {
     "enrich.calls",
     "failures",
     "first_rows",
-    "none_results",
     "unmatched",
     "keyed",
     "logic",

@@ -122,6 +122,17 @@ def test_sessions_that_join_have_the_order_of_arrival() -> None:
         assert [found.value for found in mp.collect(letters, batch=mp.Batching(rows_max=rows_max))] == ["abcdef"]
 
 
+def test_a_join_of_sessions_that_join_pairs_in_the_order_of_arrival() -> None:
+    def join(left: Any, right: Any) -> Any:
+        return left.join("step", right, window=windows.session(4))
+
+    tester = OperatorTester(join, keyed=True, timed=True, inputs=2)
+    tester.send_local([("a", name, at) for at, name in ((0, "a"), (6, "b"), (1, "c"), (4, "d"))], input=0)
+    tester.send_local([("a", "x", 5)], input=1).send_local(Epoch(100)).step()
+    found = [message.value for message in tester.receive_local() if isinstance(message, DataMessage)]
+    assert found == [("a", "x"), ("b", "x"), ("c", "x"), ("d", "x")]
+
+
 def test_a_session_goes_on_after_a_snapshot_without_numbers() -> None:
     """Two sessions as they were stored before runs had numbers: they have the order of time, and then of arrival."""
     tester = OperatorTester(lambda s: s.window("visits", windows.session(4)).collect(), keyed=True, timed=True)

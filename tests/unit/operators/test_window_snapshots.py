@@ -163,3 +163,25 @@ def test_panes_of_keys_that_are_all_none_or_gone() -> None:
     assert [content(chain[:length]) for length in (1, 2, 3)] == [[[None, [(0, 1)]]], [[7, [(10, 1)]]], []]
     assert held(restored("count", "tumbling", chain)) == []
     assert panes_of(step).changed_columns() == []
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_panes_of_a_snapshot_without_runs_are_read_and_continue(*, columns: bool) -> None:
+    """Sliding windows with `agg.first` and `agg.last` were kept in arrays: their order was that of panes."""
+    old = stepped("several", "sliding", runs=False)
+    operator_of(old).track(SLOTS_OF)
+    rows = [("a", 1, 5), ("b", 2, 6), ("a", 9, 7)]
+    old.push(columns_of(rows, "text", "int") if columns else rows_of(rows))
+    chain = [barrier(old, "s1")]
+    assert is_columns(chain[0]) is columns
+    step = restored("several", "sliding", chain)
+    step.push(rows_of([("a", 3, 8)]), Epoch(MAX_EPOCH))
+    found = {(key, value.start): value.value for key, value, _ in step.rows()}
+    figures = [found["a", start] for start in (-8, -4, 0, 4, 8)]
+    assert [(one["first"], one["last"], one["n"]) for one in figures] == [
+        (5, 8, 2),
+        (5, 8, 2),
+        (5, 8, 3),
+        (7, 7, 1),
+        (7, 7, 1),
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
@@ -109,9 +110,14 @@ def path(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def stepped(how: str, size: str, on_error: Any = "dead-letter") -> Stepped:
+def stepped(how: str, size: str, on_error: Any = "dead-letter", *, runs: bool = True) -> Stepped:
+    """``runs``: whether the order of arrival is kept; not so before."""
     length, step, origin = SIZES[size]
-    factory = partial(TimeWindows, gather=HOW[how], size=length, step=step, origin=origin)
+
+    def gather() -> Gathering:
+        return HOW[how]() if runs else replace(HOW[how](), in_order=False)
+
+    factory = partial(TimeWindows, gather=gather, size=length, step=step, origin=origin)
     return Stepped(factory, timed=True, keyed=True, on_error=on_error)
 
 
