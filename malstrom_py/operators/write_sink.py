@@ -12,7 +12,7 @@ from typing import Any
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import AbsBarrier, Acquire, Collect, DataMessage, Epoch, PartMessage, StateMessage
-from malstrom_py.errors import OperatorError, SinkError, SparkError
+from malstrom_py.errors import MalstromError, OperatorError, SinkError, SparkError, lasting
 from malstrom_py.errors.text import describe_function, missing_methods, text_of, text_with_place
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy
@@ -33,7 +33,8 @@ from malstrom_py.worker_context import WorkerId, WorkerInfo
 def _error(error: Exception, step: str, what: str) -> SinkError:
     ours = isinstance(error, SinkError | SparkError) and text_of(error)
     text = ours or text_with_place(error)
-    return SinkError(f"sink {step!r} {what}: {text}")
+    made = SinkError(f"sink {step!r} {what}: {text}")
+    return lasting(made) if isinstance(error, MalstromError) and error.lasting else made
 
 
 @contextmanager

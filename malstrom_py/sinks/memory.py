@@ -18,7 +18,7 @@ from typing import Any, Final
 from malstrom_py.capture import frames
 from malstrom_py.codec import Codec, TypeTable
 from malstrom_py.data.batch import Batch
-from malstrom_py.errors import CodecError, SinkError
+from malstrom_py.errors import CodecError, SinkError, lasting
 from malstrom_py.errors.text import describe_error
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.worker_context import WorkerInfo
@@ -206,9 +206,8 @@ class _MemoryWriter:
         try:
             return _encoded(written, self._codec, self._worker.step)
         except CodecError as error:
-            raise SinkError(
-                f"sinks.Memory keeps rows in the snapshot until its commit. {self._blame(written) or error}"
-            ) from error
+            text = f"sinks.Memory keeps rows in the snapshot until its commit. {self._blame(written) or error}"
+            raise lasting(SinkError(text)) from error
 
     def _blame(self, written: Sequence[_Arrived]) -> CodecError | None:
         """Return the error that names the key and the type of the row: the first one names the column."""

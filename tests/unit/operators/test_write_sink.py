@@ -11,7 +11,7 @@ import pytest
 
 from malstrom_py.builder.job import Job
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.errors import CodecError, SinkError
+from malstrom_py.errors import CodecError, SinkError, lasting
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.worker_context import WorkerInfo
@@ -184,3 +184,19 @@ def test_the_text_of_a_users_error_is_shown() -> None:
     with pytest.raises(SinkError, match="'under-test' could not write: ValueError") as caught:
         step.push(Batch([1]))
     assert "secret" in str(caught.value)
+
+
+@pytest.mark.parametrize("where", ["open", "write", "close"])
+def test_an_error_that_a_restart_would_raise_again_stays_one(where: str) -> None:
+    """The job is not restarted for it."""
+    for error, is_lasting in ((lasting(SinkError("no")), True), (SinkError("no"), False), (OSError("no"), False)):
+        step, operator = operator_of(Plain(where, error))
+
+        def live(step: Stepped = step, operator: WriteSink = operator) -> None:
+            operator.open()
+            step.push(Batch([1]))
+            operator.close()
+
+        with pytest.raises(SinkError) as caught:
+            live()
+        assert caught.value.lasting is is_lasting

@@ -238,8 +238,11 @@ def test_a_row_that_no_store_can_hold_is_refused_before_the_snapshot_and_passes_
     original, context = sinks.Memory(), replace(CONTEXT, stored=False)
     writer = elsewhere(original)
     writer.write(Batch([1, Order("bed", 2)], keys=["a", "b"]))
-    with pytest.raises(SinkError, match=r"step 'out' for key 'b': .*Order cannot be stored: .*register_type\(Order\)"):
+    with pytest.raises(
+        SinkError, match=r"step 'out' for key 'b': .*Order cannot be stored: .*register_type\(Order\)"
+    ) as refused:
         writer.pre_commit(CONTEXT)
+    assert refused.value.lasting
     writer.write(Batch([Order("bed", 2)]))
     original.commit(context, [writer.pre_commit(context)])
     assert original.items == [Order("bed", 2)]
