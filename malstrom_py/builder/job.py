@@ -162,6 +162,7 @@ class Job:
         if port is None:
             raise PlanError(f"step {step!r} has no dead letters: give it on_error='dead-letter'")
         traits = Traits(region=self._region_of_letters(found), split=found.traits.split)
+        self._types.register(DeadLetter)
         return StreamBuilder(self, StreamRef(step, port), traits)
 
     def plan(self) -> Plan:

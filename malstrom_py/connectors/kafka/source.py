@@ -23,7 +23,7 @@ from malstrom_py.connectors.kafka.client import (
 )
 from malstrom_py.connectors.kafka.part import KafkaPart, OnLost, Reading, position_of
 from malstrom_py.connectors.kafka.reader import Readers
-from malstrom_py.connectors.kafka.records import Decode, Decoder
+from malstrom_py.connectors.kafka.records import Decode, Decoder, KafkaRecord
 from malstrom_py.errors import PlanError, SourceError, lasting
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.up_to_ends import UpToEnds
@@ -108,6 +108,11 @@ class Kafka(UpToEnds):
         super().__init__(_WHAT, follow=follow)
         self.lists_again_every_s = _checked_interval(new_partitions_every_s) if follow else None
         self._reading: Reading | None = None
+
+    @property
+    def rows(self) -> type[Any] | None:
+        """The class of the values, if they are of one that a snapshot may have to store."""
+        return KafkaRecord if self._records else None
 
     def __repr__(self) -> str:
         topics: Any = self._topics[0] if len(self._topics) == 1 else self._topics

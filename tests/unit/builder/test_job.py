@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import sinks, sources
+from malstrom_py import sinks, sources, windows
+from malstrom_py.codec import Codec
+from malstrom_py.connectors.kafka.records import KafkaRecord
 from malstrom_py.data.messages import DeadLetter
 from malstrom_py.errors import PlanError
+from malstrom_py.windows import WindowResult
 
 
 def numbers(job: mp.Job, name: str = "numbers") -> mp.StreamBuilder[None, int]:
@@ -122,3 +125,20 @@ def test_a_plan_to_a_stream_has_what_leads_there_and_a_sink_of_its_own() -> None
     plan = job.plan_to(stream, sinks.Memory())
     assert [step.name for step in plan.steps] == ["numbers", "double", "collected1"]
     assert [step.name for step in job.plan().steps] == ["numbers", "double", "more", "collected"]
+
+
+def test_a_snapshot_can_store_the_rows_of_our_own_classes() -> None:
+    """Sinks that keep rows in snapshots, and steps that keep them as state, need no ``register_type`` for these."""
+    job = mp.Job("ours")
+    numbers = job.source("in", sources.Memory([1]), on_error="fail")
+    failing = numbers.map("fails", lambda n: n, on_error="dead-letter")
+    keyed = failing.key_by("key", lambda n: n)
+    job.dead_letters("fails").sink("letters", sinks.Memory())
+    keyed.window("window", windows.count(1)).count().sink("windows", sinks.Memory())
+    other = job.source("other", sources.Memory([1])).key_by("other-key", lambda n: n)
+    keyed.join_table("join", other, how="left").sink("pairs", sinks.Memory())
+    job.source("kafka", sources.Kafka("localhost", "topic", records=True)).sink("records", sinks.Memory())
+    codec = Codec(job.plan().types)
+    record = KafkaRecord(*range(len(KafkaRecord._fields)))
+    for row in (mp.DeadLetter("s", 1, 2, 3, "e"), WindowResult(0, 1, 2), mp.Pair(1, 2), record):
+        assert codec.decode_at_rest(codec.encode_at_rest(row, step="s")) == row
