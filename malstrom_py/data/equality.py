@@ -8,16 +8,19 @@ dataclasses. `settled` makes a key of a value, `seen_form` an element of a set, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from itertools import chain
 from numbers import Number
 from operator import is_
+from types import NoneType
 from typing import Any, Final
 from uuid import UUID
 
-AS_THEY_ARE: Final = frozenset((str, int, bool, bytes, type(None), date, time, timedelta, UUID))
+AS_THEY_ARE: Final = frozenset((str, int, bool, bytes, NoneType, date, time, timedelta, UUID))
 """Types whose values Python compares and hashes as meant; subclasses are not included."""
 
 IN_ORDER: Final = AS_THEY_ARE | {float}
@@ -45,9 +48,26 @@ class _Nan:
 _NAN: Final = _Nan()
 
 
+_NO_MOMENTS: Final = AS_THEY_ARE | {float, Decimal}
+
+
+def hold_no_moments(keys: Sequence[Any], types: object = None) -> bool:
+    """Return whether ``keys``, of ``types`` if these are known, neither are nor hold datetimes, as far as seen at once.
+
+    >>> hold_no_moments([1, ("a", (2.5,))]), hold_no_moments([(datetime(2024, 1, 1),)])
+    (True, False)
+    """
+    others = (types if isinstance(types, set) else set(map(type, keys))) - _NO_MOMENTS
+    if not others:
+        return True
+    if not all(issubclass(one, tuple) for one in others):
+        return False
+    return hold_no_moments(list(chain.from_iterable(key for key in keys if isinstance(key, tuple))))
+
+
 def settled_keys(keys: list[Any], types: object = None) -> list[Any]:
     """Return ``keys``, each `settled`; ``keys`` itself if all are. ``types``: the set of their types, if known."""
-    if AS_THEY_ARE.issuperset(types if isinstance(types, set) else set(map(type, keys))):
+    if hold_no_moments(keys, types):
         return keys
     made = list(map(settled, keys))
     return keys if all(map(is_, made, keys)) else made
@@ -69,7 +89,10 @@ def settled(key: Any) -> Any:
     >>> settled(second) == second.astimezone(timezone.utc), settled(datetime(2024, 7, 1, tzinfo=berlin)).tzinfo
     (True, zoneinfo.ZoneInfo(key='Europe/Berlin'))
     """
-    return key if type(key) in AS_THEY_ARE else _with_parts(key, settled, _settled_one)
+    kind = type(key)
+    if kind is datetime:  # most that are not as they are meant
+        return _settled_one(key)
+    return key if kind in AS_THEY_ARE else _with_parts(key, settled, _settled_one)
 
 
 def first_reading(key: Any) -> Any:
@@ -104,7 +127,10 @@ def seen_form(value: Any) -> Any:
     """
     if type(value) is float:
         return value if value == value else _SEEN_NAN  # only NaN differs from itself
-    return value if type(value) in AS_THEY_ARE else _with_parts(value, seen_form, _seen_one)
+    kind = type(value)
+    if kind is datetime:
+        return _settled_one(value)
+    return value if kind in AS_THEY_ARE else _with_parts(value, seen_form, _seen_one)
 
 
 def is_nan_form(form: Any) -> bool:
@@ -156,15 +182,23 @@ def _is_nan(value: Any) -> bool:
 
 def _is_ambiguous(moment: datetime) -> bool:
     """Return whether the offset of ``moment`` depends on its fold."""
-    if not _has_offset(moment):
+    if type(moment.tzinfo) in _FIXED or not _is_of_python(moment):
         return False
     return moment.utcoffset() != moment.replace(fold=1 - moment.fold).utcoffset()
 
 
+_FIXED: Final = (NoneType, timezone)
+"""Types of zones with one offset, or none."""
+
+
 def _has_offset(moment: datetime) -> bool:
     """Return whether ``moment`` has an offset that may be another at another time, and is compared by Python's rule."""
-    of_python = type(moment).__eq__ is datetime.__eq__
-    return of_python and type(moment.tzinfo) not in (type(None), timezone) and moment.utcoffset() is not None
+    return type(moment.tzinfo) not in _FIXED and _is_of_python(moment) and moment.utcoffset() is not None
+
+
+def _is_of_python(moment: datetime) -> bool:
+    """Return whether ``moment`` is compared by Python's rule: a subclass, as that of pandas, may have its own."""
+    return type(moment) is datetime or type(moment).__eq__ is datetime.__eq__
 
 
 def _at_its_offset(moment: datetime) -> datetime:
@@ -179,13 +213,15 @@ def _with_parts(value: Any, part_form: Callable[[Any], Any], form: Callable[[Any
         own: object = kind.__eq__
         if own is not tuple.__eq__ and own is not list.__eq__:
             return value
+        if AS_THEY_ARE.issuperset(map(type, value)):
+            return value
         made = list(map(part_form, value))
         if all(map(is_, made, value)):
             return value
         return tuple.__new__(kind, made) if isinstance(value, tuple) else made
     if kind is frozenset:
         return frozenset(map(part_form, value))
-    if is_dataclass(kind):
+    if is_dataclass(kind) and kind.__eq__ is not object.__eq__:
         return _with_fields(value, part_form)
     return form(value)
 

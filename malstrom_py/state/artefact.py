@@ -32,7 +32,7 @@ import xxhash
 
 from malstrom_py.codec import Codec
 from malstrom_py.codec.encoding_errors import decode_error
-from malstrom_py.data.equality import AS_THEY_ARE, first_reading
+from malstrom_py.data.equality import first_reading, hold_no_moments
 from malstrom_py.errors import CodecError, SnapshotError
 from malstrom_py.state.column_image import (
     ColumnImage,
@@ -512,7 +512,7 @@ def runs_in(
 
 def _settled(keys: list[Any], step: str) -> list[Any]:
     """Return stored keys, of which an earlier version may have made some, as this one has them."""
-    if AS_THEY_ARE.issuperset(map(type, keys)):
+    if hold_no_moments(keys):
         return keys
     settled = list(map(first_reading, keys))
     if len(set(settled)) < len(set(keys)):

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from malstrom_py.data.equality import has_offset_alone
+from malstrom_py.data.equality import has_offset_alone, hold_no_moments
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Changes:
         >>> changes.due("s1"), changes.names([1], 2, full=False)
         ({1}, [1.0])
         """
-        if any(map(has_offset_alone, keys)):
+        if not hold_no_moments(keys) and any(map(has_offset_alone, keys)):
             return  # of an earlier version a key may have another form in the chain: begin a new one
         self._last = snapshot
         self.noted = set()

@@ -106,3 +106,13 @@ def test_ordered_dataclasses_are_compared_field_by_field() -> None:
     )
     assert is_smaller(Bid(1.0, first), Bid(1.0, second))
     assert is_smaller(Bid(math.inf, second), Bid(math.nan, first))
+
+
+@dataclass(eq=False)
+class Thing:
+    at: float
+
+
+def test_what_is_compared_by_identity_stays_itself() -> None:
+    thing = Thing(math.nan)
+    assert seen_form(thing) is settled(thing) is thing
