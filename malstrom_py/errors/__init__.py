@@ -25,8 +25,9 @@ MalstromError
 └── InternalError        our bug; please report it
 
 A message says what happened, where, and what to do. The user's own exception is the ``__cause__``.
-A message never contains values of records, which may be secret; it may contain keys, as `shown`. It repeats the text
-of another package's exception only if that text is safe: see `malstrom_py.errors.text`.
+Our words contain no values of records, which may be secret; they may contain keys, as `shown`. A message also repeats
+the text of the exception that it is about, which may hold values, unless texts are redacted: see
+`malstrom_py.errors.text`.
 
 This module also has the advice on installing extras. The advice names the packages themselves, because malstrom-py is
 not on a package index: that works in a clone, in a project that uses a clone, and with an installed wheel.

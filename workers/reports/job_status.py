@@ -1,7 +1,7 @@
 """The status of a job while it runs and when it has ended, the report of a rescale, and the errors of timed-out waits.
 
-Rule: texts of errors go to other processes and terminals. So only errors of this package keep their text; of all others
-only the type is reported, because their text may contain values of records.
+Rule: texts of errors go to other processes and terminals. An error of another class becomes one of this package there,
+with the type and, unless texts are redacted, the text of the other.
 """
 
 from __future__ import annotations
