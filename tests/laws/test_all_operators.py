@@ -45,6 +45,8 @@ STATE = {
     "state round trip",
 }
 EPOCHS = {"epoch order"}
+FORMS = {"form invariance"}
+"""Has cases where columns can hold the values; `tests.laws.test_forms` has all steps that take columns."""
 
 
 @dataclass(frozen=True)
@@ -316,4 +318,4 @@ def test_every_step_is_in_the_table() -> None:
 def test_a_step_of_ours_obeys_every_law(row: Row) -> None:
     report = check_operator(row.factory, max_examples=8, **row.options)
     assert list(report.cases) == [law.name for law in LAWS]
-    assert {law for law, cases in report.cases.items() if not cases} == row.untested
+    assert {law for law, cases in report.cases.items() if not cases} - FORMS == row.untested - FORMS

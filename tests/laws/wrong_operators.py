@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from malstrom_py.data.batch import Batch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MIN_EPOCH, AbsBarrier, DataMessage, Epoch, Interrogate, Rescale, StateMessage
 from malstrom_py.operators.aggregate import Count
 from malstrom_py.operators.base import Operator, Outlet, StepContext
@@ -210,6 +210,29 @@ class OncePerBatch(KeyedLogic[Any, int, int, int]):
             output.emit(key, state[key])
 
 
+# -- form invariance --
+
+
+class CountsColumnsByBatch(Operator):
+    """Sends the size of a batch of columns in place of each row's value; rows pass."""
+
+    takes_columns = True
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        out.send(batch.with_values([len(batch)] * len(batch)) if isinstance(batch, ColumnBatch) else batch)
+
+
+class DropsNulls(Operator):
+    """Passes rows, and of columns those without a null."""
+
+    takes_columns = True
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        if isinstance(batch, ColumnBatch):
+            batch = batch.compress(batch.columns.column(0).is_valid().to_pylist())
+        out.send(batch)
+
+
 # -- key isolation --
 
 
@@ -309,6 +332,8 @@ WRONG: list[tuple[str, str, Factory, dict[str, Any]]] = [
     ("key kept", "a new key", op(lambda: renames_the_key), {}),
     ("key kept", "the key of another", as_step(SwapsKeys), {}),
     ("batch-split invariance", "once per batch", op(OncePerBatch), {}),
+    ("form invariance", "counts columns by batch", as_step(CountsColumnsByBatch), {"keyed": False}),
+    ("form invariance", "drops nulls of columns", as_step(DropsNulls), {"values": [{"n": 1}, {"n": None}]}),
     ("key isolation", "counts all keys", op(CountsAllKeys), {}),
     ("snapshot invariance", "clears at the barrier", as_step(ClearsAtBarrier), {}),
     (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from malstrom_py.testing.exact import NO_MUTATION
+from malstrom_py.testing.laws.form_law import forms
 from malstrom_py.testing.laws.output_laws import (
     batch_split,
     determinism,
@@ -40,6 +41,7 @@ LAWS: Final = (
     Law("epoch order", "no record is at or below a forwarded epoch, and epochs never decrease", epoch_order),
     Law("key kept", "the outputs of a record have its key", key_kept),
     Law("batch-split invariance", "any cutting of the input into batches gives the same output per key", batch_split),
+    Law("form invariance", "columns, rows and a mix of both give the same output per key", forms),
     Law("key isolation", "the output of a key depends on the records of that key only", key_isolation),
     Law("migration invariance", "moving a key (Interrogate, Collect, Acquire) does not change the output", migration),
     Law("snapshot invariance", "a step restored from a barrier gives the same output", snapshot),

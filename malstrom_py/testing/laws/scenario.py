@@ -274,11 +274,14 @@ class ScenarioRun:
                 rows = [row for row in delivery.rows if owner(row.key) == number]
                 if not rows:
                     continue
-                # Copies, so that a step that changes values does not affect another run.
-                instance.send_local(copy.deepcopy(rows), input=delivery.input)
+                self.send(delivery, rows, instance)
             elif not isinstance(delivery.event, Tick):
                 instance.send_local(delivery.event)
             instance.step()
+
+    def send(self, delivery: Delivery, rows: Sequence[DataMessage[Any, Any]], instance: OperatorTester) -> None:
+        """Give rows of a delivery to an instance: copies, so that a step that changes values affects no other run."""
+        instance.send_local(copy.deepcopy(rows), input=delivery.input)
 
 
 def received(instance: OperatorTester) -> dict[str, list[Sent]]:

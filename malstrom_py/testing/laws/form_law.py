@@ -1,0 +1,114 @@
+"""The law of the form of rows: columns, rows and a mix of both give the same output.
+
+A step may take columns in a way of its own, which batches of rows never show.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, Final
+
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import DataMessage
+from malstrom_py.data.row_form import DICTS, SCALAR, RowForm
+from malstrom_py.testing.laws.scenario import Broken, Delivery, Scenario, ScenarioRun, StepUnderTest, baseline
+from malstrom_py.testing.single_step import part_of
+from malstrom_py.testing.tester import OperatorTester, batch_of
+
+_ARROW: Final[Mapping[type, str]] = {bool: "bool", int: "int64", float: "float64", str: "string", bytes: "binary"}
+
+_MIXES: Final[Mapping[str, Collection[int]]] = {
+    "all batches are columns": (0, 1),
+    "the first batch is columns, and every other one": (0,),
+    "the second batch is columns, and every other one": (1,),
+}
+
+
+def forms(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
+    """Check that batches of columns give the output of batches of rows, alone and mixed with them."""
+    in_columns = [_Columns.of(scenario, input) for input in range(subject.inputs)]
+    if not any(in_columns):
+        return False
+    expected = baseline(subject, scenario, cuts=scenario.cuts)
+    for mix, turns in _MIXES.items():
+        play = _FormRun(subject, scenario, in_columns, turns)
+        play.run([play.build()])
+        broken.unless_same(expected, play.trace, play.marks, where="all batches are rows", why=f"not where {mix}")
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The types of the columns of one input: of its values by name, and of its keys, None if they are of several."""
+
+    kinds: Mapping[str, str]
+    form: RowForm
+    keys: str | None
+
+    @classmethod
+    def of(cls, scenario: Scenario, input: int) -> _Columns | None:
+        """Return them if the values are dicts with the same fields, or single values, of one type each; else None."""
+        inputs = scenario.inputs or (0,) * len(scenario.atoms)
+        atoms = zip(scenario.atoms, inputs, strict=True)
+        rows = [atom for atom, of_input in atoms if isinstance(atom, DataMessage) and of_input == input]
+        values = [row.value for row in rows]
+        names = list(values[0]) if values and type(values[0]) is dict else None
+        if names is None:
+            found, form = {"value": _kind_of(values)}, SCALAR
+        elif all(type(value) is dict and list(value) == names for value in values):
+            found, form = {name: _kind_of([value[name] for value in values]) for name in names}, DICTS
+        else:
+            return None
+        kinds = {name: kind for name, kind in found.items() if kind is not None}
+        return cls(kinds, form, _kind_of([row.key for row in rows])) if kinds and len(kinds) == len(found) else None
+
+    def batch(self, rows: Batch) -> ColumnBatch:
+        """Return ``rows`` as columns; keys are a column if they are text or whole numbers, as after a ``key_by``."""
+        import pyarrow as pa
+
+        single = self.form is SCALAR
+        lists = {name: rows.values if single else [value[name] for value in rows.values] for name in self.kinds}
+        columns = {name: pa.array(lists[name], kind) for name, kind in self.kinds.items()}
+        keyed: dict[str, Any] = {"keys": rows.keys}
+        if rows.keys is not None and self.keys in ("int64", "string"):
+            keyed = {"key_column": pa.array(rows.keys, self.keys)}
+        batch = pa.RecordBatch.from_pydict(columns)
+        return ColumnBatch(batch, **keyed, timestamps=rows.timestamps, part=rows.part, form=self.form)
+
+
+def _kind_of(values: Sequence[Any]) -> str | None:
+    """Return the Arrow type of ``values``, of which some may be None; None if no column holds exactly these values."""
+    types = set(map(type, values)) - {NoneType} or {int}
+    kind = _ARROW.get(types.pop()) if len(types) == 1 else None
+    if kind == "int64" and any(value is not None and not -(1 << 63) <= value < 1 << 63 for value in values):
+        return None
+    return kind
+
+
+class _FormRun(ScenarioRun):
+    """A run that gives some batches as columns: of each two, those in ``turns``. ``marks``: which they were."""
+
+    def __init__(
+        self,
+        subject: StepUnderTest,
+        scenario: Scenario,
+        in_columns: Sequence[_Columns | None],
+        turns: Collection[int],
+    ) -> None:
+        super().__init__(subject, scenario, cuts=scenario.cuts)
+        self._in_columns, self._turns = in_columns, turns
+        self._turn = 1
+        self.marks: dict[int, str] = {}
+
+    def send(self, delivery: Delivery, rows: Sequence[DataMessage[Any, Any]], instance: OperatorTester) -> None:
+        columns, self._turn = self._in_columns[delivery.input], 1 - self._turn
+        if columns is None or self._turn not in self._turns:
+            super().send(delivery, rows, instance)
+            return
+        self.marks[delivery.first] = "a batch of columns"
+        part = None if self.subject.keyed else part_of(instance.single.inputs[delivery.input])
+        batch = batch_of(copy.deepcopy(rows), keyed=self.subject.keyed, timed=self.subject.timed, part=part)
+        instance.send_local(columns.batch(batch), input=delivery.input)
