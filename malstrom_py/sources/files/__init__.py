@@ -51,7 +51,7 @@ class Files(Generic[V_co]):
     ``format``: ``"csv"``, ``"json"``, ``"parquet"`` or ``"text"``; by default the format of the files' suffix
     (.csv .json .jsonl .ndjson .parquet .txt .log). csv, json and text may be compressed (.gz, .zst). ``null_values``
     (csv): fields that mean None, for instance ``["NA"]``. ``types`` (csv): the types of some columns, for instance
-    ``{"zip": "str"}``: bool, date, float64, int64, str, time, timestamp or timestamp_utc; the others are inferred.
+    ``{"zip": "str"}``: bool, date, decimal, float64, int64, str, time, timestamp, timestamp_utc; others are inferred.
     ``timezone`` (csv, parquet): the zone of times without one, such as ``"UTC"``; they are converted to UTC, and one
     that the zone has twice or not at all makes its record malformed. A file with two names is read once, under the
     name found first.

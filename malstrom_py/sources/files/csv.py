@@ -24,13 +24,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from malstrom_py.data.schema import ColumnKind, in_microseconds, type_of
+from malstrom_py.data.schema import ColumnKind, in_microseconds, kind_of, type_of
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.errors.text import instead_of
 from malstrom_py.sources.files.csv_scan import Projection, last_end
 from malstrom_py.sources.files.frames import BadRecord, Bytes, Framer, Run, text_of
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, FilePath
-from malstrom_py.sources.files.zones import NoSuchTime, zoned
+from malstrom_py.sources.files.zones import NoSuchTime, check_years, zoned
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,10 +114,11 @@ def split_lines(frame: Bytes) -> Iterator[tuple[Bytes, bool]]:
             position = line.end()
 
 
-ColumnType = Literal["bool", "date", "float64", "int64", "str", "time", "timestamp", "timestamp_utc"]
+ColumnType = Literal["bool", "date", "decimal", "float64", "int64", "str", "time", "timestamp", "timestamp_utc"]
 COLUMN_TYPES: Final[Mapping[ColumnType, ColumnKind]] = {
     "bool": ColumnKind.BOOL,
     "date": ColumnKind.DATE,
+    "decimal": ColumnKind.DECIMAL,
     "float64": ColumnKind.FLOAT,
     "int64": ColumnKind.INT,
     "str": ColumnKind.STR,
@@ -127,13 +128,19 @@ COLUMN_TYPES: Final[Mapping[ColumnType, ColumnKind]] = {
 }
 
 
+DECIMAL_DIGITS: Final = (38, 9)
+"""Of the type ``decimal``: so many digits, and so many of them after the point, as NUMERIC has in SQL engines."""
+
+
 def arrow_type(name: ColumnType) -> pa.DataType:
     """Return the Arrow type of a name in `COLUMN_TYPES`.
 
     >>> arrow_type("timestamp_utc")
     TimestampType(timestamp[us, tz=UTC])
     """
-    return type_of(COLUMN_TYPES[name])
+    import pyarrow as pa
+
+    return pa.decimal128(*DECIMAL_DIGITS) if name == "decimal" else type_of(COLUMN_TYPES[name])
 
 
 def check_types(types: object) -> dict[str, ColumnType]:
@@ -164,7 +171,9 @@ def with_types(part: str, schema: pa.Schema, types: Mapping[str, ColumnType]) ->
 
 
 def number_like_text(column: pa.ChunkedArray) -> bool:
-    """Return whether an int has leading zeros or, if all values are ints, one does not fit 64 bits.
+    """Return whether an int is written as no int is: with leading zeros, a plus, ``-0`` or in hex.
+
+    Also if all values are ints and one does not fit 64 bits.
 
     >>> import pyarrow as pa
     >>> number_like_text(pa.chunked_array([["00501", "1"]])), number_like_text(pa.chunked_array([["501", "0.5"]]))
@@ -175,7 +184,7 @@ def number_like_text(column: pa.ChunkedArray) -> bool:
     pc: Any = pyarrow.compute  # its functions are created at import, so mypy does not know them
     # A pattern costs several times as much as a search for a text, so it sees only what may match.
     whole = column.filter(pc.invert(pc.match_substring(column, ".")))
-    if pc.any(pc.match_substring_regex(whole, r"^\s*[+-]?0[0-9]+\s*$")).as_py():
+    if pc.any(pc.match_substring_regex(whole, r"^\s*([+-]?0[0-9]+|\+[0-9]+|-0|-?0[xX][0-9a-fA-F]+)\s*$")).as_py():
         return True
     long = whole.filter(pc.greater_equal(pc.binary_length(whole), 19)).to_pylist()
     if not long or len(whole) < len(column) - column.null_count:
@@ -191,6 +200,24 @@ _CAST: Final = ("int64", "double", "string")
 _FIELD_COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
 _ROW: Final = re.compile(r"Row #(\d+): ")
 _COLUMN: Final = re.compile(r"In CSV column #(\d+): ")
+
+
+_NINE_DIGITS: Final = re.compile(rb":[0-9]{2}\.[0-9]{7,9}(?![0-9])")
+
+
+def with_nanoseconds(schema: pa.Schema) -> pa.Schema:
+    """Return ``schema`` with times in nanoseconds."""
+    import pyarrow as pa
+
+    def fine(kind: pa.DataType) -> pa.DataType:
+        match kind_of(kind):
+            case ColumnKind.NAIVE | ColumnKind.ZONED:
+                return pa.timestamp("ns", kind.tz)
+            case ColumnKind.TIME:
+                return pa.time64("ns")
+        return kind
+
+    return pa.schema([(field.name, fine(field.type)) for field in schema])
 
 
 class CsvDecoder:
@@ -224,6 +251,10 @@ class CsvDecoder:
         nulls = _nulls(null_values)
         self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **nulls)
         self._convert_raw = pa_csv.ConvertOptions(column_types=schema, **nulls)
+        in_ns = with_nanoseconds(schema)
+        self._convert_fine = (
+            pa_csv.ConvertOptions(column_types=in_ns, include_columns=in_ns.names, **nulls) if in_ns != schema else None
+        )
 
     def runs(self, frame: Bytes) -> list[Run]:
         """Return the rows of ``frame`` as record batches, with the bad records between them."""
@@ -250,7 +281,7 @@ class CsvDecoder:
                 batch = _read(lines, projection.raw, self._convert_raw).combine_chunks().to_batches()[0]
                 found |= zip(projection.raw, batch.columns, strict=True)
             batch = pa.RecordBatch.from_arrays([found[field.name] for field in self._schema], schema=self._schema)
-            return zoned(batch, self._timezone)
+            return self._checked(batch)
         except (pa.ArrowInvalid, NoSuchTime):
             return None
 
@@ -288,10 +319,22 @@ class CsvDecoder:
     def _parse(self, part: Bytes) -> pa.RecordBatch:
         import pyarrow as pa
 
-        table = _read(part, self._names, self._convert)
+        try:
+            table = _read(part, self._names, self._convert)
+        except pa.ArrowInvalid:
+            if self._convert_fine is None or not _NINE_DIGITS.search(part):
+                raise
+            # Arrow takes no more digits than the unit has, not even zeros.
+            table = _read(part, self._names, self._convert_fine).cast(self._schema)
         batches = table.combine_chunks().to_batches()
         batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=self._schema)
-        return zoned(batch, self._timezone)
+        return self._checked(batch)
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return ``batch`` with times in UTC where they get a zone; raise `NoSuchTime` for those that none can hold."""
+        batch = zoned(batch, self._timezone)
+        check_years(batch)  # Arrow has checked the text
+        return batch
 
     def _why(self, message: str) -> str:
         """Return Arrow's message without the value it quotes."""
@@ -390,7 +433,7 @@ def infer_types(
                 return
             if data := b"" if frame.flaw is not None else _readable(frame.data, one_line):
                 table = _read(data, names, convert, skip_malformed=True)
-                yield _kept_as_written(_usable_types(table.schema), data, names, convert)
+                yield _kept_as_written(_usable_types(table), data, names, convert)
     except READ_ERRORS:
         return  # the part that reads there reports the damage and the position
     finally:
@@ -403,11 +446,26 @@ def _readable(frame: Bytes, one_line: bool) -> Bytes:
     return data if data.isascii() else data.decode(errors="replace").encode()
 
 
-def _usable_types(found: pa.Schema) -> pa.Schema:
-    """Return ``found`` with all times in microseconds: later values may have fractions."""
+def _usable_types(found: pa.Table) -> pa.Schema:
+    """Return the types of ``found`` with all times in microseconds: later values may have fractions.
+
+    Times that microseconds would change stay text.
+    """
     import pyarrow as pa
 
-    return pa.schema([(field.name, in_microseconds(field.type)) for field in found])
+    names, columns = found.column_names, found.columns
+    return pa.schema([(name, _usable_type(column)) for name, column in zip(names, columns, strict=True)])
+
+
+def _usable_type(column: pa.ChunkedArray) -> pa.DataType:
+    import pyarrow as pa
+
+    kind = in_microseconds(column.type)
+    try:
+        column.cast(kind)
+    except pa.ArrowInvalid:
+        return pa.string()
+    return kind
 
 
 def _kept_as_written(found: pa.Schema, frame: Bytes, names: list[str], convert: pa_csv.ConvertOptions) -> pa.Schema:

@@ -28,14 +28,14 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.row_form import DICTS
-from malstrom_py.data.schema import recast, stored_type, widens_to
+from malstrom_py.data.schema import ColumnKind, kind_of, recast, stored_type, widens_to
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.files.frames import BadRecord, Cursor, Run
+from malstrom_py.sources.files.frames import BadRecord, Cursor, Run, text_of
 from malstrom_py.sources.files.objects import ObjectFile, ObjectPath
 from malstrom_py.sources.files.options import adapted, check_columns
 from malstrom_py.sources.files.streams import file_changed, file_replaced, why_unreadable
 from malstrom_py.sources.files.typed_rows import RowMaker
-from malstrom_py.sources.files.zones import NoSuchTime, has_naive, zoned
+from malstrom_py.sources.files.zones import NoSuchTime, check_holdable, check_years, has_naive, zoned
 
 if TYPE_CHECKING:
     import polars as pl
@@ -193,6 +193,8 @@ class WholeGroups:
         future = self._ahead.pop(group, None) or self._begin(group)
         self._cancel()  # reads ahead from an earlier position
         frame = self._result(future)
+        if frame is None:
+            return None
         if dict(frame.schema) != dict(self._schema) or frame.columns != list(self._schema):
             self._given_up = True
             return None
@@ -227,17 +229,18 @@ class WholeGroups:
     def _begin(self, group: int) -> Future[pl.DataFrame]:
         return _reader().submit(_read, self._known, list(self._schema), self._rows_before[group], self._rows[group])
 
-    def _result(self, future: Future[pl.DataFrame]) -> pl.DataFrame:
+    def _result(self, future: Future[pl.DataFrame]) -> pl.DataFrame | None:
+        """Return the frame; None if Polars cannot read it, or Python hold it: small batches then name the row."""
         from polars.exceptions import PanicException
 
+        frame: pl.DataFrame | None = None
         try:
             frame = future.result()
+            _check_times(frame)
         except (Exception, PanicException):
-            if self._known.is_there():
-                raise
-            raise file_replaced(self._name) from None
+            frame, self._given_up = None, True
         if not self._known.is_there():
-            raise file_replaced(self._name)
+            raise file_replaced(self._name) from None
         return frame
 
     def _cancel(self) -> None:
@@ -314,6 +317,16 @@ def _fixed_bytes(schema: pa.Schema) -> int:
 
     fixed = [kind for kind in schema.types if pa.types.is_primitive(kind) or pa.types.is_decimal(kind)]
     return sum(int(kind.bit_width) for kind in fixed) // 8
+
+
+def _check_times(frame: pl.DataFrame) -> None:
+    """Raise `NoSuchTime` if ``frame`` has a date or time that Python cannot hold."""
+    import polars.selectors as cs
+
+    times = frame.select(cs.date() | cs.datetime())
+    if times.width:
+        for batch in times.to_arrow().to_batches():
+            check_years(batch)
 
 
 @cache
@@ -520,13 +533,18 @@ class ParquetPart:
         return runs if self._maker is None else self._maker.runs(runs)
 
     def _converted(self, batch: pa.RecordBatch) -> list[Run]:
-        """Return ``batch`` in the source's types; a row with a value that would lose digits is a bad record."""
+        """Return ``batch`` in the source's types; a row with a value that would lose digits is a bad record.
+
+        So is one with a value that Python cannot hold.
+        """
         import pyarrow as pa
 
         batch = batch.select(self._schema.names)
         try:
             columns = [recast(column, kind) for column, kind in zip(batch.columns, self._schema.types, strict=True)]
-            return [zoned(pa.RecordBatch.from_arrays(columns, schema=self._schema), self._timezone)]
+            converted = zoned(pa.RecordBatch.from_arrays(columns, schema=self._schema), self._timezone)
+            check_holdable(converted)
+            return [converted]
         except (pa.ArrowInvalid, NoSuchTime) as error:
             if len(batch) == 1:
                 lossy = f"a value does not fit its column's type ({self._lossy(batch)})"
@@ -557,17 +575,26 @@ def _check_types(path: str, found: pa.Schema, first: str, expected: pa.Schema) -
             )
 
 
-def _as_text(row: pa.RecordBatch) -> dict[str, str | None]:
+def _as_text(row: pa.RecordBatch) -> dict[str, Any]:
     """Return the text of a row whose values Python cannot hold, for the dead-letter stream."""
     return {name: _text(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
 
 
-def _text(column: pa.Array) -> str | None:
-    """Return the only value of ``column`` as text, None for null."""
+def _text(column: pa.Array) -> Any:
+    """Return the only value of ``column`` as text, None for null, as bytes if it is not UTF-8; structs and lists so."""
     import pyarrow as pa
 
+    kind = kind_of(column.type)
+    if column.null_count:
+        return None
+    if kind is ColumnKind.STR:
+        return text_of(column.cast(pa.binary())[0].as_py())
+    if kind is ColumnKind.STRUCT:
+        return {field.name: _text(inner) for field, inner in zip(column.type, column.flatten(), strict=True)}
+    if kind is ColumnKind.LIST:
+        values = column.flatten()
+        return [_text(values.slice(at, 1)) for at in range(len(values))]
     try:
-        text: str | None = column.cast(pa.string())[0].as_py()
-    except pa.ArrowException:  # a struct, say
-        text = str(column[0])
-    return text
+        return column.cast(pa.string())[0].as_py()
+    except pa.ArrowException:  # a map, say
+        return f"a value of type {column.type}"

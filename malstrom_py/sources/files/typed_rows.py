@@ -133,6 +133,7 @@ _CSV_TYPES: Final[Mapping[type, ColumnType]] = {
     str: "str",
     date: "date",
     time: "time",
+    Decimal: "decimal",
 }
 
 

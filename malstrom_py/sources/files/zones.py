@@ -20,10 +20,63 @@ _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
 
 
 class NoSuchTime(ValueError):
-    """A time that the zone has twice or not at all, or that is outside the years 1 to 9999 in UTC.
+    """A time that the zone has twice or not at all, or a value that Python cannot hold.
 
-    The text names the column, not the time.
+    The text names the column, not the value.
     """
+
+
+def check_holdable(columns: pa.RecordBatch) -> None:
+    """Raise `NoSuchTime` if ``columns`` hold a value that Python cannot: a year 0 or beyond 9999, or no UTF-8.
+
+    >>> import pyarrow as pa
+    >>> check_holdable(pa.RecordBatch.from_pydict({"day": pa.array([-800_000], pa.date32())}))
+    Traceback (most recent call last):
+    malstrom_py.sources.files.zones.NoSuchTime: column 'day' has a date or time that is not within the years 1 to 9999
+    """
+    for name, column in zip(columns.schema.names, columns.columns, strict=True):
+        _check(name, column, with_text=True)
+
+
+def check_years(columns: pa.RecordBatch) -> None:
+    """Raise `NoSuchTime` if ``columns`` hold a date or time that is not within the years 1 to 9999."""
+    for name, column in zip(columns.schema.names, columns.columns, strict=True):
+        _check(name, column, with_text=False)
+
+
+def _check(name: str, column: pa.Array, *, with_text: bool) -> None:
+    """Check the values of ``column``, and those inside them: a slice of lists has the texts of all of them."""
+    import pyarrow as pa
+
+    match kind_of(column.type):
+        case ColumnKind.NAIVE | ColumnKind.ZONED | ColumnKind.DATE:
+            per_second, seconds = _UNITS.get(str(getattr(column.type, "unit", None) or column.type), (1, 1))
+            if not is_within_datetime(column, per_second, seconds):
+                raise NoSuchTime(f"column {name!r} has a date or time that is not within the years 1 to 9999")
+        case ColumnKind.STR if with_text:
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise NoSuchTime(f"column {name!r} is not valid UTF-8 text") from error
+        case ColumnKind.STRUCT:
+            for field in column.flatten():
+                _check(name, field, with_text=with_text)
+        case ColumnKind.LIST:
+            _check(name, column.flatten(), with_text=with_text)
+        case ColumnKind.MAP:
+            for values in (column.keys, column.items):
+                _check(name, values, with_text=with_text)
+
+
+_UNITS: Final = {
+    "s": (1, 1),
+    "ms": (1_000, 1),
+    "us": (1_000_000, 1),
+    "ns": (1_000_000_000, 1),
+    "date32[day]": (1, 86_400),
+    "date64[ms]": (1_000, 1),
+}
+"""Of each unit of times: so many in a second, or so many seconds."""
 
 
 def check_timezone(timezone: object) -> str | None:

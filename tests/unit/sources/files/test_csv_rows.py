@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import date, datetime, time, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def test_types_are_found(tmp_path: Path) -> None:
 
 def test_a_time_finer_than_a_microsecond_is_malformed(tmp_path: Path) -> None:
     content = "at\n2013-01-01T05:00:00.123456\n2013-01-01T05:00:00.123456789\n"
-    assert rows(tmp_path, content)[1] == Bad("2013-01-01T05:00:00.123456789")
+    assert rows(tmp_path, content, types={"at": "timestamp"})[1] == Bad("2013-01-01T05:00:00.123456789")
 
 
 def test_null_values_mean_none_quoted_or_not(tmp_path: Path) -> None:
@@ -281,3 +282,57 @@ def test_a_type_given_later_goes_before_the_one_in_a_position(tmp_path: Path) ->
 def test_a_header_with_an_endless_name_is_told_with_the_file(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"a\.csv cannot be read: a column name in its CSV header is longer than"):
         rows(tmp_path, "n" * 200_000 + "\n1\n")
+
+
+@pytest.mark.parametrize("value", ["+4915112345678", "0x1F", "0X1f", "-0", "+1", "007"])
+def test_numbers_that_are_written_otherwise_than_numbers_are_text(value: str, tmp_path: Path) -> None:
+    assert rows(tmp_path, f"n,m\n1,1\n{value},2\n") == [{"n": "1", "m": 1}, {"n": value, "m": 2}]
+
+
+def test_times_of_nine_digits_are_times_if_microseconds_hold_them_and_text_otherwise(tmp_path: Path) -> None:
+    content = "at,n\n2024-01-31 12:00:00.123456000,1\n2024-01-31 12:00:00.5,2\n"
+    assert [row["at"].microsecond for row in rows(tmp_path, content)] == [123456, 500000]
+    later = "at,n\n2024-01-31 12:00:00,1\n2024-01-31 12:00:00.000001000,2\n2024-01-31 12:00:00.000000001,3\n"
+    assert [type(row["at"]) for row in rows(tmp_path / "l", later)] == [str] * 3
+    given = {"types": {"at": "timestamp"}}
+    found = rows(tmp_path / "g", later, **given)
+    assert found[1]["at"] == datetime(2024, 1, 31, 12, 0, 0, 1)  # noqa: DTZ001
+    assert found[2] == Bad("2024-01-31 12:00:00.000000001,3")
+    clock = "t,n\n12:00:00.123456000,1\n12:00:00.123456789,2\n"
+    assert [row["t"] for row in rows(tmp_path / "c", clock)] == ["12:00:00.123456000", "12:00:00.123456789"]
+    assert rows(tmp_path / "t", clock, types={"t": "time"}) == [
+        {"t": time(12, 0, 0, 123456), "n": 1},
+        Bad("12:00:00.123456789,2"),
+    ]
+
+
+def test_a_time_of_day_with_a_zone_keeps_it_as_text_or_is_refused(tmp_path: Path) -> None:
+    assert rows(tmp_path, "t,n\n12:00:00+02:00,1\n") == [{"t": "12:00:00+02:00", "n": 1}]
+    assert rows(tmp_path / "t", "t,n\n12:00:00+02:00,1\n", types={"t": "time"}) == [Bad("12:00:00+02:00,1")]
+
+
+def test_decimals_are_exact(tmp_path: Path) -> None:
+    content = "price,n\n0.1,1\n12345678901234567890.123456789,2\n0.0000000001,3\n,4\nx,5\n"
+    found = rows(tmp_path, content, types={"price": "decimal"})
+    assert found == [
+        {"price": Decimal("0.1"), "n": 1},
+        {"price": Decimal("12345678901234567890.123456789"), "n": 2},
+        Bad("0.0000000001,3"),
+        {"price": None, "n": 4},
+        Bad("x,5"),
+    ]
+
+
+@pytest.mark.parametrize("value", ["0000-01-01", "0000-01-01 00:00:00"])
+@pytest.mark.parametrize("more", ["", ",b,c,d"])
+def test_a_value_that_python_cannot_hold_is_a_malformed_record(value: str, more: str, tmp_path: Path) -> None:
+    end = ",1,1,1" if more else ""
+    content = f"day,a{more}\n2024-01-01,x{end}\n{value},x{end}\n"
+    kind: Any = "timestamp" if ":" in value else "date"
+    found = rows(tmp_path, content, types={"day": kind}, columns=["day"])
+    assert found[1] == Bad(f"{value},x{end}")
+    part = Files(tmp_path / "a.csv", types={"day": kind}).build_part(Part(str(tmp_path / "a.csv")), None)
+    assert part.poll(1) is not None
+    with pytest.raises(MalformedRecord, match=r"a\.csv, record 2: column 'day' has a date or time that is not within"):
+        part.poll(1)
+    part.close()

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from malstrom_py.data.batch import ColumnBatch
-from malstrom_py.errors import SourceError
+from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.sources.files import Files
 from malstrom_py.sources.files import parquet as parquet_part
 from tests.unit.sources.reading import Bad, file_with, polls, read_source
@@ -238,3 +238,37 @@ def test_a_name_that_is_no_utf8_is_read_by_columns_too(tmp_path: Path) -> None:
     path = parquet(tmp_path, "a.parquet", {"n": list(range(20_000))})
     path = path.rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.parquet"))
     assert [len(batch) for batch in by_columns(path, [10, 1 << 15, 1 << 15])] == [10, 16_374, 20_000 - 16_384]
+
+
+YEAR_0 = pa.array([0, -720_000, 1], pa.date32())
+NO_UTF8 = pa.StringArray.from_buffers(3, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xffb"))
+BEYOND = pa.array([0, 253_402_300_800_000, 1], pa.timestamp("ms", "UTC"))
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(
+    ("column", "why", "record"),
+    [
+        (YEAR_0, "date or time that is not within the years 1 to 9999", "-0002-09-16"),
+        (BEYOND, "date or time that is not within the years 1 to 9999", None),
+        (NO_UTF8, "column 'x' is not valid UTF-8 text", b"\xff"),
+        (pa.StructArray.from_arrays([YEAR_0], ["day"]), "not within the years", {"day": "-0002-09-16"}),
+        (pa.ListArray.from_arrays([0, 1, 2, 3], NO_UTF8), "UTF-8", [b"\xff"]),
+    ],
+)
+def test_a_value_that_python_cannot_hold_is_a_malformed_record(
+    column: pa.Array, why: str, record: Any, many: bool, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"n": [0, 1, 2], "x": column}), tmp_path / "a.parquet")
+    source = Files(tmp_path / "a.parquet")
+    (part,) = source.list_parts()
+    opened: Any = source.build_part(part, None)
+    poll = opened.poll_columns if many else opened.poll
+    assert len(poll(1 << 15)) == 1
+    with pytest.raises(MalformedRecord, match=rf"a\.parquet, record 2: .*{why}") as caught:
+        poll(1 << 15)
+    found: Any = caught.value.record
+    assert found["n"] == "1"
+    assert record is None or found["x"] == record
+    assert len(poll(1 << 15)) == 1
+    opened.close()
