@@ -52,7 +52,7 @@ _NO_MOMENTS: Final = AS_THEY_ARE | {float, Decimal}
 
 
 def hold_no_moments(keys: Sequence[Any], types: object = None) -> bool:
-    """Return whether ``keys``, of ``types`` if these are known, neither are nor hold datetimes, as far as seen at once.
+    """Return whether ``keys``, of ``types`` if these are known, neither are nor hold datetimes, as their types show.
 
     >>> hold_no_moments([1, ("a", (2.5,))]), hold_no_moments([(datetime(2024, 1, 1),)])
     (True, False)

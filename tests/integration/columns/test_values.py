@@ -92,12 +92,16 @@ FIGURES: Any = {
 WINDOWS = windows.sliding(timedelta(hours=1), timedelta(minutes=30))
 
 
+def timed(stream: Any, name: str, at: Callable[[Any], datetime]) -> Any:
+    moments = stream.assign_timestamps(f"{name}-time", lambda row: round(at(row).timestamp() * 1000))
+    return moments.generate_epochs(f"{name}-epochs", mp.limit_out_of_orderness(timedelta(days=1)))[0]
+
+
 def windowed(names: list[str]) -> Callable[[Any], Any]:
     def build(s: Any) -> Any:
-        timed = s.assign_timestamps("time", lambda row: round(row["at"].timestamp() * 1000))
-        on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(timedelta(days=1)))
+        keyed = timed(s, "rows", lambda row: row["at"]).key_by("key", "key")
         chosen = {name: FIGURES[name] for name in names}
-        return on_time.key_by("key", "key").window("w", WINDOWS).aggregate(**chosen).map("v", lambda one: one.value)
+        return keyed.window("w", WINDOWS).aggregate(**chosen).map("v", lambda one: one.value)
 
     return build
 
@@ -114,13 +118,21 @@ def of_windows(names: list[str]) -> Callable[[list[Row]], list[Any]]:
     return oracle
 
 
-def joined(s: Any) -> Any:
-    names = s.job.source("names", sources.Memory([(moment.astimezone(UTC), number) for number, moment in MINUTES]))
-    table = names.key_by("instant", lambda row: row[0])
-    return s.key_by("key", "at").join_table("join", table, how="left", wait=True).map("n", lambda pair: pair.right[1])
+NUMBERED = [(moment.astimezone(UTC), number) for number, moment in enumerate(MOMENTS)]
 
 
-MINUTES = list(enumerate(MOMENTS))
+def joined(join: Callable[[Any, Any], Any]) -> tuple[Callable[[Any], Any], Callable[[list[Row]], list[int]]]:
+    """Number the instants by a join: the left stream has them in Berlin, the right one in UTC."""
+
+    def build(s: Any) -> Any:
+        right = timed(s.job.source("numbers", sources.Memory(NUMBERED)), "numbers", lambda row: row[0])
+        left = timed(s, "rows", lambda row: row["at"]).key_by("key", "at")
+        return join(left, right.key_by("instant", lambda row: row[0])).map("number", lambda pair: pair.right[1])
+
+    return build, lambda rows: [round((row["at"] - NUMBERED[0][0]) / timedelta(minutes=15)) for row in rows]
+
+
+HOUR = timedelta(hours=1)
 
 CASES: dict[str, tuple[Callable[[Any], Any], Callable[[list[Row]], list[Any]]]] = {
     "key_by": (lambda s: s.key_by("key", "at").count("n"), counted),
@@ -153,10 +165,11 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[list[Row]], list[Any]]]] 
     ),
     "windows": (windowed([*FIGURES]), of_windows([*FIGURES])),
     "windows of numbers": (windowed(["low", "high"]), of_windows(["low", "high"])),
-    "join_table": (
-        joined,
-        lambda rows: [round((row["at"] - MOMENTS[0].astimezone(UTC)) / timedelta(minutes=15)) for row in rows],
-    ),
+    "join_table": joined(lambda left, right: left.join_table("join", right, how="left", wait=True)),
+    "join": joined(lambda left, right: left.join("join", right, window=windows.tumbling(24 * HOUR))),
+    "join by session": joined(lambda left, right: left.join("join", right, window=windows.session(HOUR))),
+    "join_interval": joined(lambda left, right: left.join_interval("join", right, lower=-HOUR, upper=HOUR)),
+    "join_asof": joined(lambda left, right: left.join_asof("join", right)),
 }
 
 
@@ -166,7 +179,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[list[Row]], list[Any]]]] 
 @settings(max_examples=8)
 @example(batches=[[{"key": "a", "at": at, "x": x} for at, x in zip(MOMENTS, [math.nan, 1.0] * 5, strict=True)]])
 @given(batches=BATCHES)
-def test_instants_and_nan_are_compared_as_an_oracle_in_utc_does(
+def test_f4_instants_and_nan_are_compared_as_an_oracle_in_utc_does(
     name: str, workers: int, columns: bool, batches: list[list[Row]]
 ) -> None:
     build, oracle = CASES[name]
