@@ -30,6 +30,7 @@ from malstrom_py.data.schema import (
     recast,
     wider_type,
 )
+from malstrom_py.data.unfit_values import is_unicode, why_unfit
 from malstrom_py.errors import MalstromError
 from malstrom_py.errors.text import instead_of, redacts
 
@@ -142,19 +143,6 @@ def _exactly(found: set[str], values: Sequence[Any]) -> set[str]:
     # Without the field names: the keys of a dict may be data.
     fields = {frozenset(value) for value in values if isinstance(value, dict)}
     return found | {"dict", "dict of other fields"} if len(fields) > 1 else found
-
-
-def is_unicode(text: str) -> bool:
-    r"""Return whether ``text`` can be encoded: it has no lone surrogates, which Arrow and file names refuse.
-
-    >>> is_unicode("é"), is_unicode("\ud800")
-    (True, False)
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 Column: TypeAlias = "list[Any] | pa.Array"
@@ -341,6 +329,8 @@ class RowColumns:
                 raise pa.ArrowInvalid("another type than before")
             return array if array.type == wider else pa.array(column, type=wider)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            if why := why_unfit(column):
+                raise self._error(f"column {name!r} holds {why}, in a map step") from None
             kinds = _listed({type(value).__name__ for value in column if value is not None})
             before = "" if pa.types.is_null(known) else f" after {known}"
             raise self._unfit(name, f"values of type {kinds}{before} that do not fit into one column") from None
@@ -365,6 +355,8 @@ def check_names(names: Iterable[object], error: Callable[[str], MalstromError]) 
     for name in names:
         if not isinstance(name, str):
             raise error(f"a column's name is of type {type(name).__name__}: names must be str")
+        if not is_unicode(name):
+            raise error("a column's name is not valid Unicode, with a lone surrogate: repair it in a map step")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -23,8 +23,8 @@ from uuid import UUID
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from malstrom_py.codec.job_codec import without_classes
-from malstrom_py.data.rows_to_columns import is_unicode
 from malstrom_py.data.schema import ColumnKind, type_of
+from malstrom_py.data.unfit_values import is_unicode
 from malstrom_py.errors import SourceError
 from malstrom_py.errors.text import instead_of
 from malstrom_py.sinks.base import SnapshotId

@@ -68,6 +68,11 @@ def arrow_type(kind: Any, path: str, *, error: type[Exception] = SourceError) ->
         return pa.list_(arrow_type(kind.elementType, f"{path}[]", error=error))
     if isinstance(kind, types.MapType):
         keys = arrow_type(kind.keyType, f"{path}[key]", error=error)
+        if pa.types.is_null(keys):
+            raise error(
+                f"column {path!r} is of the Spark type {kind.simpleString()}, an empty map(), which cannot be carried: "
+                f"cast it, for instance to map<string, string>"
+            )
         return pa.map_(keys, arrow_type(kind.valueType, f"{path}[value]", error=error))
     if isinstance(kind, types.StructType):
         fields = [(field.name, arrow_type(field.dataType, f"{path}.{field.name}", error=error)) for field in kind]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.connectors.lake.places import Place
-from malstrom_py.data.schema import ColumnKind, accepts, contains, inside, kind_of, recast, type_of, with_inside
+from malstrom_py.data.schema import ColumnKind, accepts, inside, kind_of, recast, type_of, with_inside
 from malstrom_py.errors import SinkError
 
 if TYPE_CHECKING:
@@ -115,16 +115,23 @@ def table_fields(fields: Sequence[pa.Field], system: str, *, has_times: bool) ->
 
     found = []
     for field in fields:
-        if contains(field.type, lambda kind: kind_of(kind) is ColumnKind.NULL):
+        if place := _null_place(field.name, field.type):
             raise SinkError(
-                f"column {field.name!r} holds lists or structs without any value so far, so its type is not known: "
-                f"create the table, or the column, before the job starts"
+                f"{place!r} is None in all rows so far, so the type of column {field.name!r} is not known: create the "
+                f"table, or the column, before the job starts, or give values of that type in a map step"
             )
         kind = _table_type(field.type, has_times=has_times)
         if kind is None:
             raise SinkError(f"column {field.name!r} holds {field.type}, a type that {system} tables lack: {_REMEDY}")
         found.append(pa.field(field.name, kind))
     return found
+
+
+def _null_place(path: str, kind: pa.DataType) -> str | None:
+    """Return where in a column there is no type yet, such as ``a.x`` or ``a[]``; None if all is known."""
+    if kind_of(kind) is ColumnKind.NULL:
+        return path
+    return next(filter(None, (_null_place(f"{path}{place}", inner) for place, inner in inside(kind))), None)
 
 
 def check_new_names(fields: Sequence[pa.Field], known: Sequence[str], where: str, illegal: str = "") -> None:

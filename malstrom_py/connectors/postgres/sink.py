@@ -25,7 +25,7 @@ from malstrom_py.connectors.postgres.staging import (
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.row_form import field_lists, fields_of
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.errors.text import list_fields
+from malstrom_py.errors.text import list_fields, redacts
 from malstrom_py.sinks.base import CommitContext, SnapshotId, is_left_over
 from malstrom_py.worker_context import WorkerInfo
 
@@ -227,14 +227,11 @@ class PostgresWriter:
         )
 
     def _check_names(self, names: tuple[Any, ...]) -> None:
-        """Raise `SinkError` if rows with these fields do not fit the table. The names may be data: they are not shown.
-
-        Names of columns of the table are.
-        """
-        unknown = sum(name not in self._columns for name in names)
+        """Raise `SinkError` if rows with these fields do not fit the table."""
+        unknown = [name for name in names if name not in self._columns]
         if unknown or not names:
             known = list_fields([column.name for column in self._target.columns if column.is_given])
-            count = f"{unknown} field{'' if unknown == 1 else 's'} without a column" if names else "no fields"
+            count = f"{_counted(unknown)} without a column" if names else "no fields"
             raise SinkError(
                 f"{_OWNER}: rows have {count} in table {self._target}, which has {known}: select fields in a step "
                 f"before, or change the table"
@@ -277,6 +274,12 @@ class PostgresWriter:
     def close(self) -> None:
         """See `SinkWriter.close`."""
         self._spool.close()
+
+
+def _counted(fields: Sequence[Any]) -> str:
+    """Return how many fields there are, and which: their names may be data."""
+    which = "" if redacts() else f" ({list_fields([str(name) for name in fields])})"
+    return f"{len(fields)} field{'' if len(fields) == 1 else 's'}{which}"
 
 
 _VERSION: Final = TargetColumn("_malstrom_version", "bigint")

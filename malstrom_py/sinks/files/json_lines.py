@@ -14,6 +14,7 @@ from uuid import UUID
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.row_form import fields_of
 from malstrom_py.data.rows_to_columns import RowColumns, check_names
+from malstrom_py.data.unfit_values import is_unicode
 from malstrom_py.errors import SinkError
 from malstrom_py.errors.text import describe_error
 from malstrom_py.sinks.files.encoding import GROUP_BYTES, EncodedRows, KeyRule, check_partition_columns
@@ -74,7 +75,13 @@ def _piece(folder: str, content: bytes, rows: int) -> EncodedRows[bytes]:
 
 
 def _lines(rows: list[dict[str, Any]]) -> bytes:
-    return "\n".join(map(_json_line, rows)).encode() + b"\n"
+    try:
+        return "\n".join(map(_json_line, rows)).encode() + b"\n"
+    except UnicodeEncodeError:
+        row = next(row for row in rows if not is_unicode(_json_line(row)))
+        names = [name for name in row if not is_unicode(_json_line({name: row[name]}))]
+        what = f"column {names[0]!r} holds text that" if is_unicode(names[0]) else "a column's name"
+        raise SinkError(f"{what} is not valid Unicode, with a lone surrogate: repair it in a map step") from None
 
 
 def _json_value(value: Any) -> Any:

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.data.rows_to_columns import is_unicode
 from malstrom_py.data.schema import ColumnKind, kind_of
+from malstrom_py.data.unfit_values import is_unicode
 from malstrom_py.errors import PlanError, SinkError
 
 if TYPE_CHECKING:

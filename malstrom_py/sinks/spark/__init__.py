@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.errors import PlanError, SinkError, SparkError
 from malstrom_py.local_files import local_path
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files.partitions import checked_columns
@@ -36,7 +36,9 @@ from malstrom_py.sinks.spark.publication import (
     settle_pending,
 )
 from malstrom_py.sinks.spark.schema import given_schema
+from malstrom_py.sinks.spark.target_columns import TargetColumns, required_places
 from malstrom_py.sinks.spark.through_spark import ThroughSpark, check_staged
+from malstrom_py.spark.names import check_table_name
 from malstrom_py.spark.session import default_staging_folder, make_default_staging
 from malstrom_py.worker_context import WorkerInfo
 
@@ -62,7 +64,8 @@ class Spark:
     - ``mode``: "append", "overwrite", or "error" (fail if the target exists and is not empty).
     - ``partition_by``: columns that name folders, or by which Spark partitions a table.
     - ``options``: for Spark's writer.
-    - ``schema``: a ``pyarrow.Schema`` or a ``StructType``; by default the columns of the first batch.
+    - ``schema``: a ``pyarrow.Schema`` or a ``StructType``; None is refused where it is not nullable. By default the
+      columns of the table that is appended to, else those of the first batch.
     - ``session``: the session to publish with; by default the program's, else a new one.
     - ``staging``: a folder that all workers and Spark share, where rows for a table or a function wait for the commit;
       by default a folder in the temporary directory of this machine.
@@ -132,6 +135,8 @@ class Spark:
         if mode not in _MODES:
             raise PlanError(f"sinks.Spark: mode must be one of {', '.join(_MODES)}, got {mode!r}")
         _check_text(table=table, format=format)
+        if table is not None:
+            check_table_name(table, "sinks.Spark")
         by = checked_columns(partition_by, "sinks.Spark")
         written = _checked_options(options)
         given = None if schema is None else given_schema(schema)
@@ -153,7 +158,15 @@ class Spark:
             self._target = ThroughSpark(
                 folder, table, format, mode, by, written, given, foreach_snapshot, session, elsewhere
             )
-        self._given = given
+        self._given = None if given is None else TargetColumns(given, required_places(schema))
+        self._of_table: TargetColumns | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy for a worker in another process, which has no Spark to ask for the table."""
+        if self._of_table is None:
+            with contextlib.suppress(SinkError, SparkError):  # `recover` raises it
+                self._of_table = self._learned(only_existing=True)
+        return self.__dict__
 
     def __repr__(self) -> str:
         shown = (f"{name}={value!r}" for name, value in self._target.description.items() if value not in (None, [], {}))
@@ -173,7 +186,7 @@ class Spark:
     def open(self, worker: WorkerInfo) -> SparkWriter:
         staging = Staging(self._root, worker.job, worker.step)
         files = RollingFiles(staging, "parquet", file_bytes_max=_FILE_BYTES_MAX)
-        encoder = SparkEncoder(files, self._target.writer_partition_by, self._given)
+        encoder = SparkEncoder(files, self._target.writer_partition_by, self._given or self._of_table)
         return SparkWriter(FilesWriter(str(self._root), files, encoder, file_bytes_max=_FILE_BYTES_MAX), encoder)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
@@ -255,6 +268,16 @@ class Spark:
         own = (replace(context, snapshot=snapshot) for snapshot in committed)
         if self._target.mode == "append" or not any(self._is_done(log, one, []) for one in own):
             self._target.check()
+        self._of_table = self._learned()
+
+    def _learned(self, *, only_existing: bool = False) -> TargetColumns | None:
+        """Return the columns of the table that is appended to, into which rows are converted; None if there is none.
+
+        ``only_existing``: only if the program has a session.
+        """
+        if self._given is not None or not isinstance(self._target, ThroughSpark):
+            return None
+        return self._target.columns_of_table(only_existing=only_existing)
 
     def _finish(self, publication: Publication, intent: Intent, log: PublicationLog) -> None:
         """Finish the interrupted publication of an earlier run of the job."""

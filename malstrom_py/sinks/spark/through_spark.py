@@ -23,6 +23,7 @@ from malstrom_py.sinks.files.publishing import StagedFile
 from malstrom_py.sinks.output_record import BY_SPARK, StepOutput, find_record, record_output
 from malstrom_py.sinks.spark.folders import OutcomeUnknown, check_folder, swap
 from malstrom_py.sinks.spark.schema import bring_to, schema_of_payloads, without_nulls
+from malstrom_py.sinks.spark.target_columns import TargetColumns, required_places
 from malstrom_py.spark.failures import describe_failure, spark_errors
 from malstrom_py.spark.session import existing_session, spark_session
 from malstrom_py.spark.types import arrow_schema, spark_schema
@@ -176,6 +177,21 @@ class ThroughSpark:
     def _recorded_format(self) -> str:
         """The format in the output record; the prefix marks files written with Spark's options."""
         return f"{BY_SPARK}{self.format}"
+
+    def columns_of_table(self, *, only_existing: bool) -> TargetColumns | None:
+        """Return the columns of the table that is appended to; None without one.
+
+        ``only_existing``: start no session.
+        """
+        if self.table is None or self.mode != "append":
+            return None
+        if only_existing and self.session is None and existing_session() is None:
+            return None
+        with spark_session(self._session) as session, spark_errors(f"table {self.table!r}", SinkError):
+            if not session.catalog.tableExists(self.table):
+                return None
+            fields = session.table(self.table).schema
+            return TargetColumns(arrow_schema(fields, error=SinkError), required_places(fields), self.table)
 
     def start(self) -> None:
         """Find the session of this run, before anything else. A later run may have another one."""

@@ -18,6 +18,7 @@ from malstrom_py.errors import PlanError, SourceError, lasting
 from malstrom_py.errors.text import instead_of
 from malstrom_py.local_files import local_path
 from malstrom_py.spark.failures import spark_errors
+from malstrom_py.spark.names import check_table_name
 
 _LISTING: Final = frozenset(
     (
@@ -118,6 +119,8 @@ def checked(
     for name, text in (("table", table), ("sql", sql), ("format", format), ("since", since)):
         if text is not None and not (isinstance(text, str) and text.strip()):
             raise PlanError(f"sources.Spark: {name} must be a str that is not empty, got {text!r}")
+    if isinstance(table, str):
+        check_table_name(table, "sources.Spark")
     if format is not None and not (df is table is sql is None):
         raise PlanError("sources.Spark: format is for path=, or for options= alone: leave it out")
     if not isinstance(keep_staging, bool):

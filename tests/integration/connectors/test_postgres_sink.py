@@ -200,7 +200,7 @@ SECRET = "secret-value"
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"n": 1, "secret-value": 2}, "rows have 1 field without a column in table .*which has 'n', 's'"),
+        ({"n": 1, "more": 2}, r"rows have 1 field \('more'\) without a column in table .*which has 'n', 's'"),
         ({"s": SECRET}, "rows lack 'n', which table .*needs"),
         ({"n": SECRET}, "InvalidTextRepresentation .*column 'n'"),
         ({"n": 1, "s": f"{SECRET}\0"}, "column 's': a text has a NUL character"),
@@ -231,7 +231,7 @@ def test_what_the_table_refuses_fails_before_the_commit_and_without_the_value(
         writer.write(Batch([row]))
         writer.pre_commit(context_of(1))
     writer.close()
-    assert SECRET not in str(raised.value).replace("fields without", "")
+    assert SECRET not in str(raised.value)
     assert "777" not in str(raised.value)
     assert run(dsn, "SELECT relname FROM pg_class WHERE relname LIKE '\\_malstrom%'") == []
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pyarrow as pa
 import pytest
 
@@ -249,15 +251,37 @@ def test_columns_go_into_a_table_by_name_and_none_into_any_type(spark: Any, tmp_
         run(sink, [{"n": 1, "f": None, "t": None}], [{"n": None, "f": 0.5, "t": "a"}])
         found = sorted((row.t, row.n, row.f) for row in spark.table(TABLE).fillna("").collect())
         assert found == [("", 1, None), ("a", None, 0.5)]
-        with pytest.raises(
-            SinkError, match=r"'f' \(only in the table\), 'x' \(not in the table\), 't' \(string in the table"
-        ):
-            run(sink, [{"n": 1, "t": 2, "x": 1}], snapshot="s2")
+        with pytest.raises(SinkError, match=f"columns 'x' are not in table '{TABLE}'"):
+            run(sink, [{"n": 1, "t": "a", "f": 2, "x": 1}], snapshot="s2")
+        with pytest.raises(SinkError, match="the rows lack columns 'f' of table"):
+            run(sink, [{"n": 1, "t": "a"}], snapshot="s2")
         given = Spark(table=TABLE, session=spark, staging=tmp_path, schema=pa.schema([("n", pa.string())]))
         with pytest.raises(SinkError, match="do not fit table"):
             given.recover(context("s3"), [])
         with pytest.raises(SinkError, match=r"is partitioned by \[\], and partition_by is \['t'\]"):
             Spark(table=TABLE, session=spark, staging=tmp_path, partition_by="t").recover(context("s3"), [])
+        assert spark.table(TABLE).count() == 2
+    finally:
+        spark.sql(f"drop table {TABLE}")
+
+
+def test_rows_fit_the_types_of_a_table_or_fail_before_they_are_staged(spark: Any, tmp_path: Path) -> None:
+    spark.sql(f"drop table if exists {TABLE}")
+    spark.sql(f"create table {TABLE} (i int, d decimal(10, 2), f float, s struct<x smallint>, m map<string, int>)")
+    try:
+        row = {"i": 1, "d": Decimal("1.5"), "f": 0.5, "s": {"x": 2}, "m": {"a": 3}}
+        sink = Spark(table=TABLE, session=spark, staging=tmp_path)
+        run(sink, [row, {**row, "d": 2, "i": None}])
+        [first, second] = sorted(spark.table(TABLE).collect(), key=str)
+        assert (first.i, first.d, first.f, first.s.x, first.m) == (1, Decimal("1.50"), 0.5, 2, {"a": 3})
+        assert (second.i, second.d) == (None, Decimal("2.00"))
+        for name, value in (("i", 2**31), ("d", Decimal("1.555")), ("d", 0.5), ("s", {"x": 1 << 15})):
+            with pytest.raises(SinkError, match=f"column '{name}' holds values .* in table '{TABLE}'"):
+                run(sink, [{**row, name: value}], snapshot="s2")
+        # A copy for a worker in another process has no session, and knows the columns.
+        copy = cloudpickle.loads(cloudpickle.dumps(Spark(table=TABLE, session=spark, staging=tmp_path)))
+        with pytest.raises(SinkError, match="column 'i' holds values"):
+            pre_committed(copy, [{**row, "i": 2**31}])
         assert spark.table(TABLE).count() == 2
     finally:
         spark.sql(f"drop table {TABLE}")

@@ -135,3 +135,8 @@ def test_a_type_that_cannot_be_carried_is_told_with_its_column(spark: Any, value
         mp.collect(mp.Job("types").source("in", sources.Spark(spark.sql(f"SELECT {value} AS c"))))
     chosen = sources.Spark(spark.sql(f"SELECT {value} AS c, 1 AS n"), columns=["n"])
     assert mp.collect(mp.Job("types").source("in", chosen)) == [{"n": 1}]
+
+
+def test_an_empty_map_is_refused_by_name(spark: Any) -> None:
+    with pytest.raises(SourceError, match=r"column 'm' is of the Spark type map<void,void>, an empty map\(\).*cast it"):
+        sources.Spark(sql="SELECT map() AS m", session=spark).pin("docs")

@@ -63,7 +63,7 @@ def test_every_error_is_of_the_type_that_was_asked_for(error: Any) -> None:
     for batches, match in (
         ([[{"n": 1}], [{"n": 1, "m": 2}]], "columns 'm' are not among those of the first batch"),
         ([[{"n": 1}], [{"n": "a"}]], "column 'n' holds int and str"),
-        ([[{"n": 1}], [{"n": 2**64}]], "column 'n' holds values of type 'int' after int64"),
+        ([[{"n": 1}], [{"n": 2**64}]], "column 'n' holds an int beyond 64 bits"),
         ([[{"n": "a"}], [{"n": b"a"}]], "column 'n' holds bytes and str"),
         ([[{1: 2}]], "column's name is of type int"),
         ([[{}]], "no fields"),

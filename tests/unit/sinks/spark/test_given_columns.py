@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import malstrom_py as mp
+from malstrom_py import sinks, sources
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.spark.encoding import GivenColumns
+from malstrom_py.sinks.spark.target_columns import TargetColumns, required_places
 
 NAIVE = dt.datetime(2024, 1, 1)  # noqa: DTZ001
 ZONED = NAIVE.replace(tzinfo=dt.UTC)
@@ -49,7 +53,7 @@ UNFIT: list[tuple[pa.DataType, Any]] = [
 
 
 def given(kind: pa.DataType) -> GivenColumns:
-    return GivenColumns(pa.schema([("c", kind), ("other", pa.int64())]))
+    return GivenColumns(TargetColumns(pa.schema([("c", kind), ("other", pa.int64())])))
 
 
 @pytest.mark.parametrize(("kind", "value"), FITS, ids=str)
@@ -73,7 +77,7 @@ def test_what_does_not_fit_names_the_column_and_not_the_value(kind: pa.DataType,
 
 def test_columns_that_do_not_fit_are_refused() -> None:
     with pytest.raises(
-        SinkError, match=r"column 'c' holds values \(string\) that do not fit its type in the schema, int64"
+        SinkError, match=r"column 'c' holds values \(string\) that do not fit its type in the schema of the sink, int64"
     ):
         given(pa.int64()).admit(pa.record_batch({"c": ["a"]}))
     with pytest.raises(SinkError, match=r"columns 'x' are not in the schema"):
@@ -85,6 +89,61 @@ def test_columns_that_do_not_fit_are_refused() -> None:
 
 
 def test_the_key_is_a_column_where_the_schema_has_one() -> None:
-    columns = GivenColumns(pa.schema([("key", pa.string()), ("n", pa.int64())]))
+    columns = GivenColumns(TargetColumns(pa.schema([("key", pa.string()), ("n", pa.int64())])))
     assert columns.convert([{"n": 1}], leading={"key": ["a"]}).to_pylist() == [{"key": "a", "n": 1}]
     assert given(pa.int64()).convert([{"c": 1}], leading={"key": ["a"]}).schema.names == ["c", "other"]
+
+
+NOT_NULL = pa.schema(
+    [
+        pa.field("n", pa.int64(), nullable=False),
+        pa.field("s", pa.struct([pa.field("x", pa.int64(), nullable=False)])),
+        pa.field("l", pa.list_(pa.field("item", pa.int64(), nullable=False))),
+        pa.field("m", pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))),
+    ]
+)
+FULL = {"n": 1, "s": {"x": 1}, "l": [1], "m": {"k": 1}}
+
+
+@pytest.mark.parametrize(
+    ("row", "place"),
+    [
+        ({**FULL, "n": None}, "n"),
+        ({name: FULL[name] for name in "slm"}, "n"),
+        ({**FULL, "s": {"x": None}}, "s.x"),
+        ({**FULL, "l": [1, None]}, r"l\[\]"),
+        ({**FULL, "m": {"k": None}}, r"m\[value\]"),
+    ],
+)
+def test_none_is_refused_where_the_schema_is_not_nullable(row: dict[str, Any], place: str) -> None:
+    columns = GivenColumns(TargetColumns(NOT_NULL, required_places(NOT_NULL)))
+    columns.convert([FULL, {"n": 1, "s": None, "l": None, "m": None}, {"n": 1}])
+    with pytest.raises(SinkError, match=f"column '{place}' is None or missing in a row.*not nullable"):
+        columns.convert([FULL, row])
+    arrow = pa.RecordBatch.from_pylist([{"n": None}], pa.schema([("n", pa.int64())]))
+    with pytest.raises(SinkError, match="column 'n' is None"):
+        columns.admit(arrow)
+
+
+def test_a_sink_with_a_schema_refuses_none_where_it_is_not_nullable(tmp_path: Path) -> None:
+    job = mp.Job("docs")
+    job.source("in", sources.Memory([{"n": None}])).sink("out", sinks.Spark(path=tmp_path, schema=NOT_NULL))
+    with pytest.raises(SinkError, match="column 'n' is None or missing"):
+        mp.run(job)
+
+
+def test_rows_go_into_the_columns_of_a_table_by_name_in_any_case() -> None:
+    target = TargetColumns(pa.schema([("n", pa.int32()), ("price", pa.decimal128(10, 2))]), table="sales")
+    columns = GivenColumns(target)
+    found = columns.convert([{"Price": 1, "N": 2}, {"N": None}])
+    assert found.to_pydict() == {"n": [2, None], "price": [Decimal("1.00"), None]}
+    assert columns.admit(pa.RecordBatch.from_pydict({"N": [1], "price": [3]})).num_rows == 1
+    assert columns.convert([{"n": 1}], leading={"Price": [Decimal(2)], "key": ["a"]}).num_rows == 1
+    with pytest.raises(SinkError, match="the rows lack columns 'price' of table 'sales'"):
+        columns.convert([{"n": 1}])
+    with pytest.raises(SinkError, match="columns 'x' are not in table 'sales'"):
+        columns.convert([{"n": 1, "price": 1, "x": 1}])
+    with pytest.raises(SinkError, match="two columns of the rows have names of one column"):
+        columns.convert([{"n": 1, "N": 1, "price": 1}])
+    with pytest.raises(SinkError, match=r"do not fit its type in table 'sales', int32"):
+        columns.convert([{"n": 2**31, "price": 1}])
