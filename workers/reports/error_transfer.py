@@ -86,8 +86,7 @@ def _loaded(pickled: bytes | None) -> BaseException | None:
 
 def without_internals(error: MalstromError) -> MalstromError:
     """``error``, its causes shown from the user's first frame on. An `InternalError` keeps everything."""
-    if redacts():
-        return redacted(error)
+    error = redacted(error)
     if isinstance(error, InternalError):
         return error
     cause, seen = error.__cause__, set[int]()

@@ -6,6 +6,7 @@ import logging
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import polars as pl
@@ -128,7 +129,10 @@ def test_redact_errors_hides_the_text_everywhere_and_leaves_type_and_place(
 
 def test_the_environment_hides_texts_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALSTROM_REDACT_ERRORS", "1")
-    assert SECRET not in everything(failure_of(lambda s: s.map("step", raises)))
+    hidden = failure_of(lambda s: s.map("step", raises))
+    assert SECRET not in everything(hidden)
+    inside = {Path(frame.filename).name for frame in extract_tb(hidden.__traceback__)}
+    assert inside <= {"test_text.py", "in_process.py"}
     monkeypatch.setenv("MALSTROM_REDACT_ERRORS", "0")
     assert SECRET in str(failure_of(lambda s: s.map("step", raises)))
 
