@@ -189,6 +189,11 @@ class Job:
         self._steps[step.name] = step
         return StreamRef(step.name)
 
+    def sources_of(self, stream: StreamRef) -> list[str]:
+        """Return the names of the sources from which the records of ``stream`` come (for builders)."""
+        before = ancestors(list(self._steps.values()), {stream.step})
+        return [step.name for step in before if step.kind == "source"]
+
     def _region_of_letters(self, step: Step) -> str:
         """Return the region of a step's dead letters: its own; for a key_by the region before its exchange."""
         if step.kind != "key_by":

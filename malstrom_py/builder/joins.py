@@ -231,6 +231,9 @@ class Joins(StreamBuilder[K, V_co]):
         A None in the table removes the key's value. A record without a value is dropped; with ``how="left"`` it comes
         as ``(left, None)``. With ``wait=True`` it first waits for a value, until the end of the stream; with a
         timedelta, or an int in the stream's unit, for that span of event time.
+
+        Both streams may come from one source only with ``wait=True``, for a table whose values never change: else
+        which value a record finds would depend on how batches are cut. `join_asof` goes by the times of records.
         """
         _check_choice(name, "how", how, LeftHow)
         self._check_right(name, "join_table", table)
@@ -240,6 +243,8 @@ class Joins(StreamBuilder[K, V_co]):
             span = _span(wait, self.traits.unit or "ms", name, "wait")
             if span <= 0:
                 raise PlanError(f"step {name!r}: wait must be above 0, True or False, got {wait}")
+        if wait is not True:
+            self._check_two_sources(name, table, how)
         factory = partial(TableJoin, keeps=how == "left", waits=wait is not False, wait=span)
         return self._joined("join_table", name, table, factory, f"{how}, wait={wait}", upgrade)
 
@@ -273,6 +278,21 @@ class Joins(StreamBuilder[K, V_co]):
         if right.job is not self.job:
             raise PlanError(f"step {name!r}: {what} takes streams of one job only")
         union_traits(name, [self.traits, right.traits], "join")
+
+    def _check_two_sources(self, name: str, table: StreamBuilder[K, Any], how: LeftHow) -> None:
+        """Refuse a table that changes and the records that ask it as branches of one source.
+
+        They have one order in the source, and none here: a batch goes through one branch, and then the other.
+        """
+        both = [source for source in self.job.sources_of(self.ref) if source in self.job.sources_of(table.ref)]
+        if both:
+            needs = "" if self.traits.epochs else ", after assign_timestamps and generate_epochs"
+            raise PlanError(
+                f"step {name!r}: both streams of this join_table come from the source {both[0]!r}, so which value a "
+                f"record finds would depend on how batches are cut. For the value as of the record's time write "
+                f".join_asof({name!r}, …, how={how!r}){needs}. If the table's values never change, write wait=True. "
+                f"Where any order will do, read the source twice, by two job.source steps"
+            )
 
     def _needs_epochs(self, name: str, what: str) -> None:
         if not self.traits.epochs:

@@ -45,6 +45,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "enrich": {"async_fn": ask},
     "window": {"windows": windows.tumbling(10)},
     "join": {"window": windows.tumbling(10)},
+    "join_table": {"wait": True},
     "join_interval": {"lower": 0, "upper": 1},
 }
 

@@ -268,6 +268,33 @@ def test_a_join_that_is_not_possible_is_refused() -> None:
             wrong()
 
 
+@pytest.mark.parametrize("timed", [True, False])
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_table_that_is_a_branch_of_the_source_that_asks_it_is_refused(timed: bool, apart: bool) -> None:
+    """By how batches are cut, (a, 2) would be paired with the value before it, or after it, or with none."""
+    job = mp.Job("join")
+    rows: Any = job.source("rows", sources.Memory([("a", 1), ("a", 2), ("a", 3)]))
+    if timed:
+        rows, _ = rows.assign_timestamps("at", itemgetter(1)).generate_epochs("epochs", mp.limit_out_of_orderness(1))
+    if apart:
+        asks = rows.filter("asks", lambda row: row[1] == 2).key_by("left", itemgetter(0))
+        table = rows.filter("changes", lambda row: row[1] != 2).key_by("right", itemgetter(0)).map("n", itemgetter(1))
+    else:
+        asks = rows.key_by("key", itemgetter(0))
+        table = asks.count("count")
+    for wait in [False, 5] if timed else [False]:
+        with pytest.raises(PlanError, match=r"come from the source 'rows', so which .* batches are cut") as refused:
+            asks.join_table("join", table, wait=wait, how="left")
+        assert ".join_asof('join', …, how='left')" in str(refused.value)
+        assert ("after assign_timestamps" in str(refused.value)) is not timed
+    asks.join_table("join", table, wait=True)
+    if timed and apart:
+        asks.join_asof("as-of", table).sink("out", out := sinks.Memory())
+        for size in (1, 2, 1024):
+            mp.run(job, progress=False, batch=mp.Batching(rows_max=size))
+            assert set(out.items) == {(("a", 2), 1)}
+
+
 def of_table(*messages: tuple[int, Any], **options: Any) -> list[Any]:
     """Return what `join_table` sends for rows of (side, rows) and epochs, as (value, time)."""
     tester = OperatorTester(lambda a, b: a.join_table("join", b, **options), keyed=True, timed=True, inputs=2)
