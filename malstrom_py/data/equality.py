@@ -90,7 +90,7 @@ def settled(key: Any) -> Any:
     (True, zoneinfo.ZoneInfo(key='Europe/Berlin'))
     """
     kind = type(key)
-    if kind is datetime:  # most that are not as they are meant
+    if kind is datetime:  # the most frequent of those that may change
         return _settled_one(key)
     return key if kind in AS_THEY_ARE else _with_parts(key, settled, _settled_one)
 
