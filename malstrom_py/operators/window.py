@@ -424,11 +424,17 @@ class SessionWindows(WindowOperator):
         """Return the runs of ``near`` that have ended, the state of the one that the next record continues, in a
         list that is empty if it starts one, and the number of its run. ``there``: all sessions of its key.
         """
-        newest = max((number for one in there for _, number in _runs_of(one)), default=UNNUMBERED)
-        runs = sorted((run for one in near for run in _runs_of(one)), key=itemgetter(1))
-        if runs and runs[-1][1] == newest:
-            return list(chain.from_iterable(runs[:-1])), [runs[-1][0]], newest
-        return list(chain.from_iterable(runs)), [], newest + 1
+        newest = max([_number_of(one) for one in there], default=UNNUMBERED)
+        if not near:
+            return [], [], newest + 1
+        if len(near) == 1 and len(near[0]) > 3:
+            *ended, state, number = near[0][2:]
+        else:
+            *runs, (state, number) = sorted((run for one in near for run in _runs_of(one)), key=itemgetter(1))
+            ended = list(chain.from_iterable(runs))
+        if number == newest:
+            return ended, [state], number
+        return [*ended, state, number], [], newest + 1
 
     def _joined(self, near: list[list[Any]]) -> Any:
         """Return what sessions have gathered together, in the order of time."""
@@ -472,6 +478,12 @@ class SessionWindows(WindowOperator):
             del self._changed[key]
             for one in self.state.values.get(key, ()):
                 self._send_window(one[0], one[1] + self._gap, {key: self._value_of(one)}, out, update=True)
+
+
+def _number_of(session: list[Any]) -> int:
+    """Return the number of the last run of a session."""
+    number: int = UNNUMBERED if len(session) == 3 else session[-1]
+    return number
 
 
 def _runs_of(session: list[Any]) -> list[tuple[Any, int]]:
