@@ -27,7 +27,7 @@ from malstrom_py.sources.files.listing import (
     section_of,
 )
 from malstrom_py.sources.files.objects import ObjectFolders, all_or_none_objects
-from malstrom_py.sources.files.options import Options, check_null_values
+from malstrom_py.sources.files.options import Options, check_dialect, check_null_values
 from malstrom_py.sources.files.reading import TYPES_FILES, FileReader, LazyPart, Types, source_errors
 from malstrom_py.sources.files.typed_rows import check_rows
 from malstrom_py.sources.files.zones import check_timezone
@@ -52,6 +52,10 @@ class Files(Generic[V_co]):
     (.csv .json .jsonl .ndjson .parquet .txt .log). csv, json and text may be compressed (.gz, .zst). ``null_values``
     (csv): fields that mean None, for instance ``["NA"]``. ``types`` (csv): the types of some columns, for instance
     ``{"zip": "str"}``: bool, date, decimal, float64, int64, str, time, timestamp, timestamp_utc; others are inferred.
+    ``delimiter`` (csv): what separates fields, by default a comma. ``header=False`` (csv): the first record is a row,
+    and ``names`` has the names of the columns; with a header, ``names`` replaces those in it. ``encoding`` (csv, json,
+    text): that of the text, such as ``"latin-1"``, by default UTF-8. ``comment`` (csv): what lines begin with that are
+    no records, such as ``"#"``. ``decimal`` (csv): what stands before the digits of a fraction, ``"."`` or ``","``.
     ``timezone`` (csv, parquet): the zone of times without one, such as ``"UTC"``; they are converted to UTC, and one
     that the zone has twice or not at all makes its record malformed. A file with two names is read once, under the
     name found first.
@@ -116,6 +120,7 @@ class Files(Generic[V_co]):
         *,
         format: Literal["text"],
         null_values: None = None,
+        encoding: str | None = None,
         split_bytes: int | None = _SPLIT_BYTES,
         follow: bool = False,
         new_files: bool = False,
@@ -132,6 +137,12 @@ class Files(Generic[V_co]):
         timezone: str | None = None,
         split_bytes: int | None = _SPLIT_BYTES,
         newlines_in_values: bool = True,
+        delimiter: str | None = None,
+        header: bool = True,
+        names: Sequence[str] | None = None,
+        encoding: str | None = None,
+        comment: str | None = None,
+        decimal: str = ".",
         follow: bool = False,
         new_files: bool = False,
         columns: Sequence[str] | None = None,
@@ -149,6 +160,12 @@ class Files(Generic[V_co]):
         timezone: str | None = None,
         split_bytes: int | None = _SPLIT_BYTES,
         newlines_in_values: bool = True,
+        delimiter: str | None = None,
+        header: bool = True,
+        names: Sequence[str] | None = None,
+        encoding: str | None = None,
+        comment: str | None = None,
+        decimal: str = ".",
         follow: bool = False,
         new_files: bool = False,
         columns: Sequence[str] | None = None,
@@ -165,6 +182,12 @@ class Files(Generic[V_co]):
         timezone: str | None = None,
         split_bytes: int | None = _SPLIT_BYTES,
         newlines_in_values: bool = True,
+        delimiter: str | None = None,
+        header: bool = True,
+        names: Sequence[str] | None = None,
+        encoding: str | None = None,
+        comment: str | None = None,
+        decimal: str = ".",
         follow: bool = False,
         new_files: bool = False,
         columns: Sequence[str] | None = None,
@@ -180,6 +203,12 @@ class Files(Generic[V_co]):
         timezone: str | None = None,
         split_bytes: int | None = _SPLIT_BYTES,
         newlines_in_values: bool = True,
+        delimiter: str | None = None,
+        header: bool = True,
+        names: Sequence[str] | None = None,
+        encoding: str | None = None,
+        comment: str | None = None,
+        decimal: str = ".",
         follow: bool = False,
         new_files: bool = False,
         columns: Sequence[str] | None = None,
@@ -197,6 +226,9 @@ class Files(Generic[V_co]):
             follow=follow,
             timezone=check_timezone(timezone),
             new_files=new_files,
+            dialect=check_dialect(
+                delimiter=delimiter, header=header, names=names, encoding=encoding, comment=comment, decimal=decimal
+            ),
         )
         self._patterns = check_patterns(pattern)
         self._objects: ObjectFolders | None = None

@@ -22,13 +22,15 @@ import csv
 import io
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from malstrom_py.data.schema import ColumnKind, in_microseconds, kind_of, type_of
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.errors.text import instead_of
 from malstrom_py.sources.files.csv_scan import Projection, last_end
-from malstrom_py.sources.files.frames import BadRecord, Bytes, Framer, Run, text_of
+from malstrom_py.sources.files.frames import BadRecord, Bytes, Cut, Framer, Run, text_of
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, FilePath
 from malstrom_py.sources.files.zones import NoSuchTime, check_years, zoned
 
@@ -36,15 +38,59 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
-_FIELD: Final = rb'(?:"(?:[^"]++|"")*+"[^,\r\n]*+|(?!")[^,\r\n]*+)'
-_RECORD: Final = _FIELD + rb"(?:," + _FIELD + rb")*+"
-# A \r at the very end may be the first half of \r\n.
-_WHOLE_RECORDS: Final = re.compile(rb"(?:" + _RECORD + rb"(?:\n|\r\n|\r(?!\n|\Z)))*+")
-_LAST_RECORD: Final = re.compile(_RECORD + rb"\r?\Z")
-_ONE_RECORD: Final = re.compile(_RECORD + rb"(?:\r\n|\n|\r|\Z)")
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How csv files are written: what separates fields, begins a comment, and stands before the digits of fractions.
+
+    ``header``: whether the first record names the columns; ``names``: their names, in place of those.
+    """
+
+    delimiter: str | None = None
+    header: bool = True
+    names: tuple[str, ...] | None = None
+    encoding: str | None = None
+    comment: str | None = None
+    decimal: str = "."
+
+    @property
+    def separator(self) -> str:
+        """What separates fields."""
+        return self.delimiter or ","
 
 
-def cut_records(window: Bytes, ended: bool) -> int:
+COMMA: Final = Dialect()
+
+
+@dataclass(frozen=True, slots=True)
+class _Patterns:
+    """Possessive patterns of records, comments among them. ``whole_lines``: lines whose quotes make whole fields."""
+
+    whole_records: re.Pattern[bytes]
+    last_record: re.Pattern[bytes]
+    one_record: re.Pattern[bytes]
+    whole_lines: re.Pattern[bytes]
+
+
+@cache
+def _patterns(separator: str, comment: str | None) -> _Patterns:
+    at = re.escape(separator.encode())
+    field = rb'(?:"(?:[^"]++|"")*+"[^%s\r\n]*+|(?!")[^%s\r\n]*+)' % (at, at)
+    line_field = rb'(?:"(?:[^"\r\n]++|"")*+"|(?!")[^%s"\r\n]*+)(?=[%s\r\n]|\Z)' % (at, at)
+    record, line = (rb"%s(?:%s%s)*+" % (one, at, one) for one in (field, line_field))
+    if comment is not None:
+        mark = re.escape(comment.encode())
+        record, line = (rb"(?:%s[^\r\n]*+|(?!%s)%s)" % (mark, mark, one) for one in (record, line))
+    return _Patterns(
+        # A \r at the very end may be the first half of \r\n.
+        whole_records=re.compile(rb"(?:%s(?:\n|\r\n|\r(?!\n|\Z)))*+" % record),
+        last_record=re.compile(rb"%s\r?\Z" % record),
+        one_record=re.compile(rb"%s(?:\r\n|\n|\r|\Z)" % record),
+        whole_lines=re.compile(rb"(?:%s(?:\r\n|\n|\r))*+(?:%s\Z)?+" % (line, line)),
+    )
+
+
+def cut_records(window: Bytes, ended: bool, dialect: Dialect = COMMA) -> int:
     r"""Return the end of the last whole record; at the end of a file it needs no line end, but closed quotes.
 
     >>> cut_records(b'1,"a\nb"\n2,"c\n', ended=False)
@@ -52,23 +98,24 @@ def cut_records(window: Bytes, ended: bool) -> int:
     """
     if b'"' not in window:
         return cut_csv_lines(window, ended)
-    end = last_end(window)
+    patterns = _patterns(dialect.separator, dialect.comment)
+    end = last_end(window) if dialect.separator == "," and dialect.comment is None else None
     if end is None:
-        match = _WHOLE_RECORDS.match(window)
+        match = patterns.whole_records.match(window)
         end = match.end() if match is not None else 0
-    return len(window) if ended and _LAST_RECORD.match(window, end) else end
+    return len(window) if ended and patterns.last_record.match(window, end) else end
 
 
-def split_records(frame: Bytes, *, with_empty: bool = False) -> list[tuple[int, int]]:
+def split_records(frame: Bytes, *, with_empty: bool = False, dialect: Dialect = COMMA) -> list[tuple[int, int]]:
     r"""Return start and end of each record, line end included; empty lines count only if ``with_empty``.
 
     >>> split_records(b'1,"a\nb"\n\n2,c')
     [(0, 8), (9, 12)]
     """
     spans: list[tuple[int, int]] = []
-    position = 0
+    one_record, position = _patterns(dialect.separator, dialect.comment).one_record, 0
     while position < len(frame):
-        match = _ONE_RECORD.match(frame, position)
+        match = one_record.match(frame, position)
         end = match.end() if match is not None else len(frame)
         if with_empty or frame[position:end].strip(b"\r\n"):
             spans.append((position, end))
@@ -81,9 +128,6 @@ QUOTES_FLAW: Final = (
     "quote in a field that is not quoted"
 )
 
-_LINE_FIELD: Final = rb'(?:"(?:[^"\r\n]++|"")*+"|(?!")[^,"\r\n]*+)(?=[,\r\n]|\Z)'
-_LINE: Final = _LINE_FIELD + rb"(?:," + _LINE_FIELD + rb")*+"
-_WHOLE_LINES: Final = re.compile(rb"(?:" + _LINE + rb"(?:\r\n|\n|\r))*+(?:" + _LINE + rb"\Z)?+")
 _ONE_LINE: Final = re.compile(rb"[^\r\n]*+(?:\r\n|\n|\r|\Z)")
 
 
@@ -96,15 +140,15 @@ def cut_csv_lines(window: Bytes, ended: bool) -> int:
     return len(window) if ended else max(window.rfind(b"\n"), window.rfind(b"\r", 0, len(window) - 1)) + 1
 
 
-def split_lines(frame: Bytes) -> Iterator[tuple[Bytes, bool]]:
+def split_lines(frame: Bytes, dialect: Dialect = COMMA) -> Iterator[tuple[Bytes, bool]]:
     r"""Yield runs of lines whose quotes make whole fields (True), and single lines whose quotes do not (False).
 
     >>> list(split_lines(b'1,"a"\n2,"b\nc"\n3,d'))
     [(b'1,"a"\n', True), (b'2,"b\n', False), (b'c"\n', False), (b'3,d', True)]
     """
-    position = 0
+    whole_lines, position = _patterns(dialect.separator, dialect.comment).whole_lines, 0
     while position < len(frame):
-        match = _WHOLE_LINES.match(frame, position) if b'"' in frame else None
+        match = whole_lines.match(frame, position) if b'"' in frame else None
         end = match.end() if match is not None else len(frame)
         if end > position:
             yield frame[position:end], True
@@ -112,6 +156,23 @@ def split_lines(frame: Bytes) -> Iterator[tuple[Bytes, bool]]:
         if position < len(frame) and (line := _ONE_LINE.match(frame, position)):
             yield frame[position : line.end()], False
             position = line.end()
+
+
+def without_comments(frame: Bytes, dialect: Dialect, *, one_line: bool) -> Bytes:
+    r"""Return ``frame`` without its comments: records that begin with the mark of comments.
+
+    >>> without_comments(b'# a "note\n1,"x\n# y"\n', Dialect(comment="#"), one_line=False)
+    b'1,"x\n# y"\n'
+    """
+    mark = (dialect.comment or "").encode()
+    if not mark or not (frame.startswith(mark) or b"\n" + mark in frame or b"\r" + mark in frame):
+        return frame
+    spans = (
+        (match.span() for match in _ONE_LINE.finditer(frame))
+        if one_line
+        else split_records(frame, with_empty=True, dialect=dialect)
+    )
+    return b"".join(frame[start:end] for start, end in spans if not frame.startswith(mark, start))
 
 
 ColumnType = Literal["bool", "date", "decimal", "float64", "int64", "str", "time", "timestamp", "timestamp_utc"]
@@ -170,7 +231,7 @@ def with_types(part: str, schema: pa.Schema, types: Mapping[str, ColumnType]) ->
     )
 
 
-def number_like_text(column: pa.ChunkedArray) -> bool:
+def number_like_text(column: pa.ChunkedArray, decimal: str = ".") -> bool:
     """Return whether an int is written as no int is: with leading zeros, a plus, ``-0`` or in hex.
 
     Also if all values are ints and one does not fit 64 bits.
@@ -183,7 +244,7 @@ def number_like_text(column: pa.ChunkedArray) -> bool:
 
     pc: Any = pyarrow.compute  # its functions are created at import, so mypy does not know them
     # A pattern costs several times as much as a search for a text, so it sees only what may match.
-    whole = column.filter(pc.invert(pc.match_substring(column, ".")))
+    whole = column.filter(pc.invert(pc.match_substring(column, decimal)))
     if pc.any(pc.match_substring_regex(whole, r"^\s*([+-]?0[0-9]+|\+[0-9]+|-0|-?0[xX][0-9a-fA-F]+)\s*$")).as_py():
         return True
     long = whole.filter(pc.greater_equal(pc.binary_length(whole), 19)).to_pylist()
@@ -224,7 +285,7 @@ class CsvDecoder:
     """Decodes frames of a file with the columns ``names`` (in file order) to the columns of ``schema``.
 
     ``given``: the columns whose types the user named. ``one_line``: no value holds a line end. ``timezone``: the zone
-    of times without one.
+    of times without one. ``dialect``: how the file is written.
     """
 
     def __init__(
@@ -236,6 +297,7 @@ class CsvDecoder:
         *,
         one_line: bool = False,
         timezone: str | None = None,
+        dialect: Dialect = COMMA,
     ) -> None:
         import pyarrow.csv as pa_csv
 
@@ -245,10 +307,11 @@ class CsvDecoder:
         self._timezone = timezone
         self._schema = schema
         # Up to half of the fields, it costs less to leave out the others than to have Arrow separate them all.
-        is_few = 0 < 2 * len(schema) <= len(names)
+        is_few = 0 < 2 * len(schema) <= len(names) and dialect.separator == "," and dialect.decimal == "."
         as_text = [field.name for field in schema if not null_values and str(field.type) in _CAST]
         self._projection = Projection(names, schema.names, as_text, one_line=one_line) if is_few else None
-        nulls = _nulls(null_values)
+        self._dialect = dialect
+        nulls = _nulls(null_values, dialect)
         self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **nulls)
         self._convert_raw = pa_csv.ConvertOptions(column_types=schema, **nulls)
         in_ns = with_nanoseconds(schema)
@@ -258,12 +321,15 @@ class CsvDecoder:
 
     def runs(self, frame: Bytes) -> list[Run]:
         """Return the rows of ``frame`` as record batches, with the bad records between them."""
+        frame = without_comments(frame, self._dialect, one_line=self._one_line)
+        if not frame:
+            return []
         if self._projection is not None and (batch := self._projected(frame, self._projection)) is not None:
             return [batch]
         if not self._one_line:
             return self._runs(frame)
         found: list[Run] = []
-        for lines, is_whole in split_lines(frame):
+        for lines, is_whole in split_lines(frame, self._dialect):
             found += self._runs(lines) if is_whole else [BadRecord(QUOTES_FLAW, text_of(lines))]
         return found
 
@@ -291,7 +357,7 @@ class CsvDecoder:
         try:
             return [self._parse(frame)]
         except (pa.ArrowInvalid, NoSuchTime):
-            spans = split_records(frame, with_empty=len(self._names) == 1)
+            spans = split_records(frame, with_empty=len(self._names) == 1, dialect=self._dialect)
             pieces = [spans[start : start + _PIECE_RECORDS] for start in range(0, len(spans), _PIECE_RECORDS)]
             return list(self._isolate(frame, pieces[::-1]))
 
@@ -320,12 +386,12 @@ class CsvDecoder:
         import pyarrow as pa
 
         try:
-            table = _read(part, self._names, self._convert)
+            table = _read(part, self._names, self._convert, self._dialect)
         except pa.ArrowInvalid:
             if self._convert_fine is None or not _NINE_DIGITS.search(part):
                 raise
             # Arrow takes no more digits than the unit has, not even zeros.
-            table = _read(part, self._names, self._convert_fine).cast(self._schema)
+            table = _read(part, self._names, self._convert_fine, self._dialect).cast(self._schema)
         batches = table.combine_chunks().to_batches()
         batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=self._schema)
         return self._checked(batch)
@@ -339,7 +405,8 @@ class CsvDecoder:
     def _why(self, message: str) -> str:
         """Return Arrow's message without the value it quotes."""
         if match := _FIELD_COUNT.search(message):
-            return f"{match[2]} field{'' if match[2] == '1' else 's'}, where the header has {match[1]}"
+            by = "the header has" if self._dialect.names is None else "names= has"
+            return f"{match[2]} field{'' if match[2] == '1' else 's'}, where {by} {match[1]}"
         if match := _COLUMN.search(message):
             name = self._names[int(match[1])]
             if "invalid UTF8" in message:
@@ -375,74 +442,99 @@ def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         return compute.ascii_trim(texts, " \t").cast(kind)
 
 
-def read_header(path: FilePath, *, one_line: bool = False) -> tuple[list[str], int] | None:
-    """Return the column names of a file and the offset after them; None for an empty file."""
-    stream = ByteStream(path)
+def cutter(dialect: Dialect, *, one_line: bool) -> Cut:
+    """Return what finds the end of the last whole record."""
+    return cut_csv_lines if one_line else partial(cut_records, dialect=dialect)
+
+
+def read_header(path: FilePath, *, one_line: bool = False, dialect: Dialect = COMMA) -> tuple[list[str], int] | None:
+    """Return the column names of a file and the offset of its first record; None for an empty file."""
+    stream = ByteStream(path, encoding=dialect.encoding)
     try:
-        framer = Framer(stream, cut_csv_lines if one_line else cut_records)
+        framer = Framer(stream, cutter(dialect, one_line=one_line))
         while (frame := framer.next_frame(0)) is not None:
             if frame.flaw is not None:
                 raise SourceError(f"it does not begin with a CSV header: {frame.flaw}")
             offset = frame.offset
-            for lines, is_whole in split_lines(frame.data) if one_line else [(frame.data, True)]:
+            if not dialect.header:
+                return list(dialect.names or ()), offset
+            for lines, is_whole in split_lines(frame.data, dialect) if one_line else [(frame.data, True)]:
                 if not is_whole:
                     raise SourceError(f"it does not begin with a CSV header: {QUOTES_FLAW}")
-                if spans := split_records(lines):
-                    start, end = spans[0]
-                    return _header_names(lines[start:end]), offset + end
+                mark = (dialect.comment or "").encode()
+                for start, end in split_records(lines, dialect=dialect):
+                    if not mark or not lines.startswith(mark, start):
+                        return _header_names(lines[start:end], dialect), offset + end
                 offset += len(lines)
     finally:
         stream.close()
     return None
 
 
-def _header_names(record: Bytes) -> list[str]:
+def _header_names(record: Bytes, dialect: Dialect) -> list[str]:
     try:
         text = record.decode().rstrip("\r\n")
     except UnicodeDecodeError:
         raise SourceError("its CSV header is not valid UTF-8 text. Convert the file") from None
     try:
-        return next(csv.reader(io.StringIO(text, newline="")))
+        names = next(csv.reader(io.StringIO(text, newline=""), delimiter=dialect.separator))
     except csv.Error:
         limit = csv.field_size_limit()
         raise SourceError(
             f"a column name in its CSV header is longer than {limit} characters. Correct the header"
         ) from None
+    if dialect.names is not None:
+        if len(names) != len(dialect.names):
+            raise SourceError(f"its header has {len(names)} names, and names= has {len(dialect.names)}: name all")
+        return list(dialect.names)
+    other = next((one for one in ";\t|" if one in names[0]), None) if len(names) == 1 else None
+    if other is not None and dialect.delimiter is None:
+        raise SourceError(
+            f"its only column is called {names[0]!r}: if {other!r} separates its fields, give delimiter={other!r}, "
+            f'else delimiter=","'
+        )
+    return names
 
 
 def infer_types(
-    path: FilePath, null_values: Sequence[str] | None, *, frames_max: int, one_line: bool = False
+    path: FilePath,
+    null_values: Sequence[str] | None,
+    *,
+    frames_max: int,
+    one_line: bool = False,
+    dialect: Dialect = COMMA,
 ) -> Iterator[pa.Schema]:
     """Yield the column types by the header (all null), then by each frame in turn."""
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
-    header = read_header(path, one_line=one_line)
+    header = read_header(path, one_line=one_line, dialect=dialect)
     if header is None:
         return
     names, offset = header
     yield pa.schema([(name, pa.null()) for name in names])
-    convert = pa_csv.ConvertOptions(**_nulls(null_values))
-    stream = ByteStream(path)
+    convert = pa_csv.ConvertOptions(**_nulls(null_values, dialect))
+    stream = ByteStream(path, encoding=dialect.encoding)
     try:
         stream.skip_to(offset)
-        framer = Framer(stream, cut_csv_lines if one_line else cut_records)
+        framer = Framer(stream, cutter(dialect, one_line=one_line))
         for _ in range(frames_max):
             frame = framer.next_frame()
             if frame is None:
                 return
-            if data := b"" if frame.flaw is not None else _readable(frame.data, one_line):
-                table = _read(data, names, convert, skip_malformed=True)
-                yield _kept_as_written(_usable_types(table), data, names, convert)
+            if data := b"" if frame.flaw is not None else _readable(frame.data, dialect, one_line=one_line):
+                table = _read(data, names, convert, dialect, skip_malformed=True)
+                yield _kept_as_written(_usable_types(table), data, names, convert, dialect)
     except READ_ERRORS:
         return  # the part that reads there reports the damage and the position
     finally:
         stream.close()
 
 
-def _readable(frame: Bytes, one_line: bool) -> Bytes:
+def _readable(frame: Bytes, dialect: Dialect, *, one_line: bool) -> Bytes:
     """Return ``frame`` as valid UTF-8 for type inference: Arrow does not skip rows that it cannot decode."""
-    data = b"".join(lines for lines, is_whole in split_lines(frame) if is_whole) if one_line else frame
+    frame = without_comments(frame, dialect, one_line=one_line)
+    data = b"".join(lines for lines, is_whole in split_lines(frame, dialect) if is_whole) if one_line else frame
     return data if data.isascii() else data.decode(errors="replace").encode()
 
 
@@ -468,7 +560,9 @@ def _usable_type(column: pa.ChunkedArray) -> pa.DataType:
     return kind
 
 
-def _kept_as_written(found: pa.Schema, frame: Bytes, names: list[str], convert: pa_csv.ConvertOptions) -> pa.Schema:
+def _kept_as_written(
+    found: pa.Schema, frame: Bytes, names: list[str], convert: pa_csv.ConvertOptions, dialect: Dialect
+) -> pa.Schema:
     """Return ``found`` with str for columns whose values numbers would not preserve."""
     import pyarrow as pa
     import pyarrow.csv as pa_csv
@@ -483,13 +577,18 @@ def _kept_as_written(found: pa.Schema, frame: Bytes, names: list[str], convert: 
         strings_can_be_null=True,
         quoted_strings_can_be_null=convert.quoted_strings_can_be_null,
     )
-    texts = _read(frame, names, as_text, skip_malformed=True)
-    as_written = {name for name in numbers if number_like_text(texts[name])}
+    texts = _read(frame, names, as_text, dialect, skip_malformed=True)
+    as_written = {name for name in numbers if number_like_text(texts[name], dialect.decimal)}
     return pa.schema([(field.name, pa.string() if field.name in as_written else field.type) for field in found])
 
 
 def _read(
-    part: Bytes | pa.Buffer, names: list[str], convert: pa_csv.ConvertOptions, *, skip_malformed: bool = False
+    part: Bytes | pa.Buffer,
+    names: list[str],
+    convert: pa_csv.ConvertOptions,
+    dialect: Dialect = COMMA,
+    *,
+    skip_malformed: bool = False,
 ) -> pa.Table:
     import pyarrow as pa
     import pyarrow.csv as pa_csv
@@ -498,6 +597,7 @@ def _read(
         pa.BufferReader(part),
         read_options=pa_csv.ReadOptions(column_names=names, block_size=len(part) + 1, use_threads=False),
         parse_options=pa_csv.ParseOptions(
+            delimiter=dialect.separator,
             newlines_in_values=True,  # it is one block, which nothing has to cut
             ignore_empty_lines=len(names) != 1,
             invalid_row_handler=(lambda _row: "skip") if skip_malformed else None,
@@ -506,9 +606,10 @@ def _read(
     )
 
 
-def _nulls(null_values: Sequence[str] | None) -> dict[str, object]:
+def _nulls(null_values: Sequence[str] | None, dialect: Dialect) -> dict[str, object]:
     """Return the options by which empty fields, and the user's null values quoted or not, are None."""
     return {
+        "decimal_point": dialect.decimal,
         "null_values": ["", *(null_values or ())],
         "strings_can_be_null": True,
         "quoted_strings_can_be_null": bool(null_values),

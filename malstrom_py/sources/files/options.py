@@ -6,6 +6,7 @@ is the precision of Python's datetime, time and timedelta; a value that would lo
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from malstrom_py.data.schema import in_microseconds, map_inside
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.sources.files.csv import ColumnType
+from malstrom_py.sources.files.csv import COMMA, ColumnType, Dialect
 from malstrom_py.sources.files.listing import COMPRESSIONS, FORMATS, FileFormat
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class Options:
     new_files: bool
     columns: tuple[str, ...] | None = None
     rows: type = dict
+    dialect: Dialect = COMMA
 
     def __post_init__(self) -> None:
         if self.format is not None and self.format not in tuple(FORMATS):
@@ -153,6 +155,11 @@ class Options:
             ("null_values", self.null_values is not None),
             ("types", bool(self.types)),
             ("newlines_in_values", not self.newlines_in_values),
+            ("delimiter", self.dialect.delimiter is not None),
+            ("header", not self.dialect.header),
+            ("names", self.dialect.names is not None),
+            ("comment", self.dialect.comment is not None),
+            ("decimal", self.dialect.decimal != "."),
         ):
             if is_given and file_format not in {None, "csv"}:
                 raise PlanError(f"sources.Files: {name} is for csv files, these are {file_format}: leave it out")
@@ -162,6 +169,8 @@ class Options:
                     f"sources.Files: {name} is for csv and parquet files, these are {file_format}: leave it out, and "
                     f"take the fields in a map step"
                 )
+        if self.dialect.encoding is not None and file_format == "parquet":
+            raise PlanError("sources.Files: encoding is for csv, json and text files, these are parquet: leave it out")
         if self.timezone is not None and file_format not in {None, "csv", "parquet"}:
             raise PlanError(
                 f"sources.Files: timezone is for csv and parquet files, these are {file_format}: leave it out, and "
@@ -172,11 +181,92 @@ class Options:
     def split_bytes_of(self, file: str) -> int | None:
         """Return the size of the sections of ``file``; None if it is read as a whole.
 
-        Compressed data, and csv whose values may hold line ends, can only be read from the start.
+        Compressed data, other encodings than UTF-8, and csv whose values may hold line ends, can only be read from the
+        start.
         """
+        if self.dialect.encoding is not None:
+            return None
         if PurePath(file).suffix.lower() in COMPRESSIONS or (self.format == "csv" and self.newlines_in_values):
             return None
         return self.split_bytes
+
+
+def check_dialect(
+    *, delimiter: object, header: object, names: object, encoding: object, comment: object, decimal: object
+) -> Dialect:
+    """Return how csv files are written; raise `PlanError` for an argument that is wrong.
+
+    >>> check_dialect(delimiter=";", header=True, names=None, encoding="latin-1", comment=None, decimal=",")
+    Dialect(delimiter=';', header=True, names=None, encoding='iso8859-1', comment=None, decimal=',')
+    """
+    if delimiter is not None and not _is_separator(delimiter):
+        raise PlanError(
+            f'sources.Files: delimiter must be one ASCII character, such as ";" or "\\t", and no quote, line end, '
+            f"letter, digit or sign of a number, got {delimiter!r}"
+        )
+    if decimal not in {".", ","}:
+        raise PlanError(f'sources.Files: decimal must be "." or ",", got {decimal!r}')
+    if decimal == (delimiter or ","):
+        raise PlanError(
+            f"sources.Files: decimal and delimiter are both {decimal!r}: name what separates fields, such as "
+            f'delimiter=";"'
+        )
+    if comment is not None and (
+        not isinstance(comment, str) or not comment or not comment.isascii() or set(comment) & {'"', "\r", "\n"}
+    ):
+        raise PlanError(f'sources.Files: comment must be what comments begin with, such as "#", got {comment!r}')
+    if comment is not None and comment.startswith(str(delimiter or ",")):
+        raise PlanError(
+            f"sources.Files: comment={comment!r} begins with the delimiter: records with an empty first field do"
+        )
+    if not isinstance(header, bool):
+        raise PlanError(f"sources.Files: header must be True or False, got {header!r}")
+    if header is False and names is None:
+        raise PlanError('sources.Files: header=False needs the names of the columns, such as names=["item", "pieces"]')
+    return Dialect(
+        delimiter=None if delimiter is None else str(delimiter),
+        header=header,
+        names=_checked_names(names),
+        encoding=_checked_encoding(encoding),
+        comment=None if comment is None else str(comment),
+        decimal=str(decimal),
+    )
+
+
+def _is_separator(delimiter: object) -> bool:
+    return (
+        isinstance(delimiter, str)
+        and len(delimiter) == 1
+        and delimiter.isascii()
+        and not delimiter.isalnum()
+        and delimiter not in '"\r\n\0.-+'
+    )
+
+
+def _checked_names(names: object) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    found = list(names) if isinstance(names, list | tuple) else [None]
+    if not found or not all(isinstance(name, str) for name in found) or len(set(found)) < len(found):
+        raise PlanError('sources.Files: names must be a list of different names, such as names=["item", "pieces"]')
+    return tuple(map(str, found))
+
+
+def _checked_encoding(encoding: object) -> str | None:
+    """Return the name of ``encoding``; None for UTF-8, which needs no conversion."""
+    if encoding is None:
+        return None
+    try:
+        found = codecs.lookup(encoding) if isinstance(encoding, str) else None
+        is_text = found is not None and isinstance(found.decode(b"")[0], str)
+    except (LookupError, ValueError, UnicodeError, TypeError):
+        found, is_text = None, False
+    if found is None or not is_text:
+        raise PlanError(
+            f'sources.Files: encoding must be the name of one that Python knows, such as "latin-1" or "utf-16", got '
+            f"{encoding!r}"
+        )
+    return None if found.name in {"utf-8", "utf-8-sig", "ascii"} else found.name
 
 
 def check_null_values(null_values: object) -> list[str] | None:

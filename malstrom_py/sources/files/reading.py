@@ -17,8 +17,7 @@ from malstrom_py.sources.base import SourcePart, lag_of
 from malstrom_py.sources.files.csv import (
     ColumnType,
     CsvDecoder,
-    cut_csv_lines,
-    cut_records,
+    cutter,
     infer_types,
     read_header,
     with_types,
@@ -209,17 +208,24 @@ class FileReader:
         self, name: str, section: Section, types: Types, position: dict[str, Any], remembered: dict[str, Any]
     ) -> FramedPart:
         one_line = not self.options.newlines_in_values
-        names, begin = read_header(self.base / section.file, one_line=one_line) or ([], 0)
+        dialect = self.options.dialect
+        names, begin = read_header(self.base / section.file, one_line=one_line, dialect=dialect) or ([], 0)
         schema = _unpacked(types)
         chosen, options = self._chosen(name, schema), self.options
         if names:
             is_part = options.columns is not None
             check_columns(name, names, types.first, (chosen if is_part else schema).names, others=is_part)
         decoder = CsvDecoder(
-            names, chosen, options.null_values, self._given, one_line=one_line, timezone=options.timezone
+            names,
+            chosen,
+            options.null_values,
+            self._given,
+            one_line=one_line,
+            timezone=options.timezone,
+            dialect=dialect,
         )
         rows = RowMaker(options.rows, chosen, name)
-        framer = self._framer(section, position, cut_csv_lines if one_line else cut_records, CSV_LINE_END, begin)
+        framer = self._framer(section, position, cutter(dialect, one_line=one_line), CSV_LINE_END, begin)
         return FramedPart(
             name, framer, decode=lambda data: rows.runs(decoder.runs(data)), position=position, remembered=remembered
         )
@@ -241,7 +247,7 @@ class FileReader:
         path, stop = self.base / section.file, None
         if section.unit == "bytes":
             begin, stop = record_bounds(path, section.start, section.stop, begin=begin, line_end=line_end)
-        stream = ByteStream(path, stop=stop)
+        stream = ByteStream(path, stop=stop, encoding=self.options.dialect.encoding)
         try:
             stream.skip_to(max(begin, position["offset"]))
         except BaseException:
@@ -269,7 +275,9 @@ class FileReader:
         if self.options.format == "parquet":
             return parquet_types(path, self.footers)
         one_line = not self.options.newlines_in_values
-        return infer_types(path, self.options.null_values, frames_max=frames_max, one_line=one_line)
+        return infer_types(
+            path, self.options.null_values, frames_max=frames_max, one_line=one_line, dialect=self.options.dialect
+        )
 
 
 def _unpacked(types: Types) -> pa.Schema:

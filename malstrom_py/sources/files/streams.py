@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import zlib
 from io import BufferedReader
@@ -51,11 +52,15 @@ class FilePath(Protocol):
 class ByteStream:
     """Reads one file forwards, up to ``stop``. A byte order mark at the start is dropped and counted as offset.
 
+    ``encoding``: that of the text, if it is not UTF-8; offsets then count the bytes of the same text in UTF-8. What is
+    no text in it becomes bytes that are no UTF-8.
+
     EOFError: a compressed file of zero bytes; compressed empty data has a header.
     """
 
-    def __init__(self, path: FilePath, *, stop: int | None = None) -> None:
+    def __init__(self, path: FilePath, *, stop: int | None = None, encoding: str | None = None) -> None:
         self._path = path
+        self._encoding = encoding
         self._stop = stop
         self._compression = COMPRESSIONS.get(path.suffix.lower())
         self._file: IO[bytes] = path.open("rb")
@@ -63,6 +68,8 @@ class ByteStream:
             if self._compression is not None and not path.stat().st_size:
                 raise EOFError
             self._bytes: Any = self._decompressed()
+            if encoding is not None:
+                self._bytes = _InUtf8(self._bytes, encoding)
             self.offset = 0
             self._head = self._read(len(_BOM))
         except BaseException:
@@ -96,7 +103,7 @@ class ByteStream:
 
     def skip_to(self, offset: int) -> None:
         """Advance to ``offset``; `SourceError` if the file ends before it."""
-        if self._compression is None and offset > self.offset + len(self._head):
+        if self._compression is None and self._encoding is None and offset > self.offset + len(self._head):
             size = self._file.seek(0, 2)
             self._file.seek(min(offset, size))
             self._head, self.offset = b"", min(offset, size)
@@ -109,8 +116,8 @@ class ByteStream:
                 self._head, self.offset = chunk[-keep:], offset
 
     def left(self) -> int | None:
-        """Return how many bytes follow by now; None if the file is compressed."""
-        if self._compression is not None:
+        """Return how many bytes follow by now; None if the file is compressed or in another encoding than UTF-8."""
+        if self._compression is not None or self._encoding is not None:
             return None
         size = self._path.stat().st_size
         return max(0, (size if self._stop is None else min(size, self._stop)) - self.offset)
@@ -138,6 +145,38 @@ class ByteStream:
 
             return pa.CompressedInputStream(self._file, "zstd")
         return self._file
+
+
+class _InUtf8:
+    """The text of ``file`` in UTF-8."""
+
+    def __init__(self, file: Any, encoding: str) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder(encoding)("malstrom-no-text")
+        self._left = b""
+        self._ended = False
+
+    def read1(self, size: int) -> bytes:
+        """Return the next bytes, at most ``size``; empty at the end."""
+        while not self._left and not self._ended:
+            chunk: bytes = self._file.read1(_CHUNK_BYTES)
+            self._ended = not chunk
+            self._left = self._decoder.decode(chunk, self._ended).encode(errors="surrogateescape")
+        chunk, self._left = self._left[:size], self._left[size:]
+        return chunk
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _no_text(error: UnicodeError) -> tuple[str, int]:
+    """Return what becomes a byte that is no UTF-8, in place of bytes that are no text in their encoding."""
+    assert isinstance(error, UnicodeDecodeError)
+    return "\udcff", error.end
+
+
+codecs.register_error("malstrom-no-text", _no_text)
 
 
 def file_changed(name: str, where: str = "") -> SourceError:
