@@ -164,6 +164,7 @@ _ADVICE: Final = {
     "22": "A value does not fit the type of its column: convert it in a step before",
     "23": "Rows break a constraint of the table",
     "28": "Check user and password of the DSN, and pg_hba.conf of the server",
+    "42602": 'Write a name that has a space or another sign in double quotes, as in shop."my sales"',
     "42501": "Grant the right to the user of the DSN",
     "53": "Free or add resources on the server, then start the job again",
     "55P03": "Another session holds a lock for too long: end it, then start the job again",

@@ -43,7 +43,7 @@ class TargetColumns:
         return f"table {self.table!r}" if self.is_table else "the schema of the sink"
 
     def folded(self, name: str) -> str:
-        """Return ``name`` as it is compared: Spark's tables do not heed case."""
+        """Return ``name`` in the form by which names are compared: Spark's tables do not heed case."""
         return name.lower() if self.is_table else name
 
 
@@ -110,7 +110,7 @@ def null_place(required: Collection[str], path: str, array: pa.Array) -> str | N
 
 
 def _columns_inside(array: pa.Array) -> list[tuple[str, pa.Array]]:
-    """Return the columns inside ``array``, without what is in a None of it."""
+    """Return the columns inside ``array``, without the values at its missing rows."""
     valid = array.filter(array.is_valid()) if array.null_count else array
     match kind_of(array.type):
         case ColumnKind.STRUCT:

@@ -296,6 +296,8 @@ def test_rows_that_a_unique_index_refuses_are_left_out_if_asked(dsn: str) -> Non
 def test_a_target_that_is_missing_or_cannot_be_reached_is_named_without_the_password(dsn: str) -> None:
     with pytest.raises(SinkError, match="there is no table nothing"):
         sinks.Postgres(dsn, "nothing").open(worker_of())
+    with pytest.raises(SinkError, match=r'invalid name syntax.*in double quotes, as in shop\."my sales"'):
+        sinks.Postgres(dsn, "my sales").open(worker_of())
     bad = dsn.replace("postgres@", "postgres:hush@").replace("/postgres?", "/nowhere?")
     with pytest.raises(SinkError, match="nowhere") as raised:
         sinks.Postgres(bad, "t").open(worker_of())
