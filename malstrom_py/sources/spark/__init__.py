@@ -66,8 +66,9 @@ class Spark:
 
     SourceError: there is no such table, column or path, the SQL is wrong, a column's type is not supported (intervals
     of months, variant, user-defined types: the message says what to cast it to), rows cannot be staged, or a pinned
-    file was changed or removed. SparkError: Spark cannot be used, or its session ended. PlanError: an argument
-    is wrong.
+    file was changed or removed. MalformedRecord: a value that Python cannot hold (dates before the year 1 or after
+    9999, text that is not UTF-8). SparkError: Spark cannot be used, or its session ended. PlanError: an argument is
+    wrong.
 
     >>> Spark(table="flights", columns=["carrier", "delay"], filter="delay IS NOT NULL")
     Spark(table='flights')

@@ -140,3 +140,27 @@ def test_a_type_that_cannot_be_carried_is_told_with_its_column(spark: Any, value
 def test_an_empty_map_is_refused_by_name(spark: Any) -> None:
     with pytest.raises(SourceError, match=r"column 'm' is of the Spark type map<void,void>, an empty map\(\).*cast it"):
         sources.Spark(sql="SELECT map() AS m", session=spark).pin("docs")
+
+
+def test_values_that_python_cannot_hold_are_malformed_records(spark: Any) -> None:
+    """Beyond the year 9999, before the year 1, and text that is not UTF-8: one record each, with its file."""
+    rows = spark.sql(
+        "SELECT * FROM VALUES (1, date'2020-01-01', timestamp_micros(0), 'a'), "
+        "(2, date_add(date'9999-12-31', 1), timestamp_micros(0), 'a'), "
+        "(3, date'2020-01-01', timestamp_micros(253402300800000000), 'a'), "
+        "(4, date'2020-01-01', timestamp_micros(-62135596800000001), 'a'), "
+        "(5, date'2020-01-01', timestamp_micros(0), CAST(unhex('61ff') AS STRING)), "
+        "(6, date'2020-01-01', timestamp_micros(0), 'z') AS (n, day, at, text)"
+    ).coalesce(1)
+    out, dead, job = sinks.Memory(), sinks.Memory(), mp.Job("hold")
+    read = job.source("in", sources.Spark(rows), on_error="dead-letter")
+    read.map("n", lambda row: row["n"]).sink("out", out)
+    job.dead_letters("in").sink("dead", dead)
+    mp.run(job)
+    assert sorted(out.items) == [1, 6]
+    assert sorted(letter.value["n"] for letter in dead.items) == ["2", "3", "4", "5"]
+    assert all("part-" in letter.error for letter in dead.items)
+    job = mp.Job("fails")
+    job.source("in", sources.Spark(rows)).sink("out", sinks.Memory())
+    with pytest.raises(SourceError, match=r"part-.*on_error='skip'"):
+        mp.run(job)
