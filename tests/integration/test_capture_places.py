@@ -214,7 +214,7 @@ class Late(capture.InMemory):
         right = file.write
 
         def write(data: bytes) -> None:
-            time.sleep(0.03)
+            time.sleep(0.05)
             right(data)
 
         file.write = write
@@ -224,13 +224,16 @@ class Late(capture.InMemory):
 def test_a_receiver_that_is_a_little_late_each_time_does_not_hold_a_job_that_may_drop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(socket, "_FIRST_WAIT_S", 0.1)
-    kept, seen = Late(), list[events.AnyEvent]()
+    monkeypatch.setattr(socket, "_FIRST_WAIT_S", 0.2)
+    kept = Late()
     with capture.Receiver(kept) as receiver:
-        assert big(receiver.socket(slow="drop"), seen).wait(timeout_s=60).read == 300
-        assert events.BackPressureBegun("seen", 0) in seen
-    (stats,) = capture.stats(kept)
-    assert 0 < stats.rows < 300
+        file: Any = receiver.socket(slow="drop").create("seen")
+        for _ in range(40):
+            file.write(b"x" * 500_000)
+        assert file._is_dropped
+        file.close()
+    with kept.read("seen") as read:
+        assert 0 < len(read.read()) < 20 * 500_000  # what was on its way, and what was taken during the one wait
 
 
 def test_a_writer_that_drops_waits_a_second_in_ten(monkeypatch: pytest.MonkeyPatch) -> None:
