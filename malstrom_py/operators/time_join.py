@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final, Literal
 
@@ -115,8 +114,11 @@ def _drop(state: list[Any], at: int, count: int) -> None:
 def _flag(state: list[Any], at: int, place: int, alone: bool) -> None:
     """Insert whether the record at ``place`` is alone into the flags of the records at ``at``."""
     flags, before = state[at + 2], len(state[at]) - 1
-    if len(flags) < before or not flags:
-        flags = state[at + 2] = [*flags, *[False] * (before - len(flags))]
+    if not before:
+        state[at + 2] = [alone]
+        return
+    if len(flags) < before:
+        flags = state[at + 2] = [False] * before
     flags.insert(place, alone)
 
 
@@ -161,7 +163,11 @@ class IntervalJoin(TimeJoin):
             paired = False
             if state[other]:
                 paired = self._pair(state, other, low + time, high + time, (time, key, value), found)
-            _flag(state, own, _put(state, own, time, value), not paired)
+            place, flags = _put(state, own, time, value), state[own + 2]
+            if place and place == len(flags):
+                flags.append(not paired)
+            else:
+                _flag(state, own, place, not paired)
             moment, wake = time + stay, state[6]
             if wake is None or moment < wake:
                 self.act_at(key, state, min(moment, _LAST))
@@ -181,8 +187,11 @@ class IntervalJoin(TimeJoin):
         time, key, value = row
         for moment, partner in zip(there[first:last], state[at + 1][first:last], strict=True):
             found.append((max(moment, time), key, pair_of((value, partner) if at else (partner, value))))
-        if state[at + 2]:
-            state[at + 2][first:last] = repeat(False, last - first)
+        flags = state[at + 2]
+        if flags and last - first == 1:
+            flags[first] = False
+        elif flags:
+            flags[first:last] = [False] * (last - first)
         return True
 
     def act(self, key: Any, state: list[Any], reached: int, ended: list[Timed]) -> int | None:
@@ -191,25 +200,26 @@ class IntervalJoin(TimeJoin):
             times, stay = state[at], self._stay[side]
             past = len(times) if reached >= _LAST else bisect_right(times, reached - stay)
             if past:
-                self._part_with(key, side, zip(times[:past], state[at + 1], state[at + 2], strict=False), ended)
-                state[at + 2] = state[at + 2][past:]
+                gone, state[at + 2] = state[at + 2][:past], state[at + 2][past:]
+                if alone := sum(gone):
+                    self._part_with(key, side, alone, zip(times, state[at + 1], gone, strict=False), ended)
             _drop(state, at, past)
             if state[at]:
                 wakes.append(min(state[at][0] + stay, _LAST))
         return min(wakes, default=None)
 
-    def _part_with(self, key: Any, side: int, past: Iterable[tuple[int, Any, bool]], ended: list[Timed]) -> None:
-        """Send or count those records of a side, as time, value, and whether it is alone, that had no partner."""
-        stay, keeps, alone = self._stay[side], self._alone[side], 0
+    def _part_with(
+        self, key: Any, side: int, alone: int, past: Iterable[tuple[int, Any, bool]], ended: list[Timed]
+    ) -> None:
+        """Send or count the ``alone`` records without a partner of a side: of those as time, value, whether alone."""
+        if not self._alone[side]:
+            self.dropped += alone
+            return
+        self.unmatched.alone(alone)
+        stay = self._stay[side]
         for time, value, is_alone in past:
             if is_alone:
-                alone += 1
-                if keeps:
-                    ended.append((min(time + stay, _LAST), key, pair_of((None, value) if side else (value, None))))
-        if keeps:
-            self.unmatched.alone(alone)
-        else:
-            self.dropped += alone
+                ended.append((min(time + stay, _LAST), key, pair_of((None, value) if side else (value, None))))
 
     def empty(self, state: list[Any]) -> bool:
         return not state[0] and not state[3]

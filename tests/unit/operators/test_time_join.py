@@ -332,6 +332,22 @@ def test_of_records_out_of_order_those_come_alone_that_are(side: int) -> None:
     ]
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_an_inner_join_continues_a_state_that_has_no_flags(side: int) -> None:
+    """As versions had it that did not count unmatched records: its records are taken to be paired."""
+    join = lambda a, b: a.join_interval("join", b, lower=-5, upper=5)  # noqa: E731
+    old = OperatorTester(join, keyed=True, timed=True, inputs=2).track(lambda keys: [0] * len(keys))
+    old.send_local([("a", "first", 1), ("a", "second", 3)], input=side).step()
+    (state,) = old.states.values()
+    state.values["a"][2] = state.values["a"][5] = ()
+    new = OperatorTester(join, keyed=True, timed=True, inputs=2)
+    new.install([old.barrier("full")], slots=[0])
+    new.send_local([("a", "between", 2)], input=side).send_local([("a", "other", 8)], input=1 - side).step()
+    assert len(values_of(new)) == 1
+    new.send_local(Epoch(MAX_EPOCH)).step()
+    assert sum(operator.counters.unmatched for operator in new._runner.operators.values()) == 1
+
+
 def values_of(tester: OperatorTester) -> list[Any]:
     return [message.value for message in tester.receive_local() if isinstance(message, DataMessage)]
 
