@@ -15,8 +15,10 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MIN_EPOCH, AbsBarrier, DataMessage, Epoch, Interrogate, Rescale, StateMessage
 from malstrom_py.operators.aggregate import Count
 from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.column_figures import ColumnFigures
 from malstrom_py.operators.logic import KeyedLogic, Output
 from malstrom_py.operators.stateful_op import StatefulOp
+from malstrom_py.state.figure_states import shape_of_one
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing import as_step
 from tests.laws.logics import Deadlines
@@ -263,6 +265,7 @@ class WrongState(Count):
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         self.state = self.kind(context.step, context.codec)
+        self._over_columns = ColumnFigures(self.state, [self.aggregation], shape_of_one())
 
 
 class _ForgetsTimers(KeyedState):
