@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar, overload
 
@@ -15,6 +16,7 @@ from malstrom_py.object_stores import checked_options
 from malstrom_py.sources.base import Part, SourcePart
 from malstrom_py.sources.files.ahead import AheadPart
 from malstrom_py.sources.files.csv import ColumnType, check_types
+from malstrom_py.sources.files.folders import roots_of
 from malstrom_py.sources.files.follow import FollowPart, KnownFiles, check_same, identity_of, watched_folders
 from malstrom_py.sources.files.listing import (
     FileFormat,
@@ -86,7 +88,8 @@ class Files(Generic[V_co]):
     Empty lines are skipped, but in a file of one column they are None. The types of csv columns are inferred once per
     run, from the first MiB of the first file: int, float, bool, date or time if every value there is one, else str;
     ints with leading zeros or beyond 64 bits are str; a column that is empty there is inferred from later data. Every
-    position stores them. The types of the first Parquet file apply to all. Times have microseconds.
+    position stores them. Parquet files are read as the union of their columns, in types that hold the values of all.
+    Names of folders such as ``day=2024-01-01``, matched by wildcards, are columns too. Times have microseconds.
     **json** gives one dict per line with exactly its values; lines may differ in their fields. **text** gives each
     line as a str without its end.
 
@@ -243,7 +246,8 @@ class Files(Generic[V_co]):
         known = options.format or format_of_patterns(self._patterns)
         if follow and known is None:
             raise PlanError("sources.Files: the format of future files is not known with follow=True: pass format=")
-        self._reading = FileReader(options.with_format(known), self._objects or Path.cwd())
+        roots = roots_of(self._patterns, None if self._objects is not None else Path.cwd())
+        self._reading = FileReader(options.with_format(known), self._objects or Path.cwd(), roots=roots)
         self._watched = watched_folders(self._patterns, Path.cwd()) if follow else []
         self._types = Types()
         # The files to infer types from, if that failed when the parts were listed.
@@ -360,7 +364,7 @@ class Files(Generic[V_co]):
             remembered.update(schema=types.schema, first=types.first)
             reading = self._reading
             if self._objects is not None:
-                reading = FileReader(reading.options, self._objects.only(section.file), reading.footers)
+                reading = replace(reading, base=self._objects.only(section.file))
             with source_errors(part):
                 remembered["file"] = now = identity_of(reading.base / section.file)
             if self._objects is not None and (before := position.get("file")) is not None:
@@ -387,7 +391,7 @@ class Files(Generic[V_co]):
     def _know_format(self, files: Sequence[str]) -> None:
         if self._reading.options.format is None:
             options = self._reading.options.with_format(format_of_parts([Part(file) for file in files]))
-            self._reading = FileReader(options, self._reading.base)
+            self._reading = replace(self._reading, options=options)
 
     def _check_format(self, part: Part, state: Any) -> None:
         known = self._reading.options.format

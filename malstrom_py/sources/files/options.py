@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from malstrom_py.data.schema import in_microseconds, map_inside
+from malstrom_py.data.schema import in_microseconds, map_inside, stored_type, widens_to, wider_type
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.files.csv import COMMA, ColumnType, Dialect
 from malstrom_py.sources.files.listing import COMPRESSIONS, FORMATS, FileFormat
@@ -72,6 +72,41 @@ def merge_types(schemas: Iterator[pa.Schema]) -> pa.Schema | None:
     if not found:
         return None
     return pa.schema([(name, pa.string() if pa.types.is_null(known) else known) for name, known in found.items()])
+
+
+def union_types(schemas: Iterator[pa.Schema]) -> pa.Schema | None:
+    """Return all columns of all ``schemas``, each in a type that holds the values of all; null ones as string.
+
+    Types that have none in common stay as they were first: a file with the other one is refused when it is opened.
+
+    >>> import pyarrow as pa
+    >>> union_types(iter([pa.schema([("a", pa.int32())]), pa.schema([("a", pa.int64()), ("b", pa.bool_())])])).names
+    ['a', 'b']
+    """
+    import pyarrow as pa
+
+    found: dict[str, pa.DataType] | None = None
+    for schema in schemas:
+        known = found or {}
+        found = {**known, **{field.name: _wider(known.get(field.name), field.type) for field in schema}}
+    if found is None:
+        return None
+    return pa.schema([(name, pa.string() if pa.types.is_null(kind) else kind) for name, kind in found.items()])
+
+
+def _wider(known: pa.DataType | None, found: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    if known is None or (known != found and pa.types.is_null(known)):
+        return found
+    if known == found or pa.types.is_null(found) or widens_to(found, known):
+        return known
+    if widens_to(known, found):
+        return found
+    try:
+        return without_nanoseconds(wider_type(stored_type(known), stored_type(found)))
+    except pa.ArrowException:
+        return known
 
 
 def pack_schema(schema: pa.Schema) -> bytes:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +30,7 @@ from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.row_form import DICTS
 from malstrom_py.data.schema import ColumnKind, kind_of, recast, stored_type, widens_to
 from malstrom_py.errors import SourceError
+from malstrom_py.sources.files.folders import completed
 from malstrom_py.sources.files.frames import BadRecord, Cursor, Run, text_of
 from malstrom_py.sources.files.objects import ObjectFile, ObjectPath
 from malstrom_py.sources.files.options import adapted, check_columns
@@ -299,6 +300,8 @@ def _is_plain(file: pq.ParquetFile, schema: pa.Schema) -> bool:
         return False
     stored = {column.path: column.physical_type for column in columns}
     found = file.schema_arrow
+    if not set(schema.names) <= set(found.names):
+        return False
     return all(_is_alike(found.field(field.name).type, field.type, stored.get(field.name)) for field in schema)
 
 
@@ -359,9 +362,10 @@ class ParquetPart:
     """Reads the row groups from ``position`` up to ``stop`` (None: all) and closes ``file`` at the end.
 
     ``schema``: the columns and types to read; ``first``: the file they were inferred from, None if this file is known
-    to have these columns. ``of_first``: the columns of that file, which are all that this one must have; None if it may
-    have others besides those of ``schema``. ``rows`` makes rows of columns. With ``known``, the file's identity,
-    `poll_columns` may read whole row groups, unless times without a zone are to be converted from ``timezone``.
+    to have these columns. ``of_first``: all columns of the files, which this one may lack; None if it may have others
+    besides those of ``schema``. What it lacks is None, or the value in the names of its ``folders``. ``rows`` makes
+    rows of columns. With ``known``, the file's identity, `poll_columns` may read whole row groups, unless times without
+    a zone are to be converted from ``timezone``.
     """
 
     def __init__(
@@ -378,6 +382,7 @@ class ParquetPart:
         timezone: str | None = None,
         rows: RowMaker | None = None,
         of_first: Sequence[str] | None = None,
+        folders: Mapping[str, str | None] | None = None,
     ) -> None:
         self._name = name
         self._maker = rows
@@ -385,6 +390,10 @@ class ParquetPart:
         self._known = known
         self._groups: WholeGroups | None = None
         self._schema = schema
+        self._folders = folders or {}
+        in_file = set(file.schema_arrow.names)
+        # At least one, to know the number of rows.
+        self._in_file = [name for name in schema.names if name in in_file] or file.schema_arrow.names[:1]
         self._timezone: str | None = None
         self._remembered = remembered
         self._stop: int = file.num_row_groups if stop is None else stop
@@ -395,10 +404,10 @@ class ParquetPart:
             if last > max(file.num_row_groups - 1, 0):
                 raise file_changed(name, f" (row group {last})")
             if first is not None:
-                found, all_columns = file.schema_arrow.names, of_first is not None
-                check_columns(
-                    name, found, first, schema.names if of_first is None else of_first, others=not all_columns
-                )
+                found = file.schema_arrow.names
+                # A column that it lacks is one that other files have.
+                expected = [one for one in found if of_first is None or one in of_first]
+                check_columns(name, found, first, expected)
                 _check_types(name, adapted(file.schema_arrow), first, schema)
         except BaseException:
             self.close()
@@ -482,7 +491,7 @@ class ParquetPart:
         threaded, batches = rows >= _THREADED_ROWS_MIN, self._batches
         if batches is None:
             self._batches = batches = self._file.iter_batches(
-                batch_size=rows, row_groups=[self._row_group], columns=self._schema.names, use_threads=threaded
+                batch_size=rows, row_groups=[self._row_group], columns=self._in_file, use_threads=threaded
             )
         else:
             # The reader reads both settings for each batch, so batch sizes follow the polls within a row group.
@@ -539,7 +548,7 @@ class ParquetPart:
         """
         import pyarrow as pa
 
-        batch = batch.select(self._schema.names)
+        batch = completed(batch, self._schema, self._folders, self._name)
         try:
             columns = [recast(column, kind) for column, kind in zip(batch.columns, self._schema.types, strict=True)]
             converted = zoned(pa.RecordBatch.from_arrays(columns, schema=self._schema), self._timezone)
@@ -567,6 +576,8 @@ class ParquetPart:
 def _check_types(path: str, found: pa.Schema, first: str, expected: pa.Schema) -> None:
     """Raise `SourceError` unless each column's type, in any layout, is or widens to the expected one."""
     for field in expected:
+        if field.name not in found.names:
+            continue
         kind = found.field(field.name).type
         if not widens_to(kind, field.type):
             raise SourceError(

@@ -22,11 +22,29 @@ from malstrom_py.sources.files.csv import (
     read_header,
     with_types,
 )
-from malstrom_py.sources.files.frames import CSV_LINE_END, LINE_END, Cut, FramedPart, Framer, record_bounds
+from malstrom_py.sources.files.folders import completed, folder_types, folder_values
+from malstrom_py.sources.files.frames import (
+    CSV_LINE_END,
+    LINE_END,
+    BadRecord,
+    Bytes,
+    Cut,
+    FramedPart,
+    Framer,
+    Run,
+    record_bounds,
+)
 from malstrom_py.sources.files.lines import cut_lines, json_runs, text_runs
 from malstrom_py.sources.files.listing import Section
 from malstrom_py.sources.files.objects import ObjectFolders, ObjectPath, OneObject
-from malstrom_py.sources.files.options import Options, check_columns, merge_types, pack_schema, unpack_schema
+from malstrom_py.sources.files.options import (
+    Options,
+    check_columns,
+    merge_types,
+    pack_schema,
+    union_types,
+    unpack_schema,
+)
 from malstrom_py.sources.files.parquet import Footers, ParquetPart, parquet_types, row_group_runs
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, why_unreadable
 from malstrom_py.sources.files.typed_rows import RowMaker, csv_types, select_columns
@@ -79,6 +97,10 @@ class LazyPart:
 TYPES_FILES: Final = 8
 """The number of files that types are inferred from, at most."""
 
+PARQUET_TYPES_FILES: Final = 1000
+PARQUET_TYPES_OBJECTS: Final = 64
+"""The number of Parquet files whose footers are read for the types, at most, and that of objects."""
+
 _INFERENCE_FRAMES: Final = 16
 
 
@@ -117,18 +139,39 @@ class FileReader:
     options: Options
     base: Path | ObjectFolders | OneObject
     footers: Footers = field(default_factory=Footers)
+    roots: tuple[str, ...] = ()
+    """The folders before the wildcards, below which names of folders are columns."""
 
     def find_types(self, files: Sequence[str]) -> Types:
-        """Infer column types from the first of ``files`` with columns; later files give types to its empty columns."""
+        """Infer column types: of csv from the first of ``files`` with columns, and later ones for its empty columns.
+
+        Of Parquet from all of them, or from as many as there is time for. Folders give columns too.
+        """
         if self.options.format not in {"csv", "parquet"}:
             return Types()
         inferred_from: list[str] = []
-        schema = merge_types(self._schemas(files, inferred_from))
+        is_parquet = self.options.format == "parquet"
+        looked_at = _spread(files, self._parquet_files_max) if is_parquet else files[:TYPES_FILES]
+        schema = (union_types if is_parquet else merge_types)(self._schemas(looked_at, inferred_from))
         if schema is None:
             return Types()
+        schema = self._with_folders(schema, files)
+        self._chosen(inferred_from[0], schema)
+        schema = with_types(inferred_from[0], schema, self._given)
         # `infer_types` yields the names of a csv file's columns first, then types once per frame.
         by_rows = self.options.format == "parquet" or len(inferred_from) > len(set(inferred_from))
         return Types(pack_schema(schema), inferred_from[0], by_rows)
+
+    @property
+    def _parquet_files_max(self) -> int:
+        return PARQUET_TYPES_FILES if isinstance(self.base, Path) else PARQUET_TYPES_OBJECTS
+
+    def _with_folders(self, schema: pa.Schema, files: Sequence[str]) -> pa.Schema:
+        """Return ``schema`` with the columns in the names of folders that no file has."""
+        for name, kind in folder_types(files, self.roots).items():
+            if name not in schema.names:
+                schema = schema.append(_field(name, kind))
+        return schema
 
     def pinned(self, part: str, state: dict[str, Any]) -> Types:
         """Return the types in a position, with those that the user has named since."""
@@ -197,6 +240,7 @@ class FileReader:
                 remembered=remembered,
                 known=known,
                 timezone=self.options.timezone,
+                folders=folder_values(section.file, self.roots),
             )
         if self.options.format == "csv":
             return self._open_csv(name, section, types, position, remembered)
@@ -212,12 +256,17 @@ class FileReader:
         names, begin = read_header(self.base / section.file, one_line=one_line, dialect=dialect) or ([], 0)
         schema = _unpacked(types)
         chosen, options = self._chosen(name, schema), self.options
+        folders = {one: text for one, text in folder_values(section.file, self.roots).items() if one not in names}
         if names:
             is_part = options.columns is not None
-            check_columns(name, names, types.first, (chosen if is_part else schema).names, others=is_part)
+            expected = [one for one in (chosen if is_part else schema).names if one not in folders]
+            check_columns(name, names, types.first, expected, others=is_part)
+        in_file = _without(chosen, folders)
+        if not len(in_file):
+            in_file = _without(schema, folders)
         decoder = CsvDecoder(
             names,
-            chosen,
+            in_file,
             options.null_values,
             self._given,
             one_line=one_line,
@@ -225,10 +274,15 @@ class FileReader:
             dialect=dialect,
         )
         rows = RowMaker(options.rows, chosen, name)
+
+        def decode(data: Bytes) -> list[Run]:
+            runs = decoder.runs(data)
+            if folders:
+                runs = [run if isinstance(run, BadRecord) else completed(run, chosen, folders, name) for run in runs]
+            return rows.runs(runs)
+
         framer = self._framer(section, position, cutter(dialect, one_line=one_line), CSV_LINE_END, begin)
-        return FramedPart(
-            name, framer, decode=lambda data: rows.runs(decoder.runs(data)), position=position, remembered=remembered
-        )
+        return FramedPart(name, framer, decode=decode, position=position, remembered=remembered)
 
     @property
     def _given(self) -> dict[str, ColumnType]:
@@ -257,15 +311,15 @@ class FileReader:
 
     def _schemas(self, files: Sequence[str], inferred_from: list[str]) -> Iterator[pa.Schema]:
         """Yield schemas of the files; append the file of each to ``inferred_from``."""
-        for index, file in enumerate(files[:TYPES_FILES]):
+        for index, file in enumerate(files):
             try:
                 with source_errors(file):
                     for schema in self._schemas_of(file, 1 if index else _INFERENCE_FRAMES):
                         if not inferred_from:
                             check_columns(file, schema.names, file, schema.names)
                         inferred_from.append(file)
-                        self._chosen(file, schema)
-                        yield with_types(file, schema, self._given)
+                        given = {name: kind for name, kind in self._given.items() if name in schema.names}
+                        yield with_types(file, schema, given)
             except SourceError as error:
                 if not (self.options.follow and is_missing(error)):
                     raise
@@ -278,6 +332,25 @@ class FileReader:
         return infer_types(
             path, self.options.null_values, frames_max=frames_max, one_line=one_line, dialect=self.options.dialect
         )
+
+
+def _spread(files: Sequence[str], count: int) -> Sequence[str]:
+    """Return ``count`` of ``files``, the first and the last among them; all if there are no more."""
+    if len(files) <= count:
+        return files
+    return [files[index * (len(files) - 1) // (count - 1)] for index in range(count)]
+
+
+def _field(name: str, kind: pa.DataType) -> pa.Field:
+    import pyarrow as pa
+
+    return pa.field(name, kind)
+
+
+def _without(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([field for field in schema if field.name not in names])
 
 
 def _unpacked(types: Types) -> pa.Schema:
