@@ -1,6 +1,6 @@
 """The law of the form of rows: columns, rows and a mix of both give the same output.
 
-A step may take columns in a way of its own, which batches of rows never show.
+A step may process columns by other code than rows, which batches of rows never show.
 """
 
 from __future__ import annotations
