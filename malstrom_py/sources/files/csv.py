@@ -21,7 +21,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -358,8 +358,42 @@ class CsvDecoder:
             return [self._parse(frame)]
         except (pa.ArrowInvalid, NoSuchTime):
             spans = split_records(frame, with_empty=len(self._names) == 1, dialect=self._dialect)
+            uneven = self._uneven(frame, spans)
+            if uneven:
+                even = [span for row, span in enumerate(spans) if row not in uneven]
+                frame_of_even = b"".join(frame[start:end] for start, end in even)
+                found = self._runs(frame_of_even) if even else []
+                return list(
+                    _with_bad(
+                        found, {row: BadRecord(why, text_of(frame[slice(*spans[row])])) for row, why in uneven.items()}
+                    )
+                )
             pieces = [spans[start : start + _PIECE_RECORDS] for start in range(0, len(spans), _PIECE_RECORDS)]
             return list(self._isolate(frame, pieces[::-1]))
+
+    def _uneven(self, frame: Bytes, spans: Sequence[tuple[int, int]]) -> dict[int, str]:
+        """Return the rows with too many or too few fields, found in one pass; none if Arrow counts other records."""
+        import pyarrow as pa
+        import pyarrow.csv as pa_csv
+
+        found: dict[int, str] = {}
+
+        def skip(row: pa_csv.InvalidRow) -> str:
+            found[-1 if row.number is None else row.number - 1] = self._count_flaw(row.actual_columns)
+            return "skip"
+
+        as_bytes = pa_csv.ConvertOptions(column_types=dict.fromkeys(self._names, pa.binary()))
+        # Arrow shows each row as text.
+        shown = frame if frame.isascii() else frame.decode(errors="replace").encode()
+        try:
+            table = _read(shown, self._names, as_bytes, self._dialect, on_malformed=skip)
+        except pa.ArrowInvalid:
+            return {}
+        return found if len(table) + len(found) == len(spans) and -1 not in found else {}
+
+    def _count_flaw(self, count: int) -> str:
+        by = "the header has" if self._dialect.names is None else "names= has"
+        return f"{count} field{'' if count == 1 else 's'}, where {by} {len(self._names)}"
 
     def _isolate(self, frame: Bytes, pieces: list[list[tuple[int, int]]]) -> Iterator[Run]:
         """Decode ``pieces`` from last to first; cut a piece with a bad record where Arrow locates it."""
@@ -405,8 +439,7 @@ class CsvDecoder:
     def _why(self, message: str) -> str:
         """Return Arrow's message without the value it quotes."""
         if match := _FIELD_COUNT.search(message):
-            by = "the header has" if self._dialect.names is None else "names= has"
-            return f"{match[2]} field{'' if match[2] == '1' else 's'}, where {by} {match[1]}"
+            return self._count_flaw(int(match[2]))
         if match := _COLUMN.search(message):
             name = self._names[int(match[1])]
             if "invalid UTF8" in message:
@@ -425,6 +458,29 @@ class CsvDecoder:
                 f"give sources.Files another type, types={{{name!r}: {other!r}}} for instance"
             )
         return "not readable as CSV"
+
+
+def _with_bad(runs: Sequence[Run], bad: Mapping[int, BadRecord]) -> Iterator[Run]:
+    """Yield ``runs`` with the ``bad`` records at their rows, which count both."""
+    import pyarrow as pa
+
+    rows, at = sorted(bad), 0
+    left = iter(rows)
+    following = next(left, None)
+    for run in runs:
+        start = 0
+        while start < len(run) or following == at:
+            if following == at:
+                yield bad[at]
+                at, following = at + 1, next(left, None)
+                continue
+            stop = len(run) if following is None else min(len(run), start + following - at)
+            whole = start == 0 and stop == len(run)
+            yield run if whole or not isinstance(run, pa.RecordBatch) else run.slice(start, stop - start)
+            at, start = at + stop - start, stop
+    while following is not None:
+        yield bad[following]
+        following = next(left, None)
 
 
 def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -523,7 +579,7 @@ def infer_types(
             if frame is None:
                 return
             if data := b"" if frame.flaw is not None else _readable(frame.data, dialect, one_line=one_line):
-                table = _read(data, names, convert, dialect, skip_malformed=True)
+                table = _read(data, names, convert, dialect, on_malformed=_skip)
                 yield _kept_as_written(_usable_types(table), data, names, convert, dialect)
     except READ_ERRORS:
         return  # the part that reads there reports the damage and the position
@@ -577,9 +633,13 @@ def _kept_as_written(
         strings_can_be_null=True,
         quoted_strings_can_be_null=convert.quoted_strings_can_be_null,
     )
-    texts = _read(frame, names, as_text, dialect, skip_malformed=True)
+    texts = _read(frame, names, as_text, dialect, on_malformed=_skip)
     as_written = {name for name in numbers if number_like_text(texts[name], dialect.decimal)}
     return pa.schema([(field.name, pa.string() if field.name in as_written else field.type) for field in found])
+
+
+def _skip(_row: pa_csv.InvalidRow) -> str:
+    return "skip"
 
 
 def _read(
@@ -588,7 +648,7 @@ def _read(
     convert: pa_csv.ConvertOptions,
     dialect: Dialect = COMMA,
     *,
-    skip_malformed: bool = False,
+    on_malformed: Callable[[pa_csv.InvalidRow], str] | None = None,
 ) -> pa.Table:
     import pyarrow as pa
     import pyarrow.csv as pa_csv
@@ -600,7 +660,7 @@ def _read(
             delimiter=dialect.separator,
             newlines_in_values=True,  # it is one block, which nothing has to cut
             ignore_empty_lines=len(names) != 1,
-            invalid_row_handler=(lambda _row: "skip") if skip_malformed else None,
+            invalid_row_handler=on_malformed,
         ),
         convert_options=convert,
     )

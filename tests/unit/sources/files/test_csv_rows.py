@@ -13,7 +13,7 @@ import pytest
 
 from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.sources.base import Part
-from malstrom_py.sources.files import Files, frames
+from malstrom_py.sources.files import Files, csv, frames
 from tests.unit.sources.reading import Bad, file_with, poll_once, read_source
 
 
@@ -336,3 +336,28 @@ def test_a_value_that_python_cannot_hold_is_a_malformed_record(value: str, more:
     with pytest.raises(MalformedRecord, match=r"a\.csv, record 2: column 'day' has a date or time that is not within"):
         part.poll(1)
     part.close()
+
+
+def test_rows_with_too_many_or_few_fields_are_found_in_one_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [b"1", b"2,a", b"3,\xff", b"4,b,c", b"5,d", b'"6\n",e', b"x,f", b"7", b"8,g", b"9"] * 300
+    expected = [
+        {"n": int(line[:1]), "t": line[2:].decode()} if line[:1] + line[2:] in {b"2a", b"5d", b"8g"} else None
+        for line in lines
+    ]
+    path = file_with(tmp_path, "a.csv", b"n,t\n" + b"\n".join(lines) + b"\n")
+    passes: list[int] = []
+    isolate = csv.CsvDecoder._isolate
+
+    def counted(self: Any, frame: Any, pieces: Any) -> Any:
+        passes.append(sum(map(len, pieces)))
+        return isolate(self, frame, pieces)
+
+    monkeypatch.setattr(csv.CsvDecoder, "_isolate", counted)
+    found = read_source(Files(path, types={"n": "int64"}))
+    assert [None if isinstance(row, Bad) else row for row in found] == [
+        row if row is None or "n" in row else None for row in expected
+    ]
+    assert [row.record for row in found[:4] if isinstance(row, Bad)] == ["1", b"3,\xff", "4,b,c"]
+    assert sum(passes) == 6 * 300
