@@ -233,7 +233,7 @@ def test_a_receiver_that_is_a_little_late_each_time_does_not_hold_a_job_that_may
         assert file._is_dropped
         file.close()
     with kept.read("seen") as read:
-        assert 0 < len(read.read()) < 20 * 500_000  # what was on its way, and what was taken during the one wait
+        assert 0 < len(read.read()) < 20 * 500_000  # what was in flight, and what was taken during the one wait
 
 
 def test_a_writer_that_drops_waits_a_second_in_ten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ class Files(Generic[V_co]):
     ``delimiter`` (csv): what separates fields, by default a comma. ``header=False`` (csv): the first record is a row,
     and ``names`` has the names of the columns; with a header, ``names`` replaces those in it. ``encoding`` (csv, json,
     text): that of the text, such as ``"latin-1"``, by default UTF-8. ``comment`` (csv): what lines begin with that are
-    no records, such as ``"#"``. ``decimal`` (csv): what stands before the digits of a fraction, ``"."`` or ``","``.
+    no records, such as ``"#"``. ``decimal`` (csv): what is before the digits of a fraction, ``"."`` or ``","``.
     ``timezone`` (csv, parquet): the zone of times without one, such as ``"UTC"``; they are converted to UTC, and one
     that the zone has twice or not at all makes its record malformed. A file with two names is read once, under the
     name found first.

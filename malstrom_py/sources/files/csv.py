@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How csv files are written: what separates fields, begins a comment, and stands before the digits of fractions.
+    """How csv files are written: what separates fields, begins a comment, and is before the digits of fractions.
 
     ``header``: whether the first record names the columns; ``names``: their names, in place of those.
     """

@@ -23,7 +23,7 @@ _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def roots_of(patterns: Iterable[str], base: Path | None) -> tuple[str, ...]:
-    """Return the folders before the wildcards of ``patterns``, as they are written and from ``base``; longest first."""
+    """Return the folders before the wildcards of ``patterns``, as written and from ``base``; longest first."""
     written = [PurePath(*leading_parts(pattern)) for pattern in patterns]
     from_base = [] if base is None else [base / root for root in written]
     return tuple(sorted({str(root) for root in [*written, *from_base]}, key=len, reverse=True))

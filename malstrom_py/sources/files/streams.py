@@ -171,7 +171,7 @@ class _InUtf8:
 
 
 def _no_text(error: UnicodeError) -> tuple[str, int]:
-    """Return what becomes a byte that is no UTF-8, in place of bytes that are no text in their encoding."""
+    """Return what becomes a byte that UTF-8 does not have, in place of bytes that are not text in their encoding."""
     assert isinstance(error, UnicodeDecodeError)
     return "\udcff", error.end
 
