@@ -58,6 +58,8 @@ _DIGITS: Final = 28
 _WIDE: Final = Context(prec=50, rounding=ROUND_HALF_EVEN, traps=[InvalidOperation, DivisionByZero, Overflow])
 """Decimal contexts: of sums, and of the standard deviation. That of the caller is another in each thread."""
 
+_EXACTLY: Final = (Decimal, int)
+
 Run = Callable[[Iterable[tuple[Any, Any]], list[Any], dict[Any, Any]], None]
 """Takes rows (key, value) until they end; per row sets the state of the key, then appends the result."""
 
@@ -371,7 +373,7 @@ def _plus(left: Any, right: Any) -> Any:
 
 
 def _exact_sum(left: Any, right: Any) -> Any:
-    if not isinstance(left, Decimal | int) or not isinstance(right, Decimal | int):
+    if not isinstance(left, _EXACTLY) or not isinstance(right, _EXACTLY):
         return left + right  # a float, say: Python decides whether they can be added
     try:
         return _EXACT.add(left, right)

@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from itertools import chain
 from numbers import Number
-from operator import is_
+from operator import attrgetter, is_
 from types import NoneType
 from typing import Any, Final
 from uuid import UUID
@@ -50,14 +50,19 @@ _NAN: Final = _Nan()
 
 _NO_MOMENTS: Final = AS_THEY_ARE | {float, Decimal}
 
+_zone_of: Final = attrgetter("tzinfo")
 
-def hold_no_moments(keys: Sequence[Any], types: object = None) -> bool:
-    """Return whether ``keys``, of ``types`` if these are known, neither are nor hold datetimes, as their types show.
+_FIXED_TYPES: Final = frozenset((NoneType, timezone))
+"""Types of zones with one offset, or none."""
+
+
+def hold_no_moments(keys: Sequence[Any]) -> bool:
+    """Return whether ``keys`` neither are nor hold datetimes, as their types show.
 
     >>> hold_no_moments([1, ("a", (2.5,))]), hold_no_moments([(datetime(2024, 1, 1),)])
     (True, False)
     """
-    others = (types if isinstance(types, set) else set(map(type, keys))) - _NO_MOMENTS
+    others = set(map(type, keys)) - _NO_MOMENTS
     if not others:
         return True
     if not all(issubclass(one, tuple) for one in others):
@@ -65,9 +70,17 @@ def hold_no_moments(keys: Sequence[Any], types: object = None) -> bool:
     return hold_no_moments(list(chain.from_iterable(key for key in keys if isinstance(key, tuple))))
 
 
-def settled_keys(keys: list[Any], types: object = None) -> list[Any]:
-    """Return ``keys``, each `settled`; ``keys`` itself if all are. ``types``: the set of their types, if known."""
-    if hold_no_moments(keys, types):
+def settled_keys(keys: list[Any], held: object = None) -> list[Any]:
+    """Return ``keys``, each `settled`; ``keys`` itself if all are. ``held``: the types of what they are and hold, which
+    the check of keys knows; None if not known.
+    """
+    if isinstance(held, set):
+        settles = all(issubclass(one, tuple) for one in held - _NO_MOMENTS)
+    else:
+        settles = hold_no_moments(keys)
+    if settles:
+        return keys
+    if held == {datetime} and _FIXED_TYPES.issuperset(map(type, map(_zone_of, keys))):
         return keys
     made = list(map(settled, keys))
     return keys if all(map(is_, made, keys)) else made
@@ -181,19 +194,18 @@ def _is_nan(value: Any) -> bool:
 
 
 def _is_ambiguous(moment: datetime) -> bool:
-    """Return whether the offset of ``moment`` depends on its fold."""
-    if type(moment.tzinfo) in _FIXED or not _is_of_python(moment):
+    """Return whether the offset of ``moment`` depends on its fold.
+
+    A subclass may compare instants itself, as that of pandas, but hash a second reading as the first.
+    """
+    if type(moment.tzinfo) in _FIXED_TYPES or not (_is_of_python(moment) or moment.fold):
         return False
     return moment.utcoffset() != moment.replace(fold=1 - moment.fold).utcoffset()
 
 
-_FIXED: Final = (NoneType, timezone)
-"""Types of zones with one offset, or none."""
-
-
 def _has_offset(moment: datetime) -> bool:
     """Return whether ``moment`` has an offset that may be another at another time, and is compared by Python's rule."""
-    return type(moment.tzinfo) not in _FIXED and _is_of_python(moment) and moment.utcoffset() is not None
+    return type(moment.tzinfo) not in _FIXED_TYPES and _is_of_python(moment) and moment.utcoffset() is not None
 
 
 def _is_of_python(moment: datetime) -> bool:

@@ -7,14 +7,15 @@ of a window comes once.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import chain, repeat
 from operator import iadd, itemgetter, length_hint
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
-from malstrom_py.agg import Aggregation, unchanged
+from malstrom_py.agg import Aggregation, Run, unchanged
 from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
@@ -73,7 +74,7 @@ def gather_one(one: Aggregation[Any, Any]) -> Gathering:
                 check(state, value)
             states[key] = add(state, value)
 
-    quick = loop if one.fast is None else _QUICK.get(one.name, loop)
+    quick = loop if one.fast is None else partial(_without_results, one.fast)
     return Gathering((one,), quick, one.merge, one.finish, in_order=one.in_order, own=_own_of(one))
 
 
@@ -82,44 +83,9 @@ def _own_of(one: Aggregation[Any, Any]) -> Callable[[Any], Any]:
     return unshared if one.name == "custom" else unchanged
 
 
-def _count(rows: Iterable[Any], states: dict[Any, Any]) -> None:
-    get = states.get
-    for key, _ in rows:
-        states[key] = get(key, 0) + 1
-
-
-def _sum(rows: Iterable[Any], states: dict[Any, Any]) -> None:
-    get = states.get
-    for key, value in rows:
-        states[key] = get(key, 0) + value
-
-
-def _max(rows: Iterable[Any], states: dict[Any, Any]) -> None:
-    get = states.get
-    for key, value in rows:
-        best = get(key)
-        # As in `agg.max`: the first value is compared with itself, because one without order must fail.
-        if value > (value if best is None else best) or best is None:
-            states[key] = value
-
-
-def _min(rows: Iterable[Any], states: dict[Any, Any]) -> None:
-    get = states.get
-    for key, value in rows:
-        best = get(key)
-        if value < (value if best is None else best) or best is None:
-            states[key] = value
-
-
-def _mean(rows: Iterable[Any], states: dict[Any, Any]) -> None:
-    get = states.get
-    for key, value in rows:
-        seen, total = get(key, (0, 0))
-        states[key] = seen + 1, total + value
-
-
-_QUICK: Final[Mapping[str, Loop]] = {"count": _count, "sum": _sum, "max": _max, "min": _min, "mean": _mean}
-"""The loops of aggregations without two calls per record, which would cost as much as the rest."""
+def _without_results(run: Run, rows: Iterable[Any], states: dict[Any, Any]) -> None:
+    """Add ``rows`` by the loop of the running figure, which is much faster than two calls per record."""
+    run(rows, cast("list[Any]", deque(maxlen=0)), states)
 
 
 def gather_fold(

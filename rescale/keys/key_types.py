@@ -186,44 +186,50 @@ def check_key(key: object, step: str = "") -> None:
         _check(key, type(key), step, DEPTH_MAX)
 
 
-def check_keys(keys: Sequence[Any], step: str = "") -> set[type]:
-    """Check all of ``keys`` as `check_key` does, and return their types.
+def check_keys(keys: Sequence[Any], step: str = "") -> set[type] | None:
+    """Check all of ``keys`` as `check_key` does. Return the types of what they are and hold; None if not known.
 
-    >>> check_keys(["a", "b", 1]) == {str, int}
-    True
+    >>> check_keys(["a", "b", 1]) == {str, int}, check_keys([("a", (1,))]) == {tuple, str, int}
+    (True, True)
     """
     types = set(map(type, keys))
-    if not _PLAIN.issuperset(types) and not _all_legal(keys, types, DEPTH_MAX):
-        for key in keys:
-            check_key(key, step)
-    return types
+    if _PLAIN.issuperset(types):
+        return types
+    held = set(types)
+    if _all_legal(keys, types, DEPTH_MAX, held):
+        return held
+    for key in keys:
+        check_key(key, step)
+    return None
 
 
-def _all_legal(values: Sequence[Any], types: set[type], depth: int) -> bool:
+def _all_legal(values: Sequence[Any], types: set[type], depth: int, held: set[type]) -> bool:
+    """Return whether ``values``, of ``types``, are legal; if so, ``held`` has got the types of what is inside them."""
     for one in types - _PLAIN:
         those = values if len(types) == 1 else [value for value in values if type(value) is one]
-        if not _all_of_type_legal(those, one, depth):
+        if not _all_of_type_legal(those, one, depth, held):
             return False
     return True
 
 
-def _all_of_type_legal(those: Sequence[Any], one: type, depth: int) -> bool:
+def _all_of_type_legal(those: Sequence[Any], one: type, depth: int, held: set[type]) -> bool:
     kind = kind_of(one)
     if kind in ("float", "numpy float"):
         return not any(map(ne, those, those))  # only NaN is unequal to itself
     if kind == "decimal":
         return not any(map(Decimal.is_nan, those))
     if kind == "tuple":
-        return depth > 0 and _all_inside(list(chain.from_iterable(those)), depth)
+        return depth > 0 and _all_inside(list(chain.from_iterable(those)), depth, held)
     if kind == "dataclass":
         columns = ([getattr(value, name) for value in those] for name in compared_fields(one))
-        return depth > 0 and all(_all_inside(column, depth) for column in columns)
+        return depth > 0 and all(_all_inside(column, depth, held) for column in columns)
     return kind is not None
 
 
-def _all_inside(values: list[Any], depth: int) -> bool:
+def _all_inside(values: list[Any], depth: int, held: set[type]) -> bool:
     types = set(map(type, values))
-    return _PLAIN.issuperset(types) or _all_legal(values, types, depth - 1)
+    held |= types
+    return _PLAIN.issuperset(types) or _all_legal(values, types, depth - 1, held)
 
 
 def _check(value: Any, outer: type, step: str, depth: int) -> None:

@@ -89,6 +89,7 @@ FIGURES: Any = {
     "high": agg.max("x"),
     "numbers": agg.n_unique("x"),
 }
+WINDOWS_APART = windows.tumbling(timedelta(hours=1))
 WINDOWS = windows.sliding(timedelta(hours=1), timedelta(minutes=30))
 
 
@@ -116,6 +117,17 @@ def of_windows(names: list[str]) -> Callable[[list[Row]], list[Any]]:
         return [{name: figures(group)[name] for name in names} for group in found.values()]
 
     return oracle
+
+
+def window_of_one(gather: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Gather windows by one figure, which has its own loop."""
+    return lambda s: gather(timed(s, "rows", lambda row: row["at"]).key_by("key", "key").window("w", WINDOWS)).map(
+        "v", lambda one: {"": one.value}
+    )
+
+
+def of_windows_of_one(name: str) -> Callable[[list[Row]], list[Any]]:
+    return lambda rows: [{"": one[name]} for one in of_windows([name])(rows)]
 
 
 NUMBERED = [(moment.astimezone(UTC), number) for number, moment in enumerate(MOMENTS)]
@@ -165,6 +177,10 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[list[Row]], list[Any]]]] 
     ),
     "windows": (windowed([*FIGURES]), of_windows([*FIGURES])),
     "windows of numbers": (windowed(["low", "high"]), of_windows(["low", "high"])),
+    "window.min of times": (window_of_one(lambda w: w.min(lambda row: row["at"])), of_windows_of_one("least")),
+    "window.max of times": (window_of_one(lambda w: w.max(lambda row: row["at"])), of_windows_of_one("most")),
+    "window.min of numbers": (window_of_one(lambda w: w.min("x")), of_windows_of_one("low")),
+    "window.max of numbers": (window_of_one(lambda w: w.max("x")), of_windows_of_one("high")),
     "join_table": joined(lambda left, right: left.join_table("join", right, how="left", wait=True)),
     "join": joined(lambda left, right: left.join("join", right, window=windows.tumbling(24 * HOUR))),
     "join by session": joined(lambda left, right: left.join("join", right, window=windows.session(HOUR))),
@@ -206,11 +222,15 @@ def test_sums_of_decimals_do_not_hang_on_who_runs_the_job() -> None:
     prices = [Decimal("1E+20"), Decimal("0.01"), Decimal("1E-30"), Decimal("-1E+20")]
 
     def results(run: Callable[[mp.Job], Any]) -> list[Any]:
-        job, out = mp.Job("test"), sinks.Memory()
-        keyed = job.source("in", sources.Memory(prices)).key_by("key", lambda _: "all")
+        job, out, sums = mp.Job("test"), sinks.Memory(), sinks.Memory()
+        read = job.source("in", sources.Memory(prices))
+        keyed = read.key_by("key", lambda _: "all")
         keyed.aggregate("a", total=agg.sum(), mean=agg.mean(), std=agg.std()).sink("out", out)
+        moments = timed(read, "prices", lambda _: MOMENTS[0]).key_by("key-timed", lambda _: "all")
+        moments.window("w", WINDOWS_APART).sum().map("v", lambda one: one.value).sink("sums", sums)
         with localcontext(prec=3):
             run(job)
+        assert sums.items == [out.items[-1]["total"]]
         return out.items
 
     ran = results(mp.run)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,6 +107,14 @@ def test_ordered_dataclasses_are_compared_field_by_field() -> None:
     )
     assert is_smaller(Bid(1.0, first), Bid(1.0, second))
     assert is_smaller(Bid(math.inf, second), Bid(math.nan, first))
+
+
+def test_the_second_reading_of_pandas_is_found_again() -> None:
+    second = datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZONES[0])
+    forms = {seen_form(one) for one in (pd.Timestamp(second), second, second.astimezone(UTC))}
+    assert len(forms) == 1
+    assert seen_form(pd.Timestamp(second.replace(fold=0))) not in forms
+    assert seen_form(pd.NaT) is pd.NaT
 
 
 @dataclass(eq=False)
