@@ -125,7 +125,7 @@ class ParquetFiles:
             raise SourceError(f"the output files do not have one schema: {error}") from None
 
     def ranges(self, path: Path) -> list[tuple[int, int]]:
-        from malstrom_py.sources.files.parquet import row_group_runs
+        from malstrom_py.sources.files.footers import row_group_runs
 
         with _opened(path) as file:
             return row_group_runs(file.metadata, _SPLIT_BYTES)

@@ -10,8 +10,8 @@ from malstrom_py.errors import SourceError
 from malstrom_py.object_stores import is_object_url
 from malstrom_py.sources.base import Part, SourcePart
 from malstrom_py.sources.files import OBJECTS_OPEN_MAX
+from malstrom_py.sources.files.footers import Footers
 from malstrom_py.sources.files.objects import ObjectPath
-from malstrom_py.sources.files.parquet import Footers
 from malstrom_py.sources.files.reading import LazyPart
 from malstrom_py.sources.shared_pin import SharedPin
 from malstrom_py.sources.spark.pin import Pin, pin_of

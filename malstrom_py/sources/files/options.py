@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from malstrom_py.data.schema import in_microseconds, map_inside, stored_type, widens_to, wider_type
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.sources.files.csv import COMMA, ColumnType, Dialect
+from malstrom_py.sources.files.csv import ColumnType
+from malstrom_py.sources.files.csv_records import COMMA, Dialect
 from malstrom_py.sources.files.listing import COMPRESSIONS, FORMATS, FileFormat
 
 if TYPE_CHECKING:

@@ -17,12 +17,13 @@ from malstrom_py.sources.base import SourcePart, lag_of
 from malstrom_py.sources.files.csv import (
     ColumnType,
     CsvDecoder,
-    cutter,
     infer_types,
     read_header,
     with_types,
 )
+from malstrom_py.sources.files.csv_records import cutter
 from malstrom_py.sources.files.folders import completed, folder_types, folder_values
+from malstrom_py.sources.files.footers import Footers, parquet_types, row_group_runs
 from malstrom_py.sources.files.frames import (
     CSV_LINE_END,
     LINE_END,
@@ -45,7 +46,7 @@ from malstrom_py.sources.files.options import (
     union_types,
     unpack_schema,
 )
-from malstrom_py.sources.files.parquet import Footers, ParquetPart, parquet_types, row_group_runs
+from malstrom_py.sources.files.parquet import ParquetPart
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, why_unreadable
 from malstrom_py.sources.files.typed_rows import RowMaker, csv_types, select_columns
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.base import Part, SourcePart
-from malstrom_py.sources.files.parquet import Footers
+from malstrom_py.sources.files.footers import Footers
 from malstrom_py.sources.files.reading import LazyPart
 from malstrom_py.sources.pin_folder import PinFolder
 from malstrom_py.sources.shared_pin import SharedPin

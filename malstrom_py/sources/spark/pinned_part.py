@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.files.ahead import AheadPart
+from malstrom_py.sources.files.footers import Footers, KnownFile
 from malstrom_py.sources.files.objects import ObjectPath
-from malstrom_py.sources.files.parquet import Footers, KnownFile, ParquetPart
+from malstrom_py.sources.files.parquet import ParquetPart
 from malstrom_py.sources.files.reading import LazyPart
 from malstrom_py.sources.files.streams import file_replaced
 from malstrom_py.sources.spark.pin import Pin, PinnedFile, constant

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from malstrom_py import accelerator
 from malstrom_py.sources.files import Files, frames
-from malstrom_py.sources.files.csv import CsvDecoder, arrow_type, cut_records
+from malstrom_py.sources.files.csv import CsvDecoder, arrow_type
+from malstrom_py.sources.files.csv_records import cut_records
 from malstrom_py.sources.files.csv_scan import Projection
 from malstrom_py.sources.files.frames import BadRecord
 from tests.unit.sources.reading import file_with, poll_once

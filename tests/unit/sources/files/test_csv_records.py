@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malstrom_py.sources.files.csv import cut_csv_lines, cut_records, split_lines, split_records
+from malstrom_py.sources.files.csv_records import cut_csv_lines, cut_records, split_lines, split_records
 
 TRICKY = st.text(alphabet='a",\n\r', max_size=40).map(str.encode)
 

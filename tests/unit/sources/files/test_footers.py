@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.files.parquet import Footers, row_group_runs
+from malstrom_py.sources.files.footers import Footers, row_group_runs
 from tests.unit.sources.reading import file_with
 
 

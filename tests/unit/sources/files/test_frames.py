@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from malstrom_py.sources.files import frames
-from malstrom_py.sources.files.csv import cut_records
+from malstrom_py.sources.files.csv_records import cut_records
 from malstrom_py.sources.files.frames import Cut, Framer, RecordFrame
 from malstrom_py.sources.files.lines import cut_lines
 from malstrom_py.sources.files.streams import ByteStream

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.files import parquet as module
-from malstrom_py.sources.files.parquet import Footers, KnownFile, WholeGroups, can_swell, whole_groups
+from malstrom_py.sources.files.footers import Footers, KnownFile
+from malstrom_py.sources.files.parquet import WholeGroups, can_swell, whole_groups
 
 if TYPE_CHECKING:
     import polars as pl
