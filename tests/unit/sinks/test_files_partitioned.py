@@ -147,7 +147,7 @@ def test_no_value_leads_out_of_the_folder(format: Format, tmp_path: Path) -> Non
         ([{"a": 1, "n": 1}, {"a": "1", "n": 2}], "column 'a' holds int and str"),
         ([{"a": True, "n": 1}, {"a": 1, "n": 2}], "column 'a' holds bool and int"),
         ([{"a": 1, "n": 1}, {"a": 1.5, "n": 2}], "column 'a' holds double"),
-        ([{"a": 2**64, "n": 1}], "column 'a' holds values of type 'int'"),
+        ([{"a": 2**64, "n": 1}], "column 'a' holds an int beyond 64 bits"),
         ([{"a": "", "n": 1}], "column 'a' has an empty string"),
         ([{"a": NULL_NAME, "n": 1}], "whose partition would be that of None"),
         ([{"a": "x" * 254, "n": 1}], "column 'a' has a value too long"),

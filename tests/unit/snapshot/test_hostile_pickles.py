@@ -67,7 +67,7 @@ def hostile_contents(data: bytes, trap: bytes) -> Iterator[bytes]:
 
 def test_s8_a_pickle_in_any_place_of_a_store_never_runs(tmp_path: Path) -> None:
     contents, resumed = dict[str, bytes](), 0
-    runtime(contents).start(job(list(range(100)))[0], control=False).stop(drain=False)
+    runtime(contents).start(job(list(range(20_000)))[0], control=False).stop(drain=False)
     for path in [path for path in contents if "/commits/" in path]:
         del contents[path]  # so that what the sinks have pre-committed is committed again
     assert len(contents) >= 3

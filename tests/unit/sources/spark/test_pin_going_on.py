@@ -32,7 +32,7 @@ def recorded(pin: Pin) -> Any:
 
 def source() -> Spark:
     """Return a source without a session; a new session would need Java."""
-    return Spark(table="never asked for")
+    return Spark(table="never_asked_for")
 
 
 def read(pinned: Spark) -> list[Any]:
@@ -105,7 +105,7 @@ def test_a_file_of_the_users_own_that_was_changed_is_an_error(tmp_path: Path) ->
 def test_the_record_of_another_source_is_refused(tmp_path: Path) -> None:
     record = recorded(new_pin("files", SCHEMA, ["n"], [], None))
     with pytest.raises(
-        SourceError, match=r"to resume from reads Spark\(table='never asked for'\), and the job now reads Spark"
+        SourceError, match=r"to resume from reads Spark\(table='never_asked_for'\), and the job now reads Spark"
     ):
         Spark(table="flights").pin("job", record)
 
