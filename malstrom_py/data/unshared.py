@@ -52,7 +52,7 @@ def unshared(value: Any, depth: int = _DEEP) -> Any:
 
 
 def _with_own(container: Any, depth: int) -> Any:
-    """Return a copy of a dict or list with items of itself."""
+    """Return a copy of a dict or list whose items are copied too."""
     if depth == 0 or type(container) is set:
         return copy.deepcopy(container)
     if type(container) is dict:

@@ -194,7 +194,7 @@ def test_values_that_do_not_go_into_one_column_name_it(first: Any, then: Any, fo
     apart: list[list[Any]] = [[{"n": first}], [{"n": then}]]
     together: list[list[Any]] = [[{"n": first}, {"n": then}]]
     for number, batches in enumerate([apart, together]):
-        with pytest.raises(SinkError, match="column 'n' holds (values of type|an int beyond 64 bits)"):
+        with pytest.raises(SinkError, match=r"column 'n' holds (values of type|an int beyond 64 bits)"):
             write(tmp_path / str(number), *batches, format=format)
 
 
