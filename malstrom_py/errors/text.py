@@ -153,7 +153,7 @@ def nearest(name: object, names: Iterable[object]) -> list[str]:
     """Return those of ``names`` that are most like ``name``, the nearest first, at most 3.
 
     >>> nearest("dep_dealy", ["arr_delay", "dep_delay", "carrier"])
-    ['dep_delay', 'arr_delay']
+    ['dep_delay']
     """
     known = {one.casefold(): one for one in names if isinstance(one, str)}
     wanted = name.casefold() if isinstance(name, str) else ""
