@@ -381,7 +381,7 @@ def test_types_that_do_not_match_are_refused_before_the_snapshot(lake: Lake, row
 def test_a_type_that_tables_lack_is_refused(lake: Lake) -> None:
     with pytest.raises(SinkError, match=r"'span' holds .* that .* tables lack"):
         staged(lake.sink(), [{"span": datetime(2013, 1, 2) - datetime(2013, 1, 1)}], 1)  # noqa: DTZ001
-    with pytest.raises(SinkError, match="its type is not known"):
+    with pytest.raises(SinkError, match="the type of column 'list' is not known"):
         staged(lake.sink(), [{"value": 1, "list": []}], 1)
     with pytest.raises(SinkError, match="has a value yet"):
         staged(lake.sink(), [{"value": None}], 1)

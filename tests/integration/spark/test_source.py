@@ -265,7 +265,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"sql": "SELEC 1"}, r"Spark does not read sql=…: \[PARSE_SYNTAX_ERROR\]"),
     ({"path": "/no/where"}, r"Spark does not read path='/no/where': \[PATH_NOT_FOUND\]"),
     ({"path": "/no/where", "format": "nonsense"}, r"DATA_SOURCE_NOT_FOUND"),
-    ({"sql": "SELECT 1 AS a", "columns": ["b"]}, "the query has no column 'b': it has a"),
+    ({"sql": "SELECT 1 AS a", "columns": ["b"]}, "the query has no column 'b', only 'a'"),
     ({"sql": "SELECT 1 AS a, 2 AS a"}, "there is more than one column named 'a'"),
     ({"sql": "SELECT 1 AS a, 2 AS a", "filter": pc.field("a") > 1}, "there is more than one column named 'a'"),
     ({"sql": "SELECT 1 AS a, 2 AS A", "columns": ["a"]}, "there is more than one column named 'a'"),
