@@ -342,7 +342,8 @@ def _with_bad(runs: Sequence[Run], bad: Mapping[int, BadRecord]) -> Iterator[Run
                 continue
             stop = len(run) if following is None else min(len(run), start + following - at)
             whole = start == 0 and stop == len(run)
-            yield run if whole or not isinstance(run, pa.RecordBatch) else run.slice(start, stop - start)
+            part: Any = run
+            yield part if whole or not isinstance(run, pa.RecordBatch) else part.slice(start, stop - start)
             at, start = at + stop - start, stop
     while following is not None:
         yield bad[following]

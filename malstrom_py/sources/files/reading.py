@@ -319,7 +319,9 @@ class FileReader:
                         if not inferred_from:
                             check_columns(file, schema.names, file, schema.names)
                         inferred_from.append(file)
-                        given = {name: kind for name, kind in self._given.items() if name in schema.names}
+                        given: dict[str, Any] = {
+                            name: kind for name, kind in self._given.items() if name in schema.names
+                        }
                         yield with_types(file, schema, given)
             except SourceError as error:
                 if not (self.options.follow and is_missing(error)):
