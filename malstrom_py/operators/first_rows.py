@@ -59,7 +59,7 @@ class NoneWatch:
         if self._left <= 0:
             _warn(
                 self._context,
-                "%s %s in a row were None (in %s). If that is not intended, return %s",
+                "the first %s %s were None (in %s). If that is not intended, return %s",
                 *(f"{CALLS:,}", self._kind, describe_function(self._function), self._what),
             )
 

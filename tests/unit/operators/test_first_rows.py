@@ -54,7 +54,7 @@ def test_a_thousand_results_of_none_are_warned_of_once(
     with caplog.at_level(logging.WARNING):
         run(step, 5000, workers)
     (said,) = caplog.messages
-    assert said.startswith("job forgetful: step 'step': 1,000 results in a row were None (in ")
+    assert said.startswith("job forgetful: step 'step': the first 1,000 results were None (in ")
     assert f"{function} at " in said
     assert "test_first_rows.py:" in said
 
@@ -87,7 +87,7 @@ def test_a_thousand_keys_of_none_are_warned_of_once(name: str, caplog: pytest.Lo
     with caplog.at_level(logging.WARNING):
         run(KEYED[name], 5000, workers=2)
     (said,) = caplog.messages
-    assert said.startswith("job forgetful: step 'step': 1,000 keys in a row were None (in ")
+    assert said.startswith("job forgetful: step 'step': the first 1,000 keys were None (in ")
     assert said.endswith("return the key: records whose key is None all have the same one")
 
 
@@ -97,7 +97,7 @@ def test_keys_of_none_in_columns_are_warned_of(kind: pa.DataType, caplog: pytest
     for _ in range(3):
         step.push(ColumnBatch(pa.RecordBatch.from_arrays([pa.nulls(600, kind)], names=["k"])))
     assert len(caplog.messages) == 1
-    assert "1,000 keys in a row were None" in caplog.text
+    assert "the first 1,000 keys were None" in caplog.text
 
 
 SECOND = 1_700_000_000
