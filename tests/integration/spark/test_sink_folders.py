@@ -183,10 +183,10 @@ def test_a_schema_of_spark_is_taken(spark: Any, tmp_path: Path) -> None:
     schema = (
         spark.range(0).selectExpr("cast(id as int) as n", "map('a', 1.5D) as m", "array(struct(1 as a)) as l").schema
     )
-    run(Spark(tmp_path, schema=schema), [{"n": 1, "m": {"x": 1}, "l": [{"a": 2}]}, {"n": 2}])
+    run(Spark(tmp_path, schema=schema), [{"n": 1, "m": {"x": 1}, "l": [{"a": 2}]}, {"n": 2, "m": {}, "l": []}])
     frame = spark.read.parquet(str(tmp_path))
     assert [kind for _, kind in frame.dtypes] == ["int", "map<string,double>", "array<struct<a:int>>"]
-    assert [(row.n, row.m) for row in frame.orderBy("n").collect()] == [(1, {"x": 1.0}), (2, None)]
+    assert [(row.n, row.m) for row in frame.orderBy("n").collect()] == [(1, {"x": 1.0}), (2, {})]
 
 
 def test_an_empty_output_with_a_schema_can_be_read(spark: Any, tmp_path: Path) -> None:
