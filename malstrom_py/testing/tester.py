@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -28,6 +29,7 @@ from malstrom_py.data.messages import (
     PartOpened,
     PartReleased,
 )
+from malstrom_py.errors import DeadlineError
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.rescale.channels.channel import InLine
 from malstrom_py.state.artefact import is_delta
@@ -195,7 +197,7 @@ class OperatorTester:
         self._received: dict[str, list[Message]] = {}
         self._watch = MutationWatch() if checks else None
         self._opened = keyed
-        self._closed = weakref.finalize(self, _in_own_context, self._runner.close)
+        self._closed = weakref.finalize(self, _close_collected, self._runner.close)
         if checks:
             for operator in self._runner.enriching.values():
                 operator.checked = self.encodes
@@ -210,7 +212,8 @@ class OperatorTester:
 
     def close(self) -> None:
         """Close the resources of this worker, and cancel pending calls; raise the first error."""
-        self._closed()
+        if self._closed.detach() is not None:
+            self._runner.close()
 
     def send_local(self, *messages: Sendable, input: int | None = None) -> Self:
         """Queue batches (a `Batch`, or a list of rows) and control messages. `step` processes them.
@@ -432,10 +435,12 @@ class OperatorTester:
         return name
 
 
-def _in_own_context(function: Callable[[], object]) -> None:
-    """Call ``function`` so that it changes no context variable of this thread.
+def _close_collected(close: Callable[[], object]) -> None:
+    """Close the runner of a tester that was not closed; the garbage collector calls it.
 
-    The garbage collector may call it while this thread sets one; CPython up to 3.11 crashes if another one is set in
-    the same context then (python/cpython#148891).
+    In another context: the collector may call while this thread sets a context variable, and CPython up to 3.11
+    crashes if another one is set in the same context then (python/cpython#148891). A thread that does not end in time
+    is left to end: it may wait for a lock that this thread holds.
     """
-    copy_context().run(function)
+    with suppress(DeadlineError):
+        copy_context().run(close)
