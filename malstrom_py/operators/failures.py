@@ -66,7 +66,8 @@ def _of_column(name: str, batch: Batch, index: int, words: str, advice: str) -> 
 
 
 def _words_on(error: Exception, batch: Batch, index: int) -> str:
-    """Return the text of ``error``, raised for row ``index``; of a KeyError also the row's fields that come nearest."""
+    """Return the text of ``error``, raised for row ``index``; of a KeyError also the fields the row has: the key
+    may have been looked up in another dict, unless one of them is like it."""
     words = sentence(text_of(error))
     if type(error) is not KeyError or not words or has_safe_text(error):
         return words
@@ -74,8 +75,10 @@ def _words_on(error: Exception, batch: Batch, index: int) -> str:
     names = [name for name in value if isinstance(name, str)] if isinstance(value, dict) else []
     if not names or error.args[0] in names or redacts():
         return words
-    near = list_fields(nearest(error.args[0], names) or names)
-    return f"{words} (the row has {near})"
+    near = nearest(error.args[0], names)
+    if near:
+        return f"{words} (the row has {list_fields(near)})"
+    return f"{words} (if it was looked up in the row: that has {list_fields(names)})"
 
 
 def _figure_advice(error: Exception, value: object) -> str:

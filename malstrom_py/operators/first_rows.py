@@ -17,7 +17,7 @@ from malstrom_py.operators.base import StepContext
 _LOG: Final = logging.getLogger("malstrom_py")
 
 CALLS: Final = 1000
-"""So many results of None, the first of a worker, are warned of."""
+"""So many results of None, the first of a worker, are warned of; at the end of the stream so few as 2."""
 
 _LEAST_S: Final = 631_152_000
 _MOST_S: Final = 4_102_444_800
@@ -25,7 +25,8 @@ _MOST_S: Final = 4_102_444_800
 
 
 class NoneWatch:
-    """Logs one warning when the first `CALLS` results of a step's ``function`` were None; the first other one ends it.
+    """Logs one warning when the first `CALLS` results of a step's ``function`` were None, or all of them, at least 2,
+    when the stream `ended`. The first other one ends the watch.
 
     ``what``: what the function should return. The look-up of a column is not watched: a column may be null. But that
     of ``keys`` is: a key that is always None is a mistake.
@@ -37,6 +38,7 @@ class NoneWatch:
         self._what = what
         self._kind = "keys" if keys else "results"
         self._left = CALLS if keys or not isinstance(function, itemgetter | None) else 0
+        self._none = 0
 
     @property
     def active(self) -> bool:
@@ -56,12 +58,22 @@ class NoneWatch:
             self._left = 0
             return
         self._left -= results
+        self._none += results
         if self._left <= 0:
-            _warn(
-                self._context,
-                "the first %s %s were None (in %s). If that is not intended, return %s",
-                *(f"{CALLS:,}", self._kind, describe_function(self._function), self._what),
-            )
+            self._tell(f"the first {CALLS:,}")
+
+    def ended(self) -> None:
+        """Note the end of the stream: there are no more results."""
+        if self._left > 0 and self._none > 1:
+            self._tell(f"all {self._none}")
+        self._left = 0
+
+    def _tell(self, results: str) -> None:
+        _warn(
+            self._context,
+            "%s %s were None (in %s). If that is not intended, return %s",
+            *(results, self._kind, describe_function(self._function), self._what),
+        )
 
 
 class UnitWatch:

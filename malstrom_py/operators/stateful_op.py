@@ -164,6 +164,7 @@ class StatefulOp(StatefulOperator):
         output: Output[Any, Any] = Output()
         output.ended = epoch.time == MAX_EPOCH
         if output.ended:
+            self._none_watch.ended()
             self._fire_by_clock(MAX_EPOCH, output)
         self._fire(epoch.time, output)
         expires = self.state.expiry is not None

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, repeat
 from typing import Any, Final
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MIN_EPOCH, Epoch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
@@ -38,6 +38,11 @@ class Map(Operator):
         batch, results = call_each(self._fn, batch, self._failures, out)
         self._none_watch.results(results)
         out.send(batch.with_values(results))
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        if epoch.time == MAX_EPOCH:
+            self._none_watch.ended()
+        out.forward(epoch)
 
 
 class MapWithKey(Map):
@@ -70,9 +75,13 @@ class Filter(Operator):
         super().__init__(context)
         self._predicate = predicate
         self._failures = ErrorPolicy(context)
+        self._none_watch = NoneWatch(context, predicate, "True or False: None drops the record")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        if batch.keys is None and batch.timestamps is None:
+        if self._none_watch.active:
+            batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=self._watched)
+            kept = batch.compress(verdicts)
+        elif batch.keys is None and batch.timestamps is None:
             # No keys or timestamps to filter along, so no mask: a fifth less time per record.
             batch, values = call_each(self._predicate, batch, self._failures, out, loop=kept_of)
             kept = batch.with_values(values)
@@ -81,6 +90,18 @@ class Filter(Operator):
             kept = batch.compress(verdicts)
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        if epoch.time == MAX_EPOCH:
+            self._none_watch.ended()
+        out.forward(epoch)
+
+    def _watched(self, predicate: Callable[[Any], Any], values: Iterator[Any], verdicts: list[Any]) -> None:
+        """Do as `verdicts_of`, and count the results of None."""
+        for value in values:
+            verdict = predicate(value)
+            verdicts.append(not not verdict)  # noqa: SIM208  as in verdicts_of
+            self._none_watch.counted(1, verdict is None)
 
 
 class FilterMap(Operator):

@@ -236,8 +236,16 @@ def test_a_missing_field_of_a_row_names_the_nearest_that_it_has() -> None:
     stream = job.source("in", sources.Memory([row])).map("step", lambda row: row["dep_dealy"])
     with pytest.raises(OperatorError, match=r"KeyError .*: 'dep_dealy' \(the row has 'dep_delay'\)"):
         mp.collect(stream)
-    with pytest.raises(OperatorError, match=r"'other' \(the row has 'delay'\)"):
+    with pytest.raises(OperatorError, match=r"'other' \(if it was looked up in the row: that has 'delay'\)"):
         mp.run(job_of(lambda s: s.map("step", lambda row: row["other"])))
+
+
+def test_a_key_error_of_another_dict_does_not_blame_the_row() -> None:
+    rates = {"USD": 0.9}
+    row: dict[str, Any] = {"ccy": "CHF", "amount": 1}
+    stream = mp.Job("texts").source("in", sources.Memory([row]))
+    with pytest.raises(OperatorError, match=r"'CHF' \(if it was looked up in the row: that has 'ccy', 'amount'\)"):
+        mp.collect(stream.map("eur", lambda row: row["amount"] * rates[row["ccy"]]))
 
 
 def test_a_key_error_of_another_dict_says_nothing_of_a_row_that_has_the_key() -> None:

@@ -41,6 +41,8 @@ def run(step: Callable[[Any], Any], rows: int, workers: int = 1) -> None:
 
 WARNED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "map": (lambda s: s.map("step", forgets), "forgets"),
+    "filter": (lambda s: s.filter("step", forgets), "forgets"),
+    "keyed filter": (lambda s: keyed(s).filter("step", forgets), "forgets"),
     "stateful_op": (lambda s: keyed(s).stateful_op("step", forgets_the_state), "forgets_the_state"),
 }
 
@@ -59,8 +61,19 @@ def test_a_thousand_results_of_none_are_warned_of_once(
     assert "test_first_rows.py:" in said
 
 
+@pytest.mark.parametrize("name", WARNED)
+def test_fewer_results_are_warned_of_at_the_end_of_the_stream(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    step, function = WARNED[name]
+    with caplog.at_level(logging.WARNING):
+        run(step, 2)
+    (said,) = caplog.messages
+    assert said.startswith(f"job forgetful: step 'step': all 2 results were None (in {function} at ")
+
+
 QUIET: dict[str, tuple[Callable[[Any], Any], int]] = {
-    "fewer": (lambda s: s.map("step", forgets), 999),
+    "one record": (lambda s: s.map("step", forgets), 1),
+    "one filtered": (lambda s: s.filter("step", forgets), 1),
+    "false": (lambda s: s.filter("step", lambda value: False), 5000),
     "one result": (lambda s: s.map("step", lambda value: value if value == 7 else None), 5000),
     "a column": (lambda s: s.map("row", lambda value: {"a": None}).map("step", itemgetter("a")), 5000),
     "filter_map": (lambda s: s.filter_map("step", lambda value: None), 5000),
@@ -89,6 +102,14 @@ def test_a_thousand_keys_of_none_are_warned_of_once(name: str, caplog: pytest.Lo
     (said,) = caplog.messages
     assert said.startswith("job forgetful: step 'step': the first 1,000 keys were None (in ")
     assert said.endswith("return the key: records whose key is None all have the same one")
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_fewer_keys_are_warned_of_at_the_end(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        run(KEYED[name], 5)
+    (said,) = caplog.messages
+    assert said.startswith("job forgetful: step 'step': all 5 keys were None (in ")
 
 
 @pytest.mark.parametrize("kind", [pa.null(), pa.int64(), pa.string()], ids=str)
