@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Unpack, cast, get_args, overload
 
 from malstrom_py.builder.mistakes import names_first
 from malstrom_py.builder.plan import union_traits
@@ -232,8 +232,9 @@ class Joins(StreamBuilder[K, V_co]):
         as ``(left, None)``. With ``wait=True`` it first waits for a value, until the end of the stream; with a
         timedelta, or an int in the stream's unit, for that span of event time.
 
-        Both streams may come from one source only with ``wait=True``, for a table whose values never change: else
-        which value a record finds would depend on how batches are cut. `join_asof` goes by the times of records.
+        Both streams may come from one source only with ``wait=True``, and then a value that changes is an
+        `OperatorError`: which value a record finds would depend on how batches are cut. `join_asof` goes by the times
+        of records.
         """
         _check_choice(name, "how", how, LeftHow)
         self._check_right(name, "join_table", table)
@@ -243,9 +244,10 @@ class Joins(StreamBuilder[K, V_co]):
             span = _span(wait, self.traits.unit or "ms", name, "wait")
             if span <= 0:
                 raise PlanError(f"step {name!r}: wait must be above 0, True or False, got {wait}")
-        if wait is not True:
-            self._check_two_sources(name, table, how)
-        factory = partial(TableJoin, keeps=how == "left", waits=wait is not False, wait=span)
+        shared = self._shared_sources(table)
+        if shared and wait is not True:
+            self._refuse_one_source(name, shared[0], how)
+        factory = partial(TableJoin, keeps=how == "left", waits=wait is not False, wait=span, fixed=bool(shared))
         return self._joined("join_table", name, table, factory, f"{how}, wait={wait}", upgrade)
 
     def _joined(
@@ -279,20 +281,22 @@ class Joins(StreamBuilder[K, V_co]):
             raise PlanError(f"step {name!r}: {what} takes streams of one job only")
         union_traits(name, [self.traits, right.traits], "join")
 
-    def _check_two_sources(self, name: str, table: StreamBuilder[K, Any], how: LeftHow) -> None:
+    def _shared_sources(self, other: StreamBuilder[K, Any]) -> list[str]:
+        """Return the sources that both streams come from."""
+        return sorted(set(self.job.sources_of(self.ref)) & set(self.job.sources_of(other.ref)))
+
+    def _refuse_one_source(self, name: str, source: str, how: LeftHow) -> NoReturn:
         """Refuse a table that changes and the records that ask it as branches of one source.
 
         They have one order in the source, and none here: a batch goes through one branch, and then the other.
         """
-        both = [source for source in self.job.sources_of(self.ref) if source in self.job.sources_of(table.ref)]
-        if both:
-            needs = "" if self.traits.epochs else ", after assign_timestamps and generate_epochs"
-            raise PlanError(
-                f"step {name!r}: both streams of this join_table come from the source {both[0]!r}, so which value a "
-                f"record finds would depend on how batches are cut. For the value as of the record's time write "
-                f".join_asof({name!r}, …, how={how!r}){needs}. If the table's values never change, write wait=True. "
-                f"Where any order will do, read the source twice, by two job.source steps"
-            )
+        needs = "" if self.traits.epochs else ", after assign_timestamps and generate_epochs"
+        raise PlanError(
+            f"step {name!r}: both streams of this join_table come from the source {source!r}, so which value a "
+            f"record finds would depend on how batches are cut. For the value as of the record's time write "
+            f".join_asof({name!r}, …, how={how!r}){needs}. If the table's values never change, write wait=True. "
+            f"Where any order will do, read the source twice, by two job.source steps"
+        )
 
     def _needs_epochs(self, name: str, what: str) -> None:
         if not self.traits.epochs:

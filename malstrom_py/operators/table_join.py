@@ -13,6 +13,7 @@ from typing import Any
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.data.row_form import form_of
+from malstrom_py.errors import OperatorError, shown
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.join import Pair, pairs_of
 from malstrom_py.operators.keyed import StatefulOperator, distinct, keys_of
@@ -32,7 +33,8 @@ class TableJoin(StatefulOperator):
     """Pairs each left record with the latest value that the right stream, a table, has for its key.
 
     A None in the table removes the key's value. A left record without a value is dropped or, if it ``keeps``, paired
-    with None: immediately or, if it ``waits``, after ``wait`` of event time, None: at the end of the stream.
+    with None: immediately or, if it ``waits``, after ``wait`` of event time, None: at the end of the stream. If the
+    table is ``fixed``, a value that changes is an `OperatorError`.
 
     The state of a key is its value, None if it has none, and the left records that wait with their times.
 
@@ -48,9 +50,11 @@ class TableJoin(StatefulOperator):
 
     two_sided = True
 
-    def __init__(self, context: StepContext, *, keeps: bool, waits: bool, wait: int | None = None) -> None:
+    def __init__(
+        self, context: StepContext, *, keeps: bool, waits: bool, wait: int | None = None, fixed: bool = False
+    ) -> None:
         super().__init__(context)
-        self._keeps, self._waits, self._wait = keeps, waits, wait
+        self._keeps, self._waits, self._wait, self._fixed = keeps, waits, wait, fixed
         self._unmatched = Unmatched(context)
         self._table = ColumnTable(timed=bool(context.timed))
         self.state.values = self._table  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
@@ -82,6 +86,8 @@ class TableJoin(StatefulOperator):
             return False
         try:
             if side:
+                if self._fixed and table.has_values_for(expected):
+                    return False  # rows are compared one by one
                 for left, values in table.change(expected):
                     self._unmatched.paired()
                     out.send(_paired(left, values))
@@ -147,6 +153,8 @@ class TableJoin(StatefulOperator):
         ended: list[tuple[Any, Any, Any]] = []
         for key, value, time in zip(keys, batch.values, batch.timestamps or repeat(None), strict=False):
             state = states.get(key)
+            if self._fixed and state is not None and state[0] is not None:
+                self._check_same(key, state[0], value)
             if value is None:
                 if state is not None and state[0] is not None:
                     del states[key]
@@ -161,6 +169,17 @@ class TableJoin(StatefulOperator):
         if ended:
             self._unmatched.paired()
         self._send(ended, out)
+
+    def _check_same(self, key: Any, held: Any, value: Any) -> None:
+        """Refuse a change: by how batches are cut, records of the same source would find the former value or this."""
+        if held != value and repr(held) != repr(value):  # NaN differs from itself
+            raise OperatorError(
+                f"step {self.context.step!r}: the value of key {shown(key)} in the table changes from "
+                f"{shown(held)} to {shown(value)}. With both streams from one source and wait=True, values must not "
+                f"change. For the value as of the record's time write .join_asof({self.context.step!r}, …)",
+                step=self.context.step,
+                key=key,
+            )
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         if self._waits and self._table.rows is not None:

@@ -112,6 +112,13 @@ class ColumnTable(ManyValues):
         cast = fitted(batch.columns, known)
         return None if cast is None else batch.with_columns(cast, form=DICTS)
 
+    def has_values_for(self, batch: ColumnBatch) -> bool:
+        """Return whether a key of ``batch`` has a value already, or comes twice."""
+        import numpy as np
+
+        ids = self._ids(batch.key_column)
+        return bool((self._places[ids] >= 0).any()) or len(np.unique(ids)) < len(ids)
+
     def change(self, batch: ColumnBatch) -> Iterator[Pairs]:
         """Set the values of the keys of ``batch``; yield the rows that have waited for them, with these values."""
         ids = self._ids(batch.key_column)

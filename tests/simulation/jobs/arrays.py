@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 from unittest.mock import patch
@@ -17,6 +18,7 @@ from malstrom_py.operators import pre_aggregation
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.panes import Panes
 from malstrom_py.operators.pre_aggregation import PreAggregation
+from malstrom_py.operators.table_join import TableJoin
 from malstrom_py.state.column_table import ColumnTable
 from malstrom_py.state.figure_states import FigureStates
 from malstrom_py.state.groups import Groups
@@ -33,6 +35,9 @@ from tests.simulation.jobs.watching import watched
 Stream = Any
 Rows = Mapping[str, Sequence[Row]]
 Hit = Callable[[str], None]
+
+_CHANGING: Final = partial(TableJoin, keeps=True, waits=True)
+"""`join_table` refuses a table of one source that changes; this one is judged by what it may send."""
 
 ARRAYS: Final = ("figures", "top", "tumbling", "sliding", "table")
 
@@ -100,7 +105,7 @@ def arrays(columns: Stream, tail: Tail, seen: Seen) -> dict[str, Stream]:
         "top": largest.top_n(f"{name}-top-step", _LARGEST, by="weight"),
         "figures": running.aggregate(f"{name}-figures-step", **aggregations),
         "tumbling": tumbling.window(f"{name}-tumbling-step", windows.tumbling(width)).aggregate(**aggregations),
-        "table": looking.join_table(f"{name}-table-step", table, how="left", wait=True),
+        "table": looking._joined("join_table", f"{name}-table-step", table, _CHANGING, "", {}),
         "sliding": sliding.window(f"{name}-sliding-step", windows.sliding(2 * width, width)).aggregate(**aggregations),
     }
     return {f"{name}-{kind}": watched(stream, f"{name}-{kind}-out", seen) for kind, stream in made.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,6 +10,7 @@ from operator import itemgetter
 from typing import Any, Final
 from unittest.mock import patch
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -287,12 +289,35 @@ def test_a_table_that_is_a_branch_of_the_source_that_asks_it_is_refused(timed: b
             asks.join_table("join", table, wait=wait, how="left")
         assert ".join_asof('join', …, how='left')" in str(refused.value)
         assert ("after assign_timestamps" in str(refused.value)) is not timed
-    asks.join_table("join", table, wait=True)
     if timed and apart:
         asks.join_asof("as-of", table).sink("out", out := sinks.Memory())
         for size in (1, 2, 1024):
             mp.run(job, progress=False, batch=mp.Batching(rows_max=size))
             assert set(out.items) == {(("a", 2), 1)}
+
+
+@pytest.mark.parametrize("form", ["rows", "columns"])
+@pytest.mark.parametrize("size", [1, 2, 1024])
+def test_a_table_of_the_source_that_asks_it_must_not_change(form: str, size: int) -> None:
+    """By how batches are cut, ask 2 would be paired with the value before it, or after it."""
+
+    def joined(*rows: tuple[str, float, int]) -> list[Any]:
+        job = mp.Job("join")
+        source: Any = job.source("rows", sources.Memory([dict(zip("kvn", row, strict=True)) for row in rows]))
+        made = source.select("columns", "k", "v", "n") if form == "columns" else source
+        table = made.filter("values", pl.col("n") == 0).key_by("right", "k")
+        asks = made.filter("asks", pl.col("n") > 0).key_by("left", "k")
+        asks.join_table("join", table, wait=True).sink("out", out := sinks.Memory())
+        mp.run(job, progress=False, batch=mp.Batching(rows_max=size))
+        return [(pair.left["n"], pair.right["v"]) for pair in out.items]
+
+    nan = math.nan
+    assert set(joined(("a", 7, 0), ("a", 0, 1), ("a", 7, 0), ("b", 0, 2), ("b", 8, 0))) == {(1, 7), (2, 8)}
+    assert len(joined(("a", nan, 0), ("a", nan, 0), ("a", 0.0, 1))) == 1
+    with pytest.raises(
+        OperatorError, match=r"step 'join': the value of key 'a' .* changes from .*7.* to .*9.*join_asof"
+    ):
+        joined(("a", 7, 0), ("a", 0, 1), ("a", 9, 0))
 
 
 def of_table(*messages: tuple[int, Any], **options: Any) -> list[Any]:
