@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -169,6 +170,18 @@ def nats_server() -> Iterator[Server]:
         port = free_port()
         command = ["nats-server", "-js", "-a", "127.0.0.1", "-p", str(port), "-sd", folder]
         with _served(Server(Path(folder), port, command, {})) as server:
+            yield server
+
+
+@contextmanager
+def kafka_server() -> Iterator[Server]:
+    """Run noida-db as a broker of Kafka, with transactions."""
+    binary = Path(str(files("noida_db"))) / "noida-db"
+    binary.chmod(0o755)
+    with tempfile.TemporaryDirectory(prefix="malstrom-kafka-") as folder:
+        port = free_port()
+        command = [str(binary), "start", "--only", "kafka", "--host", "127.0.0.1", "--kafka-port", str(port)]
+        with _served(Server(Path(folder), port, [*command, "--data-dir", folder], {})) as server:
             yield server
 
 

@@ -32,11 +32,11 @@ def send(broker: ModelBroker, topic: str, values: Sequence[Any], *, partition: i
 
 
 @contextmanager
-def transactions(broker: ModelBroker, name: str) -> Iterator[Any]:
+def transactions(bootstrap: str, name: str) -> Iterator[Any]:
     """Yield a producer of transactions, of librdkafka."""
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name, "log_level": 0})
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "log_level": 0})
     producer.init_transactions(20)
     yield producer
 

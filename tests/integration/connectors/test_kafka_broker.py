@@ -31,10 +31,10 @@ def test_librdkafka_is_fenced_too(kafka: ModelBroker) -> None:
     from confluent_kafka import KafkaException
 
     topic = new_topic(kafka)
-    with transactions(kafka, topic) as old:
+    with transactions(kafka.bootstrap, topic) as old:
         old.begin_transaction()
         old.produce(topic, b"1", partition=0)
-        with transactions(kafka, topic) as new:
+        with transactions(kafka.bootstrap, topic) as new:
             with pytest.raises(KafkaException):
                 old.commit_transaction(10)
             new.begin_transaction()

@@ -47,7 +47,7 @@ def poll_until_error(part: Any, deadline_s: float = 60.0) -> SourceError:
 
 def test_a_topic_of_transactions_with_gaps_tombstones_and_bad_records_keeps_the_contract(kafka: ModelBroker) -> None:
     topic = new_topic(kafka, 2)
-    with transactions(kafka, topic) as producer:
+    with transactions(kafka.bootstrap, topic) as producer:
         for is_commit in (True, False, True):
             producer.begin_transaction()
             for number in range(12):
