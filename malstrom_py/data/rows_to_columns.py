@@ -22,6 +22,7 @@ from malstrom_py.data.row_form import field_lists, fields_of
 from malstrom_py.data.schema import (
     ColumnKind,
     exact_type,
+    fits,
     inside,
     joined_type,
     kind_of,
@@ -160,7 +161,7 @@ class RowColumns:
 
     ``exact`` is for steps that cannot widen earlier batches: ints beside floats, Decimals with different exponents,
     and rows or structs with different fields are refused. ``names``: only these fields are read; a row that lacks one
-    has None there.
+    has None there. ``pinned``: the schema to begin with, whose columns keep their types, except those of None.
 
     >>> from malstrom_py.errors import SinkError
     >>> columns = RowColumns(SinkError)
@@ -174,13 +175,21 @@ class RowColumns:
     """
 
     def __init__(
-        self, error: Callable[[str], MalstromError], *, exact: bool = False, names: Sequence[str] | None = None
+        self,
+        error: Callable[[str], MalstromError],
+        *,
+        exact: bool = False,
+        names: Sequence[str] | None = None,
+        pinned: pa.Schema | None = None,
     ) -> None:
         self._error = error
         self._exact = exact
         self._names = names
-        self._schema: pa.Schema | None = None
+        self._schema = pinned
         self._kinds = KindCheck(error, exact=exact)
+        self._pinned = frozenset(field.name for field in pinned or () if kind_of(field.type) is not ColumnKind.NULL)
+        for field in pinned or ():
+            self._kinds.check_type(field.name, field.type)
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -297,7 +306,7 @@ class RowColumns:
                 )
             return pa.schema([(name, pa.null()) for name in all_names])
         known = self._schema.names
-        if extra := set(names).difference(known):
+        if extra := {*names, *leading}.difference(known):
             raise self._error(
                 f"columns {_listed(extra)} are not among those of the first batch ({_listed(known)}): "
                 f"give every value the same fields, in a map step for instance, with None for missing ones"
@@ -323,6 +332,8 @@ class RowColumns:
 
         try:
             array = pa.array(column)
+            if name in self._pinned:
+                return pa.array(column, type=self._kept(known, array.type))
             exact = joined_type(known, exact_type(plain_type(array.type))) if self._exact else None
             wider = exact if self._exact else wider_type(known, array.type)
             if wider is None:
@@ -341,10 +352,20 @@ class RowColumns:
         try:
             array = plain(column)
             self._kinds.check_type(name, array.type)
-            return recast(array, wider_type(known, array.type))
+            return recast(
+                array, self._kept(known, array.type) if name in self._pinned else wider_type(known, array.type)
+            )
         except pa.ArrowException:
             before = "" if pa.types.is_null(known) else f" after {known}"
             raise self._unfit(name, f"{column.type}{before} that do not fit into one column") from None
+
+    def _kept(self, known: pa.DataType, found: pa.DataType) -> pa.DataType:
+        """Return the pinned type ``known``. pyarrow.ArrowException: values of ``found`` do not fit it."""
+        import pyarrow as pa
+
+        if not fits(known, found):
+            raise pa.ArrowInvalid("another type than before")
+        return known
 
     def _unfit(self, name: str, what: str) -> MalstromError:
         return self._error(f"column {name!r} holds {what}: convert them to one type in a map step")

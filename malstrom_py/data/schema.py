@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _DECIMAL_BITS: Final = 128
 _DIGITS_MAX: Final = 38
+_DIGITS_OF_INTS: Final = 20
 
 
 class ColumnKind(StrEnum):
@@ -297,6 +298,21 @@ def accepts(known: pa.DataType, found: pa.DataType) -> bool:
     return theirs.keys() <= mine.keys() and all(starmap(accepts, ((mine[at], theirs[at]) for at in theirs)))
 
 
+def fits(known: pa.DataType, found: pa.DataType) -> bool:
+    """Return whether values of ``found`` may be cast to ``known`` (see `accepts`) and no float loses digits.
+
+    >>> import pyarrow as pa
+    >>> fits(pa.float64(), pa.float32()), fits(pa.float32(), pa.float64())
+    (True, False)
+    """
+    if not accepts(known, found):
+        return False
+    if kind_of(known) is kind_of(found) is ColumnKind.FLOAT:
+        return bool(found.bit_width <= known.bit_width)
+    mine, theirs = dict(inside(known)), dict(inside(found))
+    return all(fits(mine[at], theirs[at]) for at in theirs)
+
+
 def plain(column: pa.Array) -> pa.Array:
     """Return ``column`` in its `plain_type`. pyarrow.ArrowException: the cast fails."""
     import pyarrow as pa
@@ -319,6 +335,9 @@ def recast(column: pa.Array, type_: pa.DataType) -> pa.Array:
         return column
     if contains(column.type, _casts_wrongly):
         return pa.array(column.to_pylist(), type_)
+    if kind_of(type_) is ColumnKind.DECIMAL and kind_of(column.type) is ColumnKind.INT:
+        # Arrow refuses ints that fit if others of their type would not.
+        return column.cast(pa.decimal256(_DIGITS_OF_INTS + type_.scale, type_.scale)).cast(type_)
     return column.cast(type_)
 
 

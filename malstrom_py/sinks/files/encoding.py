@@ -56,6 +56,11 @@ class Encoder(Protocol[C]):
         """Finish all open files."""
         ...
 
+    @property
+    def staged_schema(self) -> pa.Schema | None:
+        """The schema of the finished files, without types for columns of None; None for formats that have none."""
+        ...
+
 
 GROUP_ROWS: Final = 1 << 17
 """The number of buffered rows at which a folder is written; also the largest row group."""

@@ -55,6 +55,10 @@ class JsonEncoder:
     def finish(self) -> None:
         self._files.finish_all()
 
+    @property
+    def staged_schema(self) -> None:
+        return None
+
     def _by_folder(self, rows: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         names = self._partition_by
         if not names:

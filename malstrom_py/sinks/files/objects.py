@@ -4,9 +4,9 @@ Rules:
 - Staged objects are ``<folder>/_staging/<job>/<step>/<snapshot>/<run>-<n>.<ext>``; ``run`` is random, one per writer.
 - A commit copies them, in the store, to ``<folder>/<partition>/…/<step>-<snapshot>-<n>.<ext>``. A copy can be repeated:
   its source never changes, and its name belongs to this snapshot alone.
-- Then it creates the commit object ``<folder>/_malstrom/<job>/<step>/<snapshot>.json``, which lists the names, if there
-  is none. From then on the commit is done, for any process, and the staged objects are removed: a process that was
-  paused finds them missing and copies nothing.
+- Then it creates the commit object ``<folder>/_malstrom/<job>/<step>/<snapshot>.json``, if there is none, with the
+  names and the schema of Parquet files. From then on the commit is done, for any process, and the staged objects are
+  removed: a process that was paused finds them missing and copies nothing.
 - The store must create an object only if it is absent. A start tries it, and refuses a store that does not.
 """
 
@@ -19,23 +19,32 @@ import secrets
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 from malstrom_py.errors import SinkError
 from malstrom_py.object_stores import Bucket, object_url
 from malstrom_py.sinks.base import CommitContext, is_left_over
 from malstrom_py.sinks.files.publishing import named_files
+from malstrom_py.sinks.files.schemas import Visible, convert, in_files, packed, schemas_of, unpacked
 from malstrom_py.sinks.files.staging import STAGING, WrittenFile, checked, sink_errors
 from malstrom_py.sinks.output_record import RECORDS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Agree: TypeAlias = "Callable[[Sequence[bytes], Visible | None], pa.Schema | None]"
+"""Returns the one schema of the staged files that payloads name, in the light of what is visible."""
 
 FILE_BYTES_MAX: Final = 4 << 30
 """S3 copies objects of at most 5 GiB in one request."""
 
 _AT_ONCE: Final = 8
+_CHUNK_BYTES: Final = 8 << 20
 _ID: Final = "([A-Za-z0-9_-]{1,64})"
 STAGED_OBJECT: Final = re.compile(rf"{STAGING}/{_ID}/{_ID}/{_ID}/[0-9a-f]{{16}}-[0-9]{{6,}}\.[a-z]+")
 """The name of a staged object, relative to the root; its groups are job, step and snapshot."""
@@ -109,6 +118,7 @@ class ObjectFolder:
         self.url = url.rstrip("/")
         self.bucket = Bucket(place.bucket, options)
         self._root = f"{place.key}/" if place.key else ""
+        self._visible: dict[tuple[str, str], Visible] = {}
 
     def __str__(self) -> str:
         return self.url
@@ -144,18 +154,25 @@ class ObjectFolder:
                 [key for key in found if is_left_over(key.removeprefix(prefix).split("/")[0], context, committed)]
             )
 
-    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        """Make the staged objects visible. Idempotent, also while another process commits the same snapshot."""
+    def commit(self, context: CommitContext, payloads: Sequence[bytes], agree: Agree | None = None) -> None:
+        """Make the staged objects visible. Idempotent, also while another process commits the same snapshot.
+
+        ``agree`` returns the one schema of Parquet files, to which other files are converted.
+        """
         staged = self._staged(context, payloads)
         if not staged:
             return
         names, record = self._names(context, staged), self._record(context)
-        content = json.dumps({"format": 1, "job": context.job, "step": context.step, "files": names}, indent=1).encode()
         with self.errors("cannot commit to"):
             known = self._known(record)
+            content: dict[str, Any] = {"format": 1, "job": context.job, "step": context.step, "files": names}
             if known is None:
+                schema = None if agree is None else agree(payloads, self.visible(context.job, context.step))
+                content |= {} if schema is None else {"schema": packed(schema)}
+                types = schemas_of(payloads)
+                copy = partial(self._bring, schema, types)
                 try:
-                    each(lambda pair: self._copy(*pair), zip(staged, names, strict=True))
+                    each(lambda pair: copy(*pair), zip(staged, names, strict=True))
                 except FileNotFoundError as error:
                     known = self._known(record)  # Another process may have finished the commit.
                     if known is None:
@@ -163,11 +180,26 @@ class ObjectFolder:
                             f"a staged object of {self.url} was removed before its commit. Let no program clear "
                             f"{STAGING}, and run one start of a job at a time; run the job again"
                         ) from error
-            if known is None and not self.bucket.create(record, content):
+            if known is None and not self.bucket.create(record, json.dumps(content, indent=1).encode()):
                 known = self._known(record)
-            if known is not None and known != content:
+            if known is not None and _listed(known).get("files") != names:
                 raise SinkError(f"{self.bucket.root}/{record} lists other files: another program has written it")
             self._remove(staged)
+
+    def visible(self, job: str, step: str) -> Visible | None:
+        """Return the schema that the visible files of ``step`` have; None if it is unknown, or there is no file."""
+        if (job, step) not in self._visible:
+            with self.errors("cannot look into"):
+                prefix = self.key(f"{RECORDS}/{checked(job)}/{checked(step)}/")
+                for key, _ in reversed(self.bucket.list(prefix)):
+                    last = _listed(self.bucket.get(key))
+                    if "schema" not in last:
+                        return None
+                    file = next((name for name in last["files"] if self.bucket.exists(self.key(name))), None)
+                    if file is not None:
+                        self._visible[job, step] = Visible(unpacked(last["schema"]), file)
+                        break
+        return self._visible.get((job, step))
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         """Remove the staged objects, and what an interrupted commit has made visible."""
@@ -211,11 +243,32 @@ class ObjectFolder:
         except FileNotFoundError:
             return None
 
-    def _copy(self, staged: StagedObject, name: str) -> None:
-        self.bucket.copy(self.key(staged.name), self.key(name))
+    def _bring(self, schema: pa.Schema | None, types: Mapping[str, pa.Schema], staged: StagedObject, name: str) -> None:
+        """Copy a staged object to its name, or convert it to ``schema`` if it is of another of ``types``."""
+        source, target, found = self.key(staged.name), self.key(name), types.get(staged.name)
+        if schema is None or found is None or in_files(found).equals(schema):
+            self.bucket.copy(source, target)
+            return
+        with tempfile.TemporaryDirectory(prefix="malstrom-out-") as folder:
+            staged_file, fresh = Path(folder, "staged"), Path(folder, "fresh")
+            with staged_file.open("xb") as stream:
+                size = self.bucket.stat(source).st_size
+                for start in range(0, size, _CHUNK_BYTES):
+                    stream.write(self.bucket.read(source, start, min(start + _CHUNK_BYTES, size)))
+            convert(staged_file, fresh, schema)
+            self.bucket.upload(target, fresh)
 
     def _remove(self, staged: Sequence[StagedObject]) -> None:
         each(lambda one: self.bucket.delete([self.key(one.name)]), staged)
+
+
+def _listed(content: bytes) -> dict[str, Any]:
+    """Return what a commit object says; nothing if another program has written it."""
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def each(do: Callable[[Any], None], items: Iterable[Any]) -> None:

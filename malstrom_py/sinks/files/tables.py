@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from malstrom_py.data.batch import Batch
+from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.data.schema import in_microseconds, stored_type
 from malstrom_py.errors import SinkError
 from malstrom_py.errors.text import describe_error
@@ -21,6 +21,7 @@ from malstrom_py.sinks.files.encoding import (
     EncodedRows,
 )
 from malstrom_py.sinks.files.partitions import split
+from malstrom_py.sinks.files.schemas import Visible, check_fits, fitted, with_digits, without_nulls
 from malstrom_py.sinks.files.staging import WrittenFile
 from malstrom_py.sinks.files.writer import RollingFiles
 
@@ -93,6 +94,10 @@ class _TableEncoder:
     def finish(self) -> None:
         self._files.finish_all()
 
+    @property
+    def staged_schema(self) -> pa.Schema | None:
+        return None
+
     @contextmanager
     def _arrow_errors(self) -> Iterator[None]:
         """Turn other errors of Arrow into a `SinkError` that names the columns."""
@@ -111,9 +116,7 @@ class _TableEncoder:
 
     def _type_in_file(self, kind: pa.DataType) -> pa.DataType:
         """Return the type in the file of a column of ``kind``; null becomes str, because many readers lack null."""
-        import pyarrow as pa
-
-        return pa.string() if pa.types.is_null(kind) else kind
+        return without_nulls(kind)
 
     def _schema_in_file(self) -> pa.Schema:
         import pyarrow as pa
@@ -161,18 +164,70 @@ class ParquetEncoder(_TableEncoder):
     """Writes row groups of at most `GROUP_ROWS` rows, in the types of `stored_type`.
 
     All files of one pre-commit get the same schema: files written before a column widened are rewritten.
+    ``find_visible`` returns the visible files of the sink, whose schema later files keep; None before the first commit.
     """
+
+    def __init__(
+        self,
+        files: RollingFiles,
+        partition_by: Sequence[str],
+        rows: Converter | None = None,
+        *,
+        find_visible: Callable[[], Visible | None] = lambda: None,
+    ) -> None:
+        super().__init__(files, partition_by, rows)
+        self._find_visible = find_visible
+        self._visible: Visible | None = None
+        self._infers = rows is None
+        self._has_rows = False
+        self._is_between = True
 
     def finish(self) -> None:
         super().finish()
+        self._is_between = True
         if not self._files.written:
             return
+        if self._visible is None and (visible := self._find_visible()) is not None:
+            check_fits(visible.schema, self.staged_schema, visible)
+            self._keep(visible)
         schema = self._schema_in_file()
         for narrow in [file for file in self._files.written if not schema.equals(file.schema)]:
             self._write_again(narrow, schema)
 
+    @property
+    def staged_schema(self) -> pa.Schema | None:
+        import pyarrow as pa
+
+        known = self._columns.schema if self._visible is None else self._visible.schema
+        types = {field.name: self._stored(field.type) for field in known or ()}
+        return pa.schema(list(types.items()))
+
+    def _encode(self, batch: Batch) -> list[EncodedRows[pa.RecordBatch]]:
+        if self._is_between and self._visible is None:
+            # Nothing is buffered here, so the columns may change.
+            self._keep(self._find_visible())
+        self._is_between = False
+        self._has_rows |= batch.columns is None
+        return super()._encode(batch)
+
+    def _keep(self, visible: Visible | None) -> None:
+        """Convert what follows into the columns of the ``visible`` files."""
+        import pyarrow as pa
+
+        if visible is None:
+            return
+        self._visible, self._infers = visible, False
+        free = [pa.field(name, pa.null()) for name in self._partition_by]
+        pinned = pa.schema([*visible.schema, *free])
+        self._columns = BatchConverter(self._partition_by, RowColumns(visible.error, pinned=pinned))
+        self._columns.schema = visible.schema
+
     def _type_in_file(self, kind: pa.DataType) -> pa.DataType:
-        return super()._type_in_file(stored_type(kind))
+        return super()._type_in_file(self._stored(kind))
+
+    def _stored(self, kind: pa.DataType) -> pa.DataType:
+        stored = stored_type(kind)
+        return with_digits(stored) if self._has_rows and self._infers else stored
 
     def _write_table(self, folder: str, table: pa.Table) -> None:
         import pyarrow as pa
@@ -203,16 +258,8 @@ class ParquetEncoder(_TableEncoder):
 
         with pq.ParquetFile(narrow.path) as content:
             for batch in content.iter_batches():
-                self._write_table(narrow.folder, pa.Table.from_batches([self._columns.widened(batch, schema)]))
+                self._write_table(narrow.folder, pa.Table.from_batches([fitted(batch, schema, "the rows")]))
         self._files.replace(narrow, self._files.finish(narrow.folder))
-
-
-def schema_of(path: Path) -> bytes:
-    """Return the schema of a parquet file, serialized by Arrow."""
-    import pyarrow.parquet as pq
-
-    schema: bytes = pq.read_schema(path).remove_metadata().serialize().to_pybytes()
-    return schema
 
 
 def _piece(folder: str, columns: pa.RecordBatch) -> EncodedRows[pa.RecordBatch]:

@@ -6,6 +6,7 @@ Each folder has one open file; a file that is large enough is finished, and the 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.encoding import Encoder, WriteBuffer
+from malstrom_py.sinks.files.schemas import packed
 from malstrom_py.sinks.files.staging import WrittenFile, sink_errors
 
 if TYPE_CHECKING:
@@ -165,7 +167,9 @@ class FilesWriter:
             for folder in sorted(self._buffer, key=lambda folder: folder not in self._files):
                 self._encoder.write(folder, self._buffer.take(folder))
             self._encoder.finish()
-            return self._files.pre_commit(context.snapshot)
+            schema = self._encoder.staged_schema if self._files.written else None
+            payload = self._files.pre_commit(context.snapshot)
+        return payload if schema is None else json.dumps({**json.loads(payload), "schema": packed(schema)}).encode()
 
     def close(self) -> None:
         """See `SinkWriter.close`."""

@@ -21,9 +21,10 @@ from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files.partitions import checked_columns
 from malstrom_py.sinks.files.publishing import StagedFile, discard, hold, staged_files
 from malstrom_py.sinks.files.staging import Staging, remove_leftovers, sink_errors
+from malstrom_py.sinks.files.target_columns import TargetColumns, required_places
 from malstrom_py.sinks.files.writer import FilesWriter, RollingFiles
 from malstrom_py.sinks.output_record import Target, begin_record
-from malstrom_py.sinks.spark.encoding import SparkEncoder, SparkWriter
+from malstrom_py.sinks.spark.encoding import SparkEncoder
 from malstrom_py.sinks.spark.folders import OutcomeUnknown, ParquetFolder, remove_work
 from malstrom_py.sinks.spark.publication import (
     Intent,
@@ -36,7 +37,6 @@ from malstrom_py.sinks.spark.publication import (
     settle_pending,
 )
 from malstrom_py.sinks.spark.schema import given_schema
-from malstrom_py.sinks.spark.target_columns import TargetColumns, required_places
 from malstrom_py.sinks.spark.through_spark import ThroughSpark, check_staged
 from malstrom_py.spark.names import check_table_name
 from malstrom_py.spark.session import default_staging_folder, make_default_staging
@@ -183,11 +183,11 @@ class Spark:
         """Whether publishing needs Spark: it is then done in the program that started the job."""
         return isinstance(self._target, ThroughSpark)
 
-    def open(self, worker: WorkerInfo) -> SparkWriter:
+    def open(self, worker: WorkerInfo) -> FilesWriter:
         staging = Staging(self._root, worker.job, worker.step)
         files = RollingFiles(staging, "parquet", file_bytes_max=_FILE_BYTES_MAX)
         encoder = SparkEncoder(files, self._target.writer_partition_by, self._given or self._of_table)
-        return SparkWriter(FilesWriter(str(self._root), files, encoder, file_bytes_max=_FILE_BYTES_MAX), encoder)
+        return FilesWriter(str(self._root), files, encoder, file_bytes_max=_FILE_BYTES_MAX)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         log, replaces = PublicationLog(self._root, context), self._target.mode != "append"

@@ -1,152 +1,19 @@
-"""Encoder of Parquet files for Spark: that of `sinks.Files`, with Spark's types and columns that keep their type.
-
-With an explicit schema (`GivenColumns`), values that do not fit are refused, and no type is inferred.
-"""
+"""Encoder of Parquet files for Spark: that of `sinks.Files`, with Spark's types and columns that keep their type."""
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from malstrom_py.data.batch import Batch
-from malstrom_py.data.row_form import fields_of
-from malstrom_py.data.rows_to_columns import Column, KindCheck
-from malstrom_py.data.schema import ColumnKind, accepts, contains, kind_of, plain, recast
-from malstrom_py.data.unfit_values import why_unfit
-from malstrom_py.errors import SinkError
-from malstrom_py.sinks.base import CommitContext
+from malstrom_py.sinks.files.given_columns import GivenColumns
+from malstrom_py.sinks.files.schemas import without_nulls
 from malstrom_py.sinks.files.tables import ParquetEncoder
-from malstrom_py.sinks.files.writer import FilesWriter, RollingFiles
-from malstrom_py.sinks.spark.schema import joined_schema, schema_for_spark, without_nulls
-from malstrom_py.sinks.spark.target_columns import TargetColumns, null_place
+from malstrom_py.sinks.files.target_columns import TargetColumns
+from malstrom_py.sinks.files.writer import RollingFiles
+from malstrom_py.sinks.spark.schema import joined_schema, schema_for_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-_DIGITS_OF_INTS: Final = 20
-
-
-class GivenColumns:
-    """Converts rows as `RowColumns` does, into explicit `TargetColumns`: an extra field is an error.
-
-    Ints fit columns of floats and Decimals, and numbers fit narrower columns that can hold them. The stream's key is
-    left out if there is no column ``key``. A missing field is None; of a table, a column that no row of a batch has is
-    an error, and names may differ in case.
-    """
-
-    def __init__(self, target: TargetColumns) -> None:
-        self._target = target
-        self._schema = target.schema
-        self._kinds = KindCheck(SinkError)
-
-    def convert(
-        self,
-        values: list[Any],
-        *,
-        leading: Mapping[str, Column] | None = None,
-        lists: Mapping[Any, list[Any]] | None = None,
-    ) -> pa.RecordBatch:
-        """See `RowColumns.convert`."""
-        none: list[Any] = [None] * len(values)
-        if lists is not None:
-            given = self._given(leading)
-            own = self._own_names({*lists}, given)
-            return self._batch(given.get(name) or lists.get(own.get(name, name), none) for name in self._schema.names)
-        rows, given = fields_of(values), self._given(leading)
-        own = self._own_names(set().union(*rows), given)
-        columns = ((name, own.get(name, name)) for name in self._schema.names)
-        return self._batch(given.get(name) or [row.get(mine) for row in rows] for name, mine in columns)
-
-    def admit(self, columns: pa.RecordBatch, *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
-        """See `RowColumns.admit`."""
-        names = columns.schema.names
-        if len(set(names)) < len(names):
-            raise SinkError("two columns have the same name: rename one")
-        given = self._given(leading)
-        own = self._own_names(set(names), given)
-        found: dict[Any, Column] = dict(zip(names, columns.columns, strict=True))
-        none: list[Any] = [None] * len(columns)
-        there: list[Column] = [
-            found[own[name]] if name in own else given.get(name, none) for name in self._schema.names
-        ]
-        return self._batch(there)
-
-    def widened(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """See `RowColumns.widened`: an explicit schema never widens."""
-        return batch if batch.schema.equals(schema) else batch.cast(schema)
-
-    def _given(self, leading: Mapping[str, Column] | None) -> dict[str, Column]:
-        """Return those of the ``leading`` columns that there are, by the names of the target."""
-        target = self._target
-        return {target.names[target.folded(name)]: each for name, each in (leading or {}).items() if name in target}
-
-    def _own_names(self, names: set[Any], given: Mapping[str, Column]) -> dict[str, Any]:
-        """Return the names that the rows have, by those of the target."""
-        where = self._target.where
-        if extra := [name for name in names if name not in self._target]:
-            listed = ", ".join(sorted(map(repr, extra)))
-            raise SinkError(f"columns {listed} are not in {where}: drop them in a map step")
-        own = {self._target.names[self._target.folded(name)]: name for name in names}
-        if len(own) < len(names):
-            raise SinkError(f"two columns of the rows have names of one column of {where}: rename one in a map step")
-        if self._target.is_table and (lacking := [name for name in self._schema.names if name not in {*own, *given}]):
-            listed = ", ".join(map(repr, lacking))
-            raise SinkError(
-                f"the rows lack columns {listed} of {where}: add them in a map step, with None for no value"
-            )
-        return own
-
-    def _batch(self, columns: Iterable[Column]) -> pa.RecordBatch:
-        import pyarrow as pa
-
-        arrays = [self._array(field, column) for field, column in zip(self._schema, columns, strict=True)]
-        for name, array in zip(self._schema.names, arrays, strict=True):
-            if place := null_place(self._target.required, name, array):
-                raise SinkError(
-                    f"column {place!r} is None or missing in a row, and {self._target.where} says that it is not "
-                    f"nullable: fill it, or leave such rows out, in a step before"
-                )
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-    def _array(self, field: pa.Field, column: Column) -> pa.Array:
-        import pyarrow as pa
-
-        if isinstance(column, list) and _is_map(field.type):
-            column = [list(value.items()) if isinstance(value, dict) else value for value in column]
-        elif isinstance(column, list):
-            if kind_of(field.type) is ColumnKind.DECIMAL and int in set(map(type, column)):
-                column = [Decimal(value) if type(value) is int else value for value in column]
-            self._kinds.check(field.name, column)
-        try:
-            if isinstance(column, list) and contains(field.type, _is_map):
-                return pa.array(column, field.type)
-            found = pa.array(column) if isinstance(column, list) else plain(column)
-            if not accepts(field.type, found.type):
-                raise pa.ArrowInvalid("another kind of value")
-            if kind_of(field.type) is ColumnKind.DECIMAL and kind_of(found.type) is ColumnKind.INT:
-                # Arrow refuses ints that fit if others of their type would not.
-                return found.cast(pa.decimal256(_DIGITS_OF_INTS + field.type.scale, field.type.scale)).cast(field.type)
-            return pa.array(column, field.type) if isinstance(column, list) else recast(found, field.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            if isinstance(column, list):
-                what = ", ".join(sorted({type(value).__name__ for value in column if value is not None}))
-            else:
-                what = str(column.type)
-            why = why_unfit(column) if isinstance(column, list) else None
-            if why is not None:
-                raise SinkError(f"column {field.name!r} holds {why}, in a map step") from None
-            raise SinkError(
-                f"column {field.name!r} holds values ({what}) that do not fit its type in {self._target.where}, "
-                f"{field.type}: convert them in a map step"
-            ) from None
-
-
-def _is_map(kind: pa.DataType) -> bool:
-    return kind_of(kind) is ColumnKind.MAP
 
 
 class SparkEncoder(ParquetEncoder):
@@ -165,31 +32,11 @@ class SparkEncoder(ParquetEncoder):
             found = joined_schema(self.known, found, of_known="before", of_found="now")
         self._seen, self.known = schema, found
 
+    @property
+    def staged_schema(self) -> pa.Schema | None:
+        return self.known
+
     def _type_in_file(self, kind: pa.DataType) -> pa.DataType:
         import pyarrow as pa
 
         return without_nulls(schema_for_spark(pa.schema([("", kind)])).field(0).type)
-
-
-class SparkWriter:
-    """Writes as `sinks.Files` does, and adds the schema to the payload."""
-
-    def __init__(self, writer: FilesWriter, encoder: SparkEncoder) -> None:
-        self._writer = writer
-        self._encoder = encoder
-
-    def pre_commit(self, context: CommitContext) -> bytes:
-        """See `TransactionalWriter.pre_commit`."""
-        named = json.loads(self._writer.pre_commit(context))
-        known = self._encoder.known
-        if known is not None and named["files"]:
-            named["schema"] = base64.b64encode(known.serialize().to_pybytes()).decode()
-        return json.dumps(named).encode()
-
-    def write(self, batch: Batch) -> None:
-        """See `SinkWriter.write`."""
-        self._writer.write(batch)
-
-    def close(self) -> None:
-        """See `SinkWriter.close`."""
-        self._writer.close()

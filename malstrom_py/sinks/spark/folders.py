@@ -22,17 +22,16 @@ from typing import TYPE_CHECKING, Any
 from malstrom_py.errors import SinkError, SourceError
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.publishing import StagedFile, publish, visible_names
+from malstrom_py.sinks.files.schemas import bring_to, in_files
 from malstrom_py.sinks.files.staging import checked, sink_errors, sync
 from malstrom_py.sinks.output_record import StepOutput, find_record, read_output, record_output, write_durably
 from malstrom_py.sinks.spark.schema import (
     appended_schema,
-    bring_to,
     check_partitions,
     empty_file,
     existing_in,
     schema_of_payloads,
     without,
-    without_nulls,
 )
 
 if TYPE_CHECKING:
@@ -259,7 +258,7 @@ class ParquetFolder:
         self, folder: Path, context: CommitContext, staged: Sequence[StagedFile], schema: pa.Schema | None
     ) -> None:
         def record(files: list[str]) -> None:
-            written = None if schema is None else _in_files(schema).serialize().to_pybytes()
+            written = None if schema is None else in_files(schema).serialize().to_pybytes()
             record_output(folder, context, StepOutput("parquet", files, written))
 
         known = find_record(folder, context.job)
@@ -318,9 +317,3 @@ def _prefix(context: CommitContext) -> str:
 
 def _empty_name(context: CommitContext) -> str:
     return f"{_prefix(context)}-00000.parquet"
-
-
-def _in_files(schema: pa.Schema) -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema([(field.name, without_nulls(field.type)) for field in schema])

@@ -6,11 +6,8 @@ Rule: a column keeps its type. Only what was of no type yet takes one later, and
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +18,14 @@ from malstrom_py.data.schema import (
     inside,
     joined_type,
     kind_of,
-    map_inside,
     plain_type,
-    recast,
     stored_type,
     with_inside,
 )
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.sinks.files.partitions import parse_folder
-from malstrom_py.sinks.files.publishing import StagedFile
-from malstrom_py.sinks.files.staging import sink_errors, sync
+from malstrom_py.sinks.files.schemas import in_files, unpacked
+from malstrom_py.sinks.files.staging import sink_errors
 from malstrom_py.spark.types import arrow_schema, spark_form
 
 if TYPE_CHECKING:
@@ -49,13 +44,6 @@ def schema_for_spark(schema: pa.Schema) -> pa.Schema:
 
     _check_names([field.name for field in schema], "columns")
     return pa.schema([(field.name, _spark_type(field.name, stored_type(field.type, times=False))) for field in schema])
-
-
-def without_nulls(kind: pa.DataType) -> pa.DataType:
-    """Return the type of ``kind`` in a file: null types become str, for Spark reads no nulls."""
-    import pyarrow as pa
-
-    return pa.string() if kind_of(kind) is ColumnKind.NULL else map_inside(kind, without_nulls)
 
 
 def joined_schema(known: pa.Schema, found: pa.Schema, *, of_known: str, of_found: str) -> pa.Schema:
@@ -100,7 +88,7 @@ def given_schema(schema: Any) -> pa.Schema:
         found = schema_for_spark(pa.schema([(field.name, plain_type(field.type)) for field in asked]))
     except SinkError as error:
         raise PlanError(f"sinks.Spark: schema: {error}") from None
-    return pa.schema([(field.name, without_nulls(field.type)) for field in found])
+    return in_files(found)
 
 
 def _spark_type(path: str, kind: pa.DataType) -> pa.DataType:
@@ -148,15 +136,13 @@ def schema_of_payloads(payloads: Sequence[bytes]) -> pa.Schema | None:
     Raises:
         SinkError: a column is of two types, or not everywhere; or a payload is damaged.
     """
-    import pyarrow as pa
-
     schemas = []
     for payload in payloads:
         try:
             text = json.loads(payload).get("schema")
             if text is not None:
-                schemas.append(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True))))
-        except (ValueError, TypeError, AttributeError, binascii.Error, pa.ArrowException, OSError):
+                schemas.append(unpacked(text))
+        except (ValueError, TypeError, AttributeError):
             raise SinkError("a pre-commit payload is damaged: resume from an older snapshot") from None
     if not schemas:
         return None
@@ -219,44 +205,6 @@ def check_partitions(partition_by: Sequence[str], there: Existing, folder: Path)
             f"{folder} is partitioned by {list(there.partition_by)}, and partition_by is {list(partition_by)}: "
             f"give the same columns, in that order"
         )
-
-
-def bring_to(schema: pa.Schema, staged: Sequence[StagedFile]) -> None:
-    """Write those of the ``staged`` files again that are not of ``schema`` yet. Call it again at will."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    wanted = pa.schema([(field.name, without_nulls(field.type)) for field in schema])
-    for file in staged:
-        with sink_errors("cannot write again", file.path):
-            if file.path.exists() and not pq.read_schema(file.path).equals(wanted):
-                _write_again(file.path, wanted)
-
-
-def _write_again(path: Path, schema: pa.Schema) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    fresh = path.with_name(f"open-{secrets.token_hex(4)}{path.suffix}")
-    try:
-        with pq.ParquetFile(path) as content, fresh.open("xb") as stream:
-            with pq.ParquetWriter(stream, schema, compression="zstd") as writer:
-                for batch in content.iter_batches():
-                    arrays = [_recast(batch.column(field.name), field.type) for field in schema]
-                    writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-            stream.flush()
-            os.fsync(stream.fileno())
-        fresh.replace(path)
-        sync(path.parent)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
-
-
-def _recast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.nulls(len(column), kind) if column.null_count == len(column) else recast(column, kind)
 
 
 def _as_spark_reads(schema: pa.Schema) -> pa.Schema:

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 from malstrom_py.errors import SinkError, SparkError
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.publishing import StagedFile
+from malstrom_py.sinks.files.schemas import bring_to, without_nulls
+from malstrom_py.sinks.files.target_columns import TargetColumns, required_places
 from malstrom_py.sinks.output_record import BY_SPARK, StepOutput, find_record, record_output
 from malstrom_py.sinks.spark.folders import OutcomeUnknown, check_folder, swap
-from malstrom_py.sinks.spark.schema import bring_to, schema_of_payloads, without_nulls
-from malstrom_py.sinks.spark.target_columns import TargetColumns, required_places
+from malstrom_py.sinks.spark.schema import schema_of_payloads
 from malstrom_py.spark.failures import describe_failure, spark_errors
 from malstrom_py.spark.session import existing_session, spark_session
 from malstrom_py.spark.types import arrow_schema, spark_schema

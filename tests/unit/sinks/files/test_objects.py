@@ -10,6 +10,8 @@ from itertools import count
 from typing import Any, Final
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from malstrom_py.data.batch import Batch
@@ -203,6 +205,57 @@ def test_the_commit_object_lists_the_files() -> None:
     prefix = url.removeprefix("memory://sinks/")
     record = json.loads(Bucket("memory://sinks").get(f"{prefix}/_malstrom/job/out/s1.json"))
     assert record == {"format": 1, "job": "job", "step": "out", "files": names}
+
+
+def staged_types(url: str, snapshot: str, *values: Any, **options: Any) -> tuple[Files, list[bytes]]:
+    """A sink, and what workers have pre-committed that each write one of ``values``."""
+    sink, payloads = Files(url, **options), []
+    for worker, value in enumerate(values):
+        writer = sink.open(WorkerInfo("job", "out", WorkerId(worker)))
+        writer.write(Batch([{"n": value}]))
+        payloads.append(writer.pre_commit(context(snapshot, final=False)))
+        writer.close()
+    return sink, payloads
+
+
+def types(url: str) -> set[pa.DataType]:
+    prefix = url.removeprefix("memory://sinks/")
+    return {
+        pq.read_schema(io.BytesIO(Bucket("memory://sinks").get(f"{prefix}/{key}"))).field("n").type
+        for key in visible(url)
+    }
+
+
+def test_parquet_files_of_all_workers_and_commits_have_one_schema() -> None:
+    url = empty_folder()
+    for snapshot, values in (("s1", (1, 0.5)), ("s2", (2, None)), ("s3", (3,))):
+        sink, payloads = staged_types(url, snapshot, *values)
+        sink.commit(context(snapshot, final=False), payloads)
+        sink.commit(context(snapshot, final=False), payloads)
+    assert types(url) == {pa.float64()}
+    assert sum(row["n"] or 0 for row in rows(url, "parquet")) == 6.5
+    with pytest.raises(SinkError, match=r"column 'n' holds .*'out-s3-00000.parquet'.*schema="):
+        staged_types(url, "s4", "text")
+    with pytest.raises(SinkError, match="schema= says int64 for column 'n'"):
+        Files(url, schema=pa.schema([("n", pa.int64())])).recover(context("s4"), [SnapshotId("s3")])
+
+
+def test_a_commit_of_parquet_that_dies_anywhere_ends_in_one_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in count(1):
+        url = empty_folder()
+        _, payloads = staged_types(url, "s1", 1, 0.5)
+
+        def die(now: int, step: int = step) -> None:
+            if now >= step:
+                raise Died
+
+        with requests(monkeypatch, die) as seen, contextlib.suppress(Died):
+            Files(url).commit(context("s1", final=False), payloads)
+        Files(url).commit(context("s1", final=False), payloads)
+        assert types(url) == {pa.float64()}
+        assert sorted(row["n"] for row in rows(url, "parquet")) == [0.5, 1.0]
+        if len(seen) < step:
+            return
 
 
 def test_a_store_that_ignores_conditions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from malstrom_py.data.schema import joined_type
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.sinks.spark.schema import given_schema, joined_schema, schema_for_spark, without_nulls
+from malstrom_py.sinks.files.schemas import without_nulls
+from malstrom_py.sinks.spark.schema import given_schema, joined_schema, schema_for_spark
 
 SAME = [
     pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32(), pa.string(),

@@ -13,8 +13,8 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.spark.encoding import GivenColumns
-from malstrom_py.sinks.spark.target_columns import TargetColumns, required_places
+from malstrom_py.sinks.files.given_columns import GivenColumns
+from malstrom_py.sinks.files.target_columns import TargetColumns, required_places
 
 NAIVE = dt.datetime(2024, 1, 1)  # noqa: DTZ001
 ZONED = NAIVE.replace(tzinfo=dt.UTC)

@@ -1,4 +1,4 @@
-"""The columns into which rows for Spark are converted: those of ``schema=``, or of the table that is appended to."""
+"""The columns into which rows are converted: those of ``schema=``, or of the Spark table that is appended to."""
 
 from __future__ import annotations
 
