@@ -42,6 +42,14 @@ class Outlet(Protocol):
         ...
 
 
+class Watch(Protocol):
+    """What looks at the records of a step."""
+
+    def ended(self) -> None:
+        """Note that no more records come."""
+        ...
+
+
 @dataclass(slots=True)
 class Counters:
     """The counters of one step, in rows. ``rows_out`` has one entry per port.
@@ -122,6 +130,9 @@ class Operator:
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         """Process a batch that is not empty."""
         raise NotImplementedError(f"{type(self).__name__} takes no batches")
+
+    watch: Watch | None = None
+    """Is notified that no more records come."""
 
     two_sided: bool = False
     """Whether the step has two inputs that differ, so that it takes batches by `on_side`."""

@@ -1,5 +1,6 @@
 """Warnings about the first rows of a step, where they show a mistake: results or keys that are all None, by a function
-that forgets ``return``, and timestamps in another unit than that of the step. Each step logs one at most.
+that forgets ``return``, and timestamps in another unit than that of the step. `Unmatched` is such a watch of joins.
+Each step logs one at most.
 """
 
 from __future__ import annotations
@@ -16,64 +17,84 @@ from malstrom_py.operators.base import StepContext
 
 _LOG: Final = logging.getLogger("malstrom_py")
 
-CALLS: Final = 1000
-"""So many results of None, the first of a worker, are warned of; at the end of the stream so few as 2."""
+ROWS: Final = 1000
+"""So many rows with a mistake, the first of a worker, are warned of before the stream ends."""
+
+_FEW: Final = 2
+_FEW_OF_SEVERAL: Final = 10
+"""So few at the end of the stream, if they are all; of one of several workers, which others may not resemble."""
 
 _LEAST_S: Final = 631_152_000
 _MOST_S: Final = 4_102_444_800
 """1990 and 2100: times between them are taken for right."""
 
 
-class NoneWatch:
-    """Logs one warning when the first `CALLS` results of a step's ``function`` were None, or all of them, at least 2,
-    when the stream `ended`. The first other one ends the watch.
+class FirstRows:
+    """Logs one warning if the first `ROWS` rows of a step on a worker show a mistake, or all at the end of the stream.
+
+    A row that does not show it ends the watch. As ``watch`` of an operator it is notified of the end by the executor.
+    """
+
+    def __init__(self, context: StepContext, *, active: bool = True) -> None:
+        self._context = context
+        self._mistaken = 0
+        self.active = active
+        """Whether more rows are to be counted."""
+
+    def mistaken(self, rows: int) -> None:
+        """Count rows that show the mistake."""
+        if self.active:
+            self._mistaken += rows
+            if self._mistaken >= ROWS:
+                self._tell(f"the first {ROWS:,}")
+
+    def right(self) -> None:
+        """Note a row that does not show it."""
+        self.active = False
+
+    def ended(self) -> None:
+        """Note that there are no more rows."""
+        if self.active and self._mistaken >= (_FEW if self._context.workers == 1 else _FEW_OF_SEVERAL):
+            self._tell(f"all {self._mistaken}")
+        self.active = False
+
+    def _tell(self, rows: str) -> None:
+        self.active = False
+        warn(self._context, self._words(rows))
+
+    def _words(self, rows: str) -> str:
+        """Return the warning about ``rows``, "all 5" for instance."""
+        raise NotImplementedError
+
+
+class NoneWatch(FirstRows):
+    """Watches whether the results of a step's ``function`` are None.
 
     ``what``: what the function should return. The look-up of a column is not watched: a column may be null. But that
     of ``keys`` is: a key that is always None is a mistake.
     """
 
     def __init__(self, context: StepContext, function: object, what: str, *, keys: bool = False) -> None:
-        self._context = context
+        super().__init__(context, active=keys or not isinstance(function, itemgetter | None))
         self._function = function
         self._what = what
         self._kind = "keys" if keys else "results"
-        self._left = CALLS if keys or not isinstance(function, itemgetter | None) else 0
-        self._none = 0
-
-    @property
-    def active(self) -> bool:
-        """Whether more results are to be counted."""
-        return self._left > 0
 
     def results(self, results: Sequence[Any]) -> None:
         """Count the next results."""
-        if self._left > 0:
+        if self.active:
             self.counted(len(results), sum(result is None for result in results))
 
     def counted(self, results: int, none: int) -> None:
         """Count the next ``results``, of which ``none`` are None."""
-        if self._left <= 0:
-            return
         if none < results:
-            self._left = 0
-            return
-        self._left -= results
-        self._none += results
-        if self._left <= 0:
-            self._tell(f"the first {CALLS:,}")
+            self.right()
+        else:
+            self.mistaken(none)
 
-    def ended(self) -> None:
-        """Note the end of the stream: there are no more results."""
-        if self._left > 0 and self._none > 1:
-            self._tell(f"all {self._none}")
-        self._left = 0
-
-    def _tell(self, results: str) -> None:
-        _warn(
-            self._context,
-            "%s %s were None (in %s). If that is not intended, return %s",
-            *(results, self._kind, describe_function(self._function), self._what),
-        )
+    def _words(self, rows: str) -> str:
+        function = describe_function(self._function)
+        return f"{rows} {self._kind} were None (in {function}). If that is not intended, return {self._what}"
 
 
 class UnitWatch:
@@ -96,11 +117,11 @@ class UnitWatch:
         self.active = False
         better = self.better(self._unit, least, most)
         if better is not None:
-            _warn(
+            warn(
                 self._context,
-                "the first timestamps are not between 1990 and 2100 in unit %r, but they are in unit %r (in %s). If "
-                "that is their unit, give the step unit=%r",
-                *(self._unit, better, describe_function(self._function), better),
+                f"the first timestamps are not between 1990 and 2100 in unit {self._unit!r}, but they are in unit "
+                f"{better!r} (in {describe_function(self._function)}). If that is their unit, give the step "
+                f"unit={better!r}",
             )
 
     @staticmethod
@@ -110,15 +131,16 @@ class UnitWatch:
         return None if not likely or unit in likely else likely[0]
 
 
-def _warn(context: StepContext, text: str, *arguments: str) -> None:
+def warn(context: StepContext, text: str) -> None:
+    """Log ``text`` about a step as a warning, the first of the step in the job."""
     if context.step in context.warned:
         return
     context.warned.add(context.step)
     log(
         _LOG,
         logging.WARNING,
-        f"job %s: step %r: {text}",
-        *(context.job, context.step, *arguments),
+        "job %s: step %r: %s",
+        *(context.job, context.step, text),
         job=context.job,
         worker=context.worker,
         step=context.step,

@@ -49,7 +49,7 @@ def count_alone(unmatched: Unmatched, how: How, left: int, right: int) -> None:
     """Count the records of a join by window that have no partner; ``how`` says of which streams they are dropped."""
     dropped = (left if how == "inner" else 0) + (right if how != "outer" else 0)
     unmatched.dropped(dropped)
-    unmatched.alone(left + right - dropped)
+    unmatched.mistaken(left + right - dropped)
 
 
 _WHOLE: Final[Aggregation[Any, Any]] = Aggregation("value", list, add, add, unchanged)
@@ -73,7 +73,7 @@ def gather_side(side: int, how: How, unmatched: Unmatched) -> Gathering:
         lefts, rights = sides
         count_alone(unmatched, how, 0 if rights else len(lefts), 0 if lefts else len(rights))
         if lefts and rights:
-            unmatched.paired()
+            unmatched.right()
         if not rights and how != "inner":
             rights = [None]
         if not lefts and how == "outer":
@@ -89,7 +89,7 @@ class SessionJoin(SessionWindows):
     two_sided = True
 
     def __init__(self, context: StepContext, *, how: How, gap: int) -> None:
-        self._unmatched = Unmatched(context)
+        self.watch = self._unmatched = Unmatched(context)
         super().__init__(context, gather=partial(gather_side, 0, how, self._unmatched), gap=gap)
         self._of_sides = (self._gathering, gather_side(1, how, self._unmatched))
 

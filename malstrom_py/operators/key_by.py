@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.equality import settled_keys
-from malstrom_py.data.messages import MAX_EPOCH, Epoch, PartMessage
+from malstrom_py.data.messages import PartMessage
 from malstrom_py.data.row_form import python_values
 from malstrom_py.errors import CodecError
 from malstrom_py.errors.text import describe_function
@@ -50,7 +50,9 @@ class KeyBy(Operator):
         self._column = column
         self.takes_columns = column is not None
         self._failures = ErrorPolicy(context)
-        self._none_watch = NoneWatch(context, fn, "the key: records whose key is None all have the same one", keys=True)
+        self.watch = self._none_watch = NoneWatch(
+            context, fn, "the key: records whose key is None all have the same one", keys=True
+        )
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if isinstance(batch, ColumnBatch) and self._send_columns(batch, out):
@@ -80,11 +82,6 @@ class KeyBy(Operator):
             self._none_watch.counted(len(column), column.null_count)
         out.send(batch.with_key_column(column))
         return True
-
-    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        if epoch.time == MAX_EPOCH:
-            self._none_watch.ended()
-        out.forward(epoch)
 
     def on_part(self, message: PartMessage, out: Outlet) -> None:
         """Send messages about parts to dead letters only: the source region ends here, but they remain in it."""

@@ -139,7 +139,7 @@ class StatefulOp(StatefulOperator):
         if default is not None and self._on_batch is not None:
             self.state.values = Defaulting(default)
         self._checked = CheckedOutput(context, sides, event_time=event_time)
-        self._none_watch = NoneWatch(context, self._on_data, "the new state of the key")
+        self.watch = self._none_watch = NoneWatch(context, self._on_data, "the new state of the key")
 
     @property
     def dormant(self) -> bool:
@@ -164,7 +164,6 @@ class StatefulOp(StatefulOperator):
         output: Output[Any, Any] = Output()
         output.ended = epoch.time == MAX_EPOCH
         if output.ended:
-            self._none_watch.ended()
             self._fire_by_clock(MAX_EPOCH, output)
         self._fire(epoch.time, output)
         expires = self.state.expiry is not None

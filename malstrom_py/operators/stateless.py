@@ -9,7 +9,7 @@ from itertools import chain, repeat
 from typing import Any, Final
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
+from malstrom_py.data.messages import MIN_EPOCH, Epoch
 from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
@@ -32,17 +32,12 @@ class Map(Operator):
         super().__init__(context)
         self._fn = fn
         self._failures = ErrorPolicy(context)
-        self._none_watch = NoneWatch(context, fn, "the new value")
+        self.watch = self._none_watch = NoneWatch(context, fn, "the new value")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, results = call_each(self._fn, batch, self._failures, out)
         self._none_watch.results(results)
         out.send(batch.with_values(results))
-
-    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        if epoch.time == MAX_EPOCH:
-            self._none_watch.ended()
-        out.forward(epoch)
 
 
 class MapWithKey(Map):
@@ -75,7 +70,7 @@ class Filter(Operator):
         super().__init__(context)
         self._predicate = predicate
         self._failures = ErrorPolicy(context)
-        self._none_watch = NoneWatch(context, predicate, "True or False: None drops the record")
+        self.watch = self._none_watch = NoneWatch(context, predicate, "True or False: None drops the record")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if self._none_watch.active:
@@ -91,17 +86,14 @@ class Filter(Operator):
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)
 
-    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        if epoch.time == MAX_EPOCH:
-            self._none_watch.ended()
-        out.forward(epoch)
-
     def _watched(self, predicate: Callable[[Any], Any], values: Iterator[Any], verdicts: list[Any]) -> None:
-        """Do as `verdicts_of`, and count the results of None."""
+        """Do as `verdicts_of`, and count the results of None until there is another."""
         for value in values:
             verdict = predicate(value)
             verdicts.append(not not verdict)  # noqa: SIM208  as in verdicts_of
-            self._none_watch.counted(1, verdict is None)
+            self._none_watch.results((verdict,))
+            if not self._none_watch.active:
+                verdicts_of(predicate, values, verdicts)
 
 
 class FilterMap(Operator):

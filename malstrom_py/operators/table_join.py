@@ -55,7 +55,7 @@ class TableJoin(StatefulOperator):
     ) -> None:
         super().__init__(context)
         self._keeps, self._waits, self._wait, self._fixed = keeps, waits, wait, fixed
-        self._unmatched = Unmatched(context)
+        self.watch = self._unmatched = Unmatched(context)
         self._table = ColumnTable(timed=bool(context.timed))
         self.state.values = self._table  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
         self.takes_columns = wait is None and context.timed is not None
@@ -89,7 +89,7 @@ class TableJoin(StatefulOperator):
                 if self._fixed and table.has_values_for(expected):
                     return False  # rows are compared one by one
                 for left, values in table.change(expected):
-                    self._unmatched.paired()
+                    self._unmatched.right()
                     out.send(_paired(left, values))
             else:
                 self._look_up_columns(expected, out)
@@ -105,18 +105,18 @@ class TableJoin(StatefulOperator):
         if not self._waits:
             self._lack_partners(len(batch) - paired)
         if paired:
-            self._unmatched.paired()
+            self._unmatched.right()
         if found is not None:
             out.send(_paired(*found))
 
     def _lack_partners(self, count: int) -> None:
-        (self._unmatched.alone if self._keeps else self._unmatched.dropped)(count)
+        (self._unmatched.mistaken if self._keeps else self._unmatched.dropped)(count)
 
     def _look_up(self, keys: list[Any], batch: Batch, out: Outlet) -> None:
         found = [state and state[0] for state in map(self._table.as_rows().get, keys)]
         missing = sum(map(is_, found, repeat(None)))
         if missing < len(found):
-            self._unmatched.paired()
+            self._unmatched.right()
         if not self._waits:
             self._lack_partners(missing)
         if not missing or (self._keeps and not self._waits):
@@ -167,7 +167,7 @@ class TableJoin(StatefulOperator):
                     self.state.timers.take(key)
                 state[:] = value, ()
         if ended:
-            self._unmatched.paired()
+            self._unmatched.right()
         self._send(ended, out)
 
     def _check_same(self, key: Any, held: Any, value: Any) -> None:

@@ -36,7 +36,7 @@ class TimeJoin(StatefulOperator):
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
-        self.unmatched = Unmatched(context)
+        self.watch = self.unmatched = Unmatched(context)
         self.dropped = 0
         """How many records without a partner `act` has dropped since the last epoch."""
 
@@ -174,7 +174,7 @@ class IntervalJoin(TimeJoin):
         if self.state.untried:
             self.state.try_first()
         if found:
-            self.unmatched.paired()
+            self.unmatched.right()
         self.send(found, out)
 
     def _pair(self, state: list[Any], at: int, low: int, high: int, row: Timed, found: list[Timed]) -> bool:
@@ -215,7 +215,7 @@ class IntervalJoin(TimeJoin):
         if not self._alone[side]:
             self.dropped += alone
             return
-        self.unmatched.alone(alone)
+        self.unmatched.mistaken(alone)
         stay = self._stay[side]
         for time, value, is_alone in past:
             if is_alone:
@@ -293,9 +293,9 @@ class AsofJoin(TimeJoin):
 
     def _count(self, paired: int, alone: int) -> None:
         if paired:
-            self.unmatched.paired()
+            self.unmatched.right()
         if self._keeps:
-            self.unmatched.alone(alone)
+            self.unmatched.mistaken(alone)
         else:
             self.dropped += alone
 

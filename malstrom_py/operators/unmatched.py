@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.logs import log
 from malstrom_py.operators.base import StepContext
-
-_LOG: Final = logging.getLogger("malstrom_py")
-
-RECORDS: Final = 1000
-"""So many records without a partner, the first of a worker, are warned of."""
+from malstrom_py.operators.first_rows import FirstRows
 
 _NUMBERS: Final = {"bool", "int", "float", "Decimal"}
 """The types of which keys may be equal to those of another one: 1 is 1.0."""
 
 
-class Unmatched:
-    """Counts the records of a join that are dropped, and logs one warning when `RECORDS` found no partner and none did.
+class Unmatched(FirstRows):
+    """Counts the records of a join that are dropped, and watches whether any finds a partner.
 
     The warning names the types of both sides' keys: 1 and "1" look alike and are two keys.
     """
 
     def __init__(self, context: StepContext) -> None:
-        self._context = context
+        super().__init__(context)
         self._kinds: list[str | None] = [None, None]
-        self._left = RECORDS
 
     def arrived(self, side: int, batch: Batch) -> None:
         """Learn of which type the keys of a side are."""
@@ -35,34 +28,13 @@ class Unmatched:
             keys = batch.key_column
             self._kinds[side] = _kind_of(keys[0].as_py() if keys is not None else (batch.keys or [None])[0])
 
-    def paired(self) -> None:
-        """Note that a record has found a partner."""
-        self._left = 0
-
     def dropped(self, count: int) -> None:
         """Count records that were dropped because they have no partner."""
         self._context.counters.unmatched += count
-        self.alone(count)
+        self.mistaken(count)
 
-    def alone(self, count: int) -> None:
-        """Note how many records were found to have no partner, dropped or not."""
-        if self._left > 0 and count:
-            self._left -= count
-            if self._left <= 0 and self._context.step not in self._context.warned:
-                self._context.warned.add(self._context.step)
-                self._warn()
-
-    def _warn(self) -> None:
-        job, step = self._context.job, self._context.step
-        log(
-            _LOG,
-            logging.WARNING,
-            "job %s: step %r: the first %s records of this join found no partner. %s",
-            *(job, step, f"{RECORDS:,}", _of_keys(*self._kinds)),
-            job=job,
-            worker=self._context.worker,
-            step=step,
-        )
+    def _words(self, rows: str) -> str:
+        return f"{rows} records of this join found no partner. {_of_keys(*self._kinds)}"
 
 
 def _of_keys(left: str | None, right: str | None) -> str:

@@ -58,7 +58,7 @@ class WindowJoin(StatefulOperator):
         self._how: How = how
         self._size, self._step, self._origin = size, step, origin
         self._span = gcd(size, step)
-        self._unmatched = Unmatched(context)
+        self.watch = self._unmatched = Unmatched(context)
         self._panes = JoinPanes()
         self.state.values = self._panes  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
         self._reached = MIN_EPOCH
@@ -172,7 +172,7 @@ class WindowJoin(StatefulOperator):
     def _count(self, sent: int, alone: Alone) -> None:
         count_alone(self._unmatched, self._how, *alone)
         if sent > (alone[0] if self._how != "inner" else 0) + (alone[1] if self._how == "outer" else 0):
-            self._unmatched.paired()
+            self._unmatched.right()
 
 
 def _merged(sides: Sequence[Side]) -> Mapping[Any, list[Any]]:

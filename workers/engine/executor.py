@@ -343,21 +343,7 @@ class Executor:
         if isinstance(message, Batch):
             self._deliver_batch(node, operator, index, message)
         elif isinstance(message, Epoch):
-            before = node.frontier.time
-            merged = node.frontier.advance(index, message.time, idle=message.idle)
-            if merged is None:
-                node.counters.held += 1
-                return
-            idle = node.frontier.idle
-            epoch = message if merged == message.time and idle is message.idle else Epoch(merged, idle)
-            if operator is None:
-                node.forward(epoch)
-            else:
-                try:
-                    operator.on_epoch(epoch, node)
-                except BaseException:
-                    node.take_back(index, message, before)
-                    raise
+            self._deliver_epoch(node, operator, index, message)
         elif operator is None:
             if isinstance(message, PartMessage) or node.has_all(message):
                 node.forward(message)
@@ -365,6 +351,25 @@ class Executor:
             operator.on_part(message, node)
         elif node.has_all(message):
             operator.on_control(message, node)
+
+    def _deliver_epoch(self, node: _Node, operator: Operator | None, index: int, message: Epoch) -> None:
+        before = node.frontier.time
+        merged = node.frontier.advance(index, message.time, idle=message.idle)
+        if merged is None:
+            node.counters.held += 1
+            return
+        idle = node.frontier.idle
+        epoch = message if merged == message.time and idle is message.idle else Epoch(merged, idle)
+        if operator is None:
+            node.forward(epoch)
+            return
+        try:
+            operator.on_epoch(epoch, node)
+        except BaseException:
+            node.take_back(index, message, before)
+            raise
+        if merged == MAX_EPOCH and operator.watch is not None:
+            operator.watch.ended()
 
     def _deliver_batch(self, node: _Node, operator: Operator | None, index: int, batch: Batch) -> None:
         counters = node.counters

@@ -33,6 +33,7 @@ class CheckedStep(Operator):
         super().__init__(inner.context)
         self._inner = inner
         self.two_sided = inner.two_sided
+        self.watch = inner.watch
         self._codec = codec
         # The last batch and its encoded image: the sender may change the batch later.
         self._taken: tuple[Batch, bytes | None] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources, windows
-from malstrom_py.operators.unmatched import RECORDS
+from malstrom_py.operators.first_rows import ROWS
 
 Keyed = mp.KeyedStreamBuilder[Any, Any]
 Row = tuple[Any, int]
@@ -87,19 +88,19 @@ def test_what_finds_no_value_in_a_table_is_counted_at_once(columns: bool) -> Non
     assert run_of(with_table("inner", False), rows, [], columns=columns).unmatched == 50
 
 
-MANY = RECORDS + 5
+MANY = ROWS + 5
 
 
-@pytest.mark.parametrize(
-    "join",
-    [
-        *(by_window(how) for how in ("inner", "left", "outer")),
-        *(by_session(how) for how in ("inner", "outer")),
-        *(by_interval(how) for how in ("inner", "left")),
-        *(as_of(how) for how in ("inner", "left")),
-        *(with_table(how, wait) for how in ("inner", "left") for wait in (True, 50)),
-    ],
-)
+EVERY = [
+    *(by_window(how) for how in ("inner", "left", "outer")),
+    *(by_session(how) for how in ("inner", "outer")),
+    *(by_interval(how) for how in ("inner", "left")),
+    *(as_of(how) for how in ("inner", "left")),
+    *(with_table(how, wait) for how in ("inner", "left") for wait in (True, 50)),
+]
+
+
+@pytest.mark.parametrize("join", EVERY)
 def test_a_join_that_matches_nothing_names_the_types_of_both_keys(join: How, caplog: pytest.LogCaptureFixture) -> None:
     rows = [(number, number) for number in range(MANY)]
     with caplog.at_level(logging.WARNING, "malstrom_py"):
@@ -110,6 +111,27 @@ def test_a_join_that_matches_nothing_names_the_types_of_both_keys(join: How, cap
         'of type int, those of its right one of type str, so none are equal: 1 and "1" are two keys. Convert one of '
         "them in its key_by"
     )
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("join", EVERY)
+def test_fewer_records_without_a_partner_are_warned_of_at_the_end(
+    join: How, columns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "malstrom_py"):
+        run_of(join, [("a", 1), ("b", 2)], [("A", 1), ("B", 2)], columns=columns)
+    (said,) = caplog.messages
+    assert re.match("job shop: step 'join': all [24] records of this join found no partner. The keys of", said)
+
+
+def test_the_end_says_nothing_of_one_record_nor_of_a_few_on_one_of_several_workers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    few = [(f"k{number}", number) for number in range(9)]
+    with caplog.at_level(logging.WARNING, "malstrom_py"):
+        run_of(as_of("left"), few[:1], [])
+        run_of(as_of("left"), few, [], workers=2)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("join", [by_window("inner"), with_table("left", True)])
