@@ -62,8 +62,15 @@ def callable_of(function: object, step: str, wanted: str = "a function") -> Any:
     """Return ``function`` if it is callable, else raise `PlanError` naming ``step``."""
     check_name(step, "step")  # before a message uses it: name and function may have been swapped
     if not callable(function):
-        raise PlanError(f"step {step!r}: expected {wanted}, got {type(function).__name__}")
+        raise PlanError(f"step {step!r}: expected {wanted}, got {type(function).__name__}{_instead_of(function)}")
     return function
+
+
+def _instead_of(function: object) -> str:
+    """Return what to write for ``function``, which is none, but perhaps the name of a column or an expression."""
+    if isinstance(function, str):
+        return f": write lambda row: row[{function!r}], or use .select or .with_columns"
+    return ": use .select or .with_columns" if type(function).__module__.startswith("polars.") else ""
 
 
 def is_coroutine_function(function: object) -> bool:

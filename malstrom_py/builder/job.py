@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, get_args
 
 from malstrom_py.builder import explain
 from malstrom_py.builder.columns_read import narrow_sources
 from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
-from malstrom_py.builder.mistakes import names_first
+from malstrom_py.builder.mistakes import names_first, source_of
 from malstrom_py.builder.plan import DEAD_LETTERS, Plan, Port, Step, StreamRef, Traits, ancestors, make_plan
 from malstrom_py.builder.regions import check_regions
 from malstrom_py.builder.state_migration import former_name
@@ -36,6 +37,8 @@ from malstrom_py.sources.replay import Replay
 from malstrom_py.validation import check_name, refuse_class, short
 
 __tracebackhide__ = True  # pytest shows the line of the user
+
+_IN_NOTEBOOK: Final = ". In a notebook, run the cell with mp.Job(…) again before a cell that adds steps to it"
 
 C = TypeVar("C", bound=type)
 V = TypeVar("V")
@@ -88,10 +91,8 @@ class Job:
         check_name(name, "step")
         refuse_class(source, name)
         if not isinstance(source, PartitionedSource | StatelessSource):
-            raise PlanError(
-                f"step {name!r}: {type(source).__name__} is not a source: it has neither list_parts and build_part "
-                f"nor build(worker)"
-            )
+            lacks = source_of(source) or ": it has neither list_parts and build_part nor build(worker)"
+            raise PlanError(f"step {name!r}: {type(source).__name__} is not a source{lacks}")
         if on_error not in get_args(OnError):
             raise PlanError(f"step {name!r}: on_error must be 'fail', 'skip' or 'dead-letter', got {on_error!r}")
         ports = (Port(), Port(DEAD_LETTERS, epochs=False)) if on_error == "dead-letter" else (Port(),)
@@ -184,15 +185,15 @@ class Job:
         if step.name in self._steps:
             raise PlanError(
                 f"job {self.name!r} already has a step {step.name!r} ({self._steps[step.name].kind}): "
-                f"give this {step.kind} another name"
+                f"give this {step.kind} another name{_IN_NOTEBOOK if 'IPython' in sys.modules else ''}"
             )
         self._steps[step.name] = step
         return StreamRef(step.name)
 
-    def sources_of(self, stream: StreamRef) -> list[str]:
-        """Return the names of the sources from which the records of ``stream`` come (for builders)."""
+    def steps_before(self, kind: str, stream: StreamRef) -> list[str]:
+        """Return the names of the steps of ``kind`` that the records of ``stream`` come through (for builders)."""
         before = ancestors(list(self._steps.values()), {stream.step})
-        return [step.name for step in before if step.kind == "source"]
+        return [step.name for step in before if step.kind == kind]
 
     def _region_of_letters(self, step: Step) -> str:
         """Return the region of a step's dead letters: its own; for a key_by the region before its exchange."""

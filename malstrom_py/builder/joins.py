@@ -283,7 +283,7 @@ class Joins(StreamBuilder[K, V_co]):
 
     def _shared_sources(self, other: StreamBuilder[K, Any]) -> list[str]:
         """Return the sources that both streams come from."""
-        return sorted(set(self.job.sources_of(self.ref)) & set(self.job.sources_of(other.ref)))
+        return sorted(set(self.job.steps_before("source", self.ref)) & set(self.job.steps_before("source", other.ref)))
 
     def _refuse_one_source(self, name: str, source: str, how: LeftHow) -> NoReturn:
         """Refuse a table that changes and the records that ask it as branches of one source.
@@ -299,11 +299,18 @@ class Joins(StreamBuilder[K, V_co]):
         )
 
     def _needs_epochs(self, name: str, what: str) -> None:
-        if not self.traits.epochs:
+        if self.traits.epochs:
+            return
+        if self.traits.split and self.traits.unit is not None:
+            step, *_ = self.job.steps_before("generate_epochs", self.ref)
             raise PlanError(
-                f"step {name!r}: {what} runs on event time, but the stream has no epochs: put assign_timestamps "
-                f"and generate_epochs before key_by, and use its on-time stream"
+                f"step {name!r}: {what} runs on event time, but this is the late stream of step {step!r}, which has no "
+                f"epochs: use the first stream that it returns"
             )
+        raise PlanError(
+            f"step {name!r}: {what} runs on event time, but the stream has no epochs: put assign_timestamps "
+            f"and generate_epochs before key_by, and use its on-time stream"
+        )
 
 
 def _check_choice(name: str, argument: str, given: object, choices: Any) -> None:

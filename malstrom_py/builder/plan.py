@@ -146,10 +146,20 @@ def union_traits(name: str, streams: Sequence[Traits], kind: Literal["union", "j
             raise PlanError(
                 f"step {name!r}: a {kind} of streams that are timed differently ({_timing(first)}; {_timing(other)}): "
                 f"give all the same timestamps and epochs before it"
-                + (", or put generate_epochs after it" if kind == "union" else "")
+                + (", or put generate_epochs after it" if kind == "union" else _times_for_a_table(first, other))
             )
     region = next((traits.region for traits in streams if traits.region != SOURCE_REGION), SOURCE_REGION)
     return replace(first, region=region, split=any(traits.split for traits in streams))
+
+
+def _times_for_a_table(left: Traits, right: Traits) -> str:
+    if left.unit is None or right.unit is not None:
+        return ""
+    unit = "" if left.unit == "ms" else f", unit={left.unit!r}"
+    return f". A table without times gets one for all: .assign_timestamps('…', lambda row: 0{unit}){_AND_EPOCHS}"
+
+
+_AND_EPOCHS = " and .generate_epochs('…', mp.limit_out_of_orderness(0)) before its key_by"
 
 
 def _timing(traits: Traits) -> str:

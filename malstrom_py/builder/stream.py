@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, get_args, overload
 
 from malstrom_py.builder.initial_state import initial_state_of
-from malstrom_py.builder.mistakes import names_first, stream_tuple
+from malstrom_py.builder.mistakes import names_first, sink_of, stream_tuple
 from malstrom_py.builder.plan import (
     DEAD_LETTERS,
     PartitionerLike,
@@ -313,10 +313,8 @@ class StreamBuilder(Generic[K, V_co]):
             self._sink_parts(name, sink, former_name(renamed_from, name))
             return
         if not isinstance(sink, TransactionalSink | StatelessSink):
-            raise PlanError(
-                f"step {name!r}: {type(sink).__name__} is not a sink: it has neither build(worker) nor "
-                f"open(worker), commit, abort and recover"
-            )
+            lacks = sink_of(sink) or ": it has neither build(worker) nor open(worker), commit, abort and recover"
+            raise PlanError(f"step {name!r}: {type(sink).__name__} is not a sink{lacks}")
         self._add("sink", name, partial(WriteSink, sink=sink), None, ports=(), detail=short(sink), upgrade=upgrade)
 
     def capture_into(self, name: str, target: object, *, replace: bool = False) -> None:

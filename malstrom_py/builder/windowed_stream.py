@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, get_
 
 from malstrom_py import agg
 from malstrom_py.agg import Aggregation
+from malstrom_py.builder.mistakes import named_before
 from malstrom_py.builder.plan import Port
 from malstrom_py.data.time import Unit, to_span
 from malstrom_py.errors import PlanError
@@ -46,6 +47,7 @@ By = Callable[[V], W] | str | None
 """The part of a value that an aggregate takes: a function, a column's name, or None for the value itself."""
 
 
+@named_before
 class WindowedStream(Generic[K, V_co]):
     """The windows of a keyed stream. Each method adds the step; `KeyedStreamBuilder.window` says what it sends."""
 

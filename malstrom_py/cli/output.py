@@ -21,6 +21,7 @@ import typer
 import malstrom_py as mp
 from malstrom_py.errors import shown
 from malstrom_py.errors.text import describe_error, redacts, sentence, text_of, users_frame
+from malstrom_py.workers.reports.error_transfer import trace_of
 from malstrom_py.workers.reports.result import as_plain, text_of_new_input
 
 FAILED: Final = 1
@@ -74,6 +75,8 @@ def reporting_errors(traceback: bool, *, has_option: bool = False) -> Iterator[N
     except Exception as error:
         if traceback and not redacts():
             tracebacks.print_exception(error.__cause__ if isinstance(error, UserCodeFailed) else error)
+            if users_frame(_origin(error)) is None and (frames := trace_of(error)):  # it was raised in another process
+                typer.echo(f"In the functions of the job, most recent call last:\n{frames}", err=True)
         hint = [TRACEBACK_HINT] if has_option and not (traceback or redacts()) and _has_more(error) else []
         print_error("error", *_story(error), *hint)
         raise typer.Exit(FAILED) from None

@@ -250,12 +250,12 @@ def raised_at(error: BaseException) -> str:
 
 
 def failed_in(function: object, error: BaseException) -> str:
-    """Return ``name at file:line`` of the user's ``function``, and the line that raised ``error`` if it is another."""
+    """Return ``name at file:line`` of the user's ``function``: the line in it, or in another, that raised ``error``."""
     where, frame = describe_function(function), users_frame(error)
     if frame is None or where.endswith(f":{frame.lineno}"):
         return where
     if f" at {frame.filename}:" in where and where.partition(" at ")[0].rpartition(".")[2] == frame.name:
-        return f"{where}, line {frame.lineno}"
+        return f"{where.rpartition(':')[0]}:{frame.lineno}"
     return f"{where}, raised {raised_at(error)}"
 
 

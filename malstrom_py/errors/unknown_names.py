@@ -21,6 +21,11 @@ _SOURCE: Final = "a stream begins by job.source('name', source), with one of mal
 _PRINT: Final = ".inspect('name', print), or .sink('name', sinks.Stdout()) at the end"
 _TIMES: Final = ".assign_timestamps(…), and .generate_epochs(…) for watermarks"
 _RUN: Final = "a job is run by mp.run(job), or begun by mp.InProcess().start(job)"
+_TO_FILES: Final = ".sink('name', sinks.Files(folder, format='parquet'))"
+_SORTED: Final = (
+    "a stream has no last record, so sort the values of a window, .window('name', …).collect(), or take the largest "
+    "of a key by .top_n('name', n)"
+)
 _SIZE: Final = "the runtime has the number of workers: mp.run(job, workers=4), handle.rescale(8)"
 _SNAPSHOTS: Final = "the runtime makes snapshots: mp.run(job, snapshots=mp.Snapshots(uri))"
 STEPS: Final = "steps are methods of a stream, which job.source('name', source) gives"
@@ -74,6 +79,9 @@ STREAM: Final = {
     **_all("rebalance shuffle repartition broadcast setparallelism", _SIZE, "running.md#more-workers-or-fewer"),
     **_all("uid name", _NAMES, "concepts.md#jobs-steps-and-streams"),
     **_all("run execute start", _RUN, "running.md"),
+    **_all("sort sorted sortby orderby", _SORTED, "windows.md#what-is-computed"),
+    **_all("topandas topolars toarrow topd todf", "mp.collect(stream)", f"{_ENDS}#mpcollect"),
+    **_all("toparquet tocsv tojson writeparquet writecsv writejson sinkparquet sinkcsv", _TO_FILES, "files.md#writing"),
 }
 """Names on a stream, as `_plain` writes them. A page is a file of docs/, or a heading of the page on bytewax."""
 
@@ -159,6 +167,21 @@ SINKS: Final = {
 }
 """Names in the module of sinks."""
 
+AGG: Final = {
+    **_all("avg average", "agg.mean(by)", "api.md"),
+    **_all("len size nrows length", "agg.count()", "api.md"),
+    **_all("stdev stddev", "agg.std(by)", "api.md"),
+    **_all("countdistinct approxcountdistinct distinct unique", "agg.n_unique(by)", "api.md"),
+}
+"""Names in the module of aggregates."""
+
+WINDOWS: Final = {
+    **_all("tumble tumblingwindow tumblingwindows fixed", "windows.tumbling(size)", "windows.md"),
+    **_all("hop hopping slide slidingwindow slidingwindows", "windows.sliding(size, step)", "windows.md"),
+    **_all("sessions sessionwindow sessionwindows", "windows.session(gap)", "windows.md"),
+}
+"""Names in the module of windows."""
+
 Table = dict[str, tuple[str, str]]
 
 
@@ -172,7 +195,7 @@ def answer(table: Table, name: str) -> str:
     if found is None:
         return ""
     says, page = found
-    begins = "here it is " if says.startswith((".", "mp.", "sources.", "sinks.")) else ""
+    begins = "here it is " if says.startswith((".", "mp.", "sources.", "sinks.", "agg.", "windows.")) else ""
     return f": {begins}{says}, see docs/{page_path(page)}"
 
 

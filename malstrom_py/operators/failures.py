@@ -171,7 +171,11 @@ class ErrorPolicy:
         if not remedy:
             place = f" in {failed_in(function, error)}" if where else ""
             remedy = f"{place}{words}. {advice or ('Correct the function' if where else self._advice)}"
-        other = ", or give the step on_error='skip' or on_error='dead-letter'" if policy else ""
+        other = (
+            ", or give the step on_error='skip' or on_error='dead-letter', whose stream has the record"
+            if policy
+            else ""
+        )
         return OperatorError(
             f"step {self._context.step!r} failed{at_key}: {type(error).__name__}{remedy}{other}.",
             step=self._context.step,

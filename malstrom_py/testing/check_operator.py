@@ -109,7 +109,12 @@ def check_operator(
         values=values, keys=keys if keyed else None, timed=timed, inputs=inputs, ticks=ticks, size_max=size_max
     )
     subject = StepUnderTest(factory, keyed=keyed, timed=timed, inputs=inputs, types=tuple(types))
-    return _Search(subject, scenarios, max_examples, seed).hold([*_chosen(laws, oracle), *_held(oracle, in_order)])
+    try:
+        return _Search(subject, scenarios, max_examples, seed).hold([*_chosen(laws, oracle), *_held(oracle, in_order)])
+    except OperatorError as error:
+        if values is None:
+            error.add_note("check_operator made these values, whole numbers: pass such as the step takes, values=[…]")
+        raise
 
 
 def _chosen(names: Iterable[str] | None, oracle: Oracle | None) -> list[Law]:

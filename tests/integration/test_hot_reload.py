@@ -279,6 +279,8 @@ def test_a_reload_needs_snapshots_a_step_and_one_at_a_time(shop: Shop, tmp_path:
     bare = mp.InProcess().start(shop.module.make(), control=False)
     with pytest.raises(mp.SnapshotError, match="runs without snapshots"):
         bare.reload("total")
+    with pytest.raises(mp.PlanError, match="no step 'totals': its steps are"):
+        bare.reload("totals")
     bare.stop()
     handle = started(shop, tmp_path)
     with pytest.raises(mp.PlanError, match=r"no step 'totals': its steps are 'in', 'key', 'twice', 'total', 'out'"):

@@ -375,12 +375,12 @@ class CommandQueue:
 
     def _reload(self, crew: CommandedWorkers, asked: Pending, command: ReloadCommand) -> None:
         """Import the module again, then stop all workers at the barrier of a snapshot."""
-        if self.reloads is None or crew.snapshots is None:
+        prepared = None if self.reloads is None else self.reloads.prepare(command.step, command.texts)
+        if prepared is None or crew.snapshots is None:
             raise SnapshotError(
                 f"job {self.job!r} runs without snapshots, from which a reload continues and to which it goes back: "
                 f"start it with snapshots=mp.Snapshots(uri)"
             )
-        prepared = self.reloads.prepare(command.step, command.texts)
         crew.suspend()
         self._reloading = asked, prepared, self._clock.monotonic_s()
 

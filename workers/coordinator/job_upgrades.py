@@ -6,7 +6,7 @@ that ``renamed_from``. All misfits are reported together, before anything runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -76,6 +76,7 @@ def fitted(
         wrong.append(
             f"steps with state were removed: {steps}. Restore them, give renamed_from= to the steps that replace them, "
             f"or drop the state with allow_dropped_state=True (--allow-dropped-state)"
+            f"{_perhaps_renamed(manifest.plan.steps, plan, left)}"
         )
     if wrong:
         raise SnapshotError(
@@ -84,6 +85,18 @@ def fitted(
             )
         )
     return _fit(manifest, plan, former, tuple(left))
+
+
+def _perhaps_renamed(steps: Mapping[str, StepImage], plan: Plan, left: Collection[str]) -> str:
+    """Return which new steps of ``plan`` may be those of the snapshot that are ``left``: they are of the same kind."""
+    new = [step for step in plan.steps if step.name not in steps and step.renamed_from is None]
+    return "".join(
+        f". Step {step.name!r} is new and {_a(step.kind)} like {name!r}: if it is the same step, give {step.name!r} "
+        f"renamed_from={name!r}"
+        for name in left
+        for step in new
+        if name in steps and steps[name].kind == step.kind
+    )
 
 
 def _image(step: Step) -> StepImage:

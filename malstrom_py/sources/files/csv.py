@@ -70,6 +70,11 @@ def arrow_type(name: ColumnType) -> pa.DataType:
     return pa.decimal128(*DECIMAL_DIGITS) if name == "decimal" else type_of(COLUMN_TYPES[name])
 
 
+def _word(kind: pa.DataType) -> str:
+    """Return the name of ``kind`` in `COLUMN_TYPES`, which is the user's word for it."""
+    return next((name for name in COLUMN_TYPES if arrow_type(name) == kind), str(kind))
+
+
 def check_types(types: object) -> dict[str, ColumnType]:
     """Return the user's ``types``; raise `PlanError` unless they map column names to names of `COLUMN_TYPES`."""
     if types is None:
@@ -317,11 +322,11 @@ class CsvDecoder:
                     hint = f"; for times without a zone: types={{{name!r}: 'timestamp'}}, timezone='UTC'"
                 elif kind == arrow_type("timestamp"):
                     hint = f"; for times with a zone: types={{{name!r}: 'timestamp_utc'}}"
-                return f"column {name!r} does not read as {kind}, the type given for it in types={hint}"
+                return f"column {name!r} does not read as {_word(kind)}, the type given for it in types={hint}"
             other = "float64" if kind == "int64" else "str"
             return (
-                f"column {name!r} does not read as {kind}, the type found for it at first: if the record is right, "
-                f"give sources.Files another type, types={{{name!r}: {other!r}}} for instance"
+                f"column {name!r} does not read as {_word(kind)}, the type found for it at first: if the record is "
+                f"right, give sources.Files another type, types={{{name!r}: {other!r}}} for instance"
             )
         return "not readable as CSV"
 

@@ -94,7 +94,7 @@ def test_a_keyed_stream_may_be_keyed_anew() -> None:
 
 
 def test_fold_needs_a_default() -> None:
-    with pytest.raises(TypeError, match="default"):
+    with pytest.raises(PlanError, match="default"):
         keyed().fold("totals", lambda total, value: total)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -163,6 +164,126 @@ def test_columns_of_a_file_that_are_not_there_name_the_nearest(kind: str, tmp_pa
         mp.collect(mp.Job("mistaken").source("in", source))
 
 
+CALLS: dict[str, tuple[Callable[[], Any], str]] = {
+    "sum": (lambda: keyed().sum("t", len), r"step 't': .*: write \.sum\('t', by=…\)$"),
+    "mean": (lambda: keyed().mean("t", "v"), r"write \.mean\('t', by='v'\)$"),
+    "count": (lambda: keyed().count("t", "v"), r"write \.count\('t'\)$"),
+    "aggregate": (
+        lambda: keyed().aggregate("a", agg.count()),
+        r"step 'a': .*: write \.aggregate\('a', n=agg\.count\(\)\)$",
+    ),
+    "key_by": (
+        lambda: stream().key_by("s"),
+        r"missing a required argument: 'key': write \.key_by\('some-name', 's'\)$",
+    ),
+    "map": (lambda: stream().map("f"), r"missing a required argument: 'fn': write \.map\('f', fn\)$"),
+    "fold": (lambda: keyed().fold("f", max), r"write \.fold\('f', fn, default=…\)$"),
+    "option": (
+        lambda: stream().map("f", len, retries=3),
+        r"unexpected keyword argument 'retries': write \.map\('f', fn\)$",
+    ),
+    "policy": (lambda: stream().filter("f", len, "skip"), r"write \.filter\('f', predicate, on_error='skip'\)$"),
+    "join": (
+        lambda: keyed().join("j", keyed()),
+        r"window=…\)\. Joins without windows are \.join_table, \.join_asof and \.join_interval$",
+    ),
+    "source": (lambda: mp.Job("mistaken").source("in"), r"write \.source\('in', source\)$"),  # type: ignore[call-arg]
+    "windowed sum": (
+        lambda: windowed().sum("total", by="v"),
+        r"takes no name, \.window\(…\) has it: write \.sum\('v'\)$",
+    ),
+    "windowed count": (
+        lambda: windowed().count("n"),
+        r"step 'w': a figure of windows takes no name.*: write \.count\(\)$",
+    ),
+    "windowed fold": (lambda: windowed().fold("n", max, default=int), r"write \.fold\(fn, default=…\)$"),
+    "windowed aggregate": (lambda: windowed().aggregate(agg.count()), r"write \.aggregate\(n=agg\.count\(\)\)$"),
+    "expression": (lambda: stream().map("f", pl.col("v")), r"a function, got Expr: use \.select or \.with_columns$"),
+    "column": (
+        lambda: stream().map("f", "v"),
+        r"got str: write lambda row: row\['v'\], or use \.select or \.with_columns$",
+    ),
+    "source of a list": (lambda: source([1, 2]), r"list is not a source: write sources\.Memory\(\[…\]\)$"),
+    "source of a path": (lambda: source("pay.csv"), r"str is not a source: write sources\.Files\('pay\.csv'\)$"),
+    "sink of a function": (lambda: stream().sink("o", print), r"not a sink: write sinks\.Callable\(print\)$"),
+    "sink of a path": (lambda: stream().sink("o", Path("out")), r"not a sink: write sinks\.Files\('out'\)$"),
+    "sink of a list": (lambda: stream().sink("o", []), r"not a sink: write sinks\.Memory\(\)$"),
+}
+
+
+def source(thing: Any) -> Any:
+    return mp.Job("mistaken").source("in", thing)
+
+
+def windowed() -> Any:
+    return with_epochs()[0].key_by("k", lambda _: "key").window("w", windows.tumbling(timedelta(seconds=5)))
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_arguments_that_do_not_fit_are_answered_by_what_to_write(call: str) -> None:
+    with pytest.raises(PlanError, match=CALLS[call][1]):
+        CALLS[call][0]()
+
+
+def test_an_error_inside_such_a_method_is_that_of_its_line() -> None:
+    class Odd:
+        def __fspath__(self) -> Any:
+            raise TypeError("odd")
+
+    with pytest.raises(TypeError, match=r"^odd$"):
+        source(Odd())
+
+
+def test_the_late_stream_is_called_so() -> None:
+    _, late = with_epochs()
+    said = "but this is the late stream of step 'epochs', which has no epochs: use the first stream that it returns"
+    with pytest.raises(PlanError, match=said):
+        late.key_by("k", lambda _: "key").window("w", windows.tumbling(timedelta(seconds=5)))
+    with pytest.raises(PlanError, match="but the stream has no epochs: put assign_timestamps and generate_epochs"):
+        keyed(1).window("w", windows.tumbling(timedelta(seconds=5)))
+
+
+def test_a_table_without_times_is_told_how_it_gets_them() -> None:
+    job = mp.Job("shop")
+    rows = job.source("sales", sources.Memory([{"id": 1, "at": 5}])).assign_timestamps("time", "at", unit="s")
+    sales = rows.generate_epochs("epochs", mp.limit_out_of_orderness(0))[0].key_by("article", "id")
+    names = job.source("names", sources.Memory([{"id": 1, "name": "lamp"}]))
+    said = (
+        r"A table without times gets one for all: \.assign_timestamps\('…', lambda row: 0, unit='s'\) and "
+        r"\.generate_epochs\('…', mp\.limit_out_of_orderness\(0\)\) before its key_by$"
+    )
+    with pytest.raises(PlanError, match=said):
+        sales.join_table("named", names.key_by("names-id", "id"), wait=True)
+    timed = names.assign_timestamps("zero", lambda row: 0, unit="s")
+    table = timed.generate_epochs("table-epochs", mp.limit_out_of_orderness(0))[0].key_by("id", "id")
+    (pair,) = mp.collect(sales.join_table("named", table, wait=True))
+    assert pair.right["name"] == "lamp"
+
+
+def test_a_name_that_is_taken_is_explained_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = stream(1)
+    one.map("m", len)
+    with pytest.raises(PlanError, match=r"already has a step 'm' \(map\): give this map another name$"):
+        one.map("m", len)
+    monkeypatch.setitem(sys.modules, "IPython", sys)
+    with pytest.raises(PlanError, match=r"In a notebook, run the cell with mp\.Job\(…\) again"):
+        one.map("m", len)
+
+
+@pytest.mark.parametrize(
+    ("get", "said"),
+    [
+        (lambda: agg.avg, r"agg\.mean\(by\)"),  # type: ignore[attr-defined]
+        (lambda: windows.tumble, r"windows\.tumbling\(size\)"),  # type: ignore[attr-defined]
+        (lambda: stream().sort, r"\.window\('name', …\)\.collect\(\)"),
+        (lambda: stream().to_parquet, r"\.sink\('name', sinks\.Files\(folder"),
+    ],
+)
+def test_names_of_tables_are_answered(get: Callable[[], Any], said: str) -> None:
+    with pytest.raises(AttributeError, match=said):
+        get()
+
+
 def test_pytest_shows_the_line_of_the_user_alone() -> None:
     job = mp.Job("mistaken")
     job.source("in", sources.Memory([0])).map("inverse", lambda number: 1 / number).sink("out", sinks.Memory())
@@ -175,6 +296,7 @@ def test_pytest_shows_the_line_of_the_user_alone() -> None:
         lambda: handle.wait(timeout_s=60),
         lambda: stream(1).map(len),
         lambda: stream(1).count("n"),
+        lambda: keyed(1).sum("t", "v"),
     ]
     for call in calls:
         with pytest.raises((OperatorError, PlanError)) as caught:

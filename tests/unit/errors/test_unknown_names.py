@@ -13,8 +13,8 @@ import cloudpickle
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import sinks, sources
-from malstrom_py.errors.unknown_names import JOB, MODULE, SINKS, SOURCES, STREAM, Table, answer, page_path
+from malstrom_py import agg, sinks, sources, windows
+from malstrom_py.errors.unknown_names import AGG, JOB, MODULE, SINKS, SOURCES, STREAM, WINDOWS, Table, answer, page_path
 from tests.pages import anchors_of
 from tests.tree import ROOT
 
@@ -24,8 +24,10 @@ TABLES: dict[str, tuple[Table, tuple[Any, ...]]] = {
     "package": (MODULE, (mp,)),
     "sources": (SOURCES, (sources,)),
     "sinks": (SINKS, (sinks,)),
+    "agg": (AGG, (agg,)),
+    "windows": (WINDOWS, (windows,)),
 }
-HERE = {"mp": mp, "sources": sources, "sinks": sinks}
+HERE = {"mp": mp, "sources": sources, "sinks": sinks, "agg": agg, "windows": windows}
 
 
 def job_and_streams() -> tuple[mp.Job, mp.StreamBuilder[None, int], mp.KeyedStreamBuilder[int, int]]:
@@ -47,7 +49,7 @@ def test_an_answer_names_only_what_is_there(of: str) -> None:
     for says, _ in set(TABLES[of][0].values()):
         for name in re.findall(r"(?:^|\s)\.(\w+)\(", says):
             assert hasattr(mp.KeyedStreamBuilder, name), says
-        for module, name in re.findall(r"\b(mp|sources|sinks)\.(\w+)\b", says):
+        for module, name in re.findall(r"\b(mp|sources|sinks|agg|windows)\.(\w+)\b", says):
             assert hasattr(HERE[module], name), says
 
 

@@ -264,6 +264,15 @@ def test_a_malformed_record_of_a_given_type_says_so(tmp_path: Path) -> None:
     part.close()
 
 
+@pytest.mark.parametrize("kind", ["float64", "date", "timestamp_utc", "decimal"])
+def test_it_says_the_type_in_the_word_of_types(kind: Any, tmp_path: Path) -> None:
+    source = Files(file_with(tmp_path, "a.csv", "n\nx\n"), types={"n": kind})
+    part = source.build_part(source.list_parts()[0], None)
+    with pytest.raises(MalformedRecord, match=f"column 'n' does not read as {kind}, the type given for it"):
+        part.poll(1)
+    part.close()
+
+
 def test_a_type_for_a_column_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"a\.csv has no column 'm', which types= names"):
         rows(tmp_path, "n\n1\n", types={"m": "str"})

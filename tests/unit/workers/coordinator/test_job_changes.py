@@ -216,6 +216,12 @@ def test_what_would_be_lost_is_named_unless_that_is_allowed(now: Callable[[], mp
         assert found.parts == {"epochs": {}}
 
 
+def test_a_new_step_of_the_same_kind_is_perhaps_the_one_that_is_gone() -> None:
+    assert told(job(total="sum")).endswith(
+        "Step 'sum' is new and a sum like 'total': if it is the same step, give 'sum' renamed_from='total'"
+    )
+
+
 def test_a_sink_whose_output_is_visible_leaves_nothing_behind() -> None:
     assert fit(job(sink="files"), sinks_committed=True).sinks == {}
     empty = snapshot(job(), sinks={"out": ()})
