@@ -353,12 +353,30 @@ def is_within_datetime(times: pa.Array, per_second: int, seconds: int = 1) -> bo
 
     Their unit is a part of a second, or ``seconds``.
     """
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    numbers = (times.cast(pa.int32()) if pa.types.is_date32(times.type) else times).cast(pa.int64())
-    ends = pc.call_function("min_max", [numbers]).as_py()
+    ends = pc.call_function("min_max", [_as_ints(times)]).as_py()
     if ends["min"] is None:
         return True
-    first, beyond = _YEAR_1_S * per_second // seconds, _YEAR_10000_S * per_second // seconds
-    return bool(first <= ends["min"] and ends["max"] < beyond)
+    first, last = _datetime_bounds(per_second, seconds)
+    return bool(first <= ends["min"] and ends["max"] <= last)
+
+
+def beyond_datetime(times: pa.Array, per_second: int, seconds: int = 1) -> list[int]:
+    """Return the rows of ``times`` that are not in the years 1 to 9999."""
+    import pyarrow.compute as pc
+
+    numbers, (first, last) = _as_ints(times), _datetime_bounds(per_second, seconds)
+    before, after = pc.call_function("less", [numbers, first]), pc.call_function("greater", [numbers, last])
+    rows: list[int] = pc.call_function("indices_nonzero", [pc.call_function("or", [before, after])]).to_pylist()
+    return rows
+
+
+def _as_ints(times: pa.Array) -> pa.Array:
+    import pyarrow as pa
+
+    return (times.cast(pa.int32()) if pa.types.is_date32(times.type) else times).cast(pa.int64())
+
+
+def _datetime_bounds(per_second: int, seconds: int) -> tuple[int, int]:
+    return _YEAR_1_S * per_second // seconds, _YEAR_10000_S * per_second // seconds - 1

@@ -122,15 +122,15 @@ class ErrorPolicy:
             context.counters.skipped += 1
         else:
             letter = DeadLetter(context.step, key, batch.values[index], timestamp, describe_error(error))
-            self.bury(letter, batch.part, out)
+            self.bury([letter], batch.part, out)
 
-    def bury(self, letter: DeadLetter, part: str | None, out: Outlet) -> None:
-        """Count ``letter`` and send it to the stream of ``job.dead_letters(step)``."""
-        self._context.counters.dead_letters += 1
+    def bury(self, letters: list[DeadLetter], part: str | None, out: Outlet) -> None:
+        """Count ``letters`` and send them to the stream of ``job.dead_letters(step)``."""
+        self._context.counters.dead_letters += len(letters)
         if self._context.dead_letter_port is not None:
             # Dead letters of a job have no keys; in a DAG a letter has the key of its record.
-            keys = [letter.key] if self._context.keyed is None else None
-            out.send(Batch([letter], keys=keys, part=part), self._context.dead_letter_port)
+            keys = [letter.key for letter in letters] if self._context.keyed is None else None
+            out.send(Batch(letters, keys=keys, part=part), self._context.dead_letter_port)
 
     @contextmanager
     def of_hook(self, function: object) -> Iterator[None]:

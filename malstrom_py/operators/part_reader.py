@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from malstrom_py.errors import shown
+from malstrom_py.errors import MalformedRecord, shown
 from malstrom_py.operators.batch_sizing import BatchSize
 from malstrom_py.sources.base import WAIT_MAX_S, Part, SourcePart, lag_of
 
@@ -61,6 +61,10 @@ class PartReader:
         """Return what polls the part. ``frames``: its ``poll_columns``, if it has one: fastest for Polars frames."""
         columns = getattr(self.source_part, "poll_columns", None) if frames and self.gives_columns else None
         return self.source_part.poll if columns is None else columns
+
+    def sifting_poll(self) -> Callable[[int], tuple[Any, int, Iterable[MalformedRecord]]] | None:
+        """Return what polls rows and the bad records among them together: their number, and the errors if asked for."""
+        return getattr(self.source_part, "poll_sifted", None)
 
     def adapt(self, took_s: float, rows_max: int, bytes_max: int) -> None:
         """Set the number of rows of the next poll, after one that took ``took_s``."""

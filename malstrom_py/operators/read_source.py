@@ -476,29 +476,34 @@ class ReadSource(Operator):
             out.forward(PartQuiet(reader.name, quiet_s))
 
     def _poll_part(self, reader: PartReader, rows_max: int, out: Outlet, *, frames: bool) -> int:
-        malformed: MalformedRecord | None = None
+        malformed: Iterable[MalformedRecord] = ()
+        bad = 0
         batch: Batch | None = None
         self._polled = reader
         try:
             try:
-                poll = reader.poll_of(frames=frames)
-                while isinstance(polled := poll(rows_max), Epoch):
-                    out.forward(PartEpoch(reader.name, polled.time))
+                sift = None if self.context.on_error == "fail" else reader.sifting_poll()
+                if sift is not None:
+                    polled, bad, malformed = sift(rows_max)
+                else:
+                    poll = reader.poll_of(frames=frames)
+                    while isinstance(polled := poll(rows_max), Epoch):
+                        out.forward(PartEpoch(reader.name, polled.time))
                 if polled is not None:
                     batch = batch_of(polled, reader.name, reader.source_part.poll)
             except MalformedRecord as error:
-                malformed = error
+                bad, malformed = 1, [error]
             finished = reader.source_part.is_finished()
         except Exception as error:
             self._raise(error, f"failed in part {reader.part!r}")
-        if malformed is not None:
-            self._malformed(malformed, reader, out)
+        if bad:
+            self._malformed(malformed, bad, reader, out)
         rows = 0 if batch is None else len(batch)
         if batch is not None and rows:
             out.send(batch)
             reader.row_bytes = row_bytes(batch)
             reader.gives_columns = isinstance(batch, ColumnBatch)
-        count = rows if malformed is None else 1
+        count = rows + bad
         reader.count += count
         self.counters.rows_in += count
         if finished:
@@ -510,17 +515,21 @@ class ReadSource(Operator):
             self.settle(out)
         return count
 
-    def _malformed(self, error: MalformedRecord, reader: PartReader, out: Outlet) -> None:
-        if self.context.on_error == "fail":
+    def _malformed(self, errors: Iterable[MalformedRecord], count: int, reader: PartReader, out: Outlet) -> None:
+        """Apply the policy to ``count`` bad records; their ``errors`` are not made to be skipped."""
+        if self.context.on_error == "skip":
+            self.counters.skipped += count
+            return
+        if self.context.on_error == "dead-letter":
+            step = self.context.step
+            letters = [DeadLetter(step, None, error.record, None, text_of(error)) for error in errors]
+            self._failures.bury(letters, reader.name, out)
+            return
+        for error in errors:
             raise SourceError(
                 f"source {self.context.step!r}, part {reader.part!r}: {text_of(error) or text_with_place(error)} "
                 f"Correct the input, or give the source on_error='skip' or on_error='dead-letter'."
             ) from error
-        if self.context.on_error == "skip":
-            self.counters.skipped += 1
-        else:
-            letter = DeadLetter(self.context.step, None, error.record, None, text_of(error))
-            self._failures.bury(letter, reader.name, out)
 
     def _announce(self, out: Outlet, part: Part, position: Any, state: Mapping[str, Any] | None) -> None:
         self.finished = False

@@ -6,9 +6,10 @@ would become 501, so both stay text.
 Some columns: where they are at most half of the fields, only they reach Arrow, of a frame that is certain to have whole
 records only (`csv_scan`) and good values only. Any other frame is decoded as a whole, so results do not differ.
 
-Decoding: Arrow rejects a whole block for one bad value. Then the frame is parsed again in small pieces, and a piece
-with a bad record is cut around it: a bad record costs a few small parses, and Arrow still decodes every good one. An
-empty line is skipped; in a file of one column it is a record with an empty field.
+Decoding: Arrow rejects a whole block for one bad value. Then all fields are read as bytes, and those that cannot be of
+their type are found column by column (`csv_values`). Arrow still decodes every good record, and what it then refuses
+is cut out: such a record, which is rare, costs a few small parses. An empty line is skipped; in a file of one column
+it is a record with an empty field.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from malstrom_py.data.schema import ColumnKind, in_microseconds, kind_of, type_of
@@ -27,12 +29,15 @@ from malstrom_py.sources.files.csv_records import (
     QUOTES_FLAW,
     Dialect,
     cutter,
+    has_whole_lines,
+    split_bytes,
     split_lines,
     split_records,
     without_comments,
 )
 from malstrom_py.sources.files.csv_scan import Projection
-from malstrom_py.sources.files.frames import BadRecord, Bytes, Framer, Run, text_of
+from malstrom_py.sources.files.csv_values import unreadable
+from malstrom_py.sources.files.frames import Bytes, Framer, Run, Sifted, others, text_of
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, FilePath
 from malstrom_py.sources.files.zones import NoSuchTime, check_years, zoned
 
@@ -170,13 +175,16 @@ class CsvDecoder:
         timezone: str | None = None,
         dialect: Dialect = COMMA,
     ) -> None:
+        import pyarrow as pa
         import pyarrow.csv as pa_csv
 
+        self._had_bad = False
         self._names = list(names)
         self._given = given
         self._one_line = one_line
         self._timezone = timezone
         self._schema = schema
+        self._none = pa.RecordBatch.from_pylist([], schema=schema)
         # Up to half of the fields, it costs less to leave out the others than to have Arrow separate them all.
         is_few = 0 < 2 * len(schema) <= len(names) and dialect.separator == "," and dialect.decimal == "."
         as_text = [field.name for field in schema if not null_values and str(field.type) in _CAST]
@@ -185,6 +193,7 @@ class CsvDecoder:
         nulls = _nulls(null_values, dialect)
         self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **nulls)
         self._convert_raw = pa_csv.ConvertOptions(column_types=schema, **nulls)
+        self._as_bytes = pa_csv.ConvertOptions(column_types=dict.fromkeys(self._names, pa.binary()), **nulls)
         in_ns = with_nanoseconds(schema)
         self._convert_fine = (
             pa_csv.ConvertOptions(column_types=in_ns, include_columns=in_ns.names, **nulls) if in_ns != schema else None
@@ -192,17 +201,21 @@ class CsvDecoder:
 
     def runs(self, frame: Bytes) -> list[Run]:
         """Return the rows of ``frame`` as record batches, with the bad records between them."""
+        import pyarrow as pa
+
         frame = without_comments(frame, self._dialect, one_line=self._one_line)
         if not frame:
             return []
-        if self._projection is not None and (batch := self._projected(frame, self._projection)) is not None:
-            return [batch]
-        if not self._one_line:
-            return self._runs(frame)
-        found: list[Run] = []
-        for lines, is_whole in split_lines(frame, self._dialect):
-            found += self._runs(lines) if is_whole else [BadRecord(QUOTES_FLAW, text_of(lines))]
-        return found
+        if not self._had_bad:  # else this frame most likely has bad records as well
+            if self._projection is not None and (batch := self._projected(frame, self._projection)) is not None:
+                return [batch]
+            if not self._one_line or has_whole_lines(frame, self._dialect):
+                with suppress(pa.ArrowInvalid, NoSuchTime):
+                    return [self._parse(frame)]
+        with_empty = len(self._names) == 1
+        found = self._sift(split_bytes(frame, with_empty=with_empty, dialect=self._dialect, one_line=self._one_line))
+        self._had_bad = bool(found.at)
+        return [found if found.at else found.rows]
 
     def _projected(self, frame: Bytes, projection: Projection) -> pa.RecordBatch | None:
         """Return the rows of ``frame``; None if they are not certain to be good, each of them."""
@@ -222,74 +235,114 @@ class CsvDecoder:
         except (pa.ArrowInvalid, NoSuchTime):
             return None
 
-    def _runs(self, frame: Bytes) -> list[Run]:
+    def _sift(self, records: Sequence[Bytes]) -> Sifted:
+        """Return the good ones of ``records`` as columns, and the others."""
+        flaws = self._quote_flaws(records)
+        even = others(len(records), flaws)
+        found = self._flaws(_at(records, even))
+        flaws |= {even[row]: why for row, why in (found or {}).items()}
+        rows = None if found is None else self._good(records, flaws)
+        if rows is None:
+            rows = self._cut_out(records, flaws)
+        return Sifted(rows, sorted(flaws), flaws, lambda row: text_of(records[row]))
+
+    def _quote_flaws(self, records: Sequence[Bytes]) -> dict[int, str]:
+        if not self._one_line:
+            return {}
+        return {row: QUOTES_FLAW for row, line in enumerate(records) if not has_whole_lines(line, self._dialect)}
+
+    def _good(self, records: Sequence[Bytes], flaws: dict[int, str]) -> pa.RecordBatch | None:
+        """Return the ``records`` not in ``flaws``, to which it adds those with times that none can hold.
+
+        None: Arrow refuses others as well.
+        """
         import pyarrow as pa
 
-        try:
-            return [self._parse(frame)]
-        except (pa.ArrowInvalid, NoSuchTime):
-            spans = split_records(frame, with_empty=len(self._names) == 1, dialect=self._dialect)
-            uneven = self._uneven(frame, spans)
-            if uneven:
-                even = [span for row, span in enumerate(spans) if row not in uneven]
-                frame_of_even = b"".join(frame[start:end] for start, end in even)
-                found = self._runs(frame_of_even) if even else []
-                return list(
-                    _with_bad(
-                        found, {row: BadRecord(why, text_of(frame[slice(*spans[row])])) for row, why in uneven.items()}
-                    )
-                )
-            pieces = [spans[start : start + _PIECE_RECORDS] for start in range(0, len(spans), _PIECE_RECORDS)]
-            return list(self._isolate(frame, pieces[::-1]))
+        while True:
+            left = others(len(records), flaws)
+            try:
+                return self._parse(b"".join(_at(records, left)))
+            except NoSuchTime as error:
+                if not error.rows:
+                    return None
+                flaws |= dict.fromkeys((left[row] for row in error.rows), str(error))
+            except pa.ArrowInvalid:
+                return None
 
-    def _uneven(self, frame: Bytes, spans: Sequence[tuple[int, int]]) -> dict[int, str]:
-        """Return the rows with too many or too few fields, found in one pass; none if Arrow counts other records."""
+    def _cut_out(self, records: Sequence[Bytes], flaws: dict[int, str]) -> pa.RecordBatch:
+        """Return the ``records`` not in ``flaws``, to which it adds each that Arrow refuses alone."""
         import pyarrow as pa
-        import pyarrow.csv as pa_csv
 
-        found: dict[int, str] = {}
+        left = others(len(records), flaws)
+        good = [self._parse(b"")]
+        for place, found in self._isolate(_at(records, left)):
+            if isinstance(found, str):
+                flaws[left[place]] = found
+            else:
+                good.append(found)
+        return pa.concat_batches(good)
+
+    def _flaws(self, records: Sequence[Bytes]) -> dict[int, str] | None:
+        """Return why of the rows with too many or too few fields, or a text that does not read as its type.
+
+        They are found in one pass; None if Arrow counts other records.
+        """
+        import pyarrow as pa
+
+        if not records:
+            return {}
+        uneven: dict[int, str] = {}
 
         def skip(row: pa_csv.InvalidRow) -> str:
-            found[-1 if row.number is None else row.number - 1] = self._count_flaw(row.actual_columns)
+            uneven[-1 if row.number is None else row.number - 1] = self._count_flaw(row.actual_columns)
             return "skip"
 
-        as_bytes = pa_csv.ConvertOptions(column_types=dict.fromkeys(self._names, pa.binary()))
-        # Arrow shows each row as text.
+        frame = b"".join(records)
+        # Arrow shows each uneven row as text, which these bytes may not be.
         shown = frame if frame.isascii() else frame.decode(errors="replace").encode()
         try:
-            table = _read(shown, self._names, as_bytes, self._dialect, on_malformed=skip)
+            texts = _read(shown, self._names, self._as_bytes, self._dialect, on_malformed=skip)
+            even = others(len(records), uneven)
+            if -1 in uneven or len(texts) != len(even):
+                return None
+            if is_damaged := shown != frame:
+                texts = _read(b"".join(_at(records, even)), self._names, self._as_bytes, self._dialect)
         except pa.ArrowInvalid:
-            return {}
-        return found if len(table) + len(found) == len(spans) and -1 not in found else {}
+            return None
+        found = unreadable(texts, self._schema, self._dialect.decimal, with_text=is_damaged)
+        whys = {name: self._value_flaw(name) for name in set(found.values())}
+        return uneven | {even[row]: whys[name] for row, name in found.items()}
 
     def _count_flaw(self, count: int) -> str:
         by = "the header has" if self._dialect.names is None else "names= has"
         return f"{count} field{'' if count == 1 else 's'}, where {by} {len(self._names)}"
 
-    def _isolate(self, frame: Bytes, pieces: list[list[tuple[int, int]]]) -> Iterator[Run]:
-        """Decode ``pieces`` from last to first; cut a piece with a bad record where Arrow locates it."""
+    def _isolate(self, records: Sequence[Bytes]) -> Iterator[tuple[int, str | pa.RecordBatch]]:
+        """Decode ``records``, cut around each bad one: yield the place of each piece, and what is in it or its flaw."""
         import pyarrow as pa
 
+        pieces = [range(start, start + _PIECE_RECORDS) for start in range(0, len(records), _PIECE_RECORDS)][::-1]
         while pieces:
-            spans = pieces.pop()
-            if not spans:
-                continue
-            part = frame[spans[0][0] : spans[-1][1]]
+            piece = pieces.pop()
+            part = records[piece.start : piece.stop]
             try:
-                yield self._parse(part)
+                yield piece.start, self._parse(b"".join(part))
             except (pa.ArrowInvalid, NoSuchTime) as error:
-                if len(spans) == 1:
-                    why = str(error) if isinstance(error, NoSuchTime) else self._why(str(error))
-                    yield BadRecord(why, text_of(part))
-                    continue
-                # Only a hint: each piece is decoded separately, so any cut is correct.
-                match = _ROW.search(str(error))
-                bad = min(int(match[1]) - 1, len(spans) - 1) if match else len(spans) // 2
-                pieces += [spans[bad + 1 :], spans[bad : bad + 1], spans[:bad]]
+                if len(part) == 1:
+                    yield piece.start, str(error) if isinstance(error, NoSuchTime) else self._why(str(error))
+                else:
+                    # Only a hint: each piece is decoded separately, so any cut is correct.
+                    match = _ROW.search(str(error))
+                    bad = min(int(match[1]) - 1, len(part) - 1) if match else len(part) // 2
+                    at = piece.start + bad
+                    cuts = [range(at + 1, piece.stop), range(at, at + 1), range(piece.start, at)]
+                    pieces += [one for one in cuts if one.start < min(one.stop, len(records))]
 
     def _parse(self, part: Bytes) -> pa.RecordBatch:
         import pyarrow as pa
 
+        if not part:  # Arrow refuses it
+            return self._checked(self._none)
         try:
             table = _read(part, self._names, self._convert, self._dialect)
         except pa.ArrowInvalid:
@@ -297,9 +350,7 @@ class CsvDecoder:
                 raise
             # Arrow takes no more digits than the unit has, not even zeros.
             table = _read(part, self._names, self._convert_fine, self._dialect).cast(self._schema)
-        batches = table.combine_chunks().to_batches()
-        batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=self._schema)
-        return self._checked(batch)
+        return self._checked((table.combine_chunks().to_batches() or [self._none])[0])
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return ``batch`` with times in UTC where they get a zone; raise `NoSuchTime` for those that none can hold."""
@@ -312,47 +363,29 @@ class CsvDecoder:
         if match := _FIELD_COUNT.search(message):
             return self._count_flaw(int(match[2]))
         if match := _COLUMN.search(message):
-            name = self._names[int(match[1])]
-            if "invalid UTF8" in message:
-                return f"column {name!r} is not valid UTF-8 text"
-            kind = self._schema.field(name).type
-            if name in self._given:
-                hint = ""
-                if kind == arrow_type("timestamp_utc"):
-                    hint = f"; for times without a zone: types={{{name!r}: 'timestamp'}}, timezone='UTC'"
-                elif kind == arrow_type("timestamp"):
-                    hint = f"; for times with a zone: types={{{name!r}: 'timestamp_utc'}}"
-                return f"column {name!r} does not read as {_word(kind)}, the type given for it in types={hint}"
-            other = "float64" if kind == "int64" else "str"
-            return (
-                f"column {name!r} does not read as {_word(kind)}, the type found for it at first: if the record is "
-                f"right, give sources.Files another type, types={{{name!r}: {other!r}}} for instance"
-            )
+            return self._value_flaw(self._names[int(match[1])])
         return "not readable as CSV"
 
+    def _value_flaw(self, name: str) -> str:
+        kind = self._schema.field(name).type
+        if kind == arrow_type("str"):
+            return f"column {name!r} is not valid UTF-8 text"
+        if name in self._given:
+            hint = ""
+            if kind == arrow_type("timestamp_utc"):
+                hint = f"; for times without a zone: types={{{name!r}: 'timestamp'}}, timezone='UTC'"
+            elif kind == arrow_type("timestamp"):
+                hint = f"; for times with a zone: types={{{name!r}: 'timestamp_utc'}}"
+            return f"column {name!r} does not read as {_word(kind)}, the type given for it in types={hint}"
+        other = "float64" if kind == "int64" else "str"
+        return (
+            f"column {name!r} does not read as {_word(kind)}, the type found for it at first: if the record is "
+            f"right, give sources.Files another type, types={{{name!r}: {other!r}}} for instance"
+        )
 
-def _with_bad(runs: Sequence[Run], bad: Mapping[int, BadRecord]) -> Iterator[Run]:
-    """Yield ``runs`` with the ``bad`` records at their rows, which count both."""
-    import pyarrow as pa
 
-    rows, at = sorted(bad), 0
-    left = iter(rows)
-    following = next(left, None)
-    for run in runs:
-        start = 0
-        while start < len(run) or following == at:
-            if following == at:
-                yield bad[at]
-                at, following = at + 1, next(left, None)
-                continue
-            stop = len(run) if following is None else min(len(run), start + following - at)
-            whole = start == 0 and stop == len(run)
-            part: Any = run
-            yield part if whole or not isinstance(run, pa.RecordBatch) else part.slice(start, stop - start)
-            at, start = at + stop - start, stop
-    while following is not None:
-        yield bad[following]
-        following = next(left, None)
+def _at(records: Sequence[Bytes], rows: Sequence[int]) -> Sequence[Bytes]:
+    return records if len(rows) == len(records) else [*map(records.__getitem__, rows)]
 
 
 def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:

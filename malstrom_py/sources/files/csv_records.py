@@ -102,6 +102,22 @@ def split_records(frame: Bytes, *, with_empty: bool = False, dialect: Dialect = 
     return spans
 
 
+def split_bytes(
+    frame: Bytes, *, with_empty: bool = False, dialect: Dialect = COMMA, one_line: bool = False
+) -> list[Bytes]:
+    r"""Return each record with its line end; empty lines count only if ``with_empty``.
+
+    ``one_line``: each line is a record.
+
+    >>> split_bytes(b'1,"a\nb"\n\n2,c')
+    [b'1,"a\nb"\n', b'2,c']
+    """
+    if b'"' in frame and not one_line:
+        return [frame[start:end] for start, end in split_records(frame, with_empty=with_empty, dialect=dialect)]
+    lines = bytes(frame).splitlines(keepends=True)
+    return list(lines) if with_empty else [line for line in lines if len(line) > 2 or line.strip(b"\r\n")]
+
+
 QUOTES_FLAW: Final = (
     "its quotes do not make whole fields on this line (newlines_in_values=False): a value that holds line ends, or a "
     "quote in a field that is not quoted"
@@ -135,6 +151,15 @@ def split_lines(frame: Bytes, dialect: Dialect = COMMA) -> Iterator[tuple[Bytes,
         if position < len(frame) and (line := _ONE_LINE.match(frame, position)):
             yield frame[position : line.end()], False
             position = line.end()
+
+
+def has_whole_lines(lines: Bytes, dialect: Dialect = COMMA) -> bool:
+    r"""Return whether the quotes of each of ``lines`` make whole fields.
+
+    >>> has_whole_lines(b'1,"a"\n'), has_whole_lines(b'2,"b\nc"\n')
+    (True, False)
+    """
+    return b'"' not in lines or _patterns(dialect.separator, dialect.comment).whole_lines.fullmatch(lines) is not None
 
 
 def without_comments(frame: Bytes, dialect: Dialect, *, one_line: bool) -> Bytes:

@@ -12,10 +12,12 @@ frames of any size. Memory is bounded by one frame.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
+from itertools import compress
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import MalformedRecord, SourceError
@@ -71,7 +73,73 @@ class BadRecord:
         return 1
 
 
-Run: TypeAlias = "BadRecord | list[Any] | pa.RecordBatch | ColumnBatch"
+@dataclass(frozen=True, slots=True)
+class Sifted:
+    """Rows, and the bad records that were between them: ``at`` these places among all records, in order.
+
+    ``whys``: of each of these places the reason. ``record_at`` returns the record there.
+    """
+
+    rows: pa.RecordBatch | ColumnBatch
+    at: Sequence[int]
+    whys: Mapping[int, str]
+    record_at: Callable[[int], object]
+
+    def __len__(self) -> int:
+        return len(self.rows) + len(self.at)
+
+    def bad(self, index: int) -> BadRecord:
+        """Return bad record ``index``."""
+        place = self.at[index]
+        return BadRecord(self.whys[place], self.record_at(place))
+
+    def cut(self, start: int, stop: int) -> tuple[pa.RecordBatch | ColumnBatch, range]:
+        """Return the rows of the records from ``start`` to ``stop``, and the indices of their bad ones."""
+        first, last = bisect_left(self.at, start), bisect_left(self.at, stop)
+        return _cut(self.rows, start - first, stop - last), range(first, last)
+
+    def next_run(self, start: int) -> BadRecord | pa.RecordBatch | ColumnBatch:
+        """Return the bad record at ``start``, or the rows up to the next one."""
+        following = bisect_left(self.at, start)
+        stop = self.at[following] if following < len(self.at) else len(self)
+        return self.bad(following) if stop == start else self.cut(start, stop)[0]
+
+
+def others(count: int, rows: Collection[int]) -> Sequence[int]:
+    """Return the numbers up to ``count`` that are not in ``rows``.
+
+    >>> others(4, {1, 2})
+    [0, 3]
+    """
+    if not rows:
+        return range(count)
+    mask = bytearray(b"\x01") * count
+    for row in rows:
+        mask[row] = 0
+    return list(compress(range(count), mask))
+
+
+Run: TypeAlias = "BadRecord | Sifted | list[Any] | pa.RecordBatch | ColumnBatch"
+
+
+def _cut(run: Any, start: int, stop: int) -> Any:
+    if start == 0 and stop == len(run):
+        return run
+    if isinstance(run, ColumnBatch):
+        return run.cut(start, stop)
+    return run[start:stop] if isinstance(run, list) else run.slice(start, stop - start)
+
+
+class Polled(NamedTuple):
+    """Rows that were read, and the bad records among them: their number, and an error for each that is asked for."""
+
+    rows: Any
+    bad: int
+    errors: Iterator[MalformedRecord]
+
+
+def _malformed(bad: BadRecord, where: str, rows_before: int) -> MalformedRecord:
+    return MalformedRecord(f"{where}, record {rows_before + 1}: {bad.why}.", record=bad.record)
 
 
 class Cursor:
@@ -97,17 +165,30 @@ class Cursor:
 
     def take(self, rows_max: int, where: str, rows_before: int) -> Any:
         """Return the next rows of one run, at most ``rows_max``; advance past a bad record and raise it."""
-        run = self._runs[0]
+        run, start = self._runs[0], self._start
+        if isinstance(run, Sifted):
+            run, start = run.next_run(start), 0
+            rows_max = min(rows_max, len(run))
         if isinstance(run, BadRecord):
             self._advance(1)
-            raise MalformedRecord(f"{where}, record {rows_before + 1}: {run.why}.", record=run.record)
-        start, size = self._start, min(rows_max, len(run) - self._start)
+            raise _malformed(run, where, rows_before)
+        size = min(rows_max, len(run) - start)
         self._advance(size)
-        if size == len(run):
-            return run
-        if isinstance(run, ColumnBatch):
-            return run.cut(start, start + size)
-        return run[start : start + size] if isinstance(run, list) else run.slice(start, size)
+        return _cut(run, start, start + size)
+
+    def take_sifted(self, rows_max: int, where: str, rows_before: int) -> Polled:
+        """Return the next rows of one run with the bad records among them, at most ``rows_max`` together."""
+        run, start = self._runs[0], self._start
+        if isinstance(run, BadRecord):
+            self._advance(1)
+            return Polled(None, 1, iter([_malformed(run, where, rows_before)]))
+        if not isinstance(run, Sifted):
+            return Polled(self.take(rows_max, where, rows_before), 0, iter(()))
+        stop = min(start + rows_max, len(run))
+        rows, bad = run.cut(start, stop)
+        self._advance(stop - start)
+        errors = (_malformed(run.bad(index), where, rows_before + run.at[index] - start) for index in bad)
+        return Polled(rows, len(bad), errors)
 
     def _advance(self, size: int) -> None:
         self._start += size
@@ -265,15 +346,24 @@ class FramedPart:
         self._record_bytes = 0
 
     def poll(self, rows_max: int) -> Any:
+        return self._cursor.take(rows_max, self._name, self._rows()) if self._has_records(rows_max) else None
+
+    def poll_sifted(self, rows_max: int) -> Polled:
+        """Poll where bad records fail no job: they are returned with the rows among which they were."""
+        if not self._has_records(rows_max):
+            return Polled(None, 0, iter(()))
+        return self._cursor.take_sifted(rows_max, self._name, self._rows())
+
+    def _has_records(self, rows_max: int) -> bool:
         try:
             while self._cursor.is_empty():
                 if self._finished or not self._load(rows_max):
-                    return None
+                    return False
         except READ_ERRORS as error:
             raise SourceError(
                 f"{self._name} failed after {self._rows()} records were read: {why_unreadable(error)}."
             ) from error
-        return self._cursor.take(rows_max, self._name, self._rows())
+        return True
 
     def is_finished(self) -> bool:
         return self._finished

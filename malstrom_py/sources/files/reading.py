@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +32,9 @@ from malstrom_py.sources.files.frames import (
     Cut,
     FramedPart,
     Framer,
+    Polled,
     Run,
+    Sifted,
     record_bounds,
 )
 from malstrom_py.sources.files.lines import cut_lines, json_runs, text_runs
@@ -77,6 +79,11 @@ class LazyPart:
             return self.poll(rows_max)
         poll: Callable[[int], Any] = getattr(self._opened, "poll_columns", self._opened.poll)
         return poll(rows_max)
+
+    @property
+    def poll_sifted(self) -> Callable[[int], Polled] | None:
+        """What polls rows with the bad records among them; None: the file is not open, or has no such poll."""
+        return getattr(self._opened, "poll_sifted", None)
 
     def is_finished(self) -> bool:
         return self._position["finished"] is True if self._opened is None else self._opened.is_finished()
@@ -279,8 +286,15 @@ class FileReader:
         def decode(data: Bytes) -> list[Run]:
             runs = decoder.runs(data)
             if folders:
-                runs = [run if isinstance(run, BadRecord) else completed(run, chosen, folders, name) for run in runs]
+                runs = [with_folders(run) for run in runs]
             return rows.runs(runs)
+
+        def with_folders(run: Any) -> Run:
+            if isinstance(run, BadRecord):
+                return run
+            if isinstance(run, Sifted):
+                return replace(run, rows=completed(run.rows, chosen, folders, name))
+            return completed(run, chosen, folders, name)
 
         framer = self._framer(section, position, cutter(dialect, one_line=one_line), CSV_LINE_END, begin)
         return FramedPart(name, framer, decode=decode, position=position, remembered=remembered)

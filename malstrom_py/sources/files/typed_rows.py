@@ -7,7 +7,8 @@ a file is opened; a row with None in a field that takes no None is malformed.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache
@@ -19,7 +20,7 @@ from malstrom_py.data.schema import ColumnKind, kind_of, plain_type
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.errors.text import instead_of
 from malstrom_py.sources.files.csv import ColumnType
-from malstrom_py.sources.files.frames import BadRecord, Run
+from malstrom_py.sources.files.frames import BadRecord, Run, Sifted, others
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,22 +80,32 @@ class RowMaker:
         """Return the same rows; those with None in a field that takes no None as bad records."""
         if self._form is DICTS:
             return list(found)
-        return [run for columns in found for run in self._typed(columns)]
+        return [run if isinstance(run, BadRecord | list) else self._typed(run) for run in found]
 
-    def _typed(self, run: Run) -> Iterator[Run]:
-        if isinstance(run, BadRecord | list):
-            yield run
-            return
-        batch = run if isinstance(run, ColumnBatch) else ColumnBatch(run)
-        start = 0
-        for index, name in sorted(self._nones(batch).items()):
-            if index > start:
-                yield self._formed(batch.cut(start, index))
-            why = f"column {name!r} is None, and field {name!r} of {self._kind.__qualname__} takes no None"
-            yield BadRecord(why, rows_of(batch.columns.slice(index, 1))[0])
-            start = index + 1
-        if start < len(batch):
-            yield self._formed(batch.cut(start, len(batch)) if start else batch)
+    def _typed(self, run: pa.RecordBatch | ColumnBatch | Sifted) -> Run:
+        found = run if isinstance(run, Sifted) else Sifted(run, (), {}, lambda _: None)
+        batch = found.rows if isinstance(found.rows, ColumnBatch) else ColumnBatch(found.rows)
+        nones = self._nones(batch)
+        if nones:
+            found = self._with_bad(found, batch, nones)
+            batch = batch.take(others(len(batch), nones))
+        rows = self._formed(batch)
+        return replace(found, rows=rows) if found.at else rows
+
+    def _with_bad(self, found: Sifted, batch: ColumnBatch, nones: Mapping[int, str]) -> Sifted:
+        """Return ``found`` with the rows ``nones`` of ``batch`` among its bad records."""
+        places = others(len(found), found.whys)
+        row_at = {places[row]: row for row in nones}
+        whys = {**{place: self._why(nones[row]) for place, row in row_at.items()}, **found.whys}
+
+        def record_at(place: int) -> object:
+            row = row_at.get(place)
+            return found.record_at(place) if row is None else rows_of(batch.columns.slice(row, 1))[0]
+
+        return Sifted(batch, sorted(whys), whys, record_at)
+
+    def _why(self, name: str) -> str:
+        return f"column {name!r} is None, and field {name!r} of {self._kind.__qualname__} takes no None"
 
     def _formed(self, batch: ColumnBatch) -> ColumnBatch:
         return batch.with_form(self._form)

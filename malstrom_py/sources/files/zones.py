@@ -6,9 +6,10 @@ cannot hold in UTC, makes its record malformed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.data.row_form import is_within_datetime
+from malstrom_py.data.row_form import beyond_datetime, is_within_datetime
 from malstrom_py.data.schema import ColumnKind, inside, kind_of
 from malstrom_py.errors import PlanError, SourceError
 
@@ -22,8 +23,12 @@ _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
 class NoSuchTime(ValueError):
     """A time that the zone has twice or not at all, or a value that Python cannot hold.
 
-    The text names the column, not the value.
+    The text names the column, not the value. ``rows``: those that have one, if it is not inside another value.
     """
+
+    def __init__(self, text: str, rows: Sequence[int] = ()) -> None:
+        super().__init__(text)
+        self.rows = rows
 
 
 def check_holdable(columns: pa.RecordBatch) -> None:
@@ -52,7 +57,10 @@ def _check(name: str, column: pa.Array, *, with_text: bool) -> None:
         case ColumnKind.NAIVE | ColumnKind.ZONED | ColumnKind.DATE:
             per_second, seconds = _UNITS.get(str(getattr(column.type, "unit", None) or column.type), (1, 1))
             if not is_within_datetime(column, per_second, seconds):
-                raise NoSuchTime(f"column {name!r} has a date or time that is not within the years 1 to 9999")
+                raise NoSuchTime(
+                    f"column {name!r} has a date or time that is not within the years 1 to 9999",
+                    beyond_datetime(column, per_second, seconds),
+                )
         case ColumnKind.STR if with_text:
             try:
                 column.validate(full=True)
@@ -172,15 +180,27 @@ def _in_utc(column: pa.Array, name: str, timezone: str) -> pa.Array:
     except pa.ArrowInvalid as error:
         raise NoSuchTime(
             f"column {name!r} has a time that is ambiguous or does not exist in {timezone}, because clocks change "
-            f"then: correct it, or leave timezone= out and convert the times in a step"
+            f"then: correct it, or leave timezone= out and convert the times in a step",
+            _changed(column, timezone),
         ) from error
     per_second = _PER_SECOND.get(column.type.unit)
     if per_second is not None and not is_within_datetime(moments, per_second):
         raise NoSuchTime(
             f"column {name!r} has a time that is not within the years 1 to 9999 in UTC: correct it, or leave timezone= "
-            f"out and convert the times in a step"
+            f"out and convert the times in a step",
+            beyond_datetime(moments, per_second),
         )
     return moments
+
+
+def _changed(column: pa.Array, timezone: str) -> list[int]:
+    """Return the rows whose time is ambiguous or does not exist in ``timezone``."""
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute  # its functions are created at import, so mypy does not know them
+    either = (_assumed(column, timezone, ambiguous=end, nonexistent=end) for end in ("earliest", "latest"))
+    rows: list[int] = compute.indices_nonzero(compute.not_equal(*either)).to_pylist()
+    return rows
 
 
 def _assumed(column: pa.Array, timezone: str, **where_changed: str) -> pa.Array:

@@ -101,5 +101,5 @@ def test_a_letter_is_counted_also_where_nothing_takes_it() -> None:
     context = StepContext("test", "under-test", on_error="dead-letter", dead_letter_port=None)
     recorder = Recorder()
     letter = DeadLetter("under-test", None, 1, None, "ValueError: no")
-    ErrorPolicy(context).bury(letter, None, Stepped(lambda _: recorder).call(lambda out: out))
+    ErrorPolicy(context).bury([letter], None, Stepped(lambda _: recorder).call(lambda out: out))
     assert context.counters.dead_letters == 1

@@ -12,6 +12,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.row_form import rows_of
 from malstrom_py.errors import MalformedRecord
 from malstrom_py.sources.base import Part, PartitionedSource, SourcePart
+from malstrom_py.sources.files.frames import Run, Sifted
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,18 @@ def read_part(source: PartitionedSource[Any], part: Part, sizes: Iterable[int] =
 def read_source(source: PartitionedSource[Any]) -> list[Any]:
     """Return all rows of all parts."""
     return [row for part in source.list_parts() for row in read_part(source, part)]
+
+
+def runs_of(found: Sequence[Run]) -> Iterator[Any]:
+    """Yield bad records, and rows between them."""
+    for run in found:
+        start = 0
+        while isinstance(run, Sifted) and start < len(run):
+            following = run.next_run(start)
+            start += len(following)
+            yield following
+        if not isinstance(run, Sifted):
+            yield run
 
 
 def file_with(folder: Path, name: str, content: str | bytes) -> Path:

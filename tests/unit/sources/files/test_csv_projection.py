@@ -16,7 +16,7 @@ from malstrom_py.sources.files.csv import CsvDecoder, arrow_type
 from malstrom_py.sources.files.csv_records import cut_records
 from malstrom_py.sources.files.csv_scan import Projection
 from malstrom_py.sources.files.frames import BadRecord
-from tests.unit.sources.reading import file_with, poll_once
+from tests.unit.sources.reading import file_with, poll_once, runs_of
 from tests.unit.state.accelerators import COMPILER, PATHS, library_of
 
 NAMES = ["int", "text", "real", "day", "flag", "more", "last"]
@@ -72,7 +72,7 @@ def decoded(path: str, frame: bytes, schema: pa.Schema, nulls: list[str] | None,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accelerator, "library", lambda: library_of(path))
         decoder = CsvDecoder(NAMES, schema, nulls, (), one_line=one_line)
-        return shown(decoder.runs(frame))
+        return shown([*runs_of(decoder.runs(frame))])
 
 
 def shown(runs: list[Any]) -> list[str]:
@@ -110,8 +110,8 @@ def test_some_columns_are_those_of_all(
     others = pa.schema([field if field.name in chosen else (field.name, pa.string()) for field in SCHEMA])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accelerator, "library", lambda: library_of(PATHS[-1]))
-        some = CsvDecoder(NAMES, schema, nulls, (), one_line=one_line).runs(frame)
-        whole: list[Any] = [*CsvDecoder(NAMES, others, nulls, (), one_line=one_line).runs(frame)]
+        some = [*runs_of(CsvDecoder(NAMES, schema, nulls, (), one_line=one_line).runs(frame))]
+        whole: list[Any] = [*runs_of(CsvDecoder(NAMES, others, nulls, (), one_line=one_line).runs(frame))]
     narrow = [run if isinstance(run, BadRecord) else run.select(chosen) for run in whole]
     assert shown(some) == shown(narrow)
 

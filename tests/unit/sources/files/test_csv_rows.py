@@ -359,9 +359,9 @@ def test_rows_with_too_many_or_few_fields_are_found_in_one_pass(
     passes: list[int] = []
     isolate = csv.CsvDecoder._isolate
 
-    def counted(self: Any, frame: Any, pieces: Any) -> Any:
-        passes.append(sum(map(len, pieces)))
-        return isolate(self, frame, pieces)
+    def counted(self: Any, records: Any) -> Any:
+        passes.append(len(records))
+        return isolate(self, records)
 
     monkeypatch.setattr(csv.CsvDecoder, "_isolate", counted)
     found = read_source(Files(path, types={"n": "int64"}))
@@ -369,4 +369,4 @@ def test_rows_with_too_many_or_few_fields_are_found_in_one_pass(
         row if row is None or "n" in row else None for row in expected
     ]
     assert [row.record for row in found[:4] if isinstance(row, Bad)] == ["1", b"3,\xff", "4,b,c"]
-    assert sum(passes) == 6 * 300
+    assert not passes
