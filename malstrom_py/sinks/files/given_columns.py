@@ -11,7 +11,7 @@ from malstrom_py.data.rows_to_columns import Column, KindCheck
 from malstrom_py.data.schema import ColumnKind, accepts, contains, kind_of, plain, recast
 from malstrom_py.data.unfit_values import why_unfit
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.files.target_columns import TargetColumns, null_place
+from malstrom_py.sinks.files.target_columns import TargetColumns, long_place, null_place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,6 +96,12 @@ class GivenColumns:
                 raise SinkError(
                     f"column {place!r} is None or missing in a row, and {self._target.where} says that it is not "
                     f"nullable: fill it, or leave such rows out, in a step before"
+                )
+            if too_long := long_place(self._target.lengths, name, array):
+                place, length = too_long
+                raise SinkError(
+                    f"column {place!r} holds a text of {length} characters, and {self._target.where} takes "
+                    f"{self._target.lengths[place]}: shorten it in a map step, or give the column a longer type"
                 )
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 

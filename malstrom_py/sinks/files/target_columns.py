@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.schema import ColumnKind, kind_of
 
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 class TargetColumns:
     """Columns by name. ``table``: the table that has them; None for those of ``schema=``.
 
-    ``required``: the places, such as ``"a"``, ``"a.x"`` and ``"a[]"``, where None is refused.
+    ``required``: the places, such as ``"a"``, ``"a.x"`` and ``"a[]"``, where None is refused. ``lengths``: the largest
+    number of characters, by place.
     """
 
     schema: pa.Schema
     required: frozenset[str] = frozenset()
     table: str | None = None
+    lengths: Mapping[str, int] = field(default_factory=dict)
     names: dict[str, str] = field(init=False)
     """The names of the columns, by what `folded` makes of them."""
 
@@ -66,6 +68,30 @@ def _required(path: str, item: Any) -> Iterator[str]:
         yield from _required(f"{path}{place}", inner)
 
 
+_SHORT_TYPE: Final = "__CHAR_VARCHAR_TYPE_STRING"
+"""The metadata in which Spark keeps the type of a column with ``char`` or ``varchar``, which it shows as ``string``."""
+
+
+def length_limits(schema: Any) -> dict[str, int]:
+    """Return the places of a ``StructType`` that are ``char(n)`` or ``varchar(n)``, each with its ``n``."""
+    if not hasattr(schema, "simpleString"):
+        return {}
+    found: dict[str, int] = {}
+    for each in schema:
+        short = (each.metadata or {}).get(_SHORT_TYPE)
+        found |= _limits(each.name, each.dataType if short is None else type(schema).fromDDL(short))
+    return found
+
+
+def _limits(path: str, kind: Any) -> dict[str, int]:
+    if type(kind).__name__ in {"CharType", "VarcharType"}:
+        return {path: kind.length}
+    found: dict[str, int] = {}
+    for place, inner in _inside(kind):
+        found |= _limits(f"{path}{place}", inner.dataType if hasattr(inner, "dataType") else inner.type)
+    return found
+
+
 @dataclass(frozen=True)
 class _Item:
     """What is inside a list or map."""
@@ -107,6 +133,27 @@ def null_place(required: Collection[str], path: str, array: pa.Array) -> str | N
         if found := null_place(required, f"{path}{place}", inner):
             return found
     return None
+
+
+def long_place(lengths: Mapping[str, int], path: str, array: pa.Array) -> tuple[str, int] | None:
+    """Return a place of ``lengths``, in the column at ``path``, where a text is too long, with the length of the text.
+
+    Spaces at the end do not count: Spark cuts them off.
+
+    >>> import pyarrow as pa
+    >>> long_place({"a[]": 2}, "a", pa.array([["xy ", None], None])), long_place({"a": 2}, "a", pa.array(["äöü"]))
+    (None, ('a', 3))
+    """
+    import pyarrow.compute
+
+    if not any(place.startswith(path) for place in lengths):
+        return None
+    if path in lengths:
+        pc: Any = pyarrow.compute  # its functions are created at import, so mypy does not know them
+        longest = pc.max(pc.utf8_length(pc.utf8_rtrim(array, " "))).as_py() or 0
+        return (path, longest) if longest > lengths[path] else None
+    found = (long_place(lengths, f"{path}{place}", inner) for place, inner in _columns_inside(array))
+    return next(filter(None, found), None)
 
 
 def _columns_inside(array: pa.Array) -> list[tuple[str, pa.Array]]:

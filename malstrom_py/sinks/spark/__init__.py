@@ -21,7 +21,7 @@ from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files.partitions import checked_columns
 from malstrom_py.sinks.files.publishing import StagedFile, discard, hold, staged_files
 from malstrom_py.sinks.files.staging import Staging, remove_leftovers, sink_errors
-from malstrom_py.sinks.files.target_columns import TargetColumns, required_places
+from malstrom_py.sinks.files.target_columns import TargetColumns, length_limits, required_places
 from malstrom_py.sinks.files.writer import FilesWriter, RollingFiles
 from malstrom_py.sinks.output_record import Target, begin_record
 from malstrom_py.sinks.spark.encoding import SparkEncoder
@@ -158,7 +158,9 @@ class Spark:
             self._target = ThroughSpark(
                 folder, table, format, mode, by, written, given, foreach_snapshot, session, elsewhere
             )
-        self._given = None if given is None else TargetColumns(given, required_places(schema))
+        self._given = (
+            None if given is None else TargetColumns(given, required_places(schema), lengths=length_limits(schema))
+        )
         self._of_table: TargetColumns | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -186,7 +188,7 @@ class Spark:
     def open(self, worker: WorkerInfo) -> FilesWriter:
         staging = Staging(self._root, worker.job, worker.step)
         files = RollingFiles(staging, "parquet", file_bytes_max=_FILE_BYTES_MAX)
-        encoder = SparkEncoder(files, self._target.writer_partition_by, self._given or self._of_table)
+        encoder = SparkEncoder(files, self._target.writer_partition_by, self._columns())
         return FilesWriter(str(self._root), files, encoder, file_bytes_max=_FILE_BYTES_MAX)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
@@ -270,12 +272,18 @@ class Spark:
             self._target.check()
         self._of_table = self._learned()
 
+    def _columns(self) -> TargetColumns | None:
+        """Return the columns into which rows are converted; None for those of the first batch."""
+        if self._given is None or self._of_table is None:
+            return self._given or self._of_table
+        return replace(self._given, lengths={**self._of_table.lengths, **self._given.lengths})
+
     def _learned(self, *, only_existing: bool = False) -> TargetColumns | None:
-        """Return the columns of the table that is appended to, into which rows are converted; None if there is none.
+        """Return the columns of the table that is appended to; None if there is none.
 
         ``only_existing``: only if the program has a session.
         """
-        if self._given is not None or not isinstance(self._target, ThroughSpark):
+        if not isinstance(self._target, ThroughSpark):
             return None
         return self._target.columns_of_table(only_existing=only_existing)
 

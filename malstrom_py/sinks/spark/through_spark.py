@@ -21,7 +21,7 @@ from malstrom_py.errors import SinkError, SparkError
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.publishing import StagedFile
 from malstrom_py.sinks.files.schemas import bring_to, without_nulls
-from malstrom_py.sinks.files.target_columns import TargetColumns, required_places
+from malstrom_py.sinks.files.target_columns import TargetColumns, length_limits, required_places
 from malstrom_py.sinks.output_record import BY_SPARK, StepOutput, find_record, record_output
 from malstrom_py.sinks.spark.folders import OutcomeUnknown, check_folder, swap
 from malstrom_py.sinks.spark.schema import schema_of_payloads
@@ -192,7 +192,8 @@ class ThroughSpark:
             if not session.catalog.tableExists(self.table):
                 return None
             fields = session.table(self.table).schema
-            return TargetColumns(arrow_schema(fields, error=SinkError), required_places(fields), self.table)
+            schema, required = arrow_schema(fields, error=SinkError), required_places(fields)
+            return TargetColumns(schema, required, self.table, length_limits(fields))
 
     def start(self) -> None:
         """Find the session of this run, before anything else. A later run may have another one."""

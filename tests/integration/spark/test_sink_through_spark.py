@@ -287,6 +287,23 @@ def test_rows_fit_the_types_of_a_table_or_fail_before_they_are_staged(spark: Any
         spark.sql(f"drop table {TABLE}")
 
 
+def test_a_text_too_long_for_varchar_fails_before_it_is_staged(spark: Any, tmp_path: Path) -> None:
+    spark.sql(f"drop table if exists {TABLE}")
+    spark.sql(f"create table {TABLE} (v varchar(3), c char(2), s struct<x varchar(2)>) using parquet")
+    try:
+        row = {"v": "abc ", "c": "a", "s": {"x": "ab"}}
+        given = pa.schema([("v", pa.string()), ("c", pa.string()), ("s", pa.struct([("x", pa.string())]))])
+        for number, schema in enumerate((None, given)):
+            sink = Spark(table=TABLE, session=spark, staging=tmp_path, schema=schema)
+            run(sink, [row], snapshot=f"s{number}")
+            for name, value in (("v", "abcd"), ("c", "abc"), ("s", {"x": "abc"})):
+                with pytest.raises(SinkError, match=f"column '{name}(.x)?' holds a text of . characters, and .* takes"):
+                    run(sink, [{**row, name: value}], snapshot=f"s{number}x")
+        assert [found.v for found in spark.table(TABLE).collect()] == ["abc", "abc"]
+    finally:
+        spark.sql(f"drop table {TABLE}")
+
+
 def test_no_rows_make_an_empty_table_where_the_columns_are_known(spark: Any, tmp_path: Path) -> None:
     spark.sql(f"drop table if exists {TABLE}")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files.given_columns import GivenColumns
-from malstrom_py.sinks.files.target_columns import TargetColumns, required_places
+from malstrom_py.sinks.files.target_columns import TargetColumns, length_limits, required_places
 
 NAIVE = dt.datetime(2024, 1, 1)  # noqa: DTZ001
 ZONED = NAIVE.replace(tzinfo=dt.UTC)
@@ -147,3 +148,37 @@ def test_rows_go_into_the_columns_of_a_table_by_name_in_any_case() -> None:
         columns.convert([{"n": 1, "N": 1, "price": 1}])
     with pytest.raises(SinkError, match=r"do not fit its type in table 'sales', int32"):
         columns.convert([{"n": 2**31, "price": 1}])
+
+
+def test_a_text_that_is_longer_than_its_column_is_refused_with_both_lengths() -> None:
+    texts = pa.schema([("v", pa.string()), ("s", pa.struct([("x", pa.string())])), ("l", pa.list_(pa.string()))])
+    target = TargetColumns(texts, table="sales", lengths={"v": 3, "s.x": 2, "l[]": 1})
+    columns = GivenColumns(target)
+    fitting = {"v": "äöü  ", "s": {"x": "ab"}, "l": ["a", None]}
+    assert columns.convert([fitting, {"v": None, "s": None, "l": None}]).num_rows == 2
+    for wrong, place, length, limit in (
+        ({"v": "abcd"}, "v", 4, 3),
+        ({"s": {"x": "abc"}}, "s.x", 3, 2),
+        ({"l": ["a", "bc"]}, "l[]", 2, 1),
+    ):
+        said = f"column '{re.escape(place)}' holds a text of {length} characters, and table 'sales' takes {limit}"
+        with pytest.raises(SinkError, match=said):
+            columns.convert([fitting, fitting | wrong])
+        with pytest.raises(SinkError, match=said):
+            columns.admit(pa.RecordBatch.from_pylist([fitting | wrong], texts))
+
+
+def test_the_lengths_of_a_schema_of_spark_are_known_at_any_depth() -> None:
+    from pyspark.sql import types as kinds
+
+    inner = kinds.StructType([kinds.StructField("x", kinds.VarcharType(2)), kinds.StructField("n", kinds.LongType())])
+    schema = kinds.StructType(
+        [
+            kinds.StructField("v", kinds.VarcharType(3)),
+            kinds.StructField("l", kinds.ArrayType(inner)),
+            kinds.StructField("m", kinds.MapType(kinds.StringType(), kinds.CharType(4))),
+            kinds.StructField("s", kinds.StringType()),
+        ]
+    )
+    assert length_limits(schema) == {"v": 3, "l[].x": 2, "m[value]": 4}
+    assert length_limits(pa.schema([("v", pa.string())])) == {}
