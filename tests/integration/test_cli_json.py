@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -173,5 +174,16 @@ def test_a_shell_completes_commands_and_names_of_running_jobs(folder: Path, endl
     assert completed(folder, "malstrom resc") == ["rescale"]
     assert completed(folder, "malstrom stop end") == ["endless"]
     assert completed(folder, "malstrom status other") == []
-    shown = malstrom(folder, "--show-completion", "bash").stdout
-    assert "_MALSTROM_COMPLETE=complete_bash" in shown
+    command = (
+        f"{shlex.quote(sys.executable)} -m malstrom_py --show-completion; true"  # its shell is that of its parents
+    )
+    shown = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    assert "_MALSTROM_COMPLETE=complete_bash" in shown.stdout, shown.stderr
