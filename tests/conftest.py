@@ -83,12 +83,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     For that, names are the same in each process.
     """
-    from tests.groups import is_long
+    from tests.groups import idle_patterns, is_long
 
     chosen = config.getoption("long")
-    if others := [item for item in items if is_long(item.nodeid) is not chosen] if chosen or is_whole(config) else []:
+    if is_whole(config) and (idle := idle_patterns(items)):
+        raise pytest.UsageError(f"a mark long names what is no case: {idle[0]}")
+    if others := [item for item in items if is_long(item) is not chosen] if chosen or is_whole(config) else []:
         config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if is_long(item.nodeid) is chosen]
+        items[:] = [item for item in items if is_long(item) is chosen]
     if named := [item.nodeid for item in items if " at 0x" in item.nodeid]:
         raise pytest.UsageError(f"the name of a case has an address in it: give it ids=shown of tests.ids: {named[0]}")
     if hasattr(config, "workerinput"):

@@ -47,6 +47,7 @@ def test_the_reference_has_what_users_import() -> None:
     assert set(origins_of("malstrom_py").values()) <= set(modules())
 
 
+@pytest.mark.long
 def test_it_is_written_as_html_with_a_search(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "tests.docs.reference", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60)

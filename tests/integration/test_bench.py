@@ -60,6 +60,7 @@ def test_the_step_and_the_dict_end_with_the_same_states() -> None:
     assert results[0] == results[1] == {key: key + 1000 for key in range(3000)}
 
 
+@pytest.mark.long
 def test_chains_of_columns_compute_what_polars_does() -> None:
     assert columns.main(["--n", "3000", "--reps", "1"]) == 0
 
@@ -80,6 +81,7 @@ def test_the_chart_has_a_dot_per_system() -> None:
     assert "1.0 times bytewax" in drawn
 
 
+@pytest.mark.long
 def test_steps_of_many_keys_and_windows_compute_what_loops_do() -> None:
     assert scaling.main(["--n", "3000", "--reps", "1", "--keys", "1000", "--windows", "1", "30"]) == 0
 

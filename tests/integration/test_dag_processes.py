@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import malstrom_py as mp
 from tests.integration.commands import python
 
@@ -48,6 +50,7 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_what_one_process_has_checkpointed_another_restores(tmp_path: Path) -> None:
     assert run(PROGRAM, str(tmp_path / "snapshot")) == ""
     rung = [mp.DataMessage("a", 3, 100), mp.DataMessage("b", 30, 100), mp.DataMessage(("c", None), 5, 100)]

@@ -20,6 +20,7 @@ from malstrom_py.testing.contracts import check_source
 from tests.tree import ROOT
 
 
+@pytest.mark.long
 @pytest.mark.timeout(500)
 def test_the_demo_goes_from_two_workers_to_four_and_back_and_polars_finds_the_same(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.flights.on_ray", "--out", str(tmp_path), "--seconds", "25"]

@@ -22,6 +22,7 @@ DEADLINE_S = 480
 """It starts a Ray and a Spark, one after the other."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(DEADLINE_S + 10)
 def test_a_job_on_ray_between_two_ends_of_spark_finds_what_spark_alone_does(tmp_path: Path) -> None:
     done = subprocess.run(

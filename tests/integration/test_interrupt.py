@@ -163,6 +163,7 @@ WAITS = {
 }
 
 
+@pytest.mark.long("blocks")
 @pytest.mark.parametrize("what", WAITS)
 def test_ctrl_c_ends_a_run_with_calls_under_way(what: str, tmp_path: Path) -> None:
     """The job ends, however the calls block, and its sinks commit nothing."""

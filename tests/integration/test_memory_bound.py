@@ -37,6 +37,7 @@ print(int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1]
 """
 
 
+@pytest.mark.long(but=("one record becomes a thousand, sent to another region-3", "records of a mebibyte-3"))
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_four_hundred_megabytes_pass_through_less_than_half_of_that(shape: str, workers: int) -> None:

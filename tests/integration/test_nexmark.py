@@ -41,6 +41,7 @@ def test_a_query_finds_what_duckdb_finds(query: str, columns: bool) -> None:
     assert result.late == 0
 
 
+@pytest.mark.long("14 more-*")
 @pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize("seeds", [range(2), range(2, 16)], ids=["2 seeds", "14 more"])
 def test_a_query_finds_the_same_through_rescales_and_losses(query: str, seeds: range) -> None:

@@ -153,6 +153,7 @@ def test_a_build_does_not_need_the_links(tree: Path, archives: tuple[Path, Path]
     assert names_in(next(tmp_path.glob("*.whl"))) == names_in(archives[1])
 
 
+@pytest.mark.long(but=("wheel",))
 def test_the_accelerator_is_built_where_there_is_a_compiler(python: Python) -> None:
     code = "from malstrom_py import accelerator; print(accelerator.library() and accelerator.rows() and 'built')"
     assert python("-c", code) == ("built\n" if COMPILER else "None\n")
@@ -174,10 +175,12 @@ def test_without_a_compiler_the_build_says_so_and_the_wheel_is_pure(tree: Path, 
     assert not [name for name in names_in(wheel) if name.startswith("malstrom_py/native")]
 
 
+@pytest.mark.long("folder", "sdist")
 def test_every_module_is_found_once_installed(python: Python) -> None:
     assert sorted(python("-c", WALK).split()) == sorted(modules())
 
 
+@pytest.mark.long(but=("wheel",))
 def test_a_job_runs_beside_the_users_own_rooms(python: Python, tmp_path: Path) -> None:
     (tmp_path / "workers").mkdir()
     (tmp_path / "workers" / "__init__.py").write_text("")
@@ -188,6 +191,7 @@ def test_a_job_runs_beside_the_users_own_rooms(python: Python, tmp_path: Path) -
     assert python("job.py", cwd=tmp_path).strip() == "[20, 40, 60]"
 
 
+@pytest.mark.long(but=("wheel-pyright",))
 @pytest.mark.parametrize("tool", ["mypy", "pyright"])
 def test_type_checkers_of_another_project_see_the_package(tool: str, python: Python, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(TYPED_JOB)
@@ -209,10 +213,12 @@ def test_type_checkers_of_another_project_see_the_package(tool: str, python: Pyt
     assert [one for one in said if "job.py:8:" in one and "error" in one and '"str"' in one], done.stdout
 
 
+@pytest.mark.long("folder", "sdist")
 def test_the_command_is_installed(python: Python) -> None:
     script = python("-c", "import sys; print(sys.prefix)").strip() + "/bin/malstrom"
     assert "run" in run(script, "--help", cwd=Path(script).parent)
 
 
+@pytest.mark.long("folder", "sdist")
 def test_the_installed_version_is_the_one_of_the_source(python: Python) -> None:
     assert python("-c", "from importlib.metadata import version; print(version('malstrom-py'))").strip() == __version__

@@ -63,6 +63,7 @@ def in_checkout(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.long("nothing-neither", "text-neither")
 @pytest.mark.parametrize("there", [[], ["rescale"]], ids=["neither", "one"])
 def test_a_checkout_without_links_says_what_is_missing_and_what_to_do(linkless: Path, there: list[str]) -> None:
     for room in there:

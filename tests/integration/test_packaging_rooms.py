@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.integration.commands import python
 from tests.tree import ROOT, modules
 
@@ -29,6 +31,7 @@ def test_doctests_of_every_room_are_collected_once() -> None:
     )
 
 
+@pytest.mark.long
 def test_coverage_measures_every_module_of_every_room(tmp_path: Path) -> None:
     data = f"--data-file={tmp_path / 'coverage'}"
     script = tmp_path / "touch_the_rooms.py"

@@ -32,6 +32,7 @@ class ByChecksum(ByHash):
         return zlib.crc32(str(key).encode()) % self.slots
 
 
+@pytest.mark.long("partitioner1")
 @pytest.mark.parametrize("partitioner", [partitioners.stable_hash, partitioners.index])
 def test_f3_ours_give_the_same_slots_in_every_process(partitioner: Any) -> None:
     check_partitioner(partitioner)

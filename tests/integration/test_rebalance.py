@@ -7,6 +7,8 @@ import time
 from itertools import count
 from pathlib import Path
 
+import pytest
+
 import malstrom_py as mp
 from malstrom_py import events, sinks, sources
 from malstrom_py.errors import JobEnded
@@ -45,6 +47,7 @@ def test_r10_a_rebalance_moves_one_of_two_heavy_slots_and_loses_nothing() -> Non
     assert all(values == list(range(1, len(values) + 1)) for values in out.by_key.values())
 
 
+@pytest.mark.long
 def test_a_terminal_and_the_page_ask_for_a_rebalance(tmp_path: Path) -> None:
     page = Server(free_port())
     runtime = mp.InProcess(2, dashboard=mp.Dashboard(port=page.port, token=TOKEN))
@@ -59,6 +62,7 @@ def test_a_terminal_and_the_page_ask_for_a_rebalance(tmp_path: Path) -> None:
     handle.stop(drain=True, timeout_s=PATIENCE_S)
 
 
+@pytest.mark.long
 def test_a_key_that_is_too_heavy_for_one_worker_is_named_until_it_is_not() -> None:
     is_heavy = threading.Event()
     is_heavy.set()

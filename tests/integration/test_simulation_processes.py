@@ -18,6 +18,7 @@ print([result.trace for result in results], [dict(result.hits) for result in res
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_p10_the_same_seed_gives_the_same_trace_in_other_processes() -> None:
     told = [python("-c", PROGRAM, PYTHONHASHSEED=seed) for seed in ("0", "1", "4711")]

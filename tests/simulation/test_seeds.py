@@ -50,6 +50,7 @@ def replayed(kind: str, seed: int, hash_seed: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long("jobs-101", "model-11")
 @pytest.mark.parametrize(
     ("kind", "seed"), [*(("model", seed) for seed in (3, 11)), *(("jobs", seed) for seed in STEADY)]
 )
@@ -59,6 +60,7 @@ def test_the_same_seed_has_the_same_trace_in_every_process(kind: str, seed: int)
     assert trace in replayed(kind, seed, "12345")
 
 
+@pytest.mark.long("commits")
 @pytest.mark.parametrize("kind", TRACES)
 def test_other_seeds_have_other_traces(kind: str) -> None:
     assert len({TRACES[kind](seed) for seed in range(10)}) == 10

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.groups import GROUPS, LONG, group_of, place_of
+from tests.groups import GROUPS, group_of, place_of
 from tests.tree import ROOT, modules
 
 UNIT = ROOT / "tests" / "unit"
@@ -72,10 +72,36 @@ def test_the_groups_come_first_and_what_is_short_comes_last() -> None:
     assert [group_of(nodeid) for nodeid in ordered] == ["ray", "spark", paths[1], paths[0], paths[3]]
 
 
-@pytest.mark.parametrize(("file", "begins"), LONG.items(), ids=LONG)
-def test_each_long_test_exists(file: str, begins: tuple[str, ...]) -> None:
-    source = (ROOT / "tests" / file).read_text()
-    for begin in begins:
-        name, _, case = begin.partition("[")
-        assert f"def {name.strip('*')}" in source
-        assert not begin.startswith("*") or f'"{case.rstrip("]").split("-")[0]}' in source
+MARKED = """
+import pytest
+
+@pytest.mark.long({})
+@pytest.mark.parametrize("case", ["one", "two", "third"])
+def test_it(case):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("cases", "options", "run"),
+    [
+        ("", [], 0),
+        ("", ["--long"], 3),
+        ("'one'", [], 2),
+        ("'t*'", [], 1),
+        ("but=('one',)", [], 1),
+        ("but=('one',)", ["--long"], 2),
+        ("'four'", [], None),
+    ],
+)
+def test_long_cases_are_left_to_make_long(cases: str, options: list[str], run: int | None, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "test_one.py").write_text(MARKED.format(cases))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = long")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *options]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    if run is None:
+        assert "a mark long names what is no case: test_one.py::test_it: four" in done.stderr
+    else:
+        assert (f"{run} passed" if run else "3 deselected") in done.stdout

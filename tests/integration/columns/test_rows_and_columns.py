@@ -152,6 +152,7 @@ def test_rows_and_columns_give_the_same_answers(name: str, workers: int, batches
     assert answers(build, batches, columns=True, workers=workers, ordered=ordered) == as_rows
 
 
+@pytest.mark.long(but=("ms",))
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @given(st.lists(ROW, min_size=1, max_size=5))
 def test_event_time_of_a_column_is_that_of_its_rows(unit: Any, rows: list[dict[str, Any]]) -> None:

@@ -43,5 +43,6 @@ def test_librdkafka_is_fenced_too(kafka: ModelBroker) -> None:
     assert visible(kafka, topic) == [2]
 
 
+@pytest.mark.long
 def test_what_make_test_kafka_runs_passes_on_the_model(kafka: ModelBroker) -> None:
     real.main(kafka.bootstrap, cuts_max=3)

@@ -45,6 +45,7 @@ def committer(arguments: tuple[Any, ...], folder: Path) -> Iterator[subprocess.P
         process.wait(20)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("request_name", REQUESTS)
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_s7_a_process_that_commits(kafka: ModelBroker, tmp_path: Path, how: str, request_name: str) -> None:

@@ -86,6 +86,7 @@ def test_at_least_once_keeps_the_contract(kafka: ModelBroker) -> None:
     )
 
 
+@pytest.mark.long("begin_transaction-*", "init_transactions-*")
 @pytest.mark.parametrize("is_over", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("call", CALLS)
 def test_s7_a_committer_dies_between_two_calls(

@@ -58,6 +58,7 @@ def lake(request: pytest.FixtureRequest, bucket: TestBucket, tmp_path: Path, mon
     return Lake(request.param, tmp_path, bucket)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 def test_s7_a_table_keeps_the_contract_of_sinks(
     form: str, bucket: TestBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -72,6 +73,7 @@ def test_s7_a_table_keeps_the_contract_of_sinks(
     check_sink(made, lambda _: lakes[-1].values())
 
 
+@pytest.mark.long("iceberg")
 def test_partitions_have_any_value_and_a_table_keeps_the_contract_of_sources(lake: Lake) -> None:
     rows = [{"value": number, "part": part} for number, part in enumerate(STRANGE)]
     lake.write(rows, 1, partition_by="part")
@@ -96,6 +98,7 @@ def test_s7_a_crash_in_a_commit_leaves_each_row_once(lake: Lake, monkeypatch: py
     assert crash_at(lake, monkeypatch, IN_A_COMMIT[lake.form])
 
 
+@pytest.mark.long
 def test_s7_a_crash_between_any_two_calls_leaves_each_row_once(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -132,6 +135,7 @@ def test_s7_a_late_committer_changes_nothing(lake: Lake, monkeypatch: pytest.Mon
     assert lake.values() == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_s7_committers_of_one_snapshot_race_and_rows_show_once(lake: Lake) -> None:
     lake.write([{"value": 0}], 1)
     payloads = [staged(lake.sink(), [{"value": 10 + worker}], 2, worker=worker) for worker in range(2)]

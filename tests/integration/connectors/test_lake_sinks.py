@@ -65,6 +65,7 @@ def test_s7_a_crash_between_two_calls_leaves_each_row_once(
             return
 
 
+@pytest.mark.long
 def test_s7_a_crash_between_any_two_calls_leaves_each_row_once(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

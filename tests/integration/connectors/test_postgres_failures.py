@@ -79,6 +79,7 @@ def test_a_connection_that_is_cut_at_the_messages_of_a_commit(postgres: Server, 
     assert run(dsn, "SELECT relname FROM pg_class WHERE relname LIKE '\\_malstrom%'") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 def test_a_connection_that_is_cut_at_each_message_of_a_commit(
@@ -87,6 +88,7 @@ def test_a_connection_that_is_cut_at_each_message_of_a_commit(
     assert commits_cut(postgres, dsn, mode, late=late, every=1) > 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 def test_a_connection_that_is_cut_at_each_message_of_a_pre_commit(postgres: Server, dsn: str, late: bool) -> None:
     """What is staged by a call that fails is never visible, and removed by the next start."""
@@ -224,6 +226,7 @@ class Engine:
         self._between(self._call)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_server_that_is_killed_between_any_two_calls(mode: str) -> None:
     with postgres_server() as server, new_schema(server) as dsn:
@@ -246,6 +249,7 @@ def test_a_server_that_is_killed_between_any_two_calls(mode: str) -> None:
             ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kill_at", [5, 6])
 def test_a_server_that_is_killed_and_stays_away_for_a_call(kill_at: int) -> None:
     """The call fails, the job starts again, and the rows of a durable manifest are published then."""

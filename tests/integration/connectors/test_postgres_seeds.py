@@ -53,11 +53,13 @@ def test_a_process_that_stops_while_it_makes_the_table_of_commits_keeps_no_other
     assert isinstance(zombie.error, SinkError)
 
 
+@pytest.mark.long
 def test_s7_more_seeds_of_each_row_once(postgres: Server) -> None:
     for seed in range(100, 250):
         run_on(dsn_of(postgres), seed)
 
 
+@pytest.mark.long
 def test_what_was_never_met_fails_the_program(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["postgres", "--first", "0", "--seeds", "2", "--processes", "1"]) == 1
     assert "\nnever met: " in capsys.readouterr().out

@@ -34,6 +34,7 @@ def dsn(postgres: Server) -> Iterator[str]:
         yield dsn
 
 
+@pytest.mark.long("upsert")
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_it_keeps_the_contract_of_sinks(dsn: str, mode: Any) -> None:
     tables = itertools.count()

@@ -154,6 +154,7 @@ def test_a_wrong_command_ends_with_2(arguments: list[str], said: str, folder: Pa
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_job_without_control_is_not_found_and_runs_twice(folder: Path) -> None:
     with (
         started(folder, "-m", "malstrom_py.cli", "run", "jobs", "--no-control") as wrong,
@@ -171,6 +172,7 @@ def test_a_job_without_control_is_not_found_and_runs_twice(folder: Path) -> None
         assert process.wait(DEADLINE_S) == 130
 
 
+@pytest.mark.long
 def test_ctrl_c_stops_the_waiting_of_a_command_and_not_the_job(folder: Path) -> None:
     (folder / "waiting.py").write_text(
         "import malstrom_py as mp\nhandle = mp.JobHandle.attach('endless')\nprint('waits', flush=True)\nhandle.wait()\n"
@@ -189,6 +191,7 @@ def test_ctrl_c_stops_the_waiting_of_a_command_and_not_the_job(folder: Path) -> 
     assert running_jobs() == []
 
 
+@pytest.mark.long
 def test_ctrl_c_of_the_run_is_told_to_those_who_wait(folder: Path) -> None:
     (folder / "waiting.py").write_text(
         "import malstrom_py as mp\nhandle = mp.JobHandle.attach('endless')\nprint('waits', flush=True)\n"
@@ -218,6 +221,7 @@ def test_what_a_killed_process_left_is_taken_over(folder: Path, runtime: Path) -
     assert list(runtime.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_while_somebody_waits_ends_the_waiting(folder: Path) -> None:
     with running(folder) as process, started(folder, "-m", "malstrom_py.cli", "stop", "endless") as stopping:
         process.send_signal(signal.SIGSTOP)
@@ -330,6 +334,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.long(but=("exit", "running"))
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_end_of_the_program_ends_its_jobs_and_says_what_nobody_asked(
     ending: str, folder: Path, runtime: Path

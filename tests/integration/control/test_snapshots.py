@@ -117,6 +117,7 @@ def counts_in(folder: Path) -> dict[str, list[int]]:
     return {key: sorted(of_key) for key, of_key in counts.items()}
 
 
+@pytest.mark.long(but=("stop",))
 @pytest.mark.parametrize("by", ["stop", "stop --no-drain", "SIGTERM", "SIGTERM twice", "default interval"])
 def test_s7_a_job_that_was_stopped_goes_on_where_it_was(by: str, folder: Path, processes: list[Running]) -> None:
     processes.append(Running(folder, "job", interval="" if by == "default interval" else "0.2"))
@@ -175,6 +176,7 @@ def test_a_savepoint_stands_alone(folder: Path, processes: list[Running]) -> Non
     assert malstrom(folder, "snapshots", "verify", "kept").returncode == 0
 
 
+@pytest.mark.long("False")
 @pytest.mark.parametrize("quiet", [False, True])
 def test_a_finished_job_says_so_when_it_is_started_again(quiet: bool, folder: Path, processes: list[Running]) -> None:
     processes.append(Running(folder, "job"))

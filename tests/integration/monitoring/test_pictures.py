@@ -11,6 +11,7 @@ from examples import dashboard_pictures
 from tests.left_out import chromium
 
 
+@pytest.mark.long
 @pytest.mark.needs_chromium
 def test_the_pictures_are_made_of_a_running_job(tmp_path: Path) -> None:
     dashboard_pictures.draw(tmp_path, chromium(), rescales=((1.0, 4), (2.0, 3)), end_s=3.5)

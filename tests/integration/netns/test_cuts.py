@@ -78,6 +78,7 @@ def check_fenced(folder: Path, far: int) -> None:
     assert again
 
 
+@pytest.mark.long
 def test_s6_rescales_and_a_recovery_at_20_ms_and_1_percent_loss(apart: Apart, tmp_path: Path) -> None:
     apart.network.both(Quality(delay_s=0.02, loss=0.01))
     far = started(apart, tmp_path)
@@ -94,6 +95,7 @@ def test_s6_rescales_and_a_recovery_at_20_ms_and_1_percent_loss(apart: Apart, tm
     assert all(lost > 0 for _, lost in apart.network.change().values())
 
 
+@pytest.mark.long
 def test_s6_a_cut_of_5_seconds(apart: Apart, tmp_path: Path) -> None:
     started(apart, tmp_path)
     apart.network.both(CUT)
@@ -104,6 +106,7 @@ def test_s6_a_cut_of_5_seconds(apart: Apart, tmp_path: Path) -> None:
     rows_of_the_end(apart, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("streams", ["direct", "ray"])
 def test_s6_a_cut_for_good(streams: str, apart: Apart, tmp_path: Path) -> None:
     far = started(apart, tmp_path, streams)
@@ -114,6 +117,7 @@ def test_s6_a_cut_for_good(streams: str, apart: Apart, tmp_path: Path) -> None:
     check_fenced(tmp_path, far)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("direction", "streams"), [("to_far", "direct"), ("to_near", "direct"), ("to_near", "ray")])
 def test_s6_a_cut_in_one_direction(direction: str, streams: str, apart: Apart, tmp_path: Path) -> None:
     far = started(apart, tmp_path, streams)

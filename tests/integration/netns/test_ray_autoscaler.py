@@ -54,6 +54,7 @@ def check_placed(scaled: Driven) -> None:
     assert sorted(node for _, node in workers) == sorted(scaled.ask("node_ids"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scaled", [1, 2], indirect=True)
 def test_nodes_come_with_workers_and_leave_with_them(scaled: Driven, tmp_path: Path) -> None:
     scaled.ask("run", "follows", tmp_path, FOR_ONE, ROOM, PATIENCE_S)
@@ -71,6 +72,7 @@ def test_nodes_come_with_workers_and_leave_with_them(scaled: Driven, tmp_path: P
     assert not [made for made in decisions if made.error]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scaled", [2], indirect=True)
 def test_more_than_the_cluster_can_get_is_refused_and_leaves_no_request(scaled: Driven, tmp_path: Path) -> None:
     scaled.ask("run", "wants", tmp_path, FOR_ONE, 8, 12.0)

@@ -37,6 +37,7 @@ def decisions(handle: mp.JobHandle) -> Iterator[events.Autoscaled]:
     return (event for event in handle.events() if isinstance(event, events.Autoscaled))
 
 
+@pytest.mark.long("120.0-1")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("day_s", "nights"), [(16.0, 8), (120.0, 1)])
 def test_a_job_follows_a_day_curve(day_s: float, nights: int, out: sinks.Memory) -> None:
@@ -62,6 +63,7 @@ def test_a_job_follows_a_day_curve(day_s: float, nights: int, out: sinks.Memory)
     check_exact(result.read, result.written, out.items)
 
 
+@pytest.mark.long
 def test_r9_a_user_wins_and_switches_it_off(out: sinks.Memory) -> None:
     source = Arriving(lambda at_s: 20 * at_s, inf, SystemClock)
     job = mp.Job("overruled")
@@ -76,6 +78,7 @@ def test_r9_a_user_wins_and_switches_it_off(out: sinks.Memory) -> None:
     handle.stop(timeout_s=PATIENCE_S)
 
 
+@pytest.mark.long
 def test_a_job_without_room_stays_and_says_why(out: sinks.Memory) -> None:
     source = Arriving(lambda at_s: 2 * at_s / ROW_S, inf, SystemClock)
     job = mp.Job("no-room")

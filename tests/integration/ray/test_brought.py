@@ -87,6 +87,7 @@ def small(name: str) -> mp.Job:
     return job
 
 
+@pytest.mark.long
 def test_folders_and_modules_that_only_the_program_has_are_brought_to_workers_and_variables_are_each_jobs_own(
     code: Path, tmp_path: Path, started_cluster: StartedCluster
 ) -> None:
@@ -119,6 +120,7 @@ def test_workers_that_need_more_than_the_cluster_has_are_refused(
         mp.RayRuntime(2, num_cpus=0.1, **needs).start(small("impossible"))
 
 
+@pytest.mark.long
 def test_a_resource_that_an_autoscaling_cluster_never_gets_ends_in_a_deadline_error(tidy: None) -> None:
     runtime = mp.RayRuntime(1, num_cpus=0.1, resources={"gold": 1}, autoscaling=True, start_timeout_s=5)
     with pytest.raises(
@@ -141,6 +143,7 @@ def malstrom(folder: Path, cluster: StartedCluster, *arguments: str) -> subproce
     )
 
 
+@pytest.mark.long
 def test_a_detached_job_is_started_watched_rescaled_and_ended_by_commands(
     code: Path, started_cluster: StartedCluster
 ) -> None:
@@ -185,6 +188,7 @@ def test_a_detached_job_is_started_watched_rescaled_and_ended_by_commands(
     assert json.loads(after.stdout)["state"] == "finished", "the coordinator still answers for a while"
 
 
+@pytest.mark.long
 def test_the_command_refuses_a_detached_job_with_a_memory_sink_and_shows_why_one_failed(
     code: Path, started_cluster: StartedCluster
 ) -> None:
@@ -200,6 +204,7 @@ def test_the_command_refuses_a_detached_job_with_a_memory_sink_and_shows_why_one
     assert "step 'inverse'" in done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_the_command_refuses_resources_that_no_node_has(code: Path, started_cluster: StartedCluster) -> None:
     (code / "jobs.py").write_text(ENDLESS)
     run = ("run", "jobs:job", "--runtime", "ray", "--address", started_cluster.address, "--num-cpus", "0.1")

@@ -79,6 +79,7 @@ def test_s6_the_coordinator_is_killed(out: sinks.Memory, attendance: Attendance)
     again(attendance)
 
 
+@pytest.mark.long(but=("1-1",))
 @pytest.mark.parametrize(("size", "victim"), [(4, 0), (4, 2), (1, 1)])
 def test_s6_a_worker_is_killed_in_the_middle_of_a_rescale(
     size: int, victim: int, out: sinks.Memory, attendance: Attendance
@@ -110,6 +111,7 @@ class Detained(Roll):
         return self
 
 
+@pytest.mark.long
 def test_a_joiner_that_is_killed_while_it_opens_cancels_the_rescale_and_the_job_continues(
     tidy: None, attendance: Attendance, tmp_path: Path
 ) -> None:

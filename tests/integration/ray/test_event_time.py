@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any, Final
 
+import pytest
+
 import malstrom_py as mp
 from malstrom_py import sinks
 from malstrom_py.data.messages import DataMessage
@@ -42,6 +44,7 @@ class Collecting(mp.KeyedLogic[int, Sent, Any, Windows]):
         return windows or None
 
 
+@pytest.mark.long
 def test_p2_event_time_is_true_through_rescales(tidy: None, attendance: Attendance) -> None:
     job, out, behind = mp.Job("event-time"), sinks.Memory(), sinks.Memory()
     timed = job.source("numbers", Paced(attendance)).assign_timestamps("time", time_of)

@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import malstrom_py as mp
 from malstrom_py import events, sinks
 from malstrom_py.operators.logic import KeyedLogic
@@ -14,6 +16,8 @@ from tests.integration.ray.chaos import PATIENCE_S, chaotic, check, numbers, unt
 from tests.integration.ray.chaos_ends import rows_in
 from tests.integration.ray.leftovers import pids
 from tests.lives import check_lives
+
+pytestmark = pytest.mark.long
 
 
 class Reporting(KeyedLogic[int, Any, Any, int]):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 
@@ -28,6 +30,7 @@ def totals(folder: Path, workers: int, begin_with: dict[int, int]) -> dict[int, 
     return {key: sorted(row["value"] for row in rows if row["key"] == key) for key in range(KEYS)}
 
 
+@pytest.mark.long
 def test_each_run_reads_the_files_that_are_new_and_begins_with_its_initial_state_once(
     tidy: None, tmp_path: Path
 ) -> None:

@@ -8,10 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import malstrom_py as mp
 from tests.integration.ray.clusters import PATIENCE_S
 from tests.integration.ray.leftovers import until
 from tests.integration.ray.programs import malstrom
+
+pytestmark = pytest.mark.long
 
 JOBS = """
 import time

@@ -57,6 +57,7 @@ def test_the_counts_of_a_job_that_is_stopped_are_those_of_its_metrics(tidy: None
     assert final.written > 0
 
 
+@pytest.mark.long
 def test_who_watches_a_job_does_not_delay_the_news_that_its_coordinator_is_gone(tidy: None) -> None:
     page = Server(free_port())
     runtime = mp.RayRuntime(

@@ -8,6 +8,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import malstrom_py as mp
 from malstrom_py import sinks
 from tests.integration.ray.leftovers import pids
@@ -19,6 +21,7 @@ def as_dict(row: tuple[str, int]) -> dict[str, Any]:
     return {"part": row[0], "number": row[1]}
 
 
+@pytest.mark.long
 def test_r13_new_parts_are_read_once_though_a_worker_dies(tidy: None, tmp_path: Path) -> None:
     folder, out = tmp_path / "parts", tmp_path / "out"
     folder.mkdir()

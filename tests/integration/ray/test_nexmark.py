@@ -58,11 +58,13 @@ class Gate:
         new.rename(self.file)
 
 
+@pytest.mark.long("q6-rows")
 @pytest.mark.parametrize(("query", "form"), SHORT)
 def test_p1_a_query_finds_the_same_through_rescales(query: str, form: str, out: sinks.Memory, tmp_path: Path) -> None:
     run_and_compare(query, form, out, Gate(tmp_path / "gate"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("query", "form"), OTHERS)
 def test_p1_every_other_query_finds_the_same(query: str, form: str, out: sinks.Memory, tmp_path: Path) -> None:
     run_and_compare(query, form, out, Gate(tmp_path / "gate"))

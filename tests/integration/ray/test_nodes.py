@@ -14,6 +14,8 @@ from tests.integration.ray.chaos_ends import rows_in
 from tests.integration.ray.leftovers import actors, check_nothing_left, things
 from tests.integration.ray.traffic import Attendance, Tour, check_counts, check_order, check_rows, memory_rows, traffic
 
+pytestmark = pytest.mark.long
+
 
 def nodes() -> list[str]:
     """Return the nodes of the living workers."""

@@ -20,6 +20,8 @@ from tests.integration.ray.clusters import stopped
 from tests.integration.ray.leftovers import actors
 from tests.integration.ray.test_nodes import nodes
 
+pytestmark = pytest.mark.long
+
 GOES_ON_S: Final = 15.0
 """The longest time until a job that has lost a node continues without it."""
 

@@ -123,6 +123,7 @@ def readers(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_classes_of_main_travel_through_exchanges_and_rescales(tmp_path: Path, started_cluster: StartedCluster) -> None:
     with program(tmp_path, MAIN_CLASSES, RAY_ADDRESS=started_cluster.address) as process:
         assert "all there" in said(process)
@@ -150,6 +151,7 @@ def wait():
 """
 
 
+@pytest.mark.long(but=("kill",))
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_job_ends_with_the_program_that_started_it(
     ending: str, tmp_path: Path, readers: Path, started_cluster: StartedCluster
@@ -182,6 +184,7 @@ print(*glob.glob(f"{os.environ['XDG_RUNTIME_DIR']}/**/stuck-on-ray*", recursive=
 """
 
 
+@pytest.mark.long
 def test_a_job_that_does_not_stop_with_its_program_prints_a_notice_and_releases_its_name(
     tmp_path: Path, readers: Path
 ) -> None:
@@ -216,6 +219,7 @@ print(handle.snapshot(), flush=True)
 """
 
 
+@pytest.mark.long
 def test_s5_a_job_whose_program_is_killed_with_its_ray_resumes_in_the_next_program_at_another_size(
     tmp_path: Path,
 ) -> None:
@@ -263,6 +267,7 @@ print(out.items)
 """
 
 
+@pytest.mark.long
 def test_a_detached_job_outlives_its_program(tmp_path: Path, readers: Path, started_cluster: StartedCluster) -> None:
     with program(tmp_path, ENDLESS + WAIT + DETACHED, readers, started_cluster.address) as process:
         said(process)
@@ -271,6 +276,7 @@ def test_a_detached_job_outlives_its_program(tmp_path: Path, readers: Path, star
     check_gone(readers)
 
 
+@pytest.mark.long
 def test_a_job_cannot_outlive_a_ray_that_ends_with_the_program(tmp_path: Path, readers: Path) -> None:
     job = "job = mp.Job('brief')\njob.source('in', sources.Memory([1])).sink('out', sinks.Stdout())\n"
     refused = "try:\n    mp.RayRuntime(1, detached=True).start(job)\nexcept mp.PlanError as error:\n    print(error)"
@@ -289,6 +295,7 @@ except mp.MalstromError as error:
 """
 
 
+@pytest.mark.long
 def test_a_cluster_that_goes_away(tmp_path: Path, readers: Path, own_cluster: StartedCluster) -> None:
     with program(tmp_path, ENDLESS + WAIT + CLUSTER_GONE, readers, own_cluster.address) as process:
         assert process.stdout is not None

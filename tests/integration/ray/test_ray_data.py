@@ -93,6 +93,7 @@ def test_s7_a_worker_is_killed_and_workers_are_added_and_each_row_is_there_once(
     assert read_back(out) == list(range(20_000))
 
 
+@pytest.mark.long
 def test_s7_staged_rows_are_read_by_another_source_object_after_a_stop(data: Any, tmp_path: Path) -> None:
     (tmp_path / "slow").touch()
     staging, out = tmp_path / "staging", tmp_path / "out"
@@ -115,6 +116,7 @@ def test_s7_staged_rows_are_read_by_another_source_object_after_a_stop(data: Any
     assert not folder.exists()
 
 
+@pytest.mark.long
 def test_rows_that_were_not_staged_are_resumed_by_the_same_source_alone(data: Any, tmp_path: Path) -> None:
     (tmp_path / "slow").touch()
     source, out = sources.RayDataset(numbers(data)), sinks.RayDataset(tmp_path / "out")
@@ -195,6 +197,7 @@ def fail(rows: Any) -> Any:
     raise ValueError("no such luck")
 
 
+@pytest.mark.long
 def test_a_sink_joins_files_of_different_columns_and_says_when_there_are_none(data: Any) -> None:
     out = sinks.RayDataset()
     with pytest.raises(SinkError, match="no job has committed to"):

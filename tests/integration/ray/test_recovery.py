@@ -24,6 +24,7 @@ from tests.unit.snapshot.in_sqlite import SqliteCheckpointer
 SEED: Final = 8
 
 
+@pytest.mark.long
 def test_s6_state_and_files_are_exact_after_kills(tidy: None, tmp_path: Path) -> None:
     hits = ravage(tmp_path, kills=4, seed=SEED, say=print)
     assert set(hits) == {"WorkerActor", "WorkerActor in a rescale", "CoordinatorActor in a rescale"}
@@ -36,6 +37,7 @@ def restarted(handle: mp.JobHandle, restarts: int) -> None:
     handle.snapshot()
 
 
+@pytest.mark.long
 def test_s6_workers_that_survive_keep_their_processes(tidy: None, tmp_path: Path) -> None:
     handle = runtime(3, tmp_path / "kept").start(chaotic("survives", tmp_path / "out"))
     handle.snapshot()
@@ -48,6 +50,7 @@ def test_s6_workers_that_survive_keep_their_processes(tidy: None, tmp_path: Path
     check(rows_in(tmp_path / "out"))
 
 
+@pytest.mark.long
 def test_s6_a_worker_that_fails_gets_a_new_process_and_one_without_a_place_is_gone(tidy: None, tmp_path: Path) -> None:
     failed = tmp_path / "failed"
 
@@ -71,6 +74,7 @@ def test_s6_a_worker_that_fails_gets_a_new_process_and_one_without_a_place_is_go
     check(rows_in(tmp_path / "out"))
 
 
+@pytest.mark.long
 def test_s6_a_survivor_that_does_not_stop_in_time_gets_a_new_process(tidy: None, tmp_path: Path) -> None:
     stuck = tmp_path / "stuck"
 
@@ -94,6 +98,7 @@ def runtime(workers: int, folder: Path, **options: Any) -> mp.RayRuntime:
     return mp.RayRuntime(workers, num_cpus=0.2, snapshots=mp.Snapshots(folder, interval_s=0.5), **options)
 
 
+@pytest.mark.long
 def test_s5_a_stopped_job_resumes_at_another_size(tidy: None, tmp_path: Path) -> None:
     kept, calls = tmp_path / "kept", tmp_path / "calls"
     calls.mkdir()
@@ -132,6 +137,7 @@ def test_s5_a_stopped_job_resumes_at_another_size(tidy: None, tmp_path: Path) ->
     assert again.last_snapshot == final
 
 
+@pytest.mark.long
 def test_s5_a_job_resumes_from_a_savepoint_over_other_streams(tidy: None, tmp_path: Path) -> None:
     kept, copied = tmp_path / "kept", tmp_path / "copied"
     handle = runtime(2, kept).start(chaotic("goes-on", tmp_path / "out"))
@@ -148,6 +154,7 @@ def test_s5_a_job_resumes_from_a_savepoint_over_other_streams(tidy: None, tmp_pa
     assert min(row["seen"] for row in other) > 1  # with the state of the first run
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_s5_a_users_checkpointer_is_sent_to_workers_and_the_job_resumes_at_another_size(
     tidy: None, tmp_path: Path
@@ -203,6 +210,7 @@ def test_s7_rows_in_this_programs_memory_are_there_once_although_a_function_fail
     assert result.read == result.written == 5_000
 
 
+@pytest.mark.long
 def test_s4_a_restarted_coordinator_reports_that_its_snapshot_is_gone(tidy: None, tmp_path: Path) -> None:
     runtime = mp.RayRuntime(1, num_cpus=0.2, snapshots=mp.Snapshots(tmp_path / "kept", interval_s=None))
     handle = runtime.start(chaotic("robbed", tmp_path / "out"))
@@ -215,6 +223,7 @@ def test_s4_a_restarted_coordinator_reports_that_its_snapshot_is_gone(tidy: None
     check(rows_in(tmp_path / "out"))
 
 
+@pytest.mark.long
 def test_s6_a_job_that_fails_each_time_ends_with_the_error_of_its_function(out: sinks.Memory, tmp_path: Path) -> None:
     def refuse(row: Row) -> Row:
         raise LookupError("always")

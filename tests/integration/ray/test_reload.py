@@ -74,6 +74,7 @@ def versions(folder: Path) -> tuple[list[set[int]], set[int]]:
     return [set(values) for values in by.values()], {row["pid"] for row in rows if row["by"] == 2}
 
 
+@pytest.mark.long
 def test_all_processes_have_the_new_code_and_so_have_those_that_replace_them(
     tidy: None, module: tuple[Any, Path], tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from tests.integration.ray.traffic import (
 from tests.integration.skew import skewed
 
 
+@pytest.mark.long("ray")
 @pytest.mark.parametrize("streams", ["direct", "ray"])
 def test_p1_a_job_goes_from_1_to_2_to_4_to_3_to_1(streams: Streams, out: sinks.Memory, attendance: Attendance) -> None:
     job = traffic(f"tour-{streams}", out, attendance)
@@ -58,6 +59,7 @@ def test_r10_slots_of_a_job_on_ray_move_by_their_load(out: sinks.Memory) -> None
     assert all(values == list(range(1, len(values) + 1)) for values in out.by_key.values())
 
 
+@pytest.mark.long
 def test_p1_at_full_load(out: sinks.Memory, attendance: Attendance) -> None:
     handle = mp.RayRuntime(1, num_cpus=0.2).start(traffic("full", out, attendance, rows=500, tick_s=0.0))
     Tour(handle, attendance).go(2, 1)

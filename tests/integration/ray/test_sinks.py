@@ -7,6 +7,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 import malstrom_py as mp
 from malstrom_py import capture, sinks
 from malstrom_py.codec import TypeTable
@@ -14,6 +16,8 @@ from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.capture import Capture
 from tests.integration.ray.leftovers import pids, until
 from tests.integration.ray.traffic import SAMPLE, Attendance, Seen, Sent, Tour, check_counts, check_rows, traffic
+
+pytestmark = pytest.mark.long
 
 
 class Appended:

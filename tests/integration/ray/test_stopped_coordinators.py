@@ -32,6 +32,7 @@ def started(folder: Path, sink: sinks.Files | None = None) -> mp.JobHandle:
     return runtime.start(chaotic("stopped", folder / "out", sink=sink))
 
 
+@pytest.mark.long
 def test_s7_a_stopped_coordinator_is_replaced(tidy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator_watch, "SILENT_S", SILENT_S)
     handle = started(tmp_path)
@@ -63,6 +64,7 @@ print(ray.get(ray.get_actor("stopped", namespace=NAMESPACE).process.remote()).pi
 """
 
 
+@pytest.mark.long
 def test_s7_a_stopped_coordinator_of_a_detached_job_is_replaced(
     tmp_path: Path, started_cluster: StartedCluster
 ) -> None:
@@ -94,6 +96,7 @@ class HoldsTheLock(sinks.Files):
             self.held.touch()
 
 
+@pytest.mark.long
 def test_a_coordinator_that_holds_the_interpreter_lock_is_not_replaced(
     tidy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

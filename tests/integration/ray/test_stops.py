@@ -7,12 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 from time import sleep
 
+import pytest
+
 import malstrom_py as mp
 from tests.integration.ray.chaos import chaotic, check
 from tests.integration.ray.chaos_ends import rows_in
 from tests.integration.ray.clusters import PATIENCE_S, StartedCluster
 from tests.integration.ray.leftovers import until
 from tests.integration.ray.programs import malstrom, program, said
+
+pytestmark = pytest.mark.long
 
 STOPPED = """
 from pathlib import Path

@@ -51,6 +51,7 @@ def test_a_finished_job_refuses_a_rescale_and_says_how_it_ended(out: sinks.Memor
         mp.JobHandle.attach("finished")
 
 
+@pytest.mark.long
 def test_impossible_sizes_are_refused_and_the_job_continues(out: sinks.Memory, attendance: Attendance) -> None:
     handle = RUNTIME.start(traffic("sized", out, attendance))
     tour = Tour(handle, attendance)
@@ -68,6 +69,7 @@ def test_impossible_sizes_are_refused_and_the_job_continues(out: sinks.Memory, a
     check_rows(memory_rows(out), handle.wait())
 
 
+@pytest.mark.long
 def test_a_rescale_whose_workers_do_not_start_in_time_is_cancelled(out: sinks.Memory, attendance: Attendance) -> None:
     runtime = mp.RayRuntime(1, num_cpus=1.5, autoscaling=True, start_timeout_s=4)
     handle = runtime.start(traffic("waiting", out, attendance))
@@ -82,6 +84,7 @@ def test_a_rescale_whose_workers_do_not_start_in_time_is_cancelled(out: sinks.Me
     check_order(out.by_key)
 
 
+@pytest.mark.long
 def test_r9_requests_at_once_are_coalesced(out: sinks.Memory, attendance: Attendance) -> None:
     handle = RUNTIME.start(traffic("asked-often", out, attendance))
     Tour(handle, attendance).stay(1)
@@ -137,6 +140,7 @@ def test_a_timeout_of_a_wait_leaves_the_job_running(out: sinks.Memory, attendanc
     assert handle.wait(timeout_s=PATIENCE_S).written == len(out.items) > 0
 
 
+@pytest.mark.long
 def test_clients_that_wait_leave_room_for_others(out: sinks.Memory, attendance: Attendance) -> None:
     handle = RUNTIME.start(traffic("awaited", out, attendance))
     Tour(handle, attendance).stay(1)
@@ -164,6 +168,7 @@ def test_stop_in_the_middle_of_a_rescale(out: sinks.Memory, attendance: Attendan
     check_order(out.by_key)
 
 
+@pytest.mark.long("False")
 @pytest.mark.parametrize("drain", [True, False])
 def test_stop_at_once(drain: bool, out: sinks.Memory, attendance: Attendance) -> None:
     handle = RUNTIME.start(traffic("short-lived", out, attendance))
@@ -187,6 +192,7 @@ def test_the_error_of_a_row_that_cannot_be_sent_to_the_driver_has_its_cause(out:
     assert out.items == []
 
 
+@pytest.mark.long
 def test_a_second_run_of_a_job_clears_its_memory_sink_and_leaves_it_empty_if_it_fails(out: sinks.Memory) -> None:
     def run(limit: int) -> None:
         job = mp.Job("again")
@@ -261,6 +267,7 @@ class SlowToLeave:
         """Do nothing."""
 
 
+@pytest.mark.long
 def test_a_death_is_reported_while_a_leaver_takes_long(tidy: None, tmp_path: Path) -> None:
     job = mp.Job("slow-leaver")
     numbers = job.source("in", sources.Generator(lambda part, start: itertools.count(start), parts=2))

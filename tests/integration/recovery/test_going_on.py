@@ -91,6 +91,7 @@ def test_s6_a_function_that_fails_now_and_then_leaves_every_record_once(workers:
     check_written(out)
 
 
+@pytest.mark.long("1-3", "4-2")
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 5), (4, 2)])
 def test_s5_a_job_that_was_stopped_goes_on_at_another_scale(
     before: int, after: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -110,6 +111,7 @@ def test_s5_a_job_that_was_stopped_goes_on_at_another_scale(
     check_written(out, rows=20_000)
 
 
+@pytest.mark.long("sizes1")
 @pytest.mark.parametrize("sizes", [(1, 2, 1), (3, 1, 4)])
 def test_s3_a_sink_that_is_not_transactional_sees_nothing_twice_by_a_stop(
     sizes: tuple[int, ...], tmp_path: Path
@@ -174,6 +176,7 @@ def test_resume_none_warns_of_output_that_stays_and_comes_again(
     assert "the committed output of sinks ('out') stays visible, and is written again" in warned
 
 
+@pytest.mark.long
 def test_resume_by_id_goes_on_from_a_savepoint_elsewhere(tmp_path: Path) -> None:
     handle = mp.InProcess(2, batch=small(), snapshots=often(tmp_path / "kept")).start(
         numbered(str(tmp_path / "first"), rows=50_000, each=Slow(500)), control=False

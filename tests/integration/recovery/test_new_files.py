@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from time import monotonic, sleep
 
+import pytest
+
 JOB = """
 import time
 from pathlib import Path
@@ -81,6 +83,7 @@ def check(folder: Path, days: int) -> None:
         assert row["total"] == totals[row["key"]]
 
 
+@pytest.mark.long
 def test_each_night_reads_what_is_new_also_behind_kills_at_other_numbers_of_workers(tmp_path: Path) -> None:
     seed = random.randrange(1 << 30)
     rng = random.Random(seed)

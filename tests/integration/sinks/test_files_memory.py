@@ -29,6 +29,7 @@ print(int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1]
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("partition_by", ["", "part"])
 @pytest.mark.parametrize("format", ["csv", "json", "parquet"])
 def test_four_hundred_megabytes_go_into_files_in_less_memory(format: str, partition_by: str, tmp_path: Path) -> None:

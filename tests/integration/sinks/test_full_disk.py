@@ -50,6 +50,7 @@ except SinkError as error:
 """
 
 
+@pytest.mark.long(but=("csv",))
 @pytest.mark.parametrize("format", ["csv", "json", "parquet"])
 def test_a_full_disk_is_a_sink_error_and_leaves_nothing(format: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITE_WITHOUT_ROOM, str(tmp_path), format]

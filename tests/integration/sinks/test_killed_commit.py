@@ -41,6 +41,7 @@ sink.commit(context, [payload])
 """
 
 
+@pytest.mark.long("1", "2")
 @pytest.mark.parametrize("renames", range(4))
 def test_the_next_process_finishes_the_commit(renames: int, tmp_path: Path) -> None:
     folder = tmp_path / "out"

@@ -61,6 +61,7 @@ def answer(program: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("suffix", "megabytes"), [("jsonl", 120), ("txt", 120), ("csv", 220), ("parquet", 300)])
 def test_two_hundred_parts_open_at_once_take_little_memory(suffix: str, megabytes: int, tmp_path: Path) -> None:
     path = written(tmp_path, suffix)
@@ -70,6 +71,7 @@ def test_two_hundred_parts_open_at_once_take_little_memory(suffix: str, megabyte
     assert int(answer(program)) < megabytes
 
 
+@pytest.mark.long(but=("csv",))
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 def test_parts_dealt_to_several_workers_are_the_whole_file(suffix: str, tmp_path: Path) -> None:
     path = written(tmp_path, suffix)

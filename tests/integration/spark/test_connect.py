@@ -23,6 +23,7 @@ SESSION: Final = (
 """Tests that use the session in each way of ours; all others take a while."""
 
 
+@pytest.mark.long
 @pytest.mark.only_classic
 @pytest.mark.timeout(_DEADLINE_S + 30)
 @pytest.mark.parametrize("tests", [SESSION, ("",)], ids=["session", "all"])

@@ -150,6 +150,7 @@ def alone(tmp_path: Path) -> dict[str, str]:
     return {"SPARK_FOLDER": str(folder), "OTHER_PYTHON": str(other_python(tmp_path / "other"))}
 
 
+@pytest.mark.long
 @pytest.mark.only_classic
 def test_sessions_of_the_user_are_kept_and_own_ones_closed_and_a_wrong_or_dead_spark_is_refused(
     alone: dict[str, str],

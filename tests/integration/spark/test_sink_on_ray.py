@@ -50,6 +50,7 @@ def test_what_leavers_and_stayers_wrote_is_published_once_by_the_program_that_st
     assert (output.result or {})["steps"]["out"]["rows_in"] == result.written
 
 
+@pytest.mark.long
 def test_s6_with_snapshots_rows_show_once_though_a_worker_dies_in_between(
     ray_here: None, spark: Any, tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ def staged(target: Target) -> list[str]:
     return [name for name in found if not any(note.startswith(name) for note in noted)]
 
 
+@pytest.mark.long("csv append", "json*", "partitioned table append")
 def test_it_is_published_once_and_publishing_it_again_changes_nothing(target: Target) -> None:
     sink, payloads = begun(target)
     for _ in range(2):
@@ -133,6 +134,7 @@ def test_it_is_published_once_and_publishing_it_again_changes_nothing(target: Ta
     assert target.rows() == expected(target.kind)
 
 
+@pytest.mark.long("csv append", "json*", "partitioned table append")
 def test_a_program_that_dies_before_it_publishes_is_finished_by_the_next_start(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +150,7 @@ def test_a_program_that_dies_before_it_publishes_is_finished_by_the_next_start(
     assert staged(target) == []
 
 
+@pytest.mark.long("csv append", "json*", "partitioned table append")
 def test_a_program_that_dies_behind_spark_publishes_again_which_shows_only_where_it_is_said_to(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +168,7 @@ def test_a_program_that_dies_behind_spark_publishes_again_which_shows_only_where
     assert staged(target) == []
 
 
+@pytest.mark.long("csv append", "json*", "partitioned table append")
 def test_a_program_that_dies_when_it_has_noted_what_it_published_does_not_do_so_again(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +182,7 @@ def test_a_program_that_dies_when_it_has_noted_what_it_published_does_not_do_so_
     assert staged(target) == []
 
 
+@pytest.mark.long("csv append", "json*", "partitioned table append")
 def test_snapshots_are_published_one_by_one_or_all_at_the_end_and_each_once(target: Target) -> None:
     first, second, last = context("s1", final=False), context("s2", final=False), context("s3")
     sink = target.sink()
@@ -204,6 +209,7 @@ def test_snapshots_are_published_one_by_one_or_all_at_the_end_and_each_once(targ
     assert staged(target) == []
 
 
+@pytest.mark.long("csv append", "json*", "partitioned table append")
 def test_a_program_that_dies_before_it_has_written_down_what_it_publishes_leaves_nothing(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:

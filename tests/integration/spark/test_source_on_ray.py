@@ -112,6 +112,7 @@ def test_a_finished_job_is_known_before_anything_is_pinned(spark: Any, tmp_path:
     assert written_rows(tmp_path / "out") == list(range(100))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("ray_here")
 def test_a_later_run_reads_the_rows_that_are_new_and_first_what_a_drained_one_has_left(

@@ -38,6 +38,7 @@ def last_totals(folder: Path) -> dict[int, int]:
     return {key: max(row["value"] for row in rows if row["key"] == key) for key in {row["key"] for row in rows}}
 
 
+@pytest.mark.long("CAST(*", "date_add(DATE'1969-12-20', CAST(n AS INT))")
 @pytest.mark.parametrize(
     "column",
     [

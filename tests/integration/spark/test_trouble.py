@@ -102,6 +102,7 @@ def dying(spark_kind: str, tmp_path: Path) -> dict[str, str]:
     return {"SPARK_KIND": spark_kind, "SPARK_FOLDER": str(tmp_path / "dying")}
 
 
+@pytest.mark.long
 def test_a_spark_that_dies_while_a_source_is_pinned_fails_the_job_and_leaves_nothing(
     dying: dict[str, str], tmp_path: Path
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_spark_that_dies_while_a_source_is_pinned_fails_the_job_and_leaves_not
     assert not (tmp_path / "dying" / "out").exists()
 
 
+@pytest.mark.long
 @pytest.mark.only_classic
 def test_what_a_spark_that_dies_was_publishing_is_published_by_the_next_start(
     spark: Any, dying: dict[str, str], tmp_path: Path

@@ -58,12 +58,14 @@ def run_wrong(kind: type[Entries], *seeds: int) -> None:
         run(seed, target="ledger", make=partial(ledger, kind=kind))
 
 
+@pytest.mark.long("iceberg")
 @pytest.mark.parametrize("target", TARGETS)
 def test_s7_each_row_is_visible_once_wherever_the_job_dies_or_pauses(target: str) -> None:
     for seed in range(2):
         run(seed, target=target)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", TARGETS)
 def test_s7_more_seeds_of_each_row_once(target: str) -> None:
     for seed in range(100, 160):
@@ -107,6 +109,7 @@ def test_a_wrong_sink_is_seen(kind: type[Entries]) -> None:
         run_wrong(kind, SEEN_BY[kind])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", WRONG)
 def test_a_wrong_sink_is_seen_by_any_seeds(kind: type[Entries]) -> None:
     for first in (0, 1000):

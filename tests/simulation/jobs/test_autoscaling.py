@@ -41,6 +41,7 @@ def simulated(seed: int, **more: object) -> tuple[list[tuple[float, events.AnyEv
     return seen, out, source.total()
 
 
+@pytest.mark.long("1")
 @pytest.mark.parametrize("seed", range(2))
 def test_the_size_of_a_job_follows_its_load(seed: int) -> None:
     seen, out, total = simulated(seed, crashes=0, snapshots=False)
@@ -53,6 +54,7 @@ def test_the_size_of_a_job_follows_its_load(seed: int) -> None:
         assert out.by_key[key] == list(range(1, len(range(key, total, 23)) + 1))
 
 
+@pytest.mark.long
 def test_s6_a_job_that_crashes_is_scaled_too(tmp_path: Path) -> None:
     seen, out, total = simulated(5, crashes=1, snapshots=mp.Snapshots(tmp_path, interval_s=30))
     assert any(isinstance(event, events.Autoscaled) for _, event in seen)

@@ -47,6 +47,7 @@ def kinds(seen: list[events.AnyEvent]) -> Mapping[str, int]:
     return Counter(type(event).__name__ for event in seen)
 
 
+@pytest.mark.long(but=("0", "20"))
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
 def test_each_worker_has_one_last_event_under_every_schedule(first: int) -> None:
     met: Counter[str] = Counter()

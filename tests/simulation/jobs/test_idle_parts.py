@@ -140,6 +140,7 @@ def furthest_of(driven: Driven) -> int:
     return max((time for times in frontiers for time in times if time != MAX_EPOCH), default=0)
 
 
+@pytest.mark.long("1*", "2*")
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_t7_windows_close_although_all_parts_are_silent_for_ever(seed: int) -> None:
     check_silence(seed)
@@ -153,6 +154,7 @@ def have_reached(driven: Driven, time: int) -> bool:
     )
 
 
+@pytest.mark.long("1*", "2*")
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_t2_time_passes_although_parts_are_silent_for_ever(seed: int) -> None:
     check(seed)
@@ -204,6 +206,7 @@ WRONG: Final[dict[str, tuple[int, Change]]] = {
 """Wrong protocols, with a seed that shows each."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", WRONG)
 def test_t2_time_stands_still_if(name: str) -> None:
     seed, (place, method, wrong) = WRONG[name]

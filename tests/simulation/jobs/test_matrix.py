@@ -20,6 +20,7 @@ CORNER = ((2, 3), (3, 1))
 FOUND = Found(moves=3, slots=21, keys=20, held=1, rows=400, turns=900, stale=2, inside=1)
 
 
+@pytest.mark.long("split and re-join-(3, 1)", "union-(3, 1)")
 @pytest.mark.parametrize(("shape", "sizes"), list(zip(SHAPES, cycle(CORNER))), ids=str)
 def test_p1_p2_jobs_of_every_shape_grow_and_shrink_under_traffic(shape: str, sizes: tuple[int, int]) -> None:
     report = run_cells([Cell(shape, *sizes, seed=1)])

@@ -38,6 +38,7 @@ def objects_to(seed: int, shape: str, done: Counter[str]) -> list[str]:
     return missed
 
 
+@pytest.mark.long(but=("late", "several-sources"))
 @pytest.mark.parametrize("shape", SHAPES)
 def test_each_damage_to_each_shape_is_seen(shape: str) -> None:
     done: Counter[str] = Counter()

@@ -14,6 +14,7 @@ from tests.simulation.jobs.restoring import LAYOUT, PARTS, crossed, feed, until
 SIZES = range(1, 9)
 
 
+@pytest.mark.long(but=("1", "8"))
 @pytest.mark.parametrize("before", SIZES)
 def test_s5_a_snapshot_of_any_number_of_workers_goes_on_with_any_other(before: int) -> None:
     hits = {after: crossed(before, after) for after in SIZES}

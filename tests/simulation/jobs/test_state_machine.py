@@ -71,6 +71,7 @@ def drive(machine: type[Machine], how: settings = SETTINGS, blob: str = "") -> N
     run_state_machine_as_test(machine, settings=how)
 
 
+@pytest.mark.long(but=("Chain", "Join"))
 @pytest.mark.timeout(120 + EXAMPLES)
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.__name__)
 def test_what_hypothesis_does_to_a_job_ends_without_a_violation(machine: type[Machine]) -> None:

@@ -150,6 +150,7 @@ WRONG: Final[dict[str, WrongProtocol]] = {
 }
 
 
+@pytest.mark.long("139")
 @pytest.mark.parametrize("seed", [107, 139])
 def test_what_changed_in_arrays_is_in_a_delta_though_they_have_become_rows(seed: int) -> None:
     run(seed, shape="arrays")

@@ -10,6 +10,7 @@ SEEDS_MAX = 25
 """Calls of an enriching step take as long as they take, so the seed that shows it may be another one."""
 
 
+@pytest.mark.long("workers continue after the last barrier")
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_done_wrong_is_seen(what: str) -> None:
     wrong = WRONG[what]

@@ -12,6 +12,7 @@ from tests.simulation.protocol_model.forking import ForkingWorld, cloned
 SMALL = [instance for instance in INSTANCES if instance.small]
 
 
+@pytest.mark.long(but=("chain 1 -> 2, one record",))
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("instance", SMALL, ids=lambda instance: instance.name)
 def test_every_interleaving_ends_as_it_should(instance: Instance, capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,6 +23,7 @@ def test_every_interleaving_ends_as_it_should(instance: Instance, capsys: pytest
     assert found.ends >= 1
 
 
+@pytest.mark.long
 def test_a_wrong_schedule_is_told_action_by_action(monkeypatch: pytest.MonkeyPatch) -> None:
     class ForgetfulWorld(ForkingWorld):
         """A world that drops every Bye."""

@@ -270,6 +270,7 @@ def batch_then_stream(name: str, given: Any, **options: Any) -> tuple[mp.Job, si
     return stream.job, out
 
 
+@pytest.mark.long
 def test_a_job_that_is_resumed_is_not_given_it_again(tmp_path: Path) -> None:
     calls = count()
 

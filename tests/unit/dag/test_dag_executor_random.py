@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -113,6 +114,7 @@ def test_the_executor_gives_what_the_naive_one_gives_and_a_checkpoint_leaves_it_
     assert really(*scenario, look) == naively(*scenario)
 
 
+@pytest.mark.long
 @given(scenario=scenarios())
 @settings(max_examples=50)
 def test_a_checkpoint_restored_into_a_new_executor_at_every_point_changes_nothing(
@@ -130,6 +132,7 @@ def test_a_checkpoint_restored_into_a_new_executor_at_every_point_changes_nothin
     assert by_key(really(plan, actions, again)) == by_key(naively(plan, actions))
 
 
+@pytest.mark.long
 @given(scenario=scenarios(), data=st.data())
 @settings(max_examples=40)
 def test_going_back_to_any_checkpoint_in_the_same_executor_undoes_all_since(

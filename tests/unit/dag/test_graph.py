@@ -83,6 +83,7 @@ def test_a_graph_has_an_order_or_a_cycle(reads: list[list[int]]) -> None:
             assert [name for name in order if name[0] == "n"] == [f"n{node}" for node in range(len(reads))]
 
 
+@pytest.mark.long
 def test_a_graph_of_ten_thousand_nodes_is_built_and_so_long_a_cycle_is_found() -> None:
     builder, previous = DagBuilder().source("s"), "s"
     for number in range(10_000):

@@ -174,6 +174,7 @@ def test_a_delta_has_the_keys_that_changed_in_columns() -> None:
     assert max(map(len, chain)) == len(chain[0])
 
 
+@pytest.mark.long
 def test_moves_and_losses_change_no_figure() -> None:
     items: list[dict[str, Any]] = [{"key": f"k{n % 23}", "v": n * 7919 % 100} for n in range(300)]
     expected: dict[str, int] = {}

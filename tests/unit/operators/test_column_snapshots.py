@@ -79,6 +79,7 @@ VALUES = {
 }
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_s2_s5_the_chain_is_the_state_in_every_mix_of_rows_and_columns(data: st.DataObject) -> None:

@@ -213,6 +213,7 @@ def closed_too_early(right: Any) -> Any:
     return lambda step, reached, out: right(step, min(reached + BOUND + 2, MAX_EPOCH), out)
 
 
+@pytest.mark.long("JoinPanes-many-one_side_is_read")
 @pytest.mark.parametrize(
     ("place", "method", "of"),
     [

@@ -248,6 +248,7 @@ def changes_unnoted(right: Any) -> Any:
     return on_epoch
 
 
+@pytest.mark.long("interval,*")
 @pytest.mark.parametrize(
     ("kind", "place", "method", "of"),
     [

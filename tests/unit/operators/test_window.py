@@ -172,6 +172,7 @@ def steady() -> list[Row]:
     ]
 
 
+@pytest.mark.long("sliding, odd", "tumbling, origin")
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_p2_windows_come_once_through_moves_losses_and_snapshots(kind: str) -> None:
     rows = steady()
@@ -230,6 +231,7 @@ def changes_unnoted(right: Any) -> Any:
     return close
 
 
+@pytest.mark.long("TimeWindows-close-changes_unnoted")
 @pytest.mark.parametrize(
     ("place", "method", "of"),
     [

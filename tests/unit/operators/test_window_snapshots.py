@@ -50,6 +50,7 @@ def panes_of(step: Stepped) -> Panes:
     return panes
 
 
+@pytest.mark.long
 @settings(max_examples=120, deadline=None)
 @given(st.sampled_from(sorted(HOW)), st.sampled_from(sorted(SIZES)), runs(), st.data())
 def test_s2_s5_the_chain_is_the_state_and_what_is_restored_sends_the_same(

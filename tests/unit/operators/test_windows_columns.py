@@ -334,6 +334,7 @@ def simulated(kind: str, seed: int) -> tuple[bool, mp.RunResult]:
     return found(out) == want, result
 
 
+@pytest.mark.long(but=("C-sliding, odd",))
 @pytest.mark.parametrize("kind", ["tumbling, origin", "sliding, odd"])
 def test_p2_windows_over_columns_come_once_through_moves_losses_and_snapshots(kind: str) -> None:
     for seed in range(3):
@@ -342,6 +343,7 @@ def test_p2_windows_over_columns_come_once_through_moves_losses_and_snapshots(ki
         assert result.steps["window"].rows_made == 0, seed
 
 
+@pytest.mark.long("numpy")
 def test_f5_windows_gathered_before_the_exchange_come_once_through_moves_losses_and_snapshots() -> None:
     gathered = Counter[bool]()
 

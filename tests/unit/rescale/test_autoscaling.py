@@ -60,6 +60,7 @@ def test_noise_makes_at_most_one_needless_decision_in_any_hour(mean: int) -> Non
     assert needless(run(constant(mean), 3 * HOUR_S, STRONG, seed=mean)) <= 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("noise", NOISES)
 def test_more_seeds_of_noise_make_at_most_one_needless_decision_in_any_hour(noise: str, mean: int) -> None:

@@ -45,6 +45,7 @@ def test_files_keep_the_contract(format: Format, tmp_path: Path) -> None:
     check_sink(lambda: Folder(tmp_path / str(next(numbers)), format), Folder.rows, values=VALUES)
 
 
+@pytest.mark.long(but=("None-*", "n-1-csv", "n-1-parquet", "partition_by2-1-parquet", "partition_by2-1048576-parquet"))
 @pytest.mark.parametrize("format", ["csv", "json", "parquet"])
 @pytest.mark.parametrize("size", [1, 1 << 20])
 @pytest.mark.parametrize("partition_by", [None, "n", ["key", "n"]])

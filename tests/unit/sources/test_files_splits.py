@@ -117,6 +117,7 @@ def test_every_csv_line_is_in_one_part(folder: Path, content: bytes, split: int,
     check_parts(source, in_one(path, newlines_in_values=False), sizes)
 
 
+@pytest.mark.long
 @given(groups=st.lists(st.integers(0, 40), max_size=6), split=st.integers(1, 2000), sizes=SIZES)
 @settings(deadline=None, max_examples=25)
 def test_every_row_group_is_in_one_part(folder: Path, groups: list[int], split: int, sizes: list[int]) -> None:

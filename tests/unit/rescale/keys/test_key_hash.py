@@ -154,6 +154,7 @@ SMALL = st.sampled_from(SMALL_KEYS) | MOMENTS
 ANY_KEY = st.recursive(SMALL, lambda inner: st.tuples(inner) | st.tuples(inner, inner), max_leaves=4)
 
 
+@pytest.mark.long
 @given(st.lists(ANY_KEY, min_size=2, max_size=12))
 @settings(deadline=None, max_examples=400)
 def test_f4_keys_that_are_one_key_of_a_dict_have_one_hash(keys: list[Any]) -> None:

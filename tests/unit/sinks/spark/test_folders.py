@@ -89,6 +89,7 @@ def intended(folder: Path) -> list[Path]:
     return list(folder.rglob("commit.json"))
 
 
+@pytest.mark.long(but=("overwrite",))
 @pytest.mark.parametrize("kind", KINDS)
 def test_wherever_the_machine_dies_in_a_commit_the_next_start_finishes_it_or_nothing_is_visible(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +116,7 @@ def test_wherever_the_machine_dies_in_a_commit_the_next_start_finishes_it_or_not
     assert finished == {True, False}
 
 
+@pytest.mark.long(but=("overwrite",))
 @pytest.mark.parametrize("kind", KINDS)
 def test_wherever_the_machine_dies_in_a_recovery_another_one_finishes_it(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -138,6 +140,7 @@ def test_wherever_the_machine_dies_in_a_recovery_another_one_finishes_it(
                 break
 
 
+@pytest.mark.long(but=("overwrite",))
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_step_of_a_commit_fails_nothing_is_visible_or_the_next_start_finishes_it(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -192,6 +195,7 @@ def test_whatever_step_of_a_commit_fails_it_is_done_again_at_once_or_by_the_next
         pytest.fail("the steps have no end")
 
 
+@pytest.mark.long(but=("overwrite",))
 @pytest.mark.parametrize("kind", KINDS)
 def test_publishing_twice_shows_it_once(kind: str, tmp_path: Path) -> None:
     sink = prepared(tmp_path, kind)
@@ -202,6 +206,7 @@ def test_publishing_twice_shows_it_once(kind: str, tmp_path: Path) -> None:
         assert stray(tmp_path) == []
 
 
+@pytest.mark.long(but=("overwrite",))
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_record_of_the_output_names_what_is_visible(kind: str, tmp_path: Path) -> None:
     run(prepared(tmp_path, kind), *FIRST)
@@ -216,6 +221,7 @@ def test_the_record_of_the_output_names_what_is_visible(kind: str, tmp_path: Pat
     assert all(name.rpartition("/")[2].startswith("job-out-s1-") for name in output.files)
 
 
+@pytest.mark.long(but=("overwrite",))
 @pytest.mark.parametrize("mode", ["append", "overwrite", "error"])
 def test_it_keeps_the_contract_of_sinks(mode: Any, tmp_path: Path) -> None:
     made = iter(range(100))
@@ -233,6 +239,7 @@ def test_it_keeps_the_contract_of_sinks(mode: Any, tmp_path: Path) -> None:
     assert sorted(values(sink)) == [1, 2, 3]
 
 
+@pytest.mark.long(but=("overwrite",))
 @pytest.mark.parametrize("mode", ["append", "overwrite", "error"])
 def test_a_job_without_rows_leaves_an_empty_folder(mode: Any, tmp_path: Path) -> None:
     if mode != "error":
@@ -243,6 +250,7 @@ def test_a_job_without_rows_leaves_an_empty_folder(mode: Any, tmp_path: Path) ->
     assert stray(tmp_path) == []
 
 
+@pytest.mark.long("error")
 @pytest.mark.parametrize("mode", ["overwrite", "error"])
 def test_without_rows_a_schema_makes_a_file_that_holds_it(mode: Any, tmp_path: Path) -> None:
     schema = pa.schema([("n", pa.int64()), ("t", pa.string())])
@@ -320,6 +328,7 @@ def test_a_publication_that_cannot_be_finished_is_told_until_it_is_given_up(
     assert stray(tmp_path) == []
 
 
+@pytest.mark.long("overwrite-partitioned")
 @pytest.mark.parametrize("kind", ["overwrite", "overwrite-partitioned"])
 def test_an_overwrite_that_is_given_up_leaves_what_was_there_before_wherever_it_was_interrupted(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

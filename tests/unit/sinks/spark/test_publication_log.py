@@ -106,6 +106,7 @@ class Case:
         assert output.final
 
 
+@pytest.mark.long(but=("s2-overwrite",))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dying", ["s1", "s2", "s3"])
 def test_wherever_the_machine_dies_in_a_commit_the_next_start_finishes_it(
@@ -124,6 +125,7 @@ def test_wherever_the_machine_dies_in_a_commit_the_next_start_finishes_it(
     assert step > 4
 
 
+@pytest.mark.long("error", "partitioned")
 @pytest.mark.parametrize("kind", KINDS)
 def test_wherever_the_machine_dies_in_a_recovery_the_next_start_goes_on(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -144,6 +146,7 @@ def test_wherever_the_machine_dies_in_a_recovery_the_next_start_goes_on(
     assert step > 2
 
 
+@pytest.mark.long("error", "partitioned")
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_step_of_the_last_commit_fails_it_is_done_again_by_the_next_start(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -164,6 +167,7 @@ def test_whatever_step_of_the_last_commit_fails_it_is_done_again_by_the_next_sta
     assert refused > 4
 
 
+@pytest.mark.long(but=("s2-overwrite",))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("last", ["s2", "s3"])
 def test_what_was_committed_stays_when_its_manifest_is_gone(kind: str, last: str, tmp_path: Path) -> None:
@@ -173,6 +177,7 @@ def test_what_was_committed_stays_when_its_manifest_is_gone(kind: str, last: str
     case.goes_on(folder, last, forgotten=True)
 
 
+@pytest.mark.long("error")
 @pytest.mark.parametrize("kind", ["overwrite", "error"])
 def test_a_job_that_is_begun_anew_shows_nothing_of_the_run_before(kind: str, tmp_path: Path) -> None:
     case = Case(tmp_path, kind)

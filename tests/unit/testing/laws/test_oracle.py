@@ -42,6 +42,7 @@ def merged(stream: Any) -> Any:
     return stream.stateful_op("sessions", Merged())
 
 
+@pytest.mark.long
 def test_what_obeys_all_laws_and_is_wrong_is_found_by_an_oracle() -> None:
     assert set(check_operator(merged, timed=True).cases) == {law.name for law in LAWS}
     with pytest.raises(LawError, match="the output is what the oracle expects") as caught:
@@ -155,6 +156,7 @@ def test_an_oracle_that_raises_shows_the_input_and_cannot_change_it() -> None:
     check_operator(lambda s: s.map("same", lambda v: [*v]), values=[[1], [2, 3]], laws=[], oracle=greedy)
 
 
+@pytest.mark.long
 def test_the_input_on_which_an_oracle_raises_is_shrunk() -> None:
     def seldom(rows: Readings) -> list[int]:
         if len(rows) > 1 and rows[-1].value > 3:

@@ -107,6 +107,7 @@ def judged_late(readings: list[Reading]) -> set[Reading]:
     return late
 
 
+@pytest.mark.long(but=("two_exchanges", "union_behind"))
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 @settings(max_examples=15)
 @given(data=st.data())

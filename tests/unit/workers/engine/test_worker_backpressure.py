@@ -111,6 +111,7 @@ def job_of(rows: int, key: Callable[[tuple[int, int]], int]) -> tuple[mp.Job, li
     return job, out
 
 
+@pytest.mark.long(but=("90% on one key-2", "even-2"))
 @pytest.mark.parametrize("slow", range(WORKERS))
 @pytest.mark.parametrize("skew", [False, True], ids=["even", "90% on one key"])
 def test_f2_memory_is_flat_however_much_there_is_to_read(slow: int, skew: bool) -> None:
@@ -162,6 +163,7 @@ def test_f2_a_chain_of_exchanges_with_a_slow_worker_loses_and_reorders_nothing(
     assert all(numbers == sorted(numbers) for numbers in paths.values())
 
 
+@pytest.mark.long(but=("1",))
 @pytest.mark.parametrize("slow", range(WORKERS))
 def test_f2_a_slow_worker_without_rows_is_not_buried_under_epochs(slow: int) -> None:
     """All rows are of one key, so two of the three workers get epochs only."""

@@ -29,6 +29,7 @@ REQUESTS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 4)), min_size=1
 """(steps before it, size)"""
 
 
+@pytest.mark.long("one_line")
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 @settings(max_examples=30)
 @given(data=st.data())
