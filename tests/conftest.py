@@ -87,7 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     chosen = config.getoption("long")
     if is_whole(config) and (idle := idle_patterns(items)):
-        raise pytest.UsageError(f"a mark long names what is no case: {idle[0]}")
+        raise pytest.UsageError(f"a mark long names an unknown case: {idle[0]}")
     if others := [item for item in items if is_long(item) is not chosen] if chosen or is_whole(config) else []:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if is_long(item) is chosen]

@@ -83,7 +83,7 @@ def is_case(item: pytest.Item, pattern: str) -> bool:
 
 
 def idle_patterns(items: list[pytest.Item]) -> list[str]:
-    """Return what marks name although it is no case of any of ``items``, all tests."""
+    """Return what marks name that no case of ``items``, all tests, is called."""
     named: dict[str, bool] = {}
     for item in items:
         for mark in item.iter_markers("long"):

@@ -102,6 +102,6 @@ def test_long_cases_are_left_to_make_long(cases: str, options: list[str], run: i
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=60)
     if run is None:
-        assert "a mark long names what is no case: test_one.py::test_it: four" in done.stderr
+        assert "a mark long names an unknown case: test_one.py::test_it: four" in done.stderr
     else:
         assert (f"{run} passed" if run else "3 deselected") in done.stdout
