@@ -52,7 +52,7 @@ def test_an_error_of_format_names_it(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SinkError) as raised:
         Stdout(format=secretive).build(WORKER).write(Batch([1]))
     assert isinstance(raised.value.__cause__, KeyError)
-    assert f"secretive at {Path(__file__)}:{secretive.__code__.co_firstlineno}" in str(raised.value)
+    assert f"secretive at {Path(__file__)}:{secretive.__code__.co_firstlineno + 1}" in str(raised.value)
     assert capsys.readouterr().out == ""
 
 

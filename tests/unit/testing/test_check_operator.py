@@ -64,6 +64,16 @@ def test_an_error_of_the_step_is_raised_as_it_is_with_the_input_beside_it() -> N
     assert any("input (key, value)" in note for note in caught.value.__notes__)
 
 
+def test_a_step_that_takes_no_numbers_is_told_who_made_them() -> None:
+    with pytest.raises(OperatorError, match="'int' object is not subscriptable") as caught:
+        check_operator(lambda stream: stream.map("price", lambda row: row["price"]))
+    made = "check_operator made these values, whole numbers: pass such as the step takes, values=[…]"
+    assert made in caught.value.__notes__
+    with pytest.raises(OperatorError) as given:
+        check_operator(lambda stream: stream.map("price", lambda row: row["price"]), values=[1])
+    assert made not in given.value.__notes__
+
+
 def test_the_case_is_minimal() -> None:
     def third(message: Any, state: int | None, output: Any) -> int:
         state = (state or 0) + 1
