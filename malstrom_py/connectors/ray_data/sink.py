@@ -32,7 +32,7 @@ class RayDataset(Files):
     Rows are staged as Parquet in ``folder``, and become visible when the job commits, at each snapshot and at its end,
     with the guarantees of `sinks.Files`: any worker, node or the coordinator may die at any point. Rows of Ray's own
     object store end with the process or node that has made them, so no commit could promise them. Columns and types are
-    those of `sinks.Files` too.
+    those of `sinks.Files` too, with its ``schema``.
 
     ``folder``: a path that all workers and this program share; use it for one sink. By default a temporary folder of
     this machine, which is removed when the program ends: enough for one machine. A job that another program resumes
@@ -51,14 +51,20 @@ class RayDataset(Files):
 
     _records_all = True
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None, *, file_bytes_max: int = 256 << 20) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        file_bytes_max: int = 256 << 20,
+        schema: pa.Schema | None = None,
+    ) -> None:
         self._is_temporary = folder is None
         if folder is None:
             path = Path(tempfile.gettempdir()).absolute() / f"malstrom-ray-data-{secrets.token_hex(8)}"
             atexit.register(shutil.rmtree, path, ignore_errors=True)
         else:
             path = local_path(folder, "sinks.RayDataset")
-        super().__init__(path, file_bytes_max=file_bytes_max)
+        super().__init__(path, file_bytes_max=file_bytes_max, schema=schema)
 
     def __repr__(self) -> str:
         return f"RayDataset({'' if self._is_temporary else repr(str(self._root))})"

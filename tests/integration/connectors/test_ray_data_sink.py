@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from malstrom_py import sinks
+import malstrom_py as mp
+from malstrom_py import sinks, sources
 from malstrom_py.connectors.ray_data.sink import _schema_of, rows_of
 from malstrom_py.errors import SinkError
 from malstrom_py.testing.contracts import check_sink
@@ -44,6 +45,14 @@ def test_s7_it_keeps_the_contract_of_sinks() -> None:
 def test_a_temporary_folder_is_removed_when_the_program_ends() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60)
     assert not Path(done.stdout.strip()).exists()
+
+
+def test_rows_get_the_types_of_a_given_schema(tmp_path: Path) -> None:
+    scored = sinks.RayDataset(tmp_path / "out", schema=pa.schema([("n", pa.float64())]))
+    job = mp.Job("scored")
+    job.source("in", sources.Memory([{"n": 1}, {"n": None}])).sink("out", scored)
+    mp.run(job, progress=False)
+    assert _schema_of([str(tmp_path / "out" / name) for name in scored.files()]) == pa.schema([("n", pa.float64())])
 
 
 def test_files_are_read_in_the_types_that_all_of_them_fit(tmp_path: Path) -> None:
