@@ -1,7 +1,4 @@
-"""CSV: infers column types, and decodes frames of whole records (`csv_records`) to Arrow columns.
-
-Types: an inferred type never loses information. Identifiers beyond 64 bits would become equal floats and ``00501``
-would become 501, so both stay text.
+"""CSV: the types of columns, and the decoder of frames of whole records (`csv_records`) to Arrow columns.
 
 Some columns: where they are at most half of the fields, only they reach Arrow, of a frame that is certain to have whole
 records only (`csv_scan`) and good values only. Any other frame is decoded as a whole, so results do not differ.
@@ -14,31 +11,25 @@ it is a record with an empty field.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from malstrom_py.data.schema import ColumnKind, in_microseconds, kind_of, type_of
+from malstrom_py.data.schema import ColumnKind, kind_of, type_of
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.errors.text import instead_of
 from malstrom_py.sources.files.csv_records import (
     COMMA,
     QUOTES_FLAW,
     Dialect,
-    cutter,
     has_whole_lines,
     split_bytes,
-    split_lines,
-    split_records,
     without_comments,
 )
 from malstrom_py.sources.files.csv_scan import Projection
 from malstrom_py.sources.files.csv_values import unreadable
-from malstrom_py.sources.files.frames import Bytes, Framer, Run, Sifted, others, text_of
-from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, FilePath
+from malstrom_py.sources.files.frames import Bytes, Run, Sifted, others, text_of
 from malstrom_py.sources.files.zones import NoSuchTime, check_years, zoned
 
 if TYPE_CHECKING:
@@ -107,30 +98,6 @@ def with_types(part: str, schema: pa.Schema, types: Mapping[str, ColumnType]) ->
     )
 
 
-def number_like_text(column: pa.ChunkedArray, decimal: str = ".") -> bool:
-    """Return whether an int is written as no int is: with leading zeros, a plus, ``-0`` or in hex.
-
-    Also if all values are ints and one does not fit 64 bits.
-
-    >>> import pyarrow as pa
-    >>> number_like_text(pa.chunked_array([["00501", "1"]])), number_like_text(pa.chunked_array([["501", "0.5"]]))
-    (True, False)
-    """
-    import pyarrow.compute
-
-    pc: Any = pyarrow.compute  # its functions are created at import, so mypy does not know them
-    # A pattern costs several times as much as a search for a text, so it sees only what may match.
-    whole = column.filter(pc.invert(pc.match_substring(column, decimal)))
-    if pc.any(pc.match_substring_regex(whole, r"^\s*([+-]?0[0-9]+|\+[0-9]+|-0|-?0[xX][0-9a-fA-F]+)\s*$")).as_py():
-        return True
-    long = whole.filter(pc.greater_equal(pc.binary_length(whole), 19)).to_pylist()
-    if not long or len(whole) < len(column) - column.null_count:
-        return False
-    if not pc.all(pc.match_substring_regex(whole, r"^\s*[+-]?[0-9]+\s*$")).as_py():
-        return False
-    return any(len(text.strip()) > 20 or not -(1 << 63) <= int(text) < 1 << 63 for text in long)
-
-
 _PIECE_RECORDS: Final = 512
 _CAST: Final = ("int64", "double", "string")
 """The types whose texts a cast reads as Arrow's csv reader does, but for spaces around numbers."""
@@ -190,7 +157,7 @@ class CsvDecoder:
         as_text = [field.name for field in schema if not null_values and str(field.type) in _CAST]
         self._projection = Projection(names, schema.names, as_text, one_line=one_line) if is_few else None
         self._dialect = dialect
-        nulls = _nulls(null_values, dialect)
+        nulls = null_options(null_values, dialect)
         self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **nulls)
         self._convert_raw = pa_csv.ConvertOptions(column_types=schema, **nulls)
         self._as_bytes = pa_csv.ConvertOptions(column_types=dict.fromkeys(self._names, pa.binary()), **nulls)
@@ -228,7 +195,7 @@ class CsvDecoder:
         try:
             found = {name: _cast(text, self._schema.field(name).type) for name, text in texts.items()}
             if lines is not None:
-                batch = _read(lines, projection.raw, self._convert_raw).combine_chunks().to_batches()[0]
+                batch = read_block(lines, projection.raw, self._convert_raw).combine_chunks().to_batches()[0]
                 found |= zip(projection.raw, batch.columns, strict=True)
             batch = pa.RecordBatch.from_arrays([found[field.name] for field in self._schema], schema=self._schema)
             return self._checked(batch)
@@ -301,12 +268,12 @@ class CsvDecoder:
         # Arrow shows each uneven row as text, which these bytes may not be.
         shown = frame if frame.isascii() else frame.decode(errors="replace").encode()
         try:
-            texts = _read(shown, self._names, self._as_bytes, self._dialect, on_malformed=skip)
+            texts = read_block(shown, self._names, self._as_bytes, self._dialect, on_malformed=skip)
             even = others(len(records), uneven)
             if -1 in uneven or len(texts) != len(even):
                 return None
             if is_damaged := shown != frame:
-                texts = _read(b"".join(_at(records, even)), self._names, self._as_bytes, self._dialect)
+                texts = read_block(b"".join(_at(records, even)), self._names, self._as_bytes, self._dialect)
         except pa.ArrowInvalid:
             return None
         found = unreadable(texts, self._schema, self._dialect.decimal, with_text=is_damaged)
@@ -344,12 +311,12 @@ class CsvDecoder:
         if not part:  # Arrow refuses it
             return self._checked(self._none)
         try:
-            table = _read(part, self._names, self._convert, self._dialect)
+            table = read_block(part, self._names, self._convert, self._dialect)
         except pa.ArrowInvalid:
             if self._convert_fine is None or not _NINE_DIGITS.search(part):
                 raise
             # Arrow takes no more digits than the unit has, not even zeros.
-            table = _read(part, self._names, self._convert_fine, self._dialect).cast(self._schema)
+            table = read_block(part, self._names, self._convert_fine, self._dialect).cast(self._schema)
         return self._checked((table.combine_chunks().to_batches() or [self._none])[0])
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -403,146 +370,7 @@ def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         return compute.ascii_trim(texts, " \t").cast(kind)
 
 
-def read_header(path: FilePath, *, one_line: bool = False, dialect: Dialect = COMMA) -> tuple[list[str], int] | None:
-    """Return the column names of a file and the offset of its first record; None for an empty file."""
-    stream = ByteStream(path, encoding=dialect.encoding)
-    try:
-        framer = Framer(stream, cutter(dialect, one_line=one_line))
-        while (frame := framer.next_frame(0)) is not None:
-            if frame.flaw is not None:
-                raise SourceError(f"it does not begin with a CSV header: {frame.flaw}")
-            offset = frame.offset
-            if not dialect.header:
-                return list(dialect.names or ()), offset
-            for lines, is_whole in split_lines(frame.data, dialect) if one_line else [(frame.data, True)]:
-                if not is_whole:
-                    raise SourceError(f"it does not begin with a CSV header: {QUOTES_FLAW}")
-                mark = (dialect.comment or "").encode()
-                for start, end in split_records(lines, dialect=dialect):
-                    if not mark or not lines.startswith(mark, start):
-                        return _header_names(lines[start:end], dialect), offset + end
-                offset += len(lines)
-    finally:
-        stream.close()
-    return None
-
-
-def _header_names(record: Bytes, dialect: Dialect) -> list[str]:
-    try:
-        text = record.decode().rstrip("\r\n")
-    except UnicodeDecodeError:
-        raise SourceError("its CSV header is not valid UTF-8 text. Convert the file") from None
-    try:
-        names = next(csv.reader(io.StringIO(text, newline=""), delimiter=dialect.separator))
-    except csv.Error:
-        limit = csv.field_size_limit()
-        raise SourceError(
-            f"a column name in its CSV header is longer than {limit} characters. Correct the header"
-        ) from None
-    if dialect.names is not None:
-        if len(names) != len(dialect.names):
-            raise SourceError(f"its header has {len(names)} names, and names= has {len(dialect.names)}: name all")
-        return list(dialect.names)
-    other = next((one for one in ";\t|" if one in names[0]), None) if len(names) == 1 else None
-    if other is not None and dialect.delimiter is None:
-        raise SourceError(
-            f"its only column is called {names[0]!r}: if {other!r} separates its fields, give delimiter={other!r}, "
-            f'else delimiter=","'
-        )
-    return names
-
-
-def infer_types(
-    path: FilePath,
-    null_values: Sequence[str] | None,
-    *,
-    frames_max: int,
-    one_line: bool = False,
-    dialect: Dialect = COMMA,
-) -> Iterator[pa.Schema]:
-    """Yield the column types by the header (all null), then by each frame in turn."""
-    import pyarrow as pa
-    import pyarrow.csv as pa_csv
-
-    header = read_header(path, one_line=one_line, dialect=dialect)
-    if header is None:
-        return
-    names, offset = header
-    yield pa.schema([(name, pa.null()) for name in names])
-    convert = pa_csv.ConvertOptions(**_nulls(null_values, dialect))
-    stream = ByteStream(path, encoding=dialect.encoding)
-    try:
-        stream.skip_to(offset)
-        framer = Framer(stream, cutter(dialect, one_line=one_line))
-        for _ in range(frames_max):
-            frame = framer.next_frame()
-            if frame is None:
-                return
-            if data := b"" if frame.flaw is not None else _readable(frame.data, dialect, one_line=one_line):
-                table = _read(data, names, convert, dialect, on_malformed=_skip)
-                yield _kept_as_written(_usable_types(table), data, names, convert, dialect)
-    except READ_ERRORS:
-        return  # the part that reads there reports the damage and the position
-    finally:
-        stream.close()
-
-
-def _readable(frame: Bytes, dialect: Dialect, *, one_line: bool) -> Bytes:
-    """Return ``frame`` as valid UTF-8 for type inference: Arrow does not skip rows that it cannot decode."""
-    frame = without_comments(frame, dialect, one_line=one_line)
-    data = b"".join(lines for lines, is_whole in split_lines(frame, dialect) if is_whole) if one_line else frame
-    return data if data.isascii() else data.decode(errors="replace").encode()
-
-
-def _usable_types(found: pa.Table) -> pa.Schema:
-    """Return the types of ``found`` with all times in microseconds: later values may have fractions.
-
-    Times that microseconds would change stay text.
-    """
-    import pyarrow as pa
-
-    names, columns = found.column_names, found.columns
-    return pa.schema([(name, _usable_type(column)) for name, column in zip(names, columns, strict=True)])
-
-
-def _usable_type(column: pa.ChunkedArray) -> pa.DataType:
-    import pyarrow as pa
-
-    kind = in_microseconds(column.type)
-    try:
-        column.cast(kind)
-    except pa.ArrowInvalid:
-        return pa.string()
-    return kind
-
-
-def _kept_as_written(
-    found: pa.Schema, frame: Bytes, names: list[str], convert: pa_csv.ConvertOptions, dialect: Dialect
-) -> pa.Schema:
-    """Return ``found`` with str for columns whose values numbers would not preserve."""
-    import pyarrow as pa
-    import pyarrow.csv as pa_csv
-
-    numbers = [field.name for field in found if field.type in (pa.int64(), pa.float64())]
-    if not numbers or len(set(names)) < len(names):
-        return found
-    as_text = pa_csv.ConvertOptions(
-        column_types=dict.fromkeys(numbers, pa.string()),
-        include_columns=numbers,
-        null_values=convert.null_values,
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=convert.quoted_strings_can_be_null,
-    )
-    texts = _read(frame, names, as_text, dialect, on_malformed=_skip)
-    as_written = {name for name in numbers if number_like_text(texts[name], dialect.decimal)}
-    return pa.schema([(field.name, pa.string() if field.name in as_written else field.type) for field in found])
-
-
-def _skip(_row: pa_csv.InvalidRow) -> str:
-    return "skip"
-
-
-def _read(
+def read_block(
     part: Bytes | pa.Buffer,
     names: list[str],
     convert: pa_csv.ConvertOptions,
@@ -550,6 +378,7 @@ def _read(
     *,
     on_malformed: Callable[[pa_csv.InvalidRow], str] | None = None,
 ) -> pa.Table:
+    """Return the records of ``part``, with the columns ``names``, as one block."""
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
@@ -566,7 +395,7 @@ def _read(
     )
 
 
-def _nulls(null_values: Sequence[str] | None, dialect: Dialect) -> dict[str, object]:
+def null_options(null_values: Sequence[str] | None, dialect: Dialect) -> dict[str, object]:
     """Return the options by which empty fields, and the user's null values quoted or not, are None."""
     return {
         "decimal_point": dialect.decimal,

@@ -7,6 +7,7 @@ Rule: a text that is found is one that Arrow's csv reader refuses. It may refuse
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -24,18 +25,12 @@ _DAY: Final = (
 _HOUR: Final = r"(?:[01][0-9]|2[0-3])"
 _CLOCK: Final = r":[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,6}0{0,3})?)?"
 _ZONE: Final = rf"(?:Z|[+-]{_HOUR}(?::?[0-5][0-9])?)"
-# In bytes, as RE2 reads them where it looks at binary values.
-_UTF8: Final = (
-    r"(?:[\x00-\x7F]|[\xC2-\xDF][\x80-\xBF]|\xE0[\xA0-\xBF][\x80-\xBF]|[\xE1-\xEC\xEE\xEF][\x80-\xBF]{2}"
-    r"|\xED[\x80-\x9F][\x80-\xBF]|\xF0[\x90-\xBF][\x80-\xBF]{2}|[\xF1-\xF3][\x80-\xBF]{3}|\xF4[\x80-\x8F][\x80-\xBF]{2})*"
-)
 _TEXTS: Final = {
     ColumnKind.BOOL: "0|1|true|false|True|False|TRUE|FALSE",
     ColumnKind.DATE: rf"[ \t]*{_DAY}[ \t]*",
     ColumnKind.TIME: rf"[ \t]*{_HOUR}{_CLOCK}[ \t]*",
     ColumnKind.NAIVE: rf"{_DAY}(?:[ T]{_HOUR}(?:{_CLOCK})?)?",
     ColumnKind.ZONED: rf"{_DAY}[ T]{_HOUR}(?:{_CLOCK})?{_ZONE}",
-    ColumnKind.STR: _UTF8,
     ColumnKind.NULL: r"[^\x00-\xFF]",
 }
 """What every text of these types matches."""
@@ -57,18 +52,44 @@ def unreadable(texts: pa.Table, schema: pa.Schema, decimal: str = ".", *, with_t
     compute: Any = pyarrow.compute  # its functions are created at import, so mypy does not know them
     found: dict[int, str] = {}
     for field in reversed(schema):
-        if not with_text and kind_of(field.type) is ColumnKind.STR:
+        name: str = field.name
+        if kind_of(field.type) is ColumnKind.STR:
+            found |= dict.fromkeys(_damaged(texts[name]) if with_text else (), name)
             continue
         with suppress(pa.ArrowException):  # a cast costs a tenth of a pattern
-            texts[field.name].cast(pa.string()).cast(field.type)
+            texts[name].cast(pa.string()).cast(field.type)
             continue
         if (pattern := _pattern(field.type, decimal)) is not None:
-            fits = compute.match_substring_regex(texts[field.name], pattern)
+            fits = compute.match_substring_regex(texts[name], pattern)
             if not compute.all(fits).as_py():
                 rows: list[int] = compute.indices_nonzero(compute.invert(fits)).to_pylist()
-                name: str = field.name
                 found |= dict.fromkeys(rows, name)
     return dict(sorted(found.items()))
+
+
+def _damaged(texts: pa.ChunkedArray) -> Iterator[int]:
+    """Yield the rows that are not UTF-8."""
+    for row, text in enumerate(texts.to_pylist()):
+        if text is not None and not text.isascii():
+            try:
+                text.decode()
+            except UnicodeDecodeError:
+                yield row
+
+
+def share_of_numbers(texts: pa.ChunkedArray, decimal: str = ".") -> float:
+    """Return the share of ``texts`` that read as numbers; None does not count.
+
+    >>> import pyarrow as pa
+    >>> share_of_numbers(pa.chunked_array([["1", "2.5", None, "x", "-3"]]))
+    0.75
+    """
+    import pyarrow as pa
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute  # its functions are created at import, so mypy does not know them
+    share = compute.mean(compute.match_substring_regex(texts, _pattern(pa.float64(), decimal))).as_py()
+    return 0.0 if share is None else float(share)
 
 
 @cache

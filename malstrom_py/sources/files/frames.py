@@ -321,7 +321,8 @@ class Framer:
 class FramedPart:
     """One csv, json or text file while it is read. The position is (offset of a frame, records taken from there).
 
-    ``framer`` is at ``position``; ``remembered`` goes into each position unchanged. A frame holds few more records than
+    ``framer`` is at ``position``; ``remembered`` goes into each position unchanged. ``before_sifting`` is called before
+    the first poll where bad records fail no job. A frame holds few more records than
     a poll asks for, so that many parts read in turn take little memory.
     """
 
@@ -333,11 +334,13 @@ class FramedPart:
         decode: Callable[[Bytes], list[Run]],
         position: dict[str, Any],
         remembered: dict[str, Any],
+        before_sifting: Callable[[], None] | None = None,
     ) -> None:
         self._name = name
         self._framer = framer
         self._decode = decode
         self._remembered = remembered
+        self._before_sifting = before_sifting
         self._cursor = Cursor()
         self._rows_before: int = position["rows"] - position["records"]
         self._skip: int = position["records"]
@@ -350,6 +353,9 @@ class FramedPart:
 
     def poll_sifted(self, rows_max: int) -> Polled:
         """Poll where bad records fail no job: they are returned with the rows among which they were."""
+        if self._before_sifting is not None:
+            self._before_sifting()
+            self._before_sifting = None
         if not self._has_records(rows_max):
             return Polled(None, 0, iter(()))
         return self._cursor.take_sifted(rows_max, self._name, self._rows())

@@ -5,22 +5,24 @@ A part opens its file at its first poll, so that many parts can be built at no c
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.base import SourcePart, lag_of
 from malstrom_py.sources.files.csv import (
     ColumnType,
     CsvDecoder,
-    infer_types,
-    read_header,
     with_types,
 )
+from malstrom_py.sources.files.csv_inference import infer_types, read_header, shares_of_numbers
 from malstrom_py.sources.files.csv_records import cutter
 from malstrom_py.sources.files.folders import completed, folder_types, folder_values
 from malstrom_py.sources.files.footers import Footers, parquet_types, row_group_runs
@@ -54,6 +56,8 @@ from malstrom_py.sources.files.typed_rows import RowMaker, csv_types, select_col
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_LOG: Final = logging.getLogger("malstrom_py.sources")
 
 
 class LazyPart:
@@ -149,6 +153,8 @@ class FileReader:
     footers: Footers = field(default_factory=Footers)
     roots: tuple[str, ...] = ()
     """The folders before the wildcards, below which names of folders are columns."""
+    looked_at: set[str] = field(default_factory=set)
+    """The file that was looked at for columns of text that are likely meant to be numbers."""
 
     def find_types(self, files: Sequence[str]) -> Types:
         """Infer column types: of csv from the first of ``files`` with columns, and later ones for its empty columns.
@@ -297,7 +303,39 @@ class FileReader:
             return completed(run, chosen, folders, name)
 
         framer = self._framer(section, position, cutter(dialect, one_line=one_line), CSV_LINE_END, begin)
-        return FramedPart(name, framer, decode=decode, position=position, remembered=remembered)
+        return FramedPart(
+            name,
+            framer,
+            decode=decode,
+            position=position,
+            remembered=remembered,
+            before_sifting=partial(self._warn_of_text, section.file, in_file),
+        )
+
+    def _warn_of_text(self, file: str, schema: pa.Schema) -> None:
+        """Log one warning if a bad value among the first ones has made text of a column of numbers."""
+        if self.looked_at:
+            return
+        self.looked_at.add(file)
+        texts = [one.name for one in schema if kind_of(one.type) is ColumnKind.STR and one.name not in self._given]
+        options = self.options
+        with source_errors(file):
+            shares = shares_of_numbers(
+                self.base / file,
+                texts,
+                options.null_values,
+                one_line=not options.newlines_in_values,
+                dialect=options.dialect,
+            )
+        for name, share in shares.items():
+            _LOG.warning(
+                "%s: column %r is text, though %.1f %% of its first values read as numbers. Text is never malformed, "
+                "so on_error= does not find the others: give sources.Files types={%r: 'float64'}, or 'str' for text",
+                file,
+                name,
+                100 * share,
+                name,
+            )
 
     @property
     def _given(self) -> dict[str, ColumnType]:

@@ -265,3 +265,24 @@ def test_rows_with_none_among_bad_records_keep_their_places(tmp_path: Path) -> N
     found = collect(letters)
     assert [int(re.search(r"record (\d+):", letter.error)[1]) - 1 for letter in found] == bad  # type: ignore[index]
     assert [letter.value for letter in found] == [f"{n},x" if n % 5 == 1 else {"n": n, "m": None} for n in bad]
+
+
+def texts_of_numbers(path: Path, caplog: pytest.LogCaptureFixture, on_error: Any, **options: Any) -> list[str]:
+    caplog.clear()
+    job = Job("warned")
+    with caplog.at_level("WARNING", "malstrom_py.sources"):
+        collect(job.source("in", Files(path, **options), on_error=on_error))
+    return [record.getMessage() for record in caplog.records if "read as numbers" in record.getMessage()]
+
+
+def test_a_column_of_numbers_that_one_value_made_text_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [f"{'1,5' if n == 70 else n};{n:05};{'a' if n % 5 else n};{n}\n" for n in range(100)]
+    path = file_with(tmp_path, "a.csv", "amount;zip;text;n\n" + "".join(lines))
+    for on_error in ("skip", "dead-letter"):
+        (text,) = texts_of_numbers(path, caplog, on_error, delimiter=";")
+        assert "column 'amount' is text, though 99.0 % of its first values" in text
+        assert "types={'amount': 'float64'}" in text
+    assert not texts_of_numbers(path, caplog, "fail", delimiter=";")
+    assert not texts_of_numbers(path, caplog, "skip", delimiter=";", types={"amount": "str"})
