@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.integration.connectors.buckets import TestBucket, new_bucket
+from tests.integration.connectors.lakes import Lake
 from tests.kafka_broker.server import ModelBroker, model_broker
 from tests.servers import Server, nats_server, postgres_server, redis_server, s3_server
 
@@ -43,3 +46,28 @@ def kafka() -> Iterator[ModelBroker]:
     """Return a small broker that heeds the rules of transactions."""
     with model_broker() as broker:
         yield broker
+
+
+@pytest.fixture
+def bucket(s3: str) -> TestBucket:
+    """Return a new bucket of the S3."""
+    return new_bucket(s3)
+
+
+@pytest.fixture
+def planned_by_pyiceberg(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Polars read tables of Iceberg as PyIceberg does."""
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path, planned_by_pyiceberg: None) -> Lake:
+    """Return a table that does not exist yet, in a folder."""
+    return Lake(request.param, tmp_path)
+
+
+@pytest.fixture(params=["delta", "iceberg", "delta-s3", "iceberg-s3"])
+def lake_anywhere(request: pytest.FixtureRequest, tmp_path: Path, planned_by_pyiceberg: None) -> Lake:
+    """Return one of either kind."""
+    form, _, store = request.param.partition("-")
+    return Lake(form, tmp_path, request.getfixturevalue("bucket") if store else None)

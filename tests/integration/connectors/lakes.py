@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.integration.connectors.buckets import TestBucket
 
 TABLE = "tests.rows"
+Rows = Batch | list[Any]
 
 
 def context_of(number: int, *, step: str = "out", final: bool = False) -> CommitContext:
@@ -128,22 +129,21 @@ class Lake:
             return sorted((self.root / "_staging").rglob("*.parquet"))
         return [Path(key) for key in self.bucket.keys(f"{self.folder.name}/{self._data}/_staging/")]
 
-    def write(self, rows: Sequence[Any], number: int = 1, **options: Any) -> None:
+    def write(self, rows: Rows, number: int = 1, **options: Any) -> None:
         """Append ``rows`` by one snapshot."""
         sink = self.sink(**options)
         payload = staged(sink, rows, number)
         sink.commit(context_of(number), [payload])
 
 
-def staged(sink: Any, rows: Sequence[Any], number: int, *, worker: int = 0) -> bytes:
-    """Return the payload of ``rows``, pre-committed by a new writer."""
-    writer = sink.open(worker_of(worker))
-    try:
-        writer.write(Batch(list(rows)))
+def staged(sink: Any, rows: Rows, number: int, *, worker: int = 0) -> bytes:
+    """Return the payload of ``rows``, of one batch or of several, pre-committed by a new writer."""
+    batches = rows if isinstance(rows, list) and rows and isinstance(rows[0], list) else [rows]
+    with closing(sink.open(worker_of(worker))) as writer:
+        for batch in batches:
+            writer.write(batch if isinstance(batch, Batch) else Batch(batch))
         payload: bytes = writer.pre_commit(context_of(number))
         return payload
-    finally:
-        writer.close()
 
 
 def read_all(source: Any, *, rows_max: int = 100) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from tests.kafka_broker import real
 from tests.kafka_broker.server import ModelBroker
 from tests.kafka_broker.using import new_topic, transactions, visible
 from tests.tree import ROOT
@@ -41,8 +40,3 @@ def test_librdkafka_is_fenced_too(kafka: ModelBroker) -> None:
             new.produce(topic, b"2", partition=0)
             new.commit_transaction(10)
     assert visible(kafka, topic) == [2]
-
-
-@pytest.mark.long
-def test_what_make_test_kafka_runs_passes_on_the_model(kafka: ModelBroker) -> None:
-    real.main(kafka.bootstrap, cuts_max=3)

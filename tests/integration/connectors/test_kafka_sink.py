@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
 
-import malstrom_py as mp
-from malstrom_py import sinks, sources
+from malstrom_py import sinks
 from malstrom_py.connectors.kafka import publishing
 from malstrom_py.connectors.kafka.producing import Sending
 from malstrom_py.data.batch import Batch
@@ -272,22 +270,3 @@ def test_keys_values_and_tombstones(kafka: ModelBroker) -> None:
 def test_a_topic_that_is_missing_is_an_error(kafka: ModelBroker) -> None:
     with pytest.raises(SinkError, match="topic 'no-such-topic' does not exist"):
         sinks.Kafka(kafka.bootstrap, "no-such-topic").build(worker_of())
-
-
-def test_a_job_from_topic_to_topic_writes_each_row_once_over_failures(kafka: ModelBroker, tmp_path: Path) -> None:
-    target = new_topic(kafka, 2)
-    failures: list[int] = []
-
-    def fail_twice(number: int) -> int:
-        if number % 100 == 60 and len(failures) < 2:
-            failures.append(number)
-            raise ValueError("a worker dies")
-        return number
-
-    job = mp.Job("topics")
-    numbers = job.source("in", sources.Memory(range(300), parts=3)).map("fail", fail_twice)
-    numbers.key_by("key", lambda number: number % 7).sink("out", exactly_once(kafka, target))
-    snapshots = mp.Snapshots(f"{tmp_path}/snapshots", interval_s=0.05)
-    mp.run(job, workers=2, snapshots=snapshots, restart=mp.Restart(backoff_s=0.01), batch=mp.Batching(rows_max=10))
-    assert sorted(visible(kafka, target)) == list(range(300))
-    assert len(failures) == 2

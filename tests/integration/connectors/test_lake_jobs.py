@@ -17,12 +17,6 @@ from tests.integration.recovery.jobs import Numbered
 PARTS, ROWS = 4, 600
 
 
-@pytest.fixture(params=["delta", "iceberg"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
-    return Lake(request.param, tmp_path / "lake")
-
-
 class Failing:
     """Raises at some records, once each."""
 
@@ -64,8 +58,14 @@ def check(lake: Lake) -> None:
     assert lake.staged() == []
 
 
-def test_s7_a_job_that_fails_and_resumes_at_another_scale_writes_each_row_once(lake: Lake, tmp_path: Path) -> None:
+@pytest.mark.long("iceberg-s3")
+def test_s7_a_job_that_fails_and_resumes_at_another_scale_writes_each_row_once(
+    lake_anywhere: Lake, tmp_path: Path
+) -> None:
+    lake = lake_anywhere
     kept = mp.Snapshots(tmp_path / "kept", interval_s=0.1)
+    if lake.bucket is not None:
+        kept = mp.Snapshots(f"{lake.bucket.url}/kept", options=lake.bucket.options, interval_s=0.1)
     batch = mp.Batching(rows_max=50)
     restart = mp.Restart(max_restarts=5, backoff_s=0.0)
     gate = tmp_path / "gate"

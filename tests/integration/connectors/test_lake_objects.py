@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,17 +12,13 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.connectors.lake import delta_table
-from malstrom_py.connectors.lake.iceberg_table import IcebergTable
 from malstrom_py.errors import PlanError, SinkError, SourceError
-from malstrom_py.testing.contracts import check_sink, check_source
-from tests.integration.connectors.buckets import TestBucket, new_bucket
+from malstrom_py.testing.contracts import check_source
+from tests.integration.connectors.buckets import TestBucket
 from tests.integration.connectors.lake_crashes import crash_at
-from tests.integration.connectors.lakes import Lake, context_of, read_all, staged
-from tests.integration.recovery.jobs import Numbered
+from tests.integration.connectors.lakes import Lake, context_of, read_all
 from tests.integration.small_s3 import small_s3
 
-FORMS = ("delta", "iceberg")
 STRANGE = ["a/b", "a b", "ü€ 50%", "#1?", "..", None]
 IN_A_COMMIT = {"delta": 20, "iceberg": 19}
 """After a copy and before the removal of what was copied; after the commit in the table."""
@@ -47,30 +41,9 @@ class Patient:
             time.sleep(0.001)
 
 
-@pytest.fixture
-def bucket(s3: str) -> TestBucket:
-    return new_bucket(s3)
-
-
-@pytest.fixture(params=FORMS)
-def lake(request: pytest.FixtureRequest, bucket: TestBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, bucket: TestBucket, tmp_path: Path, planned_by_pyiceberg: None) -> Lake:
     return Lake(request.param, tmp_path, bucket)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("form", FORMS)
-def test_s7_a_table_keeps_the_contract_of_sinks(
-    form: str, bucket: TestBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
-    lakes: list[Lake] = []
-
-    def made() -> Any:
-        lakes.append(Lake(form, tmp_path / str(len(lakes)), bucket))
-        return lakes[-1].sink()
-
-    check_sink(made, lambda _: lakes[-1].values())
 
 
 @pytest.mark.long("iceberg")
@@ -96,108 +69,6 @@ def test_partitions_have_any_value_and_a_table_keeps_the_contract_of_sources(lak
 
 def test_s7_a_crash_in_a_commit_leaves_each_row_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     assert crash_at(lake, monkeypatch, IN_A_COMMIT[lake.form])
-
-
-@pytest.mark.long
-def test_s7_a_crash_between_any_two_calls_leaves_each_row_once(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for at in itertools.count():
-        if not crash_at(Lake(lake.form, tmp_path / str(at), lake.bucket), monkeypatch, at):
-            assert at > IN_A_COMMIT[lake.form]
-            return
-
-
-def test_s7_a_late_committer_changes_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop after the number of the last snapshot was read, while another process commits; then come back later."""
-    lake.write([{"value": 0}], 1)
-    payload = staged(lake.sink(), [{"value": 1}], 2)
-    owner: Any = delta_table if lake.form == "delta" else IcebergTable
-    name = "_action" if lake.form == "delta" else "_data_file"
-    inner = getattr(owner, name)
-    others: list[bytes] = []
-
-    def overtaken(*args: Any) -> Any:
-        if not others:
-            others.append(payload)
-            lake.sink().commit(context_of(2), [payload])
-            lake.write([{"value": 2}], 3)
-        return inner(*args)
-
-    monkeypatch.setattr(owner, name, overtaken)
-    lake.sink().commit(context_of(2), [payload])
-    assert others
-    assert lake.values() == [0, 1, 2]
-    lake.sink().commit(context_of(2), [payload])
-    # Rows that no run has added are not dropped without a word.
-    with pytest.raises(SinkError, match="another start of the job has taken over"):
-        lake.sink().commit(context_of(2), [staged(lake.sink(), [{"value": 3}], 4)])
-    assert lake.values() == [0, 1, 2]
-
-
-@pytest.mark.long
-def test_s7_committers_of_one_snapshot_race_and_rows_show_once(lake: Lake) -> None:
-    lake.write([{"value": 0}], 1)
-    payloads = [staged(lake.sink(), [{"value": 10 + worker}], 2, worker=worker) for worker in range(2)]
-    errors: list[BaseException] = []
-
-    def commit() -> None:
-        try:
-            lake.sink().commit(context_of(2), payloads)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=commit) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert errors == []
-    assert lake.values() == [0, 10, 11]
-    assert lake.staged() == []
-
-
-def test_recover_removes_what_earlier_starts_have_staged_and_nothing_else(lake: Lake) -> None:
-    lake.write([{"value": 9}], 1)
-    there = lake.sink()
-    kept, lost, later = (staged(there, [{"value": number}], number) for number in (2, 3, 8))
-    there.recover(context_of(7), [context_of(2).snapshot])
-    assert [path.parent.name[:22] for path in lake.staged()] == ["20200101T000000000002Z", "20200101T000000000008Z"]
-    with pytest.raises(SinkError, match="was removed before its commit"):
-        there.commit(context_of(3), [lost])
-    there.commit(context_of(2), [kept])
-    there.abort(context_of(8), [later])
-    assert lake.staged() == []
-    assert lake.values() == [2, 9]
-
-
-class Failing:
-    """Raises at one record, once."""
-
-    def __init__(self) -> None:
-        self._failed = False
-
-    def __call__(self, row: Any) -> dict[str, Any]:
-        part, number = row
-        if number == 150 and not self._failed:
-            self._failed = True
-            raise RuntimeError("as the test wants it")
-        return {"part": part, "value": number}
-
-
-def test_s7_a_job_that_fails_and_goes_on_writes_each_row_once_and_another_reads_them(lake: Lake) -> None:
-    assert lake.bucket is not None
-    job = mp.Job("numbered")
-    job.source("in", Numbered(2, 200)).map("row", Failing()).sink("out", lake.sink(partition_by="part"))
-    kept = mp.Snapshots(f"{lake.bucket.url}/kept", options=lake.bucket.options, interval_s=0.1)
-    restart = mp.Restart(max_restarts=5, backoff_s=0.0)
-    mp.run(job, 2, batch=mp.Batching(rows_max=20), snapshots=kept, restart=restart, progress=False)
-    expected = sorted((f"part-{part}", number) for part in range(2) for number in range(200))
-    assert sorted(lake.frame().select("part", "value").rows()) == expected
-    assert lake.staged() == []
-    read = mp.Job("read")
-    rows = mp.collect(read.source("in", lake.source(columns=["part", "value"])))
-    assert sorted((row["part"], row["value"]) for row in rows) == expected
 
 
 def test_a_resumed_job_reads_the_same_version_and_removed_files_are_named(lake: Lake) -> None:

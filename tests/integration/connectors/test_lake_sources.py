@@ -22,11 +22,9 @@ from tests.integration.connectors.lakes import TABLE, Lake, read_all
 ROWS = [{"value": number, "name": f"n{number % 3}", "part": "ab"[number % 2]} for number in range(60)]
 
 
-@pytest.fixture(params=["delta", "iceberg"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+@pytest.fixture
+def lake(lake: Lake) -> Lake:
     """Return a table of two snapshots, partitioned by a text."""
-    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
-    lake = Lake(request.param, tmp_path)
     lake.write(ROWS[:40], 1, partition_by="part")
     lake.write(ROWS[40:], 2)
     return lake

@@ -17,16 +17,10 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import SinkError, SourceError
 from malstrom_py.object_stores import Bucket
-from malstrom_py.sources.base import Part
 from malstrom_py.testing.contracts import check_sink, check_source
-from tests.integration.connectors.buckets import TestBucket, new_bucket
+from tests.integration.connectors.buckets import TestBucket
 from tests.integration.small_s3 import small_s3
 from tests.unit.sources.files.test_objects import Waiting
-
-
-@pytest.fixture
-def bucket(s3: str) -> TestBucket:
-    return new_bucket(s3)
 
 
 def rows_in(bucket: TestBucket, prefix: str = "out/") -> list[dict[str, Any]]:
@@ -113,18 +107,6 @@ def test_a_large_file_is_written_and_read_in_parts(bucket: TestBucket) -> None:
             found += [row["n"] for row in opened.poll(100) or ()]
         opened.close()
     assert found == list(range(20))
-
-
-def test_an_object_that_is_replaced_while_it_is_read_is_an_error(bucket: TestBucket) -> None:
-    bucket.objects.put("in/a.txt", b"one\n" * 500_000)
-    name = f"{bucket.url}/in/a.txt"
-    part = Waiting(name, store_options=bucket.options).build_part(Part(name), None)
-    assert part.poll(10)
-    bucket.objects.put("in/a.txt", b"two\n" * 500_000)
-    with pytest.raises(SourceError, match="was replaced, written to or removed while it was read"):
-        for _ in iter(lambda: part.poll(100_000), None):
-            pass
-    part.close()
 
 
 def test_a_bucket_that_is_missing_and_a_server_that_is_gone_are_clear_errors(bucket: TestBucket) -> None:

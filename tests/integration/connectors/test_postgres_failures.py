@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import pytest
 
@@ -247,30 +246,3 @@ def test_a_server_that_is_killed_between_any_two_calls(mode: str) -> None:
                 (2,),
                 (3,),
             ]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kill_at", [5, 6])
-def test_a_server_that_is_killed_and_stays_away_for_a_call(kill_at: int) -> None:
-    """The call fails, the job starts again, and the rows of a durable manifest are published then."""
-    with postgres_server() as server, new_schema(server) as dsn:
-        run(dsn, "CREATE TABLE t (id int)")
-        engine: Any = None
-
-        def between(call: int) -> None:
-            if call == kill_at:
-                server.kill()
-
-        engine = Engine(dsn, "append", between)
-        sink_start = engine._start
-
-        def start(number: int) -> None:
-            if engine.crashes:
-                wait_until(lambda: server.process is not None and server.process.poll() is not None, "it is dead")
-                server.start()
-            sink_start(number)
-
-        engine._start = start
-        engine.run()
-        assert engine.crashes == 1
-        assert run(dsn, "SELECT id FROM t ORDER BY id") == [(0,), (1,), (2,), (3,)]

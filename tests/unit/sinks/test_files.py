@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sinks.files import Files
 from malstrom_py.sources.files import Files as FilesSource
-from tests.unit.sinks.writing import WORKER, Format, context, everything, visible, write
+from tests.unit.sinks.writing import WORKER, Format, everything, visible, write
 from tests.unit.sources.reading import read_source
 
 FORMATS: list[Format] = ["csv", "json", "parquet"]
@@ -58,23 +56,11 @@ def test_what_is_committed_can_be_read_back(format: Format, tmp_path: Path) -> N
     assert everything(tmp_path / "new" / "out") == [f"out-s1-00000.{format}"]
 
 
-def test_it_is_a_transactional_sink() -> None:
-    assert isinstance(Files("out"), TransactionalSink)
-
-
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_job_without_rows_makes_the_folder_and_no_file(format: Format, tmp_path: Path) -> None:
     write(tmp_path / "out", [], format=format)
     assert (tmp_path / "out").is_dir()
     assert everything(tmp_path) == ["out"]
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_writer_that_is_closed_before_its_commit_leaves_nothing(format: Format, tmp_path: Path) -> None:
-    writer = Files(tmp_path, format=format).open(WORKER)
-    writer.write(Batch([{"n": 1}]))
-    writer.close()
-    assert everything(tmp_path) == []
 
 
 def test_a_writer_that_is_closed_before_its_commit_leaves_no_folder_that_it_made(tmp_path: Path) -> None:
@@ -86,24 +72,6 @@ def test_a_writer_that_is_closed_before_its_commit_leaves_no_folder_that_it_made
         second.write(Batch([{"n": 1}]))
         second.close()
     assert everything(tmp_path) == ["there"]
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_only_what_was_pre_committed_is_committed(format: Format, tmp_path: Path) -> None:
-    sink = Files(tmp_path, format=format)
-    writer = sink.open(WORKER)
-    payloads = {}
-    for snapshot, number in (("s1", 1), ("s2", 2), ("s3", 3)):
-        writer.write(Batch([{"n": number}]))
-        payloads[snapshot] = writer.pre_commit(context(snapshot))
-    writer.write(Batch([{"n": 4}]))
-    sink.commit(context("s1"), [payloads["s1"]])
-    sink.abort(context("s3"), [payloads["s3"]])
-    writer.close()
-    assert rows(tmp_path, format) == [{"n": 1}]
-    sink.commit(context("s2"), [payloads["s2"]])
-    assert rows(tmp_path, format) == [{"n": 1}, {"n": 2}]
-    assert everything(tmp_path) == [f"out-s1-00000.{format}", f"out-s2-00000.{format}"]
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -304,15 +272,6 @@ def test_json_of_values_that_json_does_not_know(tmp_path: Path) -> None:
     for wrong in ({"n": object()}, {"n": {(1, 2): 3}}, circle):
         with pytest.raises(SinkError, match="cannot be written as JSON"):
             write(tmp_path, [wrong], format="json")
-
-
-def test_other_readers_see_the_same(tmp_path: Path) -> None:
-    values = [{"t": "a,b", "n": None}, {"t": None, "n": 2}]
-    for format in FORMATS:
-        write(tmp_path / format, values, format=format)
-    assert pl.read_csv(tmp_path / "csv").to_dicts() == values
-    assert pl.read_parquet(tmp_path / "parquet").to_dicts() == values
-    assert pl.read_ndjson(tmp_path / "json" / "out-s1-00000.json").to_dicts() == values
 
 
 def test_many_small_batches_are_collected_into_large_row_groups(tmp_path: Path) -> None:

@@ -37,44 +37,6 @@ def test_items_stand_as_they_arrived_and_by_key_in_order() -> None:
     assert out.by_key == {1: [3, 1, 5], 0: [2]}
 
 
-def test_an_unkeyed_stream_leaves_by_key_empty() -> None:
-    job, out = mp.Job("a"), sinks.Memory()
-    numbers(job, [1]).sink("out", out)
-    mp.run(job)
-    assert (out.items, out.by_key) == ([1], {})
-
-
-def test_nothing_is_there_before_the_commit() -> None:
-    out = sinks.Memory()
-    writer = out.open(WorkerInfo("job", "out", WorkerId(0)))
-    writer.write(Batch([1]))
-    payload = writer.pre_commit(CONTEXT)
-    assert out.items == []
-    out.commit(CONTEXT, [payload])
-    assert out.items == [1]
-
-
-def test_a_commit_that_is_repeated_adds_nothing() -> None:
-    out = sinks.Memory()
-    writer = out.open(WorkerInfo("job", "out", WorkerId(0)))
-    writer.write(Batch([1], keys=["a"]))
-    payloads = [writer.pre_commit(CONTEXT)]
-    out.commit(CONTEXT, payloads)
-    out.commit(CONTEXT, payloads)
-    assert (out.items, out.by_key) == ([1], {"a": [1]})
-
-
-def test_writers_of_two_workers_are_committed_apart() -> None:
-    out = sinks.Memory()
-    writers = [out.open(WorkerInfo("job", "out", WorkerId(n))) for n in range(2)]
-    for n, writer in enumerate(writers):
-        writer.write(Batch([n]))
-    first, second = (writer.pre_commit(CONTEXT) for writer in writers)
-    out.abort(CONTEXT, [first])
-    out.commit(CONTEXT, [first, second])
-    assert out.items == [1]
-
-
 def test_a_job_that_fails_leaves_nothing_of_itself_and_nothing_of_an_earlier_run() -> None:
     out = sinks.Memory()
     for values in ([1, 2], [1, 0]):
@@ -124,16 +86,6 @@ def test_keys_that_cannot_be_keys_fail_and_leave_nothing() -> None:
     with pytest.raises(MalstromError, match="list"):
         mp.run(job)
     assert (out.items, out.by_key) == ([], {})
-
-
-def test_what_an_earlier_run_left_half_done_is_cleared() -> None:
-    out = sinks.Memory()
-    writer = out.open(WorkerInfo("job", "out", WorkerId(0)))
-    writer.write(Batch([1]))
-    payload = writer.pre_commit(CONTEXT)
-    out.recover(CONTEXT, [])
-    out.commit(CONTEXT, [payload])
-    assert out.items == []
 
 
 def test_columns_are_kept_as_rows() -> None:
@@ -273,14 +225,3 @@ def test_s8_pickled_rows_of_a_store_are_left_out_with_a_warning(
             out.commit(replace(CONTEXT, snapshot=SnapshotId("s2")), [payload])
         out.recover(CONTEXT, [])
     assert not (tmp_path / "sprung").exists()
-
-
-def test_rows_that_came_from_another_process_are_committed_once() -> None:
-    original = sinks.Memory()
-    writer = cloudpickle.loads(cloudpickle.dumps(original)).open(WorkerInfo("job", "out", WorkerId(0)))
-    writer.write(Batch([1]))
-    payload = writer.pre_commit(CONTEXT)
-    for _ in range(2):
-        original.commit(CONTEXT, [payload])
-        original.recover(CONTEXT, [CONTEXT.snapshot])
-    assert original.items == [1]

@@ -7,12 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.sinks.base import StatelessSink, TransactionalSink
 from malstrom_py.sinks.stdout import Stdout
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 
@@ -21,11 +19,6 @@ WORKER = WorkerInfo("job", "out", WorkerId(0))
 
 def secretive(value: int) -> str:
     raise KeyError("not today")
-
-
-def test_it_is_a_stateless_sink() -> None:
-    assert isinstance(Stdout(), StatelessSink)
-    assert not isinstance(Stdout(), TransactionalSink)
 
 
 def test_each_value_is_a_line_and_keys_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,8 +77,3 @@ def test_a_closed_output_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", closed)
     with pytest.raises(SinkError, match="it is closed"):
         Stdout().build(WORKER).write(Batch([1]))
-
-
-def test_columns_are_printed_as_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    Stdout().build(WORKER).write(ColumnBatch(pa.record_batch({"n": [1, None]})))
-    assert capsys.readouterr().out == "{'n': 1}\n{'n': None}\n"

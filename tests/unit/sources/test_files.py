@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -96,40 +95,6 @@ def test_every_file_has_the_types_of_the_first(tmp_path: Path) -> None:
     assert type(rows[1]["n"]) is float
 
 
-def test_a_resumed_run_keeps_the_types_though_the_first_file_changed(tmp_path: Path) -> None:
-    first = file_with(tmp_path, "a.csv", "n\n1.5\n")
-    second = file_with(tmp_path, "b.csv", "n\n2\n3\n")
-    source = Files(tmp_path / "*.csv")
-    part = source.build_part(source.list_parts()[1], None)
-    assert poll_once(part, 1) == [{"n": 2.0}]
-    first.write_text("n\ntext\n")
-    resumed = Files(tmp_path / "*.csv").build_part(Part(str(second)), part.snapshot())
-    rows = poll_once(resumed, 1)
-    assert (rows, type(rows[0]["n"])) == ([{"n": 3.0}], float)
-    part.close()
-    resumed.close()
-
-
-def test_a_source_that_was_sent_to_another_worker_reads_the_same(tmp_path: Path) -> None:
-    file_with(tmp_path, "a.csv", "n\n1.5\n")
-    source = Files(tmp_path / "*.csv")
-    source.list_parts()
-    assert read_source(pickle.loads(pickle.dumps(source))) == [{"n": 1.5}]
-
-
-def test_columns_in_another_order_are_the_same_columns(tmp_path: Path) -> None:
-    file_with(tmp_path, "a.csv", "n,t\n1,x\n")
-    file_with(tmp_path, "b.csv", "t,n\ny,2\n")
-    assert read_source(Files(tmp_path / "*.csv")) == [{"n": 1, "t": "x"}, {"n": 2, "t": "y"}]
-
-
-def test_other_columns_are_told_with_the_file_and_their_names(tmp_path: Path) -> None:
-    file_with(tmp_path, "a.csv", "n,t\n1,x\n")
-    file_with(tmp_path, "b.csv", "n,u\n2,y\n")
-    with pytest.raises(SourceError, match=r"b\.csv has other columns than .*a\.csv: it lacks 't' and has 'u' besides"):
-        read_source(Files(tmp_path / "*.csv"))
-
-
 def test_a_position_of_another_format_is_refused(tmp_path: Path) -> None:
     path = file_with(tmp_path, "a.csv", "n\n1\n")
     part = Files(path, format="text").build_part(Part(str(path)), None)
@@ -160,17 +125,6 @@ def test_a_file_that_cannot_be_opened_is_told_by_name(format: Any, tmp_path: Pat
             read_source(Files(tmp_path / name, format=format))
 
 
-def test_a_file_that_vanished_after_it_was_listed_is_told(tmp_path: Path) -> None:
-    path = file_with(tmp_path, "a.txt", "one\n")
-    source = Files(path)
-    (part,) = source.list_parts()
-    path.unlink()
-    built = source.build_part(part, None)
-    with pytest.raises(SourceError, match=r"a\.txt cannot be read: the file does not exist"):
-        built.poll(1)
-    built.close()
-
-
 @pytest.mark.parametrize("suffix", ["txt", "csv", "json"])
 def test_a_truncated_gz_gives_what_is_whole_and_then_says_how_much_that_was(suffix: str, tmp_path: Path) -> None:
     line = '{"n": %d}\n' if suffix == "json" else "%d\n"
@@ -198,17 +152,6 @@ def test_a_compressed_file_of_no_bytes_is_cut_off_and_not_empty(name: str, tmp_p
     path = file_with(tmp_path, name, b"")
     with pytest.raises(SourceError, match=f"{name} cannot be read: the compressed data is cut off"):
         read_source(Files(path))
-
-
-def test_a_compressed_file_that_holds_nothing_is_empty(tmp_path: Path) -> None:
-    assert read_source(Files(file_with(tmp_path, "a.csv.gz", gzip.compress(b"")))) == []
-
-
-def test_a_file_whose_suffix_lies_about_its_compression_is_told(tmp_path: Path) -> None:
-    for suffix in ("gz", "zst"):
-        path = file_with(tmp_path, f"a.csv.{suffix}", "n\n1\n")
-        with pytest.raises(SourceError, match="damaged, or the suffix names another compression"):
-            read_source(Files(path))
 
 
 def test_null_values_of_a_generator_are_not_used_up(tmp_path: Path) -> None:

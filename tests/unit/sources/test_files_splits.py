@@ -12,14 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.files import Files, frames
 from malstrom_py.sources.files import parquet as parquet_part
-from malstrom_py.testing.contracts import check_source
 from tests.unit.sources.reading import Bad, file_with, poll_once, polls, read_part, read_source
 
 BOM = b"\xef\xbb\xbf"
@@ -85,36 +84,39 @@ SPLITS = st.integers(1, 200)
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=3)
 
 
-@given(content=contents(TEXT, [b"\n", b"\r\n"]), split=SPLITS, sizes=SIZES)
-@example(content=b"ab\ncd\n", split=3, sizes=[1])
-@example(content=b"ab\r\ncd", split=3, sizes=[1])
-@example(content=BOM + b"\n\n", split=1, sizes=[1])
-@settings(deadline=None)
-def test_every_line_of_a_text_is_in_one_part(folder: Path, content: bytes, split: int, sizes: list[int]) -> None:
-    path = file_with(folder, "a.txt", content)
-    check_parts(Files(path, split_bytes=split), in_one(path), sizes)
-
-
-@given(content=contents(JSON, [b"\n", b"\r\n"]), split=SPLITS, sizes=SIZES)
-@settings(deadline=None)
-def test_every_json_line_is_in_one_part(folder: Path, content: bytes, split: int, sizes: list[int]) -> None:
-    path = file_with(folder, "a.jsonl", content)
-    check_parts(Files(path, split_bytes=split), in_one(path), sizes)
-
-
-@given(
-    content=contents(CSV, [b"\n", b"\r\n", b"\r"], head=b"one,two\r\n")
+LINES_OF = {
+    "a.txt": contents(TEXT, [b"\n", b"\r\n"]),
+    "a.jsonl": contents(JSON, [b"\n", b"\r\n"]),
+    "a.csv": contents(CSV, [b"\n", b"\r\n", b"\r"], head=b"one,two\r\n")
     | contents(FIELDS, [b"\n", b"\r"], head=b"\n\none\r"),
-    split=SPLITS,
-    sizes=SIZES,
-)
-@example(content=b"one\n\n\n\n", split=5, sizes=[1])
-@example(content=b"one\r\r\n1\r\r", split=1, sizes=[1])
+}
+
+
+def check_lines(folder: Path, name: str, content: bytes, split: int, sizes: list[int]) -> None:
+    path = file_with(folder, name, content)
+    options: dict[str, Any] = {"newlines_in_values": False} if name == "a.csv" else {}
+    check_parts(Files(path, split_bytes=split, **options), in_one(path, **options), sizes)
+
+
+@pytest.mark.parametrize("name", LINES_OF)
+@given(data=st.data(), split=SPLITS, sizes=SIZES)
 @settings(deadline=None)
-def test_every_csv_line_is_in_one_part(folder: Path, content: bytes, split: int, sizes: list[int]) -> None:
-    path = file_with(folder, "a.csv", content)
-    source: Files[Any] = Files(path, split_bytes=split, newlines_in_values=False)
-    check_parts(source, in_one(path, newlines_in_values=False), sizes)
+def test_every_line_is_in_one_part(folder: Path, name: str, data: st.DataObject, split: int, sizes: list[int]) -> None:
+    check_lines(folder, name, data.draw(LINES_OF[name]), split, sizes)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "split"),
+    [
+        ("a.txt", b"ab\ncd\n", 3),
+        ("a.txt", b"ab\r\ncd", 3),
+        ("a.txt", BOM + b"\n\n", 1),
+        ("a.csv", b"one\n\n\n\n", 5),
+        ("a.csv", b"one\r\r\n1\r\r", 1),
+    ],
+)
+def test_a_cut_at_the_end_of_a_line_is_in_one_part(folder: Path, name: str, content: bytes, split: int) -> None:
+    check_lines(folder, name, content, split, [1])
 
 
 @pytest.mark.long
@@ -168,20 +170,6 @@ def test_a_file_that_is_called_like_a_part_is_read_as_it_is(name: str, tmp_path:
     for split in (None, 30):
         source = Files(path, format="text", split_bytes=split)
         assert read_source(source) == LINES.decode().splitlines()
-
-
-@pytest.mark.parametrize("name", ["rows.txt", "rows.jsonl", "rows.csv", "rows.parquet"])
-def test_parts_of_a_file_keep_the_contract(name: str, folder: Path) -> None:
-    path = folder / name
-    if name.endswith("parquet"):
-        pq.write_table(pa.table({"n": list(range(60))}), path, row_group_size=7)
-    else:
-        head = "n,t\n" if name.endswith("csv") else ""
-        file_with(folder, name, head + "".join(f'{{"n": {n}}}\n' * (n % 9 > 0) + "broken,\n" for n in range(20)))
-    options: dict[str, Any] = {"newlines_in_values": False} if name.endswith("csv") else {}
-    source: Files[Any] = Files(path, split_bytes=70, **options)
-    assert len(source.list_parts()) > 3
-    check_source(source)
 
 
 def test_a_value_over_several_lines_is_malformed_and_not_read_wrongly(tmp_path: Path) -> None:

@@ -37,14 +37,6 @@ def test_items_are_dealt_round_robin_and_keep_their_order(items: list[int], part
     assert [read(source, part, rows_max) for part in source.list_parts()] == [items[n::parts] for n in range(parts)]
 
 
-@given(items=st.lists(st.integers(), max_size=20), rows_max=st.integers(1, 7), polls=st.integers(0, 5))
-def test_a_part_goes_on_where_its_snapshot_says(items: list[int], rows_max: int, polls: int) -> None:
-    source = sources.Memory(items)
-    part = source.build_part(Part("0"), None)
-    before = [row for _ in range(polls) for row in part.poll(rows_max)]
-    assert before + read(source, "0", rows_max, part.snapshot()) == items
-
-
 @pytest.mark.parametrize(
     "items", [range(3), iter([0, 1, 2]), (n for n in range(3)), (0, 1, 2), {0: "a", 1: "b", 2: "c"}]
 )
@@ -92,12 +84,6 @@ def test_every_part_is_read_by_its_number() -> None:
     source = Generator(lambda part, start: iter([(part, start)]), parts=3)
     assert source.list_parts() == ["0", "1", "2"]
     assert read_source(source) == [(0, 0), (1, 0), (2, 0)]
-
-
-def test_the_function_is_told_how_many_items_were_taken() -> None:
-    part = Generator(lambda part, start: count(start)).build_part(FIRST, 7)
-    assert part.poll(2) == [7, 8]
-    assert part.snapshot() == 9
 
 
 def test_no_more_items_are_taken_than_are_polled() -> None:

@@ -20,7 +20,7 @@ from malstrom_py.sinks.files.publishing import StagedFile, publish, staged_files
 from malstrom_py.sinks.output_record import read_output
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.spark.publishing import Died, dies_at, disk, fails_at
-from tests.unit.sinks.writing import WORKER, context, everything, visible
+from tests.unit.sinks.writing import context, everything, visible
 
 ROWS = [{"a": a, "b": b, "n": n} for n, (a, b) in enumerate([(1, "x"), (1, "y"), (2, "x"), (None, "a/b")])]
 
@@ -41,32 +41,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): (folder / path).read_bytes() for path in visible(folder)}
 
 
-def test_nothing_is_visible_before_the_commit_no_folder_either(tmp_path: Path) -> None:
-    payload = pre_committed(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["_staging"]
-    assert json.loads(payload)["folders"] == ["a=1/b=x", "a=1/b=y", "a=2/b=x", "a=__HIVE_DEFAULT_PARTITION__/b=a%2Fb"]
-
-
-def test_a_commit_that_was_interrupted_after_any_rename_is_finished_by_the_next(tmp_path: Path) -> None:
-    whole = tmp_path / "whole"
-    sink(whole).commit(context(), [pre_committed(whole), pre_committed(whole, worker=1)])
-    expected = contents(whole)
-    assert len(expected) == 8
-    for done in range(9):
-        folder = tmp_path / str(done)
-        payloads = [pre_committed(folder), pre_committed(folder, worker=1)]
-        staged = staged_files(folder, context(), payloads)
-        for number, file in enumerate(staged[:done]):
-            (folder / file.folder).mkdir(parents=True, exist_ok=True)
-            file.path.rename(folder / file.folder / f"out-s1-{number:05d}.json")
-        if done < 8:
-            (folder / staged[done].folder).mkdir(parents=True, exist_ok=True)  # made, and then the process died
-        for _ in range(2):
-            sink(folder).commit(context(), payloads)
-            assert contents(folder) == expected
-        assert not (folder / "_staging").exists()
-
-
 def test_a_commit_is_the_same_in_any_order_of_payloads(tmp_path: Path) -> None:
     payloads = [pre_committed(tmp_path, worker=number) for number in range(3)]
     sink(tmp_path).commit(context(), payloads)
@@ -74,15 +48,6 @@ def test_a_commit_is_the_same_in_any_order_of_payloads(tmp_path: Path) -> None:
     for order in (payloads, payloads[::-1], [*payloads, payloads[0]]):
         sink(tmp_path).commit(context(), order)
         assert everything(tmp_path) == expected
-
-
-def test_more_than_ten_files_of_a_writer_are_numbered_as_they_were_written(tmp_path: Path) -> None:
-    writer = Files(tmp_path, format="json", file_bytes_max=1).open(WORKER)
-    for n in range(25):
-        writer.write(Batch([{"n": n}]))
-    Files(tmp_path).commit(context(), [writer.pre_commit(context())])
-    writer.close()
-    assert [json.loads((tmp_path / path).read_text())["n"] for path in visible(tmp_path)] == list(range(25))
 
 
 @pytest.mark.parametrize("failing", range(5))
@@ -153,16 +118,6 @@ def test_an_abort_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> None:
     for _ in range(2):
         sink(tmp_path).abort(context(), payloads)
         assert everything(tmp_path) == []
-
-
-def test_recovery_clears_what_was_not_committed(tmp_path: Path) -> None:
-    kept, _ = pre_committed(tmp_path, "kept"), pre_committed(tmp_path, "dropped")
-    sink(tmp_path).recover(context("s9"), [SnapshotId("kept")])
-    names = [name for name in everything(tmp_path) if name.endswith(".json")]
-    assert [Path(name).name for name in names] == [f"kept-{number}.json" for number in range(4)]
-    sink(tmp_path).commit(context("kept"), [kept])
-    assert len(visible(tmp_path)) == 4
-    assert not (tmp_path / "_staging").exists()
 
 
 def test_a_folder_that_another_commit_took_back_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +15,6 @@ from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.files import Files
 from malstrom_py.sinks.files.encoding import BUFFER_BYTES_MAX, GROUP_ROWS, EncodedRows, WriteBuffer
-from malstrom_py.sinks.files.publishing import StagedFile, publish
 from malstrom_py.sinks.files.staging import Staging
 from malstrom_py.sinks.files.writer import OPEN_MAX, RollingFiles
 from malstrom_py.worker_context import WorkerId, WorkerInfo
@@ -30,76 +28,6 @@ def pre_committed(folder: Path, snapshot: str = "s1", *, worker: int = 0, number
     payload = writer.pre_commit(context(snapshot))
     writer.close()
     return payload
-
-
-def visible(folder: Path) -> list[str]:
-    return [name for name in everything(folder) if not name.startswith(("_", "."))]
-
-
-def test_nothing_is_visible_before_the_commit(tmp_path: Path) -> None:
-    writer = Files(tmp_path, format="json", file_bytes_max=1).open(WORKER)
-    writer.write(Batch([{"n": 1}]))
-    assert everything(tmp_path)
-    assert visible(tmp_path) == []
-    writer.pre_commit(context())
-    assert visible(tmp_path) == []
-    assert all(name.split("/")[0] == "_staging" for name in everything(tmp_path))
-    writer.close()
-    assert len([name for name in everything(tmp_path) if name.endswith(".json")]) == 1
-
-
-def test_a_commit_can_be_repeated_in_any_order_of_payloads(tmp_path: Path) -> None:
-    payloads = [pre_committed(tmp_path, worker=number, number=number) for number in range(3)]
-    sink = Files(tmp_path, format="json")
-    sink.commit(context(), payloads)
-    contents = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    sink.commit(context(), payloads[::-1])
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == contents
-    assert sorted(contents) == [f"out-s1-0000{number}.json" for number in range(3)]
-
-
-def test_a_commit_that_was_interrupted_is_finished_by_the_next(tmp_path: Path) -> None:
-    payloads = [pre_committed(tmp_path, worker=number, number=number) for number in range(3)]
-    first = min(tmp_path / name for payload in payloads for name in json.loads(payload)["files"])
-    first.rename(tmp_path / "out-s1-00000.json")
-    Files(tmp_path, format="json").commit(context(), payloads)
-    numbers = {json.loads(path.read_text())["n"] for path in tmp_path.glob("*.json")}
-    assert numbers == {0, 1, 2}
-    assert len(everything(tmp_path)) == 3
-
-
-def test_a_file_that_is_gone_or_in_the_way_stops_the_commit_before_anything_moves(tmp_path: Path) -> None:
-    payloads = sorted(pre_committed(tmp_path, worker=number) for number in range(2))
-    staged = sorted(tmp_path / json.loads(payload)["files"][0] for payload in payloads)
-    sink = Files(tmp_path, format="json")
-    in_the_way = tmp_path / "out-s1-00001.json"
-    in_the_way.touch()
-    with pytest.raises(SinkError, match="already exists"):
-        sink.commit(context(), payloads)
-    in_the_way.unlink()
-    staged[1].unlink()
-    with pytest.raises(SinkError, match="was removed before its commit"):
-        sink.commit(context(), payloads)
-    assert visible(tmp_path) == []
-
-
-def test_a_commit_that_fails_half_way_takes_back_what_it_moved(tmp_path: Path) -> None:
-    payload = pre_committed(tmp_path)
-    (name,) = json.loads(payload)["files"]
-    # No folder can be moved into itself: the second move fails, the first is done by then.
-    with pytest.raises(SinkError, match="cannot commit to"):
-        publish(tmp_path, context(), [StagedFile(tmp_path / name, ""), StagedFile(tmp_path, "")])
-    assert visible(tmp_path) == []
-    Files(tmp_path, format="json").commit(context(), [payload])
-    assert visible(tmp_path) == ["out-s1-00000.json"]
-
-
-def test_an_abort_removes_what_was_pre_committed_and_can_be_repeated(tmp_path: Path) -> None:
-    payloads = [pre_committed(tmp_path, worker=number) for number in range(2)]
-    sink = Files(tmp_path, format="json")
-    for _ in range(2):
-        sink.abort(context(), payloads)
-        assert everything(tmp_path) == []
 
 
 def test_a_run_that_is_aborted_leaves_no_folder_that_it_made(tmp_path: Path) -> None:
@@ -157,11 +85,6 @@ def test_staging_that_something_else_removed_is_told(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="another program removed a file"):
         writer.pre_commit(context())
     writer.close()
-    assert everything(tmp_path) == []
-
-
-def test_recovery_of_a_folder_that_is_not_there_does_nothing(tmp_path: Path) -> None:
-    Files(tmp_path / "none").recover(context(), [])
     assert everything(tmp_path) == []
 
 

@@ -17,7 +17,6 @@ from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.spark import Spark
-from malstrom_py.testing.contracts import check_sink
 from tests.unit.sinks.spark.publishing import Died, dies_at, disk, fails_at, pre_committed, rows, run
 from tests.unit.sinks.writing import context, everything, visible
 
@@ -197,17 +196,6 @@ def test_whatever_step_of_a_commit_fails_it_is_done_again_at_once_or_by_the_next
 
 @pytest.mark.long(but=("overwrite",))
 @pytest.mark.parametrize("kind", KINDS)
-def test_publishing_twice_shows_it_once(kind: str, tmp_path: Path) -> None:
-    sink = prepared(tmp_path, kind)
-    payloads = [pre_committed(sink, one, worker=number) for number, one in enumerate(FIRST)]
-    for again in (sink, sink, Spark(tmp_path / "out", **KINDS[kind])):
-        again.commit(context(), payloads)
-        assert rows(tmp_path / "out") == expected(kind, ALL)
-        assert stray(tmp_path) == []
-
-
-@pytest.mark.long(but=("overwrite",))
-@pytest.mark.parametrize("kind", KINDS)
 def test_the_record_of_the_output_names_what_is_visible(kind: str, tmp_path: Path) -> None:
     run(prepared(tmp_path, kind), *FIRST)
     output = read_output(tmp_path / "out", "job").outputs["out"]
@@ -219,24 +207,6 @@ def test_the_record_of_the_output_names_what_is_visible(kind: str, tmp_path: Pat
         ["n"] if "partition_by" in KINDS[kind] else ["n", "t"]
     )
     assert all(name.rpartition("/")[2].startswith("job-out-s1-") for name in output.files)
-
-
-@pytest.mark.long(but=("overwrite",))
-@pytest.mark.parametrize("mode", ["append", "overwrite", "error"])
-def test_it_keeps_the_contract_of_sinks(mode: Any, tmp_path: Path) -> None:
-    made = iter(range(100))
-
-    def values(sink: Spark) -> list[Any]:
-        folder = sink._target.path
-        assert folder is not None
-        return [row["value"] for name in visible(folder) for row in pq.ParquetFile(folder / name).read().to_pylist()]
-
-    # What overwrites shows the last snapshot alone, and what refuses to do so takes one only.
-    if mode == "append":
-        check_sink(lambda: Spark(tmp_path / str(next(made)), mode=mode), values)
-    sink = Spark(tmp_path / mode, mode=mode)
-    run(sink, [1, 2], [3])
-    assert sorted(values(sink)) == [1, 2, 3]
 
 
 @pytest.mark.long(but=("overwrite",))

@@ -177,17 +177,6 @@ def test_what_was_committed_stays_when_its_manifest_is_gone(kind: str, last: str
     case.goes_on(folder, last, forgotten=True)
 
 
-@pytest.mark.long("error")
-@pytest.mark.parametrize("kind", ["overwrite", "error"])
-def test_a_job_that_is_begun_anew_shows_nothing_of_the_run_before(kind: str, tmp_path: Path) -> None:
-    case = Case(tmp_path, kind)
-    folder = case.again()
-    case.commit(folder, "s1", "s2")
-    run(case.sink(folder), [{"n": "new", "t": "a"}], snapshot="s6")
-    assert rows(folder / "out") == [{"n": "new", "t": "a"}]
-    assert [name for name in everything(folder) if "_staging" in name] == []
-
-
 def test_a_job_that_goes_back_behind_a_snapshot_that_is_damaged_shows_nothing_of_it(tmp_path: Path) -> None:
     case = Case(tmp_path, "overwrite")
     folder = case.again()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,12 +10,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from malstrom_py import accelerator
-from malstrom_py.sources.files import Files, frames
 from malstrom_py.sources.files.csv import CsvDecoder, arrow_type
 from malstrom_py.sources.files.csv_records import cut_records
 from malstrom_py.sources.files.csv_scan import Projection
 from malstrom_py.sources.files.frames import BadRecord
-from tests.unit.sources.reading import file_with, poll_once, runs_of
+from tests.unit.sources.reading import runs_of
 from tests.unit.state.accelerators import COMPILER, PATHS, library_of
 
 NAMES = ["int", "text", "real", "day", "flag", "more", "last"]
@@ -34,22 +32,10 @@ SCHEMA = pa.schema(
 NUMBERS = st.sampled_from(["", "1", " 7", "-2\t", "+5", "0x1F", "007", "9223372036854775808", '"5"', '""', "NA", "1.5"])
 TEXTS = st.sampled_from(
     [
-        "",
-        '""',
-        "a",
-        "é€",
-        '"a,b"',
-        '"say ""x"""',
-        '"two\nlines"',
-        '"a"b',
-        '5" pipe',
-        "NA",
-        '"NA"',
-        " ",
-        "x" * 40,
+        "", '""', "a", "é€", '"a,b"', '"say ""x"""', '"two\nlines"', '"a"b', '5" pipe', "NA", '"NA"', " ", "x" * 40,
         "\ufeff",
     ]
-)
+)  # fmt: skip
 REALS = st.sampled_from(["", "1", "0.1", " 2.5 ", "nan", "-inf", "1e400", "+5", '"0.5"', "inf", "1_0"])
 RECORD = st.tuples(
     NUMBERS, TEXTS, REALS, st.sampled_from(["", "2013-01-31", "x"]), st.sampled_from(["", "true", "1"]), TEXTS, NUMBERS
@@ -145,33 +131,3 @@ def test_it_answers_what_it_is_certain_of(frame: bytes, is_certain: bool, monkey
     assert (found is not None) == (is_certain and COMPILER is not None)
     if found is not None:
         assert found[0]["b"].to_pylist() == ["2", '5,"6"\n']
-
-
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("newlines_in_values", [True, False])
-def test_a_part_resumes_at_any_record(
-    path: str, newlines_in_values: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(accelerator, "library", lambda: library_of(path))
-    monkeypatch.setattr(frames, "FRAME_BYTES", 64)
-    lines = [f'{n},"t,{n}",é,{n}.5' for n in range(20)]
-    lines[7] = "few"
-    lines[13] = "13,text,x,no number"
-    content = "n,t,u,x\r\n" + "\r\n".join(lines)
-    source = Files(file_with(tmp_path, "a.csv", content), columns=["x", "n"], newlines_in_values=newlines_in_values)
-    (name,) = source.list_parts()
-    part, rows, positions = source.build_part(name, None), list[Any](), [source.build_part(name, None).snapshot()]
-    while not part.is_finished():
-        if taken := poll_once(part, 1):
-            rows += taken
-            positions.append(part.snapshot())
-    part.close()
-    assert len(rows) == 20
-    assert rows[3] == {"x": 3.5, "n": 3}
-    assert [row.record for row in (rows[7], rows[13])] == [lines[7], lines[13]]
-    for start, position in enumerate(positions):
-        resumed, found = source.build_part(name, position), list[Any]()
-        while not resumed.is_finished():
-            found += poll_once(resumed, 6)
-        resumed.close()
-        assert found == rows[start:]

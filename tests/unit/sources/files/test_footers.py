@@ -12,7 +12,6 @@ import pytest
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.files.footers import Footers, row_group_runs
-from tests.unit.sources.reading import file_with
 
 
 def written(path: Path, rows: int) -> Path:
@@ -42,12 +41,6 @@ def test_a_footer_is_shared_by_those_who_open_the_file(tmp_path: Path) -> None:
         footer(Footers(), path)
 
 
-def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
-    footers = Footers()
-    assert footer(footers, written(tmp_path / "a.parquet", 30)).num_row_groups == 3
-    assert footer(footers, written(tmp_path / "a.parquet", 50)).num_row_groups == 5
-
-
 def test_few_footers_are_kept_and_none_is_sent_along(tmp_path: Path) -> None:
     footers = Footers()
     for number in range(20):
@@ -67,8 +60,3 @@ def test_runs_of_row_groups_are_about_as_large_as_asked(tmp_path: Path) -> None:
 def test_a_file_without_rows_is_one_run(tmp_path: Path) -> None:
     runs = row_group_runs(footer(Footers(), written(tmp_path / "a.parquet", 0)), 1)
     assert len(runs) == 1
-
-
-def test_what_is_no_parquet_file_is_let_go_of(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="not a whole Parquet file"):
-        Footers().open(file_with(tmp_path, "a.parquet", "no"))

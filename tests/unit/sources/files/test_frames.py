@@ -25,15 +25,6 @@ def frames_of(path: Path, *, cut: Cut = cut_lines, offset: int = 0) -> list[Reco
     return found
 
 
-def test_frames_hold_whole_lines_and_together_the_file(tmp_path: Path) -> None:
-    content = b"".join(b"%d\n" % n for n in range(500_000)) + b"no line end"
-    found = frames_of(file_with(tmp_path, "a.txt", content))
-    assert len(found) > 2
-    assert b"".join(frame.data for frame in found) == content
-    assert all(len(frame.data) <= frames.FRAME_BYTES for frame in found)
-    assert all(frame.data.endswith(b"\n") for frame in found[:-1])
-
-
 def test_a_line_that_is_too_long_is_left_out_and_the_next_ones_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

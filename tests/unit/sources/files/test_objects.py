@@ -22,7 +22,7 @@ from malstrom_py.sources.base import Part
 from malstrom_py.sources.files import Files
 from malstrom_py.sources.files.objects import ObjectFile, ObjectPath
 from malstrom_py.testing.contracts import check_source
-from tests.unit.sources.reading import Bad, read_source
+from tests.unit.sources.reading import read_source
 
 ROOT: Final = "memory://sources"
 _numbers = count()
@@ -235,11 +235,6 @@ def test_a_copy_for_a_worker_reads_the_same() -> None:
     source.list_parts()
     assert read_source(cloudpickle.loads(cloudpickle.dumps(source))) == ROWS
     assert "hush" not in repr(source)
-
-
-def test_a_bad_record_is_one_record() -> None:
-    folder = stored(a_json=b'{"n": 1}\nbroken\n{"n": 2}\n')
-    assert read_source(Waiting(f"{folder}/a.json")) == [{"n": 1}, Bad("broken"), {"n": 2}]
 
 
 def test_an_object_that_is_missing_is_an_error() -> None:

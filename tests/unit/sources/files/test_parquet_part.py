@@ -16,7 +16,7 @@ from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.sources.files import Files
 from malstrom_py.sources.files import parquet as parquet_part
-from tests.unit.sources.reading import Bad, file_with, polls, read_source
+from tests.unit.sources.reading import Bad, file_with, read_source
 
 
 def parquet(folder: Path, name: str, columns: dict[str, Any], **options: Any) -> Path:
@@ -70,27 +70,10 @@ def test_other_types_are_told_with_both_files(tmp_path: Path) -> None:
         read_source(Files(tmp_path / "*.parquet"))
 
 
-def test_a_column_of_nulls_in_the_first_file_takes_its_type_from_the_next(tmp_path: Path) -> None:
-    parquet(tmp_path, "a.parquet", {"n": pa.nulls(1)})
-    parquet(tmp_path, "b.parquet", {"n": [2]})
-    assert read_source(Files(tmp_path / "*.parquet")) == [{"n": None}, {"n": 2}]
-
-
-def test_a_file_without_rows_is_finished_at_once(tmp_path: Path) -> None:
-    assert read_source(Files(parquet(tmp_path, "a.parquet", {"n": pa.array([], pa.int64())}))) == []
-
-
 @pytest.mark.parametrize("content", [b"", b"no parquet", b"PAR1" + b"x" * 100])
 def test_what_is_no_parquet_file_is_told(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"a\.parquet cannot be read: it is not a whole Parquet file"):
         read_source(Files(file_with(tmp_path, "a.parquet", content)))
-
-
-def test_a_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
-    path = parquet(tmp_path, "a.parquet", {"n": list(range(10_000))})
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(SourceError, match="whole Parquet"):
-        read_source(Files(path))
 
 
 def test_damage_inside_is_told_with_the_row_group_and_the_rows_read(tmp_path: Path) -> None:
@@ -132,18 +115,6 @@ def test_a_batch_of_large_rows_has_fewer_of_them(tmp_path: Path, monkeypatch: py
     assert len(read_source(Files(large))) == 3000
 
 
-def test_a_position_within_a_row_group_is_found_again_by_polls_of_any_size(tmp_path: Path) -> None:
-    path = parquet(tmp_path, "a.parquet", {"n": list(range(100_000))}, row_group_size=60_000)
-    for before, after in (([7], [3]), ([1024, 30_000], [50_000]), ([60_000, 5], [1])):
-        lengths, position = polled(path, before)
-        source = Files(path)
-        part = source.build_part(source.list_parts()[0], position)
-        batch: Any = part.poll(after[0])
-        assert batch.column(0)[0].as_py() == sum(lengths)
-        assert len(batch) == min(after[0], 60_000 - sum(lengths) % 60_000)
-        part.close()
-
-
 def test_a_file_that_has_fewer_rows_than_the_saved_position_is_told(tmp_path: Path) -> None:
     for rows in (5, 0):
         path = parquet(tmp_path, "a.parquet", {"n": list(range(100))})
@@ -151,18 +122,6 @@ def test_a_file_that_has_fewer_rows_than_the_saved_position_is_told(tmp_path: Pa
         parquet(tmp_path, "a.parquet", {"n": pa.array(list(range(rows)), pa.int64())})
         with pytest.raises(SourceError, match=r"a\.parquet ends before the saved position .row group 0.*file changed"):
             polled(path, [10], position)
-
-
-def test_types_are_found_once_for_each_batch_size(tmp_path: Path) -> None:
-    columns = {"at": pa.array([1000 * n + (n % 5000 == 42) for n in range(30_000)], pa.timestamp("ns"))}
-    path = parquet(tmp_path, "a.parquet", columns, row_group_size=20_000)
-    for size in (1000, 7000, 65_536):
-        source = Files(path)
-        part = source.build_part(source.list_parts()[0], None)
-        rows = [row for polled_rows in polls(part, [size] * 60) for row in polled_rows]
-        part.close()
-        assert [index for index, row in enumerate(rows) if isinstance(row, Bad)] == list(range(42, 30_000, 5000))
-        assert rows[43]["at"] == dt.datetime(1970, 1, 1, microsecond=43)  # noqa: DTZ001
 
 
 def by_columns(path: Path, sizes: list[int]) -> list[Any]:

@@ -61,13 +61,6 @@ def test_a_union_is_the_same_in_rows_columns_and_plans_that_read_few_of_them(gro
     assert few == [{"t": row["t"], "n": row["n"]} for row in UNION]
 
 
-def test_types_without_a_union_are_refused_with_both_files(tmp_path: Path) -> None:
-    parquet(tmp_path / "1.parquet", pa.table({"n": [1]}))
-    parquet(tmp_path / "2.parquet", pa.table({"n": ["x"]}))
-    with pytest.raises(SourceError, match=r"column 'n' is string in .*2\.parquet and int64 in .*1\.parquet"):
-        read_source(Files(tmp_path / "*.parquet"))
-
-
 def test_a_value_that_the_wider_type_cannot_hold_is_malformed(tmp_path: Path) -> None:
     parquet(tmp_path / "1.parquet", pa.table({"n": [2**53 + 1, 3]}))
     parquet(tmp_path / "2.parquet", pa.table({"n": [0.5]}))

@@ -149,16 +149,6 @@ def test_a_file_whose_name_is_no_utf8_is_left_to_the_ordinary_way(tmp_path: Path
     assert opened(path.rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.parquet"))) is None
 
 
-def test_texts_in_another_layout_are_read_whole(tmp_path: Path) -> None:
-    path = written(tmp_path, {"t": pa.array(["a", None], pa.large_string())})
-    with known_file(path) as (file, known):
-        groups = whole_groups("a", known, file, pa.schema([("t", pa.string())]), 1)
-    assert groups is not None
-    (frame,) = frames(groups, [0])
-    assert frame is not None
-    assert frame["t"].to_list() == ["a", None]
-
-
 def test_after_a_group_that_is_far_larger_than_it_seemed_no_other_is_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,19 +161,6 @@ def test_times_with_a_zone_where_none_is_expected_are_told_of_the_type(tmp_path:
         mp.collect(stream(path, types={"t": "timestamp"}, timezone="UTC"))
 
 
-def test_a_part_goes_on_with_the_zone(tmp_path: Path) -> None:
-    source: sources.Files[Any] = sources.Files(file(tmp_path, "csv"), timezone="Europe/Berlin")
-    (part,) = source.list_parts()
-    reader = source.build_part(part, None)
-    first: Any = reader.poll(1)
-    restored = source.build_part(part, reader.snapshot())
-    rest: Any = restored.poll(10)
-    found = [row["t"] for polled in (first, rest) for row in polled.to_pylist()]
-    reader.close()
-    restored.close()
-    assert found == BERLIN
-
-
 @pytest.mark.parametrize("timezone", ["Mars/Olympus", "", "../etc", 5])
 def test_a_zone_that_nobody_knows_is_told_at_once(timezone: Any) -> None:
     with pytest.raises(mp.PlanError, match=r"sources\.Files: timezone"):

@@ -69,15 +69,6 @@ def test_it_is_kept_if_one_of_two_jobs_is_to_go_on(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_a_folder_that_is_held_is_not_cleared_by_another_start(tmp_path: Path) -> None:
-    folder, record = staged(tmp_path)
-    again = source()
-    again.pin("job", record)
-    new_folder(tmp_path, "job", keep=False).leave(keep=False)
-    assert folder.exists()
-    again.unpin()
-
-
 def test_removed_files_are_an_error_with_a_remedy(tmp_path: Path) -> None:
     folder, record = staged(tmp_path)
     (folder / "rows" / "a.parquet").unlink()

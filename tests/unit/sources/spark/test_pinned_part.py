@@ -43,25 +43,6 @@ def test_it_keeps_the_contract_of_sources(tmp_path: Path) -> None:
     check_source(over(tmp_path, keep=pc.field("n") > 12))
 
 
-def test_from_any_position_the_rest_is_read(tmp_path: Path) -> None:
-    source = over(tmp_path)
-    part = source.list_parts()[1]
-    for before in range(31):
-        first = source.build_part(part, None)
-        taken: list[Any] = []
-        while len(taken) < before:
-            taken += poll_once(first, before - len(taken))
-        position = first.snapshot()
-        first.close()
-        assert position["row"] == before
-        rest = source.build_part(part, position)
-        rows: list[Any] = []
-        while not rest.is_finished():
-            rows += poll_once(rest, 7)
-        rest.close()
-        assert taken + rows == ROWS[30:60]
-
-
 def test_a_position_holds_file_row_group_and_row(tmp_path: Path) -> None:
     source = over(tmp_path)
     part = source.build_part(source.list_parts()[2], None)
