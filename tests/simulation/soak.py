@@ -1,17 +1,19 @@
 """Runs many seeds on several processes: ``python -m tests.simulation.soak jobs --seeds 100000``. A failure ends it.
 
 Seeds are of the *model* of a rescale, of whole *jobs* in the simulator, of *commits* by jobs that die and pause, or of
-such commits to a server of PostgreSQL, which the program starts: *postgres*.
+such commits to a server of PostgreSQL, which the program starts: *postgres*. *chosen* are those of the first three
+kinds that `tests.simulation.choosing` has kept, which hit every hard case.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing as mp
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +26,10 @@ import tests.simulation.jobs.hits
 import tests.simulation.jobs.runs
 import tests.simulation.protocol_model.hits
 import tests.simulation.protocol_model.runs
+from tests.tree import ROOT
+
+CHOSEN: Final = ROOT / "tests" / "simulation" / "chosen_seeds.json"
+"""The seeds of `make seeds`, by kind."""
 
 Hits = Callable[[int], Mapping[str, int]]
 
@@ -112,7 +118,7 @@ class Report:
         return "\n".join([*met, *(f"never met: {case}" for case in self.never_met), *failed])
 
 
-def run_batch(kind: Kind, seeds: range) -> Report:
+def run_batch(kind: Kind, seeds: Sequence[int]) -> Report:
     """Run some seeds; the first failure ends the batch."""
     report = Report(kind)
     for seed in seeds:
@@ -124,9 +130,9 @@ def run_batch(kind: Kind, seeds: range) -> Report:
     return report
 
 
-def run_seeds(kind: Kind, first: int, count: int, *, processes: int = 2, batch: int = 20) -> Report:
-    """Run ``count`` seeds from ``first`` on."""
-    batches = [range(start, min(start + batch, first + count)) for start in range(first, first + count, batch)]
+def run_seeds(kind: Kind, seeds: Sequence[int], *, processes: int = 2, batch: int = 20) -> Report:
+    """Run seeds, some at a time in each process."""
+    batches = [seeds[start : start + batch] for start in range(0, len(seeds), batch)]
     total = Report(kind)
     with mp.get_context("spawn").Pool(processes) as pool:
         for report in pool.imap_unordered(partial(run_batch, kind), batches):
@@ -140,16 +146,25 @@ def run_seeds(kind: Kind, first: int, count: int, *, processes: int = 2, batch: 
 def main(arguments: list[str] | None = None) -> int:
     """The program."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("kind", choices=[*KINDS, "chosen"])
     parser.add_argument("--seeds", type=int, default=100_000)
-    parser.add_argument("--first", type=int, default=1_000_000, help="the first seed; make seeds runs those from 0 on")
+    parser.add_argument("--first", type=int, default=1_000_000, help="the first seed")
     parser.add_argument("--processes", type=int, default=mp.cpu_count())
     given = parser.parse_args(arguments)
-    start, kind = time.monotonic(), KINDS[given.kind]
+    if given.kind == "chosen":
+        kept = json.loads(CHOSEN.read_text())
+        return max(_run(KINDS[kind], seeds, "chosen", given.processes) for kind, seeds in kept.items())
+    seeds = range(given.first, given.first + given.seeds)
+    return _run(KINDS[given.kind], seeds, f"from {given.first:,} on", given.processes)
+
+
+def _run(kind: Kind, seeds: Sequence[int], which: str, processes: int) -> int:
+    """Run seeds and print what they have met; 1 if one failed or a hard case was never met."""
+    start = time.monotonic()
     with kind.ready(kind.hits) as hits:
-        report = run_seeds(replace(kind, hits=hits), given.first, given.seeds, processes=given.processes)
+        report = run_seeds(replace(kind, hits=hits), seeds, processes=processes)
     print(report)
-    print(f"{given.seeds:,} seeds of {kind.of} from {given.first:,} on, {time.monotonic() - start:.0f} s")
+    print(f"{len(seeds):,} seeds of {kind.of} {which}, {time.monotonic() - start:.0f} s")
     return 1 if report.failures or report.never_met else 0
 
 
