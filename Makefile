@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo picture pictures demo-ray demo-spark java test test-kafka test-lake quick seeds lint types mypy pyright format docs docs-check coverage bench house floors fuzz long soak chaos mutants matrix exhaustive clean distclean
+.PHONY: help demo picture pictures demo-ray demo-spark java test test-kafka test-lake quick lint types mypy pyright format docs docs-check coverage bench house floors fuzz long soak chaos mutants matrix exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -29,11 +29,9 @@ help:
 	@echo "make pictures    photograph the dashboard of a running job, into docs/images/; needs Chromium"
 	@echo "make demo-ray    the same job on Ray, on this machine"
 	@echo "make demo-spark  Spark joins the flights, a job on Ray reads them and is rescaled, and writes a Spark table"
-	@echo "make test        lint, types, seeds and every test, in $(PROCESSES) processes (PROCESSES=...); ends with the summary of pytest"
+	@echo "make test        lint, types and every test, in $(PROCESSES) processes (PROCESSES=...); ends with the summary of pytest"
 	@echo "make test-lake   chdb, half a gigabyte in an environment for this alone, reads the Delta and Iceberg tables of the sinks"
 	@echo "make quick       lint, types, and the unit tests and laws of what has changed since main"
-	@echo "make seeds       random runs of the rescale model, of whole jobs in the simulator, and of jobs that die while they commit,"
-	@echo "                 180 of each, chosen so that each hard case occurs three times"
 	@echo "make lint        ruff and import-linter"
 	@echo "make types       mypy --strict and pyright"
 	@echo "make format      let ruff rewrite what it can"
@@ -79,7 +77,7 @@ java: $(PY)
 	@$(PY) -c "import os, runpy, sys; java = runpy.run_path('malstrom_py/spark/java.py')['find_java'](os.environ); \
 		sys.exit(None if java.fits else f'No Java for Spark: {java.description}. {java.what_to_do}')"
 
-test: lint types seeds
+test: lint
 	@$(PY) -m pytest --numprocesses $(PROCESSES) --durations 15 --durations-min 10
 
 test-lake: $(VENV)/.dev $(VENV)-lake/.chdb
@@ -89,9 +87,6 @@ $(VENV)-lake/.chdb:
 	@$(PYTHON) -m venv $(VENV)-lake
 	@$(VENV)-lake/bin/python -m pip --quiet --disable-pip-version-check install 'chdb>=3'
 	@touch $@
-
-seeds: $(VENV)/.dev
-	@$(PY) -m tests.simulation.soak chosen
 
 quick: lint $(VENV)/.dev
 	@$(VENV)/bin/mypy

@@ -1,8 +1,9 @@
 """Which tests run one after the other where several processes share them, as in ``make test``, and in which order.
 
 Rule: all tests that start a Ray run in one process, and so do all that start a Spark: no two Rays run at the same time,
-nor two Sparks, but for the files that need both. So do the tests of PostgreSQL, which share a server, and those of any
-other file. What takes longest comes first: no process is left alone with it.
+nor two Sparks, but for the files that need both. So do the tests of PostgreSQL, which share a server, those of type
+checkers, which share a cache, and those of any other file. What takes longest comes first: no process is left alone
+with it.
 """
 
 from __future__ import annotations
@@ -33,12 +34,15 @@ GROUPS: Final = {
         "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/connectors/lake.md]",
     ),
     "postgres": ("tests/integration/connectors/test_postgres_",),
+    "types": ("tests/typing/",),
 }
 """Group -> how the names of its tests begin."""
 
 FIRST: Final = (
     "ray",
     "spark",
+    "types",
+    "tests/simulation/test_chosen_seeds.py",
     "tests/integration/",
     "tests/simulation/jobs/",
     "tests/simulation/protocol_model/",

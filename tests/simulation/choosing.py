@@ -1,4 +1,4 @@
-"""Chooses the seeds of ``make seeds``: ``python -m tests.simulation.choosing``, after a change of what seeds draw.
+"""Chooses the seeds of ``make test``: ``python -m tests.simulation.choosing``, after a change of what seeds draw.
 
 It runs the first seeds of each kind, notes which hard cases each one hits, and takes seeds until every case is hit
 three times, or as often as it was met: those first that hit the rarest cases in the least time. Others fill the list,
@@ -63,7 +63,7 @@ def chosen(runs: Sequence[Run], fill_to: int) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.choosing", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5_000, help="how many of each kind are run")
-    parser.add_argument("--keep", type=int, default=180, help="how many of each kind are kept at least")
+    parser.add_argument("--keep", type=int, default=90, help="how many of each kind are kept at least")
     given = parser.parse_args()
     lists: dict[str, list[int]] = {}
     with mp.get_context("spawn").Pool() as pool:

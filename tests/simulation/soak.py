@@ -1,14 +1,12 @@
 """Runs many seeds on several processes: ``python -m tests.simulation.soak jobs --seeds 100000``. A failure ends it.
 
 Seeds are of the *model* of a rescale, of whole *jobs* in the simulator, of *commits* by jobs that die and pause, or of
-such commits to a server of PostgreSQL, which the program starts: *postgres*. *chosen* are those of the first three
-kinds that `tests.simulation.choosing` has kept, which hit every hard case.
+such commits to a server of PostgreSQL, which the program starts: *postgres*.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing as mp
 import sys
 import time
@@ -29,7 +27,7 @@ import tests.simulation.protocol_model.runs
 from tests.tree import ROOT
 
 CHOSEN: Final = ROOT / "tests" / "simulation" / "chosen_seeds.json"
-"""The seeds of `make seeds`, by kind."""
+"""The seeds of `make test`, by kind: those that `tests.simulation.choosing` has kept, which meet every hard case."""
 
 Hits = Callable[[int], Mapping[str, int]]
 
@@ -146,25 +144,17 @@ def run_seeds(kind: Kind, seeds: Sequence[int], *, processes: int = 2, batch: in
 def main(arguments: list[str] | None = None) -> int:
     """The program."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=[*KINDS, "chosen"])
+    parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--seeds", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=1_000_000, help="the first seed")
     parser.add_argument("--processes", type=int, default=mp.cpu_count())
     given = parser.parse_args(arguments)
-    if given.kind == "chosen":
-        kept = json.loads(CHOSEN.read_text())
-        return max(_run(KINDS[kind], seeds, "chosen", given.processes) for kind, seeds in kept.items())
+    start, kind = time.monotonic(), KINDS[given.kind]
     seeds = range(given.first, given.first + given.seeds)
-    return _run(KINDS[given.kind], seeds, f"from {given.first:,} on", given.processes)
-
-
-def _run(kind: Kind, seeds: Sequence[int], which: str, processes: int) -> int:
-    """Run seeds and print what they have met; 1 if one failed or a hard case was never met."""
-    start = time.monotonic()
     with kind.ready(kind.hits) as hits:
-        report = run_seeds(replace(kind, hits=hits), seeds, processes=processes)
+        report = run_seeds(replace(kind, hits=hits), seeds, processes=given.processes)
     print(report)
-    print(f"{len(seeds):,} seeds of {kind.of} {which}, {time.monotonic() - start:.0f} s")
+    print(f"{given.seeds:,} seeds of {kind.of} from {given.first:,} on, {time.monotonic() - start:.0f} s")
     return 1 if report.failures or report.never_met else 0
 
 

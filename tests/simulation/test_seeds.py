@@ -1,4 +1,4 @@
-"""The program that runs seeds of the model and of whole jobs; `make seeds` runs those of CI, `make soak` any number."""
+"""The program that runs seeds of the model and of whole jobs; `make soak` runs any number."""
 
 from __future__ import annotations
 

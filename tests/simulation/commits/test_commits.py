@@ -1,6 +1,6 @@
 """Exactly once wherever a job dies or pauses: a few seeds for each target; and each wrong sink is seen.
 
-`make seeds` runs more of them, and `make soak` any number.
+`test_chosen_seeds.py` runs more of them, and `make soak` any number.
 """
 
 from __future__ import annotations
