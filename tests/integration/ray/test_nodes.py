@@ -14,14 +14,13 @@ from tests.integration.ray.chaos_ends import rows_in
 from tests.integration.ray.leftovers import actors, check_nothing_left, things
 from tests.integration.ray.traffic import Attendance, Tour, check_counts, check_order, check_rows, memory_rows, traffic
 
-pytestmark = pytest.mark.long
-
 
 def nodes() -> list[str]:
     """Return the nodes of the living workers."""
     return [actor["Address"]["NodeID"] for actor in actors() if actor["ActorClassName"] == "WorkerActor"]
 
 
+@pytest.mark.long
 def test_workers_start_on_a_new_node_and_leave_a_node_before_it_is_removed(
     cluster: Any, attendance: Attendance
 ) -> None:
@@ -50,6 +49,7 @@ def test_workers_start_on_a_new_node_and_leave_a_node_before_it_is_removed(
     check_nothing_left(before)
 
 
+@pytest.mark.long
 def test_a_lost_node_ends_a_job_without_snapshots_with_a_peer_error(cluster: Any, attendance: Attendance) -> None:
     handle = mp.RayRuntime(2, num_cpus=1).start(traffic("lost-node", sinks.Memory(), attendance))
     Tour(handle, attendance).stay(2)
@@ -59,6 +59,7 @@ def test_a_lost_node_ends_a_job_without_snapshots_with_a_peer_error(cluster: Any
         handle.wait(timeout_s=30)
 
 
+@pytest.mark.long("True")
 @pytest.mark.parametrize("autoscaling", [False, True])
 def test_s6_a_job_with_snapshots_continues_without_a_lost_node(autoscaling: bool, cluster: Any, tmp_path: Path) -> None:
     snapshots = mp.Snapshots(tmp_path / "kept", interval_s=0.5)
@@ -78,6 +79,7 @@ def test_s6_a_job_with_snapshots_continues_without_a_lost_node(autoscaling: bool
     check(rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("placement", "used"), [("spread", 2), ("pack", 1)])
 def test_placement_spreads_or_packs_the_workers_and_the_coordinator_is_beside_the_head(
     placement: Any, used: int, cluster: Any, attendance: Attendance

@@ -24,7 +24,6 @@ from tests.unit.snapshot.in_sqlite import SqliteCheckpointer
 SEED: Final = 8
 
 
-@pytest.mark.long
 def test_s6_state_and_files_are_exact_after_kills(tidy: None, tmp_path: Path) -> None:
     hits = ravage(tmp_path, kills=4, seed=SEED, say=print)
     assert set(hits) == {"WorkerActor", "WorkerActor in a rescale", "CoordinatorActor in a rescale"}

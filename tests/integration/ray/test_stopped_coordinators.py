@@ -32,7 +32,6 @@ def started(folder: Path, sink: sinks.Files | None = None) -> mp.JobHandle:
     return runtime.start(chaotic("stopped", folder / "out", sink=sink))
 
 
-@pytest.mark.long
 def test_s7_a_stopped_coordinator_is_replaced(tidy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator_watch, "SILENT_S", SILENT_S)
     handle = started(tmp_path)
