@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo picture pictures demo-ray demo-spark java test test-kafka test-lake quick lint types mypy pyright format docs docs-check coverage bench house floors fuzz long soak chaos mutants matrix exhaustive clean distclean
+.PHONY: help demo picture pictures demo-ray demo-spark java test times test-kafka test-lake quick lint types mypy pyright format docs docs-check coverage bench house floors fuzz long soak chaos mutants matrix exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make demo-ray    the same job on Ray, on this machine"
 	@echo "make demo-spark  Spark joins the flights, a job on Ray reads them and is rescaled, and writes a Spark table"
 	@echo "make test        lint, types and every test, in $(PROCESSES) processes (PROCESSES=...); ends with the summary of pytest"
+	@echo "make times       the same tests, and at the end the processor time and the clock of each suite"
 	@echo "make test-lake   chdb, half a gigabyte in an environment for this alone, reads the Delta and Iceberg tables of the sinks"
 	@echo "make quick       lint, types, and the unit tests and laws of what has changed since main"
 	@echo "make lint        ruff and import-linter"
@@ -79,6 +80,9 @@ java: $(PY)
 
 test: lint
 	@$(PY) -m pytest --numprocesses $(PROCESSES) --durations 15 --durations-min 10
+
+times: $(VENV)/.dev
+	@$(PY) -m pytest -p tests.times --numprocesses $(PROCESSES)
 
 test-lake: $(VENV)/.dev $(VENV)-lake/.chdb
 	@$(PY) -W ignore -m tests.integration.connectors.chdb_reads "$$PWD/$(VENV)-lake/bin/python"
