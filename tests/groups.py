@@ -8,6 +8,7 @@ with it.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import pytest
@@ -68,9 +69,11 @@ def is_long(item: pytest.Item) -> bool:
     ``long`` is of all cases, ``long("a", "b*")`` of case ``a`` and of those that begin with ``b``, and
     ``long(but=("c",))`` of all others than ``c``.
     """
-    mark = item.get_closest_marker("long")
-    if mark is None:
-        return False
+    return any(is_meant(item, mark) for mark in item.iter_markers("long"))
+
+
+def is_meant(item: pytest.Item, mark: pytest.Mark) -> bool:
+    """Return whether ``mark`` is of this case."""
     named = any(is_case(item, pattern) for pattern in patterns_of(mark))
     return named if mark.args else not named
 
@@ -83,7 +86,7 @@ def patterns_of(mark: pytest.Mark) -> tuple[str, ...]:
 def is_case(item: pytest.Item, pattern: str) -> bool:
     """Return whether a test is a case that ``pattern`` names."""
     case = item.callspec.id if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ""
-    return case.startswith(pattern[:-1]) if pattern.endswith("*") else case == pattern
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), case) is not None
 
 
 def idle_patterns(items: list[pytest.Item]) -> list[str]:

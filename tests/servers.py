@@ -11,6 +11,7 @@ import pwd
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,9 @@ from tests.left_out import postgres
 
 _DEADLINE_S: Final = 60
 _USER: Final = "postgres"
+
+ACCESS_KEY: Final = "key"
+SECRET_KEY: Final = "hush"  # of each S3
 
 
 def free_port() -> int:
@@ -197,3 +201,37 @@ def s3_server() -> Iterator[str]:
         yield f"http://{host}:{port}"
     finally:
         server.stop()
+
+
+@contextmanager
+def seaweed_server() -> Iterator[str]:
+    """Run SeaweedFS, an S3 that stores on disk, in a process of its own; yield its address."""
+    names = ("master", "volume", "filer", "s3", "admin")
+    ports = {f"-{name}.port{more}": free_port() for name in names for more in ("", ".grpc")}
+    chosen = [f"{name}={port}" for name, port in ports.items()]
+    off = ["-webdav=false", "-admin.ui=false", "-s3.autoCreateBucket=false", "-s3.port.iceberg=0", "-s3.port.lance=0"]
+    program = str(Path(sys.executable).with_name("weed"))
+    with tempfile.TemporaryDirectory(prefix="malstrom-s3-") as folder:
+        command = [program, "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", *chosen, *off]
+        options = {"env": {**os.environ, "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}}
+        with _served(Server(Path(folder), ports["-s3.port"], command, options, ready=_makes_buckets)) as server:
+            yield f"http://127.0.0.1:{server.port}"
+
+
+def make_folders(address: str, path: str) -> None:
+    """Make a bucket in the S3 at ``address``, and objects that mark the folders of ``path`` in it."""
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+    S3FileSystem(
+        access_key=ACCESS_KEY,
+        secret_key=SECRET_KEY,
+        endpoint_override=address,
+        region="us-east-1",
+        allow_bucket_creation=True,
+        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=1),
+    ).create_dir(path)
+
+
+def _makes_buckets(port: int) -> bool:
+    make_folders(f"http://127.0.0.1:{port}", "ready")
+    return True

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import urllib.request
 import uuid
 from dataclasses import dataclass
 
 from malstrom_py.object_stores import Bucket
+from tests.servers import ACCESS_KEY, SECRET_KEY, make_folders
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,13 @@ class TestBucket:
 def new_bucket(address: str) -> TestBucket:
     """Make a bucket in the S3 at ``address``."""
     name = f"test-{uuid.uuid4().hex}"
-    with urllib.request.urlopen(urllib.request.Request(f"{address}/{name}", method="PUT"), timeout=60):
-        pass
+    make_folders(address, name)
     options = {
         "endpoint": address,
         "allow_http": "true",
         "region": "us-east-1",
-        "access_key_id": "key",
-        "secret_access_key": "hush",
+        "access_key_id": ACCESS_KEY,
+        "secret_access_key": SECRET_KEY,
         "timeout": "60s",
     }
     return TestBucket(f"s3://{name}", options)

@@ -10,7 +10,9 @@ import pytest
 from tests.integration.connectors.buckets import TestBucket, new_bucket
 from tests.integration.connectors.lakes import Lake
 from tests.kafka_broker.server import ModelBroker, model_broker
-from tests.servers import Server, nats_server, postgres_server, redis_server, s3_server
+from tests.servers import Server, nats_server, postgres_server, redis_server, s3_server, seaweed_server
+
+S3S = ("moto", "seaweedfs")
 
 
 @pytest.fixture(scope="session")
@@ -34,10 +36,10 @@ def nats() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="session")
-def s3() -> Iterator[str]:
+@pytest.fixture(scope="session", params=[s3_server, pytest.param(seaweed_server, marks=pytest.mark.long)], ids=S3S)
+def s3(request: pytest.FixtureRequest) -> Iterator[str]:
     """Return the address of an S3."""
-    with s3_server() as address:
+    with request.param() as address:
         yield address
 
 

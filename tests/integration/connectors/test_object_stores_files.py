@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import traceback
-import urllib.request
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from malstrom_py.object_stores import Bucket
 from malstrom_py.testing.contracts import check_sink, check_source
 from tests.integration.connectors.buckets import TestBucket
 from tests.integration.small_s3 import small_s3
+from tests.servers import make_folders
 from tests.unit.sources.files.test_objects import Waiting
 
 
@@ -123,10 +123,7 @@ def test_a_bucket_that_is_missing_and_a_server_that_is_gone_are_clear_errors(buc
 def test_objects_that_mark_folders_are_not_read(bucket: TestBucket, s3: str) -> None:
     bucket.objects.put("in/a.json", b'{"n": 1}\n')
     bucket.objects.put("in/empty.json", b"")
-    for name in ("in/", "in/sub/"):
-        address = f"{s3}/{bucket.url.removeprefix('s3://')}/{name}"
-        with urllib.request.urlopen(urllib.request.Request(address, method="PUT"), timeout=60):
-            pass
+    make_folders(s3, f"{bucket.url.removeprefix('s3://')}/in/sub")
     for pattern in ("in/*", "in/**"):
         source = sources.Files(f"{bucket.url}/{pattern}", format="json", store_options=bucket.options)
         names = [part.removeprefix(f"{bucket.url}/") for part in source.list_parts()]

@@ -28,11 +28,11 @@ class Meeting(sources.Memory[int]):
 
 
 @pytest.mark.parametrize("place", ["folder", "s3"])
-def test_of_two_starts_at_the_same_moment_one_wins(place: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_of_two_starts_at_the_same_moment_one_wins(place: str, s3: str, tmp_path: Path) -> None:
     options: dict[str, str] = {}
     root = str(tmp_path)
     if place == "s3":
-        bucket = new_bucket(request.getfixturevalue("s3"))
+        bucket = new_bucket(s3)
         root, options = bucket.url, bucket.options
     store_options: dict[str, Any] = {"store_options": options} if options else {}
     meet = threading.Barrier(2)
