@@ -46,7 +46,7 @@ def lake(request: pytest.FixtureRequest, bucket: TestBucket, tmp_path: Path, pla
     return Lake(request.param, tmp_path, bucket)
 
 
-@pytest.mark.long("iceberg")
+@pytest.mark.long("*iceberg")
 def test_partitions_have_any_value_and_a_table_keeps_the_contract_of_sources(lake: Lake) -> None:
     rows = [{"value": number, "part": part} for number, part in enumerate(STRANGE)]
     lake.write(rows, 1, partition_by="part")
