@@ -205,7 +205,7 @@ def s3_server() -> Iterator[str]:
 
 @contextmanager
 def seaweed_server() -> Iterator[str]:
-    """Run SeaweedFS, an S3 that stores on disk, in a process of its own; yield its address."""
+    """Run SeaweedFS, an S3 that stores on disk, in another process; yield its address."""
     names = ("master", "volume", "filer", "s3", "admin")
     ports = {f"-{name}.port{more}": free_port() for name in names for more in ("", ".grpc")}
     chosen = [f"{name}={port}" for name, port in ports.items()]
