@@ -24,7 +24,6 @@ from malstrom_py.errors import (
     SinkError,
 )
 from malstrom_py.sinks import CommitContext, SnapshotId, WorkerInfo
-from malstrom_py.workers.reports.job_status import RescaleReport
 from tests.integration.ray.leftovers import PATIENCE_S, WITHIN_S, until
 from tests.integration.ray.traffic import Attendance, Tour, check_order, check_rows, memory_rows, traffic
 
@@ -84,27 +83,6 @@ def test_a_rescale_whose_workers_do_not_start_in_time_is_cancelled(out: sinks.Me
     check_order(out.by_key)
 
 
-@pytest.mark.long
-def test_r9_requests_at_once_are_coalesced(out: sinks.Memory, attendance: Attendance) -> None:
-    handle = RUNTIME.start(traffic("asked-often", out, attendance))
-    Tour(handle, attendance).stay(1)
-    reports: dict[int, RescaleReport] = {}
-    asking = []
-    for size in (2, 3, 4):
-        thread = threading.Thread(target=lambda size=size: reports.update({size: handle.rescale(size)}))
-        thread.start()
-        asking.append(thread)
-    for thread in asking:
-        thread.join(PATIENCE_S)
-    last = [size for size, report in reports.items() if report.superseded_by is None]
-    assert set(reports) == {2, 3, 4}
-    assert {report.superseded_by for report in reports.values()} - {None} <= {2, 3, 4}
-    Tour(handle, attendance).stay(len(reports[last[-1]].members))
-    handle.stop()
-    check_rows(memory_rows(out), handle.wait())
-    check_order(out.by_key)
-
-
 def test_ports_that_are_all_taken(out: sinks.Memory) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -156,24 +134,6 @@ def test_clients_that_wait_leave_room_for_others(out: sinks.Memory, attendance: 
     for client in clients:
         client.join(PATIENCE_S)
     assert [result.written for result in results] == [handle.wait(timeout_s=PATIENCE_S).written] * len(clients)
-
-
-def test_stop_in_the_middle_of_a_rescale(out: sinks.Memory, attendance: Attendance) -> None:
-    handle = RUNTIME.start(traffic("cut-short", out, attendance))
-    Tour(handle, attendance).stay(1)
-    handle.rescale(3, wait=False)
-    handle.stop()
-    result = handle.wait()
-    check_rows(memory_rows(out), result)
-    check_order(out.by_key)
-
-
-@pytest.mark.long("False")
-@pytest.mark.parametrize("drain", [True, False])
-def test_stop_at_once(drain: bool, out: sinks.Memory, attendance: Attendance) -> None:
-    handle = RUNTIME.start(traffic("short-lived", out, attendance))
-    handle.stop(drain=drain)
-    assert handle.status().state == ("finished" if drain else "stopped")
 
 
 def test_options_that_ray_does_not_take(out: sinks.Memory) -> None:

@@ -43,7 +43,6 @@ class RequestLost(Coordinator):
     """R9: a request during a rescale is dropped."""
 
     def handle(self, event: ce.Event) -> list[ce.Effect]:
-        """Drop it."""
         if isinstance(event, ce.RescaleRequested) and self.phase is not cm.CoordinatorPhase.STEADY:
             return []
         return super().handle(event)
@@ -53,7 +52,6 @@ class FirstRequestWins(Coordinator):
     """R9: of several requests during a rescale the first is done."""
 
     def handle(self, event: ce.Event) -> list[ce.Effect]:
-        """Keep the first."""
         if (
             isinstance(event, ce.RescaleRequested)
             and self.phase is not cm.CoordinatorPhase.STEADY

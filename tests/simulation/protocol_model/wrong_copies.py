@@ -21,7 +21,6 @@ class EarlierCopyWins(Counting):
     """R12: a copy does not replace one that came before it."""
 
     def keep_aside(self, states: dict[str, bytes]) -> None:
-        """The first copy is kept."""
         self.aside = {**states, **self.aside}
 
 
@@ -29,7 +28,6 @@ class UsedBeforeTheCut(Counting):
     """R12: what came ahead is the state of the key from then on."""
 
     def keep_aside(self, states: dict[str, bytes]) -> None:
-        """It is put in."""
         super().keep_aside(states)
         self.keys |= {int(slot): pickle.loads(state) for slot, state in states.items()}
 
@@ -37,7 +35,6 @@ class UsedBeforeTheCut(Counting):
         """It is there already."""
 
     def put_in(self, oracle: Oracle, states: dict[str, bytes]) -> None:
-        """What comes at the cut is put over it."""
         self.keys |= {int(slot): pickle.loads(state) for slot, state in states.items()}
 
 

@@ -30,7 +30,6 @@ class PollsWhileAwaiting(Switch):
 
     @property
     def may_poll(self) -> bool:
-        """Always but at the end."""
         return self.phase is not sm.SendingPhase.GONE
 
 
@@ -55,7 +54,6 @@ class FlushesBehindTheMarker(ModelWorker):
     """R2: rows buffered by the old table are sent after the marker."""
 
     def send_in_band(self, exchange: str, members: tuple[int, ...], message: InBand) -> None:
-        """A marker does not push out what was gathered."""
         if not isinstance(message, Marker):
             super().send_in_band(exchange, members, message)
             return
@@ -63,7 +61,6 @@ class FlushesBehindTheMarker(ModelWorker):
             self.net.put(ChannelKey(exchange, self.id, member), message)
 
     def switched(self, effects: list[sm.Effect]) -> None:
-        """Nor does the switch."""
         super().switched([effect for effect in effects if not isinstance(effect, sm.FlushOutgoing)])
 
 
@@ -71,7 +68,6 @@ class NoMarkerOnLoopback(ModelWorker):
     """R2: no marker to itself."""
 
     def send_in_band(self, exchange: str, members: tuple[int, ...], message: InBand) -> None:
-        """To all others."""
         if isinstance(message, Marker):
             members = tuple(member for member in members if member != self.id)
         super().send_in_band(exchange, members, message)
@@ -81,7 +77,6 @@ class LoopbackMarkerOvertakes(NoMarkerOnLoopback):
     """R2: a worker takes its own marker immediately, before the items in the loopback."""
 
     def send_in_band(self, exchange: str, members: tuple[int, ...], message: InBand) -> None:
-        """To itself by hand."""
         super().send_in_band(exchange, members, message)
         if isinstance(message, Marker):
             region = self.shape.region_of(exchange)
@@ -94,7 +89,6 @@ class JoinerSpeaksFirst(ModelWorker):
 
     @property
     def may_read(self) -> bool:
-        """As if it were a member."""
         return self.switch.may_poll
 
 
@@ -107,7 +101,6 @@ class ExchangesOneByOne(ModelWorker):
     move: RescaleMove | None = None
 
     def switch_exchanges(self, move: RescaleMove) -> None:
-        """The first exchange."""
         self.started = True
         self.take_in_parts()
         first, *late = self.shape.exchanges
@@ -119,7 +112,6 @@ class ExchangesOneByOne(ModelWorker):
         return exchange in self.late
 
     def gather(self, exchange: str, record: Record) -> None:
-        """Return the table of this exchange."""
         new = (self.members, self.table, self.version)
         if self._in_old(exchange):
             self.members, self.table, self.version = self.old
@@ -127,19 +119,16 @@ class ExchangesOneByOne(ModelWorker):
         self.members, self.table, self.version = new
 
     def flush_one(self, key: ChannelKey) -> None:
-        """Return the version of this exchange."""
         new, self.version = self.version, self.old[2] if self._in_old(key.exchange) else self.version
         super().flush_one(key)
         self.version = new
 
     def send_epoch(self, exchange: str, time: int, *, idle: bool = False) -> None:
-        """Send to the members of this exchange."""
         new, self.members = self.members, self.old[0] if self._in_old(exchange) else self.members
         super().send_epoch(exchange, time, idle=idle)
         self.members = new
 
     def take(self, key: ChannelKey, item: object) -> None:
-        """The third message: the next exchange switches after it."""
         super().take(key, item)  # type: ignore[arg-type]
         self.waited += 1
         if self.late and self.waited % 3 == 0:
@@ -154,7 +143,6 @@ class EmptySlotsNotShipped(ModelWorker):
     """R4: slots without state are not shipped."""
 
     def apply(self, region: str, effects: list[re.Effect], key: ChannelKey | None = None) -> None:
-        """Only slots with state."""
         kept: list[re.Effect] = []
         for effect in effects:
             if isinstance(effect, re.Ship):
@@ -169,7 +157,6 @@ class ReleasedBackwards(ModelWorker):
     """R5: held rows are let in, the last first."""
 
     def release(self, region: str) -> None:
-        """Turn them round."""
         self.state[region].held.reverse()
         super().release(region)
 
@@ -178,7 +165,6 @@ class PolledAtOnce(ModelWorker):
     """R6: a gained part is polled immediately."""
 
     def take_part(self, came: PartHandedOver) -> None:
-        """As if the coordinator had allowed it."""
         super().take_part(came)
         self.gained[came.move.source, came.move.part].polled = True
 
@@ -187,7 +173,6 @@ class PartWithoutItsFrontier(ModelWorker):
     """R2: a part comes without its epoch."""
 
     def take_part(self, came: PartHandedOver) -> None:
-        """It starts from nothing."""
         super().take_part(came)
         self.gained[came.move.source, came.move.part].epoch = MIN_EPOCH
 
@@ -196,14 +181,12 @@ class ByeBehindTheMarker(ModelWorker):
     """R8: a leaver says Bye as soon as it has switched, and its regions continue."""
 
     def switch_exchanges(self, move: RescaleMove) -> None:
-        """And Bye."""
         super().switch_exchanges(move)
         if self.id not in move.new:
             self.say_bye()
             self.gone = False
 
     def say_bye(self) -> None:
-        """Once."""
         if self.id not in self.members and not hasattr(self, "said"):
             self.said = True
             super().say_bye()
@@ -214,7 +197,6 @@ class EpochsToOneOnly(ModelWorker):
     """T3: an epoch is sent to the first member only."""
 
     def send_epoch(self, exchange: str, time: int, *, idle: bool = False) -> None:
-        """One receiver."""
         everyone, self.members = self.members, self.members[:1]
         super().send_epoch(exchange, time, idle=idle)
         self.members = everyone
@@ -224,12 +206,10 @@ class FollowsTheMaximum(ModelWorker):
     """T2: an idle worker promises the maximum epoch."""
 
     def reached(self, source: str) -> int | None:
-        """As if it had finished."""
         time, idle = self.reading.last[source]
         return MAX_EPOCH if self.may_read and idle and time < MAX_EPOCH else None
 
     def due_epochs(self) -> list[str]:
-        """It does not take it back."""
         return [s for s in super().due_epochs() if self.reading.frontier(s)[0] >= self.reading.last[s][0]]
 
 
@@ -237,7 +217,6 @@ class RegionsSpeakBeforeTheMarker(ModelWorker):
     """R2: between hand-over and marker regions promise epochs where an idle source has a say too."""
 
     def is_silent(self, exchange: str) -> bool:
-        """Never."""
         return False
 
 
@@ -247,7 +226,6 @@ class MarkerOfTheRegion(ModelWorker):
     mine = "regions"
 
     def mark(self, exchange: str, move: RescaleMove) -> None:
-        """One of them speaks for both."""
         feeders = self.shape.exchanges[exchange]
         own = tuple(name for name in feeders if name in getattr(self.shape, self.mine))
         if not own or own == feeders:
@@ -269,7 +247,6 @@ class FiresOnTheFirstInput(Counting):
     """T6: windows fire at the furthest input's epoch."""
 
     def merged(self) -> int:
-        """The raw epoch."""
         return max(self.epochs.values())
 
 
@@ -277,7 +254,6 @@ class GapAccepted(Channel):
     """F1: numbers are not looked at."""
 
     def in_order(self, frame: Frame) -> bool:
-        """Always."""
         return True
 
 
@@ -285,7 +261,6 @@ class StaleAccepted(GapAccepted):
     """F1, S6: incarnations are not looked at."""
 
     def current(self, frame: Frame) -> bool:
-        """Always."""
         return True
 
 
@@ -293,7 +268,6 @@ class CreditIgnored(Channel):
     """F2: everything is sent immediately."""
 
     def may_go(self, frame: Frame) -> bool:
-        """Ignores the untaken items."""
         return True
 
 
@@ -301,7 +275,6 @@ class EpochsNeedNoCredit(Channel):
     """F2: an epoch is sent immediately, before waiting rows."""
 
     def put(self, item: object) -> bool:
-        """An epoch overtakes the backlog."""
         if isinstance(item, EpochItem) and self.backlog:
             self.numbered += 1
             self.sent.append(Frame(self.incarnation, self.taken + len(self.sent) + 1, item))
@@ -315,7 +288,6 @@ class FedDespiteBacklog(World):
     """F2: data is taken into a region whose outputs are full."""
 
     def may_feed(self, feeder: str, worker: int, full: set[tuple[str, int]]) -> bool:
-        """Always."""
         return True
 
 
@@ -323,5 +295,4 @@ class StaleLettersAccepted(World):
     """S6: letters of an old incarnation are taken by workers."""
 
     def is_current(self, incarnation: int, receiver: int) -> bool:
-        """Always."""
         return receiver != COORDINATOR or super().is_current(incarnation, receiver)

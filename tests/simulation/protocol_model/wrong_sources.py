@@ -12,12 +12,10 @@ class LateByBatch(Reading):
     """T1: records are judged by the epoch before their batch."""
 
     def poll(self, name: PartName, rows: int, oracle: Oracle) -> tuple[list[Record], list[str]]:
-        """Remember where the batch began."""
         self.begin = self.parts[name].epoch
         return super().poll(name, rows, oracle)
 
     def is_late(self, part: Part, record: Record) -> bool:
-        """By the batch."""
         return record.time <= self.begin or record.time > AHEAD
 
 
@@ -25,7 +23,6 @@ class LateByWorker(Reading):
     """T1: records are judged by the furthest part of the worker."""
 
     def is_late(self, part: Part, record: Record) -> bool:
-        """By the others, too."""
         furthest = max(other.epoch for other in self.parts.values() if other.polled)
         return record.time <= furthest or record.time > AHEAD
 
@@ -41,7 +38,6 @@ class GainedPartIsRaised(Reading):
     """T2: a gained part is raised to what its new worker has broadcast."""
 
     def switch(self, gained: dict[PartName, Part]) -> dict[str, tuple[int, bool]]:
-        """To the last broadcast."""
         for (source, _), part in gained.items():
             if self.last[source][0] != MAX_EPOCH:
                 part.epoch = max(part.epoch, self.last[source][0])
@@ -52,11 +48,9 @@ class GainedPartDoesNotCount(Reading):
     """R6: a gained part does not count before it is polled."""
 
     def frontier(self, source: str) -> tuple[int, bool]:
-        """Of the polled."""
         return frontier([part for part in self.of(source) if part.polled], self.last[source][0])
 
     def switch(self, gained: dict[PartName, Part]) -> dict[str, tuple[int, bool]]:
-        """Promise by those that were there."""
         super().switch({})
         self.parts |= gained
         return dict(self.last)
@@ -66,7 +60,6 @@ class FinishedPartsHoldTimeBack(Reading):
     """T5: a finished part counts with its last epoch."""
 
     def frontier(self, source: str) -> tuple[int, bool]:
-        """Never the end, where something was read."""
         finished = [part.epoch for part in self.of(source) if part.finished and part.rows]
         time, idle = super().frontier(source)
         return min([time, *finished]), idle
@@ -76,5 +69,4 @@ class FutureLetIn(Reading):
     """T4: a time far in the future is taken for true."""
 
     def is_late(self, part: Part, record: Record) -> bool:
-        """By the own epoch only."""
         return record.time <= part.epoch

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+import typer.main
 from typer.testing import CliRunner
 
 import malstrom_py as mp
 from malstrom_py import events, sinks, sources
 from malstrom_py.cli import jobs as cli_jobs
 from malstrom_py.cli.app import app
+from malstrom_py.cli.output import reporting_errors
+from malstrom_py.cli.watching import plain_text, watched_options
+from malstrom_py.clock import SystemClock
+from malstrom_py.errors import OperationInProgress
+from malstrom_py.metrics import JobMetrics
 from malstrom_py.workers.monitoring.sentences import sentence
+from malstrom_py.workers.reports.error_transfer import pack_error, unpack_error
 
 
 @pytest.fixture
@@ -85,3 +95,178 @@ def test_every_kind_of_event_has_a_sentence_without_its_repr() -> None:
         "the job has failed: step 'x' failed",
         "the job has finished",
     ]
+
+
+LAST = "20261122T042242123456Z-1a2b3c4d"
+
+
+class Busy:
+    """A job that refuses to stop so many ``times``, for it makes a savepoint."""
+
+    snapshots = True
+
+    def __init__(self, times: int, operation: str = "savepoint") -> None:
+        self.left = times
+        self._operation = operation
+        self.waits: list[float] = []
+
+    def status(self) -> Busy:
+        return self
+
+    def stop(self, *, drain: bool, wait: bool, timeout_s: float) -> str:
+        self.waits.append(timeout_s)
+        if self.left:
+            self.left -= 1
+            raise OperationInProgress("job 'busy' is making a savepoint", job="busy", operation=self._operation)
+        return LAST
+
+
+@pytest.fixture
+def passing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes only in `sleep_s`."""
+    now = [0.0]
+    monkeypatch.setattr(SystemClock, "monotonic_s", lambda self: now[0])
+    monkeypatch.setattr(SystemClock, "sleep_s", lambda self, duration_s: now.__setitem__(0, now[0] + duration_s))
+
+
+def stopped(monkeypatch: pytest.MonkeyPatch, busy: Busy, *options: str) -> Any:
+    monkeypatch.setattr(cli_jobs, "_attached", lambda job, address: busy)
+    return CliRunner().invoke(app, ["stop", "busy", *options])
+
+
+def test_it_waits_for_a_savepoint(monkeypatch: pytest.MonkeyPatch, passing: None) -> None:
+    busy = Busy(4)
+    done = stopped(monkeypatch, busy)
+    assert (done.exit_code, done.stdout) == (0, f"job busy has stopped; it can resume from snapshot {LAST}\n")
+    assert busy.waits == pytest.approx([120.0, 119.9, 119.8, 119.7, 119.6])
+
+
+@pytest.mark.parametrize("options", [("--timeout", "1"), ("--no-wait",)])
+def test_it_waits_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch, passing: None, options: Any) -> None:
+    busy = Busy(1_000)
+    done = stopped(monkeypatch, busy, *options)
+    assert done.exit_code == 1
+    assert "is making a savepoint" in done.stderr
+    assert len(busy.waits) == (1 if options == ("--no-wait",) else 12)
+
+
+def test_another_stop_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, passing: None) -> None:
+    busy = Busy(1, "stop")
+    assert stopped(monkeypatch, busy).exit_code == 1
+    assert len(busy.waits) == 1
+
+
+@pytest.mark.parametrize(
+    ("port", "host", "expected"),
+    [
+        (None, None, {}),
+        (0, None, {"metrics": mp.Metrics(port=0)}),
+        (9464, "0.0.0.0", {"metrics": mp.Metrics(port=9464, host="0.0.0.0")}),
+    ],
+)
+def test_metrics_are_served_where_the_options_say(port: int | None, host: str | None, expected: object) -> None:
+    assert watched_options(port, host, dashboard=False, history=None) == expected
+
+
+def test_a_history_needs_the_dashboard() -> None:
+    assert watched_options(None, None, dashboard=False, history=Path("runs")) == {
+        "dashboard": mp.Dashboard(history=Path("runs"))
+    }
+
+
+def test_a_host_of_metrics_without_a_port_is_refused() -> None:
+    done = CliRunner().invoke(app, ["run", "examples.word_count", "--metrics-host", "0.0.0.0"])
+    assert (done.exit_code, "give --metrics-port too" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize(("state", "said"), [("failed", "error: no more"), ("stopped", "no more")])
+def test_a_planned_stop_is_not_called_an_error(state: str, said: str) -> None:
+    assert plain_text(JobMetrics("shop", state, "ended", error="no more")).splitlines()[-1] == said
+
+
+def inverse(number: int) -> float:
+    return 1 / number
+
+
+FAILING_LINE = inverse.__code__.co_firstlineno + 1
+
+
+def test_the_frames_of_the_user_are_those_of_the_process_that_raised(capsys: pytest.CaptureFixture[str]) -> None:
+    job = mp.Job("far")
+    job.source("in", sources.Memory([0])).map("inverse", inverse).sink("out", sinks.Memory())
+    with pytest.raises(mp.OperatorError) as caught:
+        mp.run(job)
+    arrived = unpack_error(pack_error(caught.value))
+    with pytest.raises(typer.Exit), reporting_errors(traceback=True):
+        raise arrived
+    said = capsys.readouterr().err
+    assert "In the functions of the job, most recent call last:" in said
+    assert f'File "{__file__}", line {FAILING_LINE}, in inverse' in said
+
+
+def test_an_error_of_this_process_shows_them_once(capsys: pytest.CaptureFixture[str]) -> None:
+    job = mp.Job("near")
+    job.source("in", sources.Memory([0])).map("inverse", inverse).sink("out", sinks.Memory())
+    with pytest.raises(typer.Exit), reporting_errors(traceback=True):
+        mp.run(job)
+    assert capsys.readouterr().err.count(f"line {FAILING_LINE}, in inverse\n") == 1
+
+
+ROOT: Any = typer.main.get_command(app)
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*path, name))
+
+
+ALL = dict(commands(ROOT))
+LEAVES = {path: command for path, command in ALL.items() if not hasattr(command, "commands")}
+
+
+def named(path: tuple[str, ...]) -> str:
+    return " ".join(path) or "malstrom"
+
+
+def examples_of(command: Any) -> list[list[str]]:
+    lines = [line.strip() for line in (command.epilog or "").splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith("malstrom ")]
+
+
+def parsed(words: list[str]) -> tuple[str, ...]:
+    """Parse an example as the command line would, without running it, and return the path of its command."""
+    name, *rest = words
+    assert name == "malstrom"
+    command, path = ROOT, list[str]()
+    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+        path.append(rest.pop(0))
+        command = command.commands[path[-1]]
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    assert {word for word in rest if word.startswith("-")} <= known | {"--help"}, words
+    if path:
+        with command.make_context(" ".join(path), rest):
+            pass
+    return tuple(path)
+
+
+@pytest.mark.parametrize("path", ALL, ids=named)
+def test_the_help_of_a_command_ends_with_examples_that_it_can_parse(path: tuple[str, ...]) -> None:
+    found = examples_of(ALL[path])
+    assert len(found) >= 2
+    for words in found:
+        of = parsed(words)
+        assert of == path if path in LEAVES else of[: len(path)] == path
+
+
+@pytest.mark.parametrize("path", ALL, ids=named)
+def test_examples_are_printed_line_by_line(path: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(app, [*path, "--help"], terminal_width=200).stdout
+    lines = [line.strip() for line in shown.splitlines()]
+    assert "Examples:" in lines
+    assert lines[lines.index("Examples:") + 1 :] == [shlex.join(words) for words in examples_of(ALL[path])]
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=named)
+def test_every_command_has_json(path: tuple[str, ...]) -> None:
+    assert any("--json" in parameter.opts for parameter in LEAVES[path].params)

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from malstrom_py.data.equality import settled_keys
 from malstrom_py.errors import CodecError, PlanError
+from malstrom_py.rescale import slots as arrow_slots
 from malstrom_py.rescale import slots as slot_cache
 from malstrom_py.rescale.keys.key_hash import hash_key
-from malstrom_py.rescale.slots import SLOTS_MAX, StableSlots, mod_hashes, slot_of, slots_of
+from malstrom_py.rescale.slots import (
+    KEY_BYTES_MAX,
+    SLOTS_MAX,
+    SlotCache,
+    StableSlots,
+    mod_hashes,
+    slot_of,
+    slots_of,
+    slots_of_arrow,
+)
 from tests.unit.state.accelerators import PATHS, running
 from tests.vectors.key_hash_keys import key_of, published
 
@@ -149,3 +162,218 @@ def test_an_illegal_number_of_slots_is_refused(slots: Any) -> None:
     for call in (lambda: slot_of("a", slots), lambda: slots_of(["a"], slots), lambda: StableSlots(slots)):
         with pytest.raises(PlanError, match="slots must be a whole number from 1 to"):
             call()
+
+
+# The cache.
+
+
+class Asked:
+    """Finds a slot by counting the questions."""
+
+    def __init__(self, size: int = 50) -> None:
+        self.keys: list[object] = []
+        self._size = size
+
+    def __call__(self, key: object) -> tuple[int, int]:
+        self.keys.append(key)
+        return len(self.keys), self._size
+
+
+def test_a_key_is_asked_about_once() -> None:
+    asked = Asked()
+    cache = SlotCache(asked)
+    assert cache.slots_of(["a", "b", "a"]) == [1, 2, 1]
+    assert cache.slots_of(["b", "a"]) == [2, 1]
+    assert (cache.slot_of("a"), cache.slot_of("c")) == (1, 3)
+    assert asked.keys == ["a", "b", "c"]
+
+
+def test_equal_keys_of_different_types_are_one() -> None:
+    asked = Asked()
+    assert SlotCache(asked).slots_of([1, True, 1.0]) == [1, 1, 1]
+    assert asked.keys == [1]
+
+
+def test_a_full_cache_starts_anew() -> None:
+    asked = Asked()
+    cache = SlotCache(asked, keys_max=3)
+    for key in range(10):
+        cache.slot_of(key)
+        assert 1 <= len(cache) <= 3
+    assert asked.keys == list(range(10))
+    assert cache.slot_of(9) == 10
+
+
+def test_a_batch_of_more_keys_than_fit_is_answered_in_full() -> None:
+    asked = Asked()
+    cache = SlotCache(asked, keys_max=3)
+    assert cache.slots_of(range(20)) == list(range(1, 21))
+    assert len(cache) <= 3
+
+
+def test_the_bytes_of_the_keys_are_bounded() -> None:
+    cache = SlotCache(Asked(size=100), bytes_max=1000)
+    for key in range(50):
+        cache.slot_of(key)
+        assert len(cache) <= 10
+
+
+def test_a_huge_key_is_not_kept() -> None:
+    asked = Asked(size=KEY_BYTES_MAX + 1)
+    cache = SlotCache(asked)
+    assert cache.slots_of(["huge", "huge"]) == [1, 2]
+    assert len(cache) == 0
+
+
+# Keys in Arrow columns.
+
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC).replace(tzinfo=None)
+
+COLUMNS: list[tuple[pa.DataType, list[Any]]] = [
+    (pa.null(), [None, None]),
+    (pa.bool_(), [True, False, None]),
+    *((kind, [0, 1, -1, 127, None]) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())),
+    *((kind, [0, 1, 255]) for kind in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())),
+    (pa.int64(), [-(2**63), 2**63 - 1]),
+    (pa.uint64(), [0, 2**63, 2**64 - 1, None]),
+    *((kind, [0.0, -0.0, 1.0, 0.5, float("inf"), -float("inf"), None]) for kind in (pa.float32(), pa.float64())),
+    (pa.float16(), [np.float16(0.5), None]),
+    *((kind, ["", "a", "Ü", "user-0001", None]) for kind in (pa.string(), pa.large_string(), pa.string_view())),
+    *((kind, [b"", b"a", None]) for kind in (pa.binary(), pa.large_binary(), pa.binary_view())),
+    (pa.binary(2), [b"ab", None]),
+    *((kind, [date(2013, 1, 1), date(1, 1, 1), None]) for kind in (pa.date32(), pa.date64())),
+    *((pa.timestamp(unit), [NOON, NOON - timedelta(days=20_000), None]) for unit in ("s", "ms", "us", "ns")),
+    *((pa.timestamp(unit, "UTC"), [NOON.replace(tzinfo=UTC), None]) for unit in ("s", "ms", "us", "ns")),
+    (pa.time32("s"), [time(12), None]),
+    *((pa.time64(unit), [time(12, 0, 0, 5), None]) for unit in ("us", "ns")),
+    *((pa.duration(unit), [timedelta(days=-1), None]) for unit in ("s", "ms", "us", "ns")),
+    (pa.decimal128(20, 2), [Decimal("1.00"), Decimal("0.50"), Decimal(-7), None]),
+    (pa.decimal256(50, 2), [Decimal("1E+30"), None]),
+    (pa.dictionary(pa.int8(), pa.string()), ["a", "b", None, "a"]),
+    (pa.dictionary(pa.int32(), pa.int64()), [1, None, 2]),
+    (pa.uuid(), [UUID(int=1).bytes, None]),
+]
+
+
+def as_key(kind: pa.DataType, value: Any) -> Any:
+    return UUID(bytes=value) if kind == pa.uuid() and value is not None else value
+
+
+@pytest.mark.parametrize(("kind", "values"), COLUMNS, ids=lambda value: str(value)[:40])
+def test_f4_a_column_gives_the_slots_of_its_python_values(kind: pa.DataType, values: list[Any]) -> None:
+    values = values * 3
+    expected = slots_of([as_key(kind, value) for value in values], 1024)
+    column = pa.array(values, kind)
+    slots = slots_of_arrow(column, 1024)
+    assert (slots.type, slots.null_count, slots.to_pylist()) == (pa.uint32(), 0, expected)
+    assert slots_of_arrow(column[1:], 1024).to_pylist() == expected[1:]
+    chunked = pa.chunked_array([column, column[:0], column[:1]])
+    assert slots_of_arrow(chunked, 1024).to_pylist() == expected + expected[:1]
+    assert slots_of_arrow(column[:0], 1024).to_pylist() == []
+    assert slots_of_arrow(pa.chunked_array([], kind), 1024).to_pylist() == []
+
+
+def test_f4_layouts_agree_on_equal_keys_of_different_types() -> None:
+    columns = [pa.array([1], kind) for kind in (pa.int8(), pa.uint64(), pa.float32(), pa.decimal128(5, 2))]
+    columns += [pa.array([True]), pa.array([1]).dictionary_encode()]
+    assert {slots_of_arrow(column, 1024)[0].as_py() for column in columns} == {slot_of(1, 1024)}
+
+
+def test_f4_the_two_readings_of_a_repeated_hour_are_two_keys_as_among_rows() -> None:
+    hours = [datetime(2013, 11, 3, 5, 30, tzinfo=UTC), datetime(2013, 11, 3, 6, 30, tzinfo=UTC)]
+    column = pa.array(hours, pa.timestamp("us", "America/New_York"))
+    first, second = column.to_pylist()
+    assert first == second, "as Python compares them"
+    of_rows = slots_of(settled_keys([first, second]), 1024)
+    assert slots_of_arrow(column, 1024).to_pylist() == of_rows == [slot_of(hour, 1024) for hour in hours]
+
+
+@given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=40))
+@settings(deadline=None)
+def test_f4_integers_with_nulls_agree_with_rows(values: list[int | None]) -> None:
+    assert slots_of_arrow(pa.array(values, pa.int64()), 1000).to_pylist() == slots_of(values, 1000)
+
+
+@given(st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=4), max_size=40))
+@settings(deadline=None)
+def test_f4_strings_agree_with_rows(values: list[str | None]) -> None:
+    column = pa.array(values, pa.string())
+    expected = slots_of(values, 1000)
+    assert slots_of_arrow(column, 1000).to_pylist() == expected
+    assert slots_of_arrow(column.dictionary_encode(), 1000).to_pylist() == expected
+
+
+@given(st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"])), max_size=20), st.integers(0, 5))
+@settings(deadline=None)
+def test_f4_text_and_bytes_agree_with_rows_with_and_without_c(values: list[str | None], start: int) -> None:
+    encoded = [None if value is None else value.encode() for value in values]
+    columns: list[tuple[Any, list[Any]]] = [
+        (kind, values) for kind in (pa.string(), pa.large_string(), pa.string_view())
+    ]
+    columns += [(kind, encoded) for kind in (pa.binary(), pa.large_binary(), pa.binary_view())]
+    for path in PATHS:
+        with running(path):
+            for kind, keys in columns:
+                column = pa.array(keys, kind)[start:]
+                assert slots_of_arrow(column, 1000).to_pylist() == slots_of(keys[start:], 1000)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("text", [b"\xff", b"abcdefgh\xe9", b"abcdefghij\xed\xa0\x80", b"abcdefg\xc3"], ids=repr)
+def test_f4_text_that_is_not_utf_8_is_refused_naming_the_step(path: str, text: bytes) -> None:
+    column = pa.Array.from_buffers(pa.string(), 2, pa.array([b"good", text]).buffers())
+    with running(path), pytest.raises(CodecError, match=r"^step 'carrier': a key .* not UTF-8"):
+        StableSlots(8, step="carrier").slots_of_arrow(column)
+
+
+def test_f4_floats_and_decimals_agree_with_rows() -> None:
+    floats = [i / 7 for i in range(-500, 500)]
+    assert slots_of_arrow(pa.array(floats), 1024).to_pylist() == slots_of(floats, 1024)
+    decimals = [Decimal(i).scaleb(-2) for i in range(-500, 500)]
+    assert slots_of_arrow(pa.array(decimals), 1024).to_pylist() == slots_of(decimals, 1024)
+
+
+def test_f3_only_distinct_values_become_python_values() -> None:
+    asked: list[list[Any]] = []
+
+    def count(keys: Any) -> list[int]:
+        asked.append(list(keys))
+        return slots_of(keys, 8)
+
+    column = pa.array(["a", "b", None, "a"] * 100)
+    for encoded in (column, column.dictionary_encode()):
+        asked.clear()
+        arrow_slots.column_slots(encoded, slots_of=count, slots_of_vector=None)
+        assert asked == [["a", "b", None]]
+
+
+def test_a_dictionary_may_hold_illegal_values_that_no_row_uses() -> None:
+    dictionary = pa.DictionaryArray.from_arrays(pa.array([0, 2, None]), pa.array([1.5, float("nan"), None]))
+    assert slots_of_arrow(dictionary, 1024).to_pylist() == slots_of([1.5, None, None], 1024)
+
+
+@pytest.mark.parametrize(
+    ("column", "culprit"),
+    [
+        (pa.array([1.5, float("nan")]), "float"),
+        (pa.array([[1]]), "list"),
+        (pa.array([{"a": 1}]), "dict"),
+        (pa.array([1], pa.timestamp("ns")), "timestamp[ns]"),
+        (pa.array([1], pa.duration("ns")), "duration[ns]"),
+        (pa.array([1], pa.time64("ns")), "time64[ns]"),
+        (pa.array([2**60], pa.timestamp("s")), "timestamp[s]"),
+        (pa.array([0], pa.timestamp("s", "Nowhere/Atall")), "timestamp[s, tz=Nowhere/Atall]"),
+        (pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers()), "string"),
+    ],
+    ids=lambda value: str(value)[:30] if isinstance(value, str) else "",
+)
+def test_f4_an_illegal_value_in_a_column_is_refused_naming_the_step(column: pa.Array[Any], culprit: str) -> None:
+    with pytest.raises(CodecError, match=r"^step 'carrier': a key ") as raised:
+        StableSlots(8, step="carrier").slots_of_arrow(column)
+    assert raised.value.type_name == culprit
+
+
+def test_types_of_which_arrow_makes_no_dictionary_go_row_by_row() -> None:
+    column = pa.RunEndEncodedArray.from_arrays([2, 3], ["a", "b"])
+    assert slots_of_arrow(column, 1024).to_pylist() == slots_of(["a", "a", "b"], 1024)

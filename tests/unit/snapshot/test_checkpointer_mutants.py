@@ -23,6 +23,7 @@ from malstrom_py.snapshot.log import JobStart, Log
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.snapshot.store import PART
 from tests.unit.snapshot import forgetful_disk, oracle
+from tests.unit.snapshot.oracle import SCENARIOS
 
 Wrong = Callable[[pytest.MonkeyPatch], None]
 MUTANTS: dict[str, tuple[Wrong, Callable[[], None]]] = {}
@@ -292,3 +293,8 @@ def test_a_mutant_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong(monkeypatch)
     with pytest.raises((AssertionError, SnapshotError)):
         scenario()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_s3_snapshots_hold(scenario: Callable[[], None]) -> None:
+    scenario()

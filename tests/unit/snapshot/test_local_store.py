@@ -222,13 +222,6 @@ def test_what_cannot_be_gone_on_from_is_told_once_and_by_its_folder(below: str, 
     assert len(ids) == len(set(ids)) <= 1
 
 
-def test_a_snapshot_that_is_not_there_is_told_by_the_folder(tmp_path: Path) -> None:
-    run(tmp_path)
-    missing = "20261122T042242123456Z-1a2b3c4d"
-    with pytest.raises(mp.SnapshotError, match=f"has no snapshot {missing} in {tmp_path}; its snapshots are: "):
-        run(tmp_path, resume=missing)
-
-
 def test_a_path_that_was_given_as_a_path_is_shown_as_one(tmp_path: Path) -> None:
     with pytest.raises(mp.PlanError, match=f"options are for object stores, and '{tmp_path}' is a folder"):
         mp.Snapshots(tmp_path, options={"region": "x"}).store()

@@ -198,13 +198,7 @@ def test_deep_json_is_refused_and_no_harm() -> None:
     assert "nested too deep" in entry_of(seal(stored), job="orders", sequence=12).fault
     text = b"[" * 200_000
     with pytest.raises(ValueError, match=r"nested too deep|no JSON"):
-        open_seal(_sealed(text))
-
-
-def _sealed(line: bytes) -> bytes:
-    import hashlib
-
-    return line + b'\n{"sha256": "' + hashlib.sha256(line).hexdigest().encode() + b'"}\n'
+        open_seal(sealed_by_hand(text))
 
 
 JSON = st.recursive(

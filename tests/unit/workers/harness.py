@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import count, pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -18,13 +17,11 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MIN_EPOCH
 from malstrom_py.errors import InternalError, MalstromError
-from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.rescale.channels.channel import Credit
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sources.base import Part
-from malstrom_py.testing import VirtualClock, as_step
+from malstrom_py.testing import VirtualClock
 from malstrom_py.worker_context import WorkerInfo
 from malstrom_py.workers.reports.job_status import RescaleReport
 from malstrom_py.workers.reports.result import StepCounts
@@ -126,12 +123,6 @@ class Running:
                 return self
             self.crew.step()
         raise AssertionError(f"still {self.crew.phase}")
-
-    def through(self, sizes: Iterable[int], *, between: int = 3) -> Running:
-        """Go from size to size, with some steps before each."""
-        for size in sizes:
-            self.step(between).ask(size).settle()
-        return self
 
     def finish(self) -> dict[str, StepCounts]:
         """To the end, and commit: the counts."""
@@ -250,12 +241,6 @@ class Script:
     arrivals: Sequence[tuple[float, Sequence[int]]]
     end_s: float
 
-    @property
-    def silence_s(self) -> float:
-        """The longest time without a record, from the opening to the end."""
-        moments = [0.0, *(at_s for at_s, times in self.arrivals if times), self.end_s]
-        return max(later - earlier for earlier, later in pairwise(moments))
-
 
 class Scheduled:
     """Parts by name. Every poll takes ``poll_s`` of the clock."""
@@ -270,10 +255,6 @@ class Scheduled:
 
     def build_part(self, part: Part, state: Any) -> ScheduledPart:
         return ScheduledPart(self, part, state or 0)
-
-    def readings(self) -> list[Reading]:
-        """All records there are."""
-        return [reading for name in self.scripts for _, reading in _readings(name, self.scripts[name])]
 
 
 class ScheduledPart:
@@ -304,50 +285,6 @@ class ScheduledPart:
 def _readings(name: str, script: Script) -> list[tuple[float, Reading]]:
     moments = [(at_s, time) for at_s, times in script.arrivals for time in times]
     return [(at_s, Reading(name, number, time)) for number, (at_s, time) in enumerate(moments)]
-
-
-@dataclass
-class Watch:
-    """What steps called by ``on`` have seen, by (step, worker): frontiers, and records below them."""
-
-    clock: VirtualClock
-    frontiers: dict[tuple[str, int], list[tuple[float, int]]] = field(default_factory=dict)
-    broken: list[str] = field(default_factory=list)
-
-    def on(self, stream: mp.StreamBuilder[Any, Any], name: str) -> Any:
-        """Return ``stream`` after a step that records it."""
-        return as_step(partial(_Watching, watch=self), name=name)(stream)
-
-    def reached(self, name: str, worker: int) -> int:
-        """The frontier of a step."""
-        seen = self.frontiers.get((name, worker))
-        return seen[-1][1] if seen else MIN_EPOCH
-
-
-class _Watching(Operator):
-    def __init__(self, context: StepContext, *, watch: Watch) -> None:
-        super().__init__(context)
-        self._watch = watch
-        self._seen = watch.frontiers.setdefault((context.step, context.worker), [])
-
-    def on_batch(self, batch: Batch, out: Outlet) -> None:
-        frontier = self._seen[-1][1] if self._seen else MIN_EPOCH
-        below = [time for time in batch.timestamps or () if time <= frontier]
-        if below:
-            self._watch.broken.append(f"{self.context.step} on {self.context.worker}: {below} at frontier {frontier}")
-        out.send(batch)
-
-    def rewind(self, epoch: mp.Epoch) -> mp.Epoch:
-        # R2: in a source region a promise may go back, by a part that has been gained.
-        self._seen.append((self._watch.clock.monotonic_s(), epoch.time))
-        return epoch
-
-    def on_epoch(self, epoch: mp.Epoch, out: Outlet) -> None:
-        if self._seen and epoch.time < self._seen[-1][1]:
-            self._watch.broken.append(f"{self.context.step} on {self.context.worker}: went back to {epoch.time}")
-        if not self._seen or epoch.time > self._seen[-1][1]:
-            self._seen.append((self._watch.clock.monotonic_s(), epoch.time))
-        out.forward(epoch)
 
 
 class Journal:

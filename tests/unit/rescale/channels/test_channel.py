@@ -312,20 +312,6 @@ def test_f2_no_more_than_the_credit_and_one_batch_is_ever_under_way(
     assert taken == sent
 
 
-def test_the_loopback_gives_what_it_was_given_unchanged_and_waits_at_a_barrier() -> None:
-    loopback = Loopback(Credit(rows=4))
-    batch = Batch([1, 2], keys=["a", "b"])
-    loopback.put(batch)
-    loopback.put_epoch(Epoch(5))
-    assert (len(loopback), loopback.backlogged) == (2, False)
-    loopback.blocked = True
-    assert loopback.take() is None
-    loopback.blocked = False
-    assert loopback.take() is batch
-    assert loopback.take() == Epoch(5)
-    assert loopback.take() is None
-
-
 @pytest.mark.parametrize("last", [Batch([3]), Epoch(7)], ids=repr)
 def test_f2_the_loopback_is_full_at_its_credit_of_rows_and_epochs(last: Batch | Epoch) -> None:
     loopback = Loopback(Credit(rows=3))

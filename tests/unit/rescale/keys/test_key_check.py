@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, time, timedelta
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, IntFlag
 from fractions import Fraction
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malstrom_py.errors import CodecError
-from malstrom_py.rescale.keys.key_types import DEPTH_MAX, check_key, check_keys
+from malstrom_py.rescale.keys import key_types
+from malstrom_py.rescale.keys.key_types import DEPTH_MAX, Kind, check_key, check_keys, compared_fields, kind_of
 from tests.vectors.key_hash_keys import Access, Color, Level, Point, Seat, Suit, key_of, published
 
 pd: Any = importlib.import_module("pandas")  # without types
@@ -287,3 +288,63 @@ def refused(check: Callable[[], object]) -> str | None:
 def test_a_batch_is_refused_exactly_for_its_first_illegal_key(keys: list[Any]) -> None:
     alone = [refused(lambda key=key: check_key(key, "s")) for key in keys]  # type: ignore[misc]
     assert refused(lambda: check_keys(keys, "s")) == next((message for message in alone if message), None)
+
+
+class Mixed(str, Enum):  # noqa: UP042  the older way to write a StrEnum is in use
+    """An enum of strings in the older way."""
+
+    A = "a"
+
+
+class Rights(IntFlag):
+    """An int."""
+
+    READ = 1
+
+
+@dataclass(frozen=True)
+class Base:
+    x: int
+
+
+class Derived(Base):
+    """Compared as its base is, by class and fields."""
+
+
+@pytest.mark.parametrize(
+    ("key_type", "kind"),
+    [
+        (type(None), "none"),
+        (bool, "int"),
+        (Level, "int"),
+        (Rights, "int"),
+        (Color, "str"),
+        (Mixed, "str"),
+        (Suit, "enum"),
+        (Access, "flag"),
+        (Point, "tuple"),
+        (Seat, "dataclass"),
+        (Derived, "dataclass"),
+        (np.int32, "numpy int"),
+        (np.bool_, "numpy int"),
+        (np.float64, "numpy float"),
+        (np.timedelta64, None),
+        (np.void, None),
+        (list, None),
+        (type("Money", (Decimal,), {}), "decimal"),
+    ],
+    ids=str,
+)
+def test_a_type_counts_as_what_its_values_equal(key_type: type, kind: Kind | None) -> None:
+    assert kind_of(key_type) == kind
+
+
+def test_fields_that_do_not_take_part_in_equality_are_left_out() -> None:
+    assert compared_fields(Seat) == ("row", "letter")
+
+
+def test_classes_made_at_run_time_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_types, "_TYPES_MAX", 3)
+    kinds = [kind_of(type(f"Made{i}", (str,), {})) for i in range(10)]
+    assert kinds == ["str"] * 10
+    assert len(key_types._KINDS) <= 3

@@ -120,23 +120,6 @@ def test_the_order_of_reports_does_not_matter(order: list[int]) -> None:
     assert after(order) == after(sorted(order))
 
 
-def test_r7_moves_follow_each_other() -> None:
-    machine = made((0, 1), (0, 1, 0, 1), slots_max=1)
-    first = move_of(request(machine, 0))
-    second = move_of(told(machine, *all_reports(first)))
-    assert (first.version, second.version) == (1, 2)
-    assert first.new == second.old == (0, 1)
-    told(machine, *all_reports(second))
-    assert machine.table == (0, 0, 0, 0)
-    assert machine.parts == {("S", "0"): 0, ("S", "1"): 0}
-
-
-def test_r8_a_rescale_ends_when_all_members_have_taken_every_bye(coordinator: cm.CoordinatorMachine) -> None:
-    told(coordinator, *all_reports(move_of(request(coordinator, 0))))
-    assert told(coordinator, ByesTaken(1, 0, "A")) == []
-    assert told(coordinator, ByesTaken(1, 0, "B")) == [ce.Ended((0,), 1)]
-
-
 def test_r7_the_next_move_is_planned_by_what_the_last_one_took() -> None:
     topology = Topology(("A",), {"R": (), "Q": ()}, {})
     slots = 1024
@@ -235,19 +218,6 @@ def test_r9_the_last_of_several_requests_wins(coordinator: cm.CoordinatorMachine
     told(coordinator, *all_reports(move), ByesTaken(1, 0, "A"))
     started = ce.StartWorkers((6,), (0,), (0, 0, 0, 0), 1)
     assert told(coordinator, ByesTaken(1, 0, "B"))[:2] == [ce.Ended((0,), 1), started]
-
-
-def test_r9_a_request_while_joiners_start_is_done_afterwards(coordinator: cm.CoordinatorMachine) -> None:
-    request(coordinator, 0, 1, 2)
-    assert request(coordinator, 0, 1) == []
-    reports = all_reports(move_of(coordinator.handle(Connected(2))))
-    effects = told(coordinator, *reports)
-    assert effects[-4] == ce.Ended((0, 1, 2), 1)
-    assert move_of(effects).new == (0, 1)
-
-
-def test_a_request_for_what_is_there_ends_at_once(coordinator: cm.CoordinatorMachine) -> None:
-    assert request(coordinator, 0, 1) == [ce.Ended((0, 1), 0)]
 
 
 def test_a_report_while_nothing_moves_is_an_internal_error(coordinator: cm.CoordinatorMachine) -> None:

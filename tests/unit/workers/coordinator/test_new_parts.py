@@ -9,15 +9,10 @@ from malstrom_py.rescale.moves.placement import rebalanced_parts
 from malstrom_py.rescale.moves.protocol import (
     AddParts,
     BarrierPassed,
-    InjectBarrier,
-    PartsPolled,
-    RescaleMove,
     StartMove,
-    Switched,
 )
 from malstrom_py.workers.coordinator.machine import (
     CoordinatorMachine,
-    CoordinatorPhase,
     Effect,
     Event,
     PartsFound,
@@ -88,15 +83,6 @@ def test_r13_a_part_that_a_worker_has_is_not_added_again() -> None:
     assert made.handle(found("b")) == []
 
 
-def test_r13_parts_found_during_a_barrier_wait_until_it_has_passed() -> None:
-    made = machine(2, a=0)
-    made.handle(SnapshotWanted("one"))
-    assert made.handle(found("b")) == []
-    assert ("in", "b") not in made.parts
-    passed = reported(made, BarrierPassed("one", 0), BarrierPassed("one", 1))
-    assert names(passed) == [(1, ("b",))]
-
-
 def test_r13_parts_found_during_a_barrier_are_added_before_the_rescale_that_waits() -> None:
     made = machine(2, a=0)
     made.handle(SnapshotWanted("one"))
@@ -107,26 +93,6 @@ def test_r13_parts_found_during_a_barrier_are_added_before_the_rescale_that_wait
     assert len(added(passed)) == 1
     moves = [effect.order.move for effect in passed if isinstance(effect, Send) and isinstance(effect.order, StartMove)]
     assert [(part.part, part.giver, part.taker) for part in moves[0].parts] == [("b", 1, 0)]
-
-
-def _through(made: CoordinatorMachine, move: RescaleMove) -> list[Effect]:
-    reports: list[Any] = [Switched(move.version, worker) for worker in move.everyone]
-    reports += [PartsPolled(move.version, worker, "in") for worker in sorted({part.taker for part in move.parts})]
-    return reported(made, *reports)
-
-
-def test_r13_parts_found_during_a_rescale_wait_for_its_end() -> None:
-    made = machine(2, a=0, b=1)
-    [start, *_] = made.handle(RescaleRequested((0,)))
-    assert isinstance(start, Send)
-    assert isinstance(start.order, StartMove)
-    assert made.handle(found("c")) == []
-    made.handle(SnapshotWanted("one"))
-    ended = _through(made, start.order.move)
-    assert names(ended) == [(0, ("c",))]
-    order = kinds(ended)
-    assert order.index(AddParts) < order.index(InjectBarrier)
-    assert made.phase is CoordinatorPhase.BARRIER
 
 
 def test_r13_after_the_last_barrier_of_a_stop_no_part_is_added() -> None:

@@ -97,13 +97,6 @@ def test_a_report_tells_what_has_moved_and_how_long_that_took() -> None:
     ]
 
 
-def test_each_report_counts_from_where_its_own_rescale_began() -> None:
-    requests = Requests().ask("up", 0, 1).go_on().ask("down", 0).go_on()
-    (_, up), (_, down) = requests.reports
-    assert (up.version, up.moves, down.version, down.moves) == (2, 2, 4, 2)
-    assert (down.members, down.slots, down.parts) == ((0,), 4, 2)
-
-
 def test_r9_a_request_that_is_overtaken_ends_with_the_one_that_overtook_it() -> None:
     requests = Requests().ask("running", 0, 1)
     requests.now_s += 1.0

@@ -138,22 +138,6 @@ def test_r12_next_to_nothing_is_sent_at_the_cut_of_what_has_not_changed() -> Non
     assert (giver.transfer.keys_moved, giver.transfer.bytes_ahead) == (100, size(ahead))
 
 
-def test_r12_what_changes_comes_or_goes_in_the_middle_of_a_copy_is_right_at_the_new_owner() -> None:
-    values: dict[int, str | None] = {key: large(key) for key in range(40)}
-    giver, taker = Region(Kept, keys_first=3).push(values).begin(), Region(Kept)
-    ahead: list[StateChunk] = []
-    turn = 0
-    while giver.transfer.copying:
-        ahead += [chunk for _, chunk in giver.transfer.copy()]
-        changes: dict[int, str | None] = {turn: f"again {turn}", turn + 20: None, turn + 100: f"new {turn}"}
-        giver.push(changes)
-        values |= changes
-        turn += 1
-    chunks = giver.cut()
-    assert turn > 5
-    assert taker.take(ahead, chunks).values == [{key: value for key, value in values.items() if value is not None}]
-
-
 def test_r12_what_changes_all_the_time_goes_ahead_twice_and_then_at_the_cut() -> None:
     giver = Region(Kept, keys_first=2).push({key: large(key) for key in range(8)}).begin()
     sent = []

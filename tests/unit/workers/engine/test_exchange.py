@@ -18,10 +18,10 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.operators.base import StepContext
-from malstrom_py.rescale.channels.channel import Barrier, Credit, Frame, Grant, InLine, Item, Suspend
+from malstrom_py.rescale.channels.channel import Barrier, Credit, Frame, Grant, Item
 from malstrom_py.rescale.keys import key_types
 from malstrom_py.rescale.moves.placement import first_table
-from malstrom_py.rescale.moves.protocol import Bye, Marker, RescaleMove, Shipped
+from malstrom_py.rescale.moves.protocol import Marker, RescaleMove
 from malstrom_py.rescale.partitioners import StableHash
 from malstrom_py.rescale.slots import StableSlots
 from malstrom_py.testing import strategies
@@ -214,16 +214,6 @@ def test_f3_every_row_of_columns_reaches_the_owner_of_its_key_in_order(
     assert rows == expected
 
 
-@pytest.mark.parametrize("keys", [[1, 2, 3, 4, 5, 6, 7, 8], [1.0, 2.5, 3.0, 0.25], [True, False, None]], ids=str)
-def test_f4_rows_and_columns_go_the_same_way(keys: list[Any]) -> None:
-    by_rows, by_columns, by_list = Sending(0, 1, 2), Sending(0, 1, 2), Sending(0, 1, 2)
-    values = [{"n": n} for n in range(len(keys))]
-    by_rows.send(Batch(values, keys=keys))
-    by_columns.send(columns(keys))
-    by_list.send(ColumnBatch(pa.RecordBatch.from_pylist(values), keys=keys))
-    assert by_rows.items() == by_columns.items() == by_list.items()
-
-
 @pytest.mark.parametrize("partitioner", [None, partitioners.index, int], ids=["stable hash", "index", "own"])
 @pytest.mark.parametrize("as_columns", [False, True])
 def test_f4_each_key_is_checked_once(partitioner: Any, as_columns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,14 +358,6 @@ def test_rows_that_stay_do_not_keep_those_of_other_workers() -> None:
     assert kept.columns.get_total_buffer_size() < 2 * numbers.nbytes * len(kept) / len(numbers)
 
 
-@pytest.mark.parametrize("control", [Barrier("1"), Suspend()])
-def test_f2_control_comes_behind_all_rows_before_it_and_before_all_after_it(control: InLine) -> None:
-    sending = Sending(0, 1, 2)
-    sending.send(list(range(30)), control, list(range(30)))
-    for items in sending.items().values():
-        assert len(items[: items.index(control)]) == len(items) // 2
-
-
 def test_rows_for_others_wait_for_more_and_are_cut_at_rows_max() -> None:
     sending = Sending(0, 1, rows_max=5)
     key = sending.key_of(1)
@@ -471,58 +453,6 @@ def test_r2_one_marker_on_every_channel_its_own_included_and_on_those_of_joiners
     assert sending.exchange.version == 1
 
 
-def test_r2_what_was_gathered_leaves_under_the_old_version_and_before_the_marker() -> None:
-    sending = Sending(0, 1, table=[0, 1], slots=Modulo())
-    move = move_of((0, 1), (0, 1), 1)
-    sending.send([0, 1, 2, 3], Epoch(5))
-    sending.switch(move, 5, 5)
-    sending.send([4, 5], Epoch(6))
-    seen, marker = sending.seen(), Marker(move, 5, 5)
-    assert keys_of([item for item, _ in seen[1]]) == [1, 3, 5, marker, 4, 5, 6]
-    assert [version for item, version in seen[1] if item != marker] == [0, 0, 0, 1, 1, 1]
-    assert keys_of([item for item, _ in seen[0]]) == [0, 2, 5, marker, 6]
-    assert [version for item, version in seen[0] if item != marker] == [0, 0, 0, 1]
-
-
-def test_r1_who_joins_gets_nothing_before_the_marker() -> None:
-    sending = Sending(0, slots=Modulo())
-    sending.exchange.connect(1)
-    sending.send([0, 1, 2], Epoch(3), Barrier("1"))
-    assert sending.seen().keys() == {0}
-    move = move_of((0,), (0, 1))
-    sending.switch(move, 3, 3)
-    sending.send([1], Epoch(MAX_EPOCH))
-    assert keys_of(sending.items()[1]) == [Marker(move, 3, 3), 1, MAX_EPOCH]
-
-
-def test_r2_the_marker_is_the_first_that_a_joiner_sends() -> None:
-    sending = Sending(0, me=1, slots=Modulo())
-    assert sending.seen() == {1: []}
-    move = move_of((0,), (0, 1))
-    sending.switch(move, -9, 5)
-    sending.send([0, 1])
-    assert [keys_of(items) for items in sending.items().values()] == [[Marker(move, -9, 5), key] for key in (1, 0)]
-
-
-def test_r8_who_leaves_gets_no_rows_and_no_epochs_behind_the_marker_but_what_is_for_everyone() -> None:
-    sending, move = Sending(0, 1, slots=Modulo()), move_of((0, 1), (0,))
-    sending.switch(move)
-    sending.send(list(range(SLOTS)), Epoch(4))
-    sending.exchange.control(Shipped(1), move.everyone)
-    assert sending.items()[1] == [Marker(move, 1, 1), Shipped(1)]
-
-
-def test_r8_a_leaver_sends_what_its_regions_reach_until_its_bye_and_nothing_behind_it() -> None:
-    sending, move = Sending(0, 1, 2, me=2), move_of((0, 1, 2), (0, 1))
-    sending.switch(move)
-    sending.send(Epoch(4))
-    sending.exchange.leave()
-    sending.send(Epoch(9), Epoch(MAX_EPOCH))
-    marker = Marker(move, 1, 1)
-    # The channel to itself has no receiver.
-    assert sending.items() == {0: [marker, Epoch(4), Bye()], 1: [marker, Epoch(4), Bye()], 2: [marker]}
-
-
 def test_r2_while_it_is_silent_epochs_are_kept_back_and_rows_are_not() -> None:
     sending = Sending(0, 1, table=[0, 1], slots=Modulo())
     sending.exchange.silent = True
@@ -532,19 +462,6 @@ def test_r2_while_it_is_silent_epochs_are_kept_back_and_rows_are_not() -> None:
     sending.switch(move, 5, 5)
     sending.send(Epoch(6))
     assert keys_of(sending.items()[0]) == [0, Marker(move, 5, 5), 6]
-
-
-def test_f2_markers_and_what_moves_slots_need_no_credit_but_stand_behind_what_waits_for_it() -> None:
-    sending, move = Sending(0, 1, table=[1], slots=Modulo(), rows_max=1, credit=Credit(rows=1)), move_of((0, 1), (0, 1))
-    sending.send([0])
-    assert len(sending.frames()) == 1
-    sending.send([1])
-    sending.switch(move)
-    sending.send(Shipped(1))
-    assert sending.frames() == []
-    channel = sending.exchange.remote[1]
-    channel.grant(Grant(channel.channel, 1, 1, 1_000))
-    assert [frame.control for frame in sending.frames()] == [None, Marker(move, 1, 1), Shipped(1)]
 
 
 @pytest.mark.parametrize("last", [[0], Epoch(3)], ids=["rows", "epoch"])

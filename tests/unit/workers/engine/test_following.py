@@ -6,8 +6,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 import malstrom_py as mp
 from malstrom_py import sinks
 from malstrom_py.codec import Codec
@@ -20,7 +18,7 @@ from malstrom_py.testing.single_step import RemoteWorker
 from malstrom_py.workers.engine.graph_builder import Membership
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.transport.messages import COORDINATOR
-from tests.unit.workers.harness import Scheduled, Script, Watch
+from tests.unit.workers.harness import Scheduled, Script
 
 BOUND = 4
 IDLE_AFTER_S = 5
@@ -113,11 +111,6 @@ def idle_worker(script: Script = ONE_RECORD) -> OneOfThree:
     return worker
 
 
-def test_t2_an_idle_worker_says_so_to_every_receiver_alike() -> None:
-    worker = OneOfThree(by_key, ONE_RECORD).wait(IDLE_AFTER_S + 1)
-    assert worker.said() == worker.said(to=2) == [Epoch(95), Epoch(95, idle=True)]
-
-
 def test_t2_it_broadcasts_the_minimum_over_the_senders_that_are_not_idle() -> None:
     worker = idle_worker()
     assert worker.send(1, Epoch(500)).settle().said() == []  # nothing is known of worker 2 yet
@@ -145,19 +138,6 @@ def test_t2_it_never_follows_to_the_maximum_epoch() -> None:
     assert not worker.worker.finished
 
 
-def test_t2_it_does_not_wait_for_a_sender_that_has_finished() -> None:
-    assert idle_worker().send(1, Epoch(MAX_EPOCH)).send(2, Epoch(300)).settle().said() == [Epoch(300, idle=True)]
-
-
-def test_t2_it_is_not_behind_what_it_has_said_itself() -> None:
-    assert idle_worker().send(1, Epoch(50)).send(2, Epoch(60)).settle().said() == []
-
-
-def test_t2_a_worker_that_never_had_anything_follows() -> None:
-    worker = idle_worker(at()).send(1, Epoch(500)).send(2, Epoch(300)).settle()
-    assert worker.said() == [Epoch(300, idle=True)]
-
-
 def test_t2_when_it_wakes_it_is_judged_by_what_it_has_said_and_says_that_it_is_awake() -> None:
     worker = idle_worker(at((0.0, [100]), (20.0, [299, 300, 301, 302])))
     worker.send(1, Epoch(500)).send(2, Epoch(300)).settle()
@@ -169,12 +149,6 @@ def test_t2_when_it_wakes_it_is_judged_by_what_it_has_said_and_says_that_it_is_a
     assert worker.wait(IDLE_AFTER_S + 1).said() == [Epoch(300, idle=True), Epoch(500, idle=True)]
 
 
-def test_t2_at_its_end_an_idle_worker_sends_the_maximum_epoch() -> None:
-    worker = idle_worker(at((0.0, [100]), end_s=20.0)).send(1, Epoch(500)).send(2, Epoch(300)).settle()
-    assert worker.said() == [Epoch(300, idle=True)]
-    assert worker.wait(20.0).said()[-1] == Epoch(MAX_EPOCH)
-
-
 def test_t7_where_all_are_silent_each_goes_by_the_clock_from_the_slowest_that_has_had_a_record() -> None:
     worker = idle_worker().send(1, Epoch(50, idle=True)).send(2, Epoch(MIN_EPOCH + 1), Epoch(MAX_EPOCH)).settle()
     assert worker.wait(0.04).said() == []  # the slowest has 50, and this one is at 95
@@ -183,12 +157,6 @@ def test_t7_where_all_are_silent_each_goes_by_the_clock_from_the_slowest_that_ha
     assert all(epoch.idle for epoch in said)
     assert 2_500 < said[-1].time <= 50 + 3_040
     assert len(said) < 31
-
-
-def test_t7_a_worker_that_never_had_anything_goes_on_from_where_the_others_are() -> None:
-    worker = idle_worker(at()).send(1, Epoch(500, idle=True)).send(2, Epoch(700, idle=True)).settle()
-    assert worker.said() == [Epoch(500, idle=True)]
-    assert 500 < worker.wait(1.0).said()[-1].time <= 1_500
 
 
 def test_t7_where_none_has_ever_had_a_record_there_is_no_time() -> None:
@@ -205,12 +173,6 @@ def test_t7_the_clock_stops_where_one_is_active_again_and_starts_from_there() ->
     assert worker.wait(50.0).said() == [Epoch(before + 10, idle=True)]
     worker.send(2, Epoch(before + 10, idle=True)).send(1, Epoch(before + 20, idle=True)).settle()
     assert before + 10 < worker.wait(1.0).said()[-1].time <= before + 1_010
-
-
-def test_t7_parts_of_one_worker_that_never_had_a_record_do_not_hold_back_those_that_had() -> None:
-    _, rung = run([Script([(0.0, [0])], 60.0), at(end_s=60.0), at(end_s=60.0)], workers=1)
-    ((_, at_s),) = rung
-    assert at_s < IDLE_AFTER_S + 2
 
 
 def test_f2_it_does_not_follow_while_its_region_has_a_backlog() -> None:
@@ -278,87 +240,3 @@ def test_a_job_without_idle_after_has_nothing_to_ask() -> None:
     worker = OneOfThree(plain, ONE_RECORD).wait(100.0).send(1, Epoch(500)).send(2, Epoch(300)).settle()
     assert worker.said() == [Epoch(95)]
     assert worker.worker._graph.followers == []
-
-
-# Several workers at work.
-
-
-class Rings(mp.KeyedLogic[int, Any, tuple[int, float], int]):
-    """Says when a record's own time had passed, and at what second of the clock that was known."""
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self._clock = clock
-
-    def on_data(self, message: Any, key_state: int | None, output: Any) -> int:
-        output.set_timer(message.key, message.timestamp + 1)
-        return 1
-
-    def on_timer(self, key: int, time: int, key_state: int | None, output: Any) -> int | None:
-        output.emit(key, (time, self._clock.monotonic_s()), time)
-        return key_state
-
-
-def steady(until_s: int, every_s: int = 1) -> list[tuple[float, list[int]]]:
-    """A record per second, at the event time that the clock shows, in ms."""
-    return [(float(second), [second * 1_000]) for second in range(0, until_s, every_s)]
-
-
-def run(scripts: list[Script], *, workers: int, idle: bool = True) -> tuple[Watch, list[tuple[int, float]]]:
-    """A job with one part per script, dealt to the workers in turn; what was watched, and the timers that rang."""
-    clock = VirtualClock()
-    watch, rung, job = Watch(clock), sinks.Memory(), mp.Job("job")
-    source = Scheduled(clock, {f"part{number}": script for number, script in enumerate(scripts)})
-    on_time = judged(job.source("in", source), idle=idle)
-    keyed = watch.on(on_time.key_by("key", lambda reading: reading.number % 5), "keyed")
-    again = watch.on(keyed.key_by("again", lambda reading: reading.number % 3), "again-keyed")
-    again.stateful_op("rings", Rings(clock)).sink("out", rung)
-    mp.InProcess(workers, clock=clock, batch=mp.Batching(rows_max=4)).run(job)
-    assert watch.broken == []
-    return watch, rung.items
-
-
-def frontier_at(watch: Watch, second: float, *, step: str, worker: int) -> int:
-    seen = [time for at_s, time in watch.frontiers[step, worker] if at_s <= second]
-    return seen[-1] if seen else MIN_EPOCH
-
-
-@pytest.mark.parametrize("silent", [at((0.0, [0]), end_s=60.0), at(end_s=60.0)], ids=["one-record", "none"])
-@pytest.mark.parametrize("workers", [2, 3, 4])
-def test_t2_event_time_goes_on_at_the_others_behind_every_exchange(silent: Script, workers: int) -> None:
-    watch, rung = run([Script(steady(60), 60.0), silent], workers=workers)
-    for worker in range(workers):
-        for step in ("keyed", "again-keyed"):
-            assert frontier_at(watch, 4.0, step=step, worker=worker) < 0 or not silent.arrivals
-            assert frontier_at(watch, 30.0, step=step, worker=worker) >= 27_000
-            assert watch.reached(step, worker) == MAX_EPOCH
-    # Timers ring while the silent part is silent, soon after their time.
-    on_the_way = [(time, at_s) for time, at_s in rung if 10_000 < time < 55_000]
-    assert len(on_the_way) >= 40
-    assert all(at_s < time / 1_000 + 4 for time, at_s in on_the_way)
-
-
-def test_t2_without_idle_after_a_silent_part_holds_everything_back_until_its_end() -> None:
-    watch, rung = run([Script(steady(60), 60.0), at((0.0, [0]), end_s=60.0)], workers=2, idle=False)
-    assert frontier_at(watch, 59.0, step="keyed", worker=0) == -BOUND - 1
-    assert all(at_s >= 59.0 for time, at_s in rung if time > 1)
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_t7_when_all_are_silent_event_time_goes_by_the_clock_and_nobody_who_keeps_to_it_is_late(workers: int) -> None:
-    paused = [*steady(10), *((float(s), [s * 1_000]) for s in range(40, 60))]
-    watch, rung = run([Script(paused, 60.0), at((0.0, [0]), end_s=60.0)], workers=workers)
-    for worker in range(workers):
-        # The last record is of 9 s, and the silence noticed after 5 s more: from there on time passes again.
-        assert 8_000 <= frontier_at(watch, 14.0, step="keyed", worker=worker) < 9_000
-        assert 13_000 < frontier_at(watch, 20.0, step="keyed", worker=worker) <= 20_000 - IDLE_AFTER_S * 1_000
-        assert 32_000 < frontier_at(watch, 39.0, step="keyed", worker=worker) <= 39_000 - IDLE_AFTER_S * 1_000
-        assert frontier_at(watch, 55.0, step="keyed", worker=worker) >= 53_000
-    # No record is late, so each rings: that of 9 s soon after the silence was noticed.
-    assert sorted(time - 1 for time, _ in rung) == sorted({0, *(at for _, (at,) in paused)})
-    assert next(at_s for time, at_s in rung if time == 9_001) < 16
-
-
-def test_t5_a_job_ends_when_all_parts_are_idle_first() -> None:
-    watch, rung = run([Script(steady(5), 50.0), at(end_s=40.0), at((1.0, [500]), end_s=45.0)], workers=3)
-    assert {frontiers[-1][1] for frontiers in watch.frontiers.values()} == {MAX_EPOCH}
-    assert len({time for time, _ in rung}) == 6

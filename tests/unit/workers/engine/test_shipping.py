@@ -135,13 +135,6 @@ def test_r4_slots_without_any_state_are_shipped_too_in_one_parcel_per_owner() ->
     assert [parcel.states for _, parcel in parcels] == [{}, {}]
 
 
-def test_r4_only_the_keys_of_slots_that_leave_are_taken() -> None:
-    region = Region(Kept).push([0, 1, 2, 9, 1], "abcde")
-    ((owner, parcel),) = region.ship({1: 3})
-    assert (owner, parcel.slots, keys_in(parcel)) == (3, (1,), {1, 9})
-    assert region.values() == {0: ["a"], 2: ["c"]}
-
-
 def test_r4_a_parcel_is_about_a_chunk_large() -> None:
     """The first chunk measures the size of keys; later chunks are sized by it, and grow at most fourfold."""
     region = Region(Kept, chunk_bytes=2_000, keys_first=2).push(range(0, 800, 8), map(blob, range(100)))
@@ -235,18 +228,6 @@ def test_r4_epochs_and_records_that_leave_go_on_and_other_messages_do_not() -> N
     assert [message.values if isinstance(message, Batch) else message for message in messages] == [["a"], Epoch(7)]
 
 
-def test_t6_timers_move_with_their_keys() -> None:
-    giver, taker = Region(Kept), Region(Kept)
-    state = giver.operators[0].state  # type: ignore[attr-defined]
-    state.timers.set(1, 50)
-    state.timers.set(1, 40)
-    state.timers.set(2, 60)
-    ((_, parcel),) = giver.ship({1: 1})
-    taker.shipping.install(parcel)
-    assert taker.operators[0].state.timers.times(1) == [40, 50]  # type: ignore[attr-defined]
-    assert (state.timers.times(1), state.timers.times(2)) == ([], [60])
-
-
 def test_r5_state_that_comes_onto_state_is_our_bug() -> None:
     giver, taker = Region(Kept).push([1], "a"), Region(Kept).push([1], "b")
     ((_, parcel),) = giver.ship({1: 1})
@@ -322,22 +303,6 @@ def asked(region: Region) -> list[Interrogate]:
     return [message for message in heard[0] if isinstance(message, Interrogate)]
 
 
-def test_r4_keys_that_come_and_go_between_the_order_and_the_cut_are_as_they_are_at_the_cut() -> None:
-    region = Region(Kept).push([1, 9, 2, 17], "abcd")
-    region.shipping.prepare()
-    assert (region.shipping.watching, region.shipping.indexing) == (True, True)
-    seen(region, [25, 1, 10], "efg")
-    region.shipping.index()
-    assert not region.shipping.indexing
-    seen(region, [33, 25], "hi")
-    del region.values()[9]
-    region.values()[17] = None
-    ((_, parcel),) = region.ship({1: 1})
-    assert keys_in(parcel) == {1, 25, 33}
-    assert {key for key, value in region.values().items() if value is not None} == {2, 10}
-    assert region.shipping.keys_moved == 3
-
-
 def test_r4_the_moves_of_a_rescale_ask_for_all_keys_once_and_then_for_those_that_may_leave() -> None:
     region = Region(Kept, Heard).push(range(40), ["x"] * 40)
     region.shipping.prepare()
@@ -377,16 +342,6 @@ def test_r4_keys_are_put_into_the_index_in_portions_and_the_rest_when_it_is_need
     parcels = region.ship({5: 1, 4: 1})
     assert portions == [10, 1, 10, 10, 2]
     assert [keys_in(parcel) for _, parcel in parcels] == [{4, 12, 20, 28, 5, 13, 21, 29, 100}]
-
-
-def test_r4_a_slot_that_came_and_leaves_again_in_one_rescale_has_the_keys_that_came() -> None:
-    giver, region = Region(Kept, worker=1).push([1, 9], "ab"), Region(Kept).push([2], "c")
-    region.shipping.prepare()
-    region.ship({2: 1})
-    ((_, parcel),) = giver.ship({1: 0})
-    region.shipping.install(parcel)
-    ((_, back),) = region.ship({1: 1}, version=2)
-    assert keys_in(back) == {1, 9}
 
 
 def test_an_index_that_keys_without_state_have_made_large_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,21 +131,6 @@ def test_r4_arrays_are_taken_by_slot_without_a_list_of_keys(
     assert giver.shipping.bytes_moved == sum(len(state) for _, chunk in chunks for state in chunk.states.values())
 
 
-def test_r4_the_next_move_finds_keys_that_came_meanwhile(asked: list[Interrogate]) -> None:
-    giver, taker = Region(*STEPS).push(KEYS[:30]), Region(*STEPS)
-    whole = Region(*STEPS).push(KEYS[:30])
-    giver.shipping.prepare()
-    chunks = giver.ship({0: 1, 1: 1})
-    for one in (giver, whole):
-        one.push(KEYS[30:])
-    chunks += giver.ship(dict.fromkeys(range(2, SLOTS), 1))
-    assert asked == []
-    for _, chunk in chunks:
-        taker.shipping.install(chunk)
-    together = [{**left, **right} for left, right in zip(giver.values(), taker.values(), strict=True)]
-    assert together == whole.values()
-
-
 @pytest.mark.parametrize("when", ["before", "between chunks", "between moves"])
 def test_r4_a_step_that_goes_back_to_rows_is_listed(
     when: str, asked: list[Interrogate], monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,7 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
+from malstrom_py.data.messages import MIN_EPOCH, Epoch
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
@@ -243,15 +243,6 @@ def test_r2_the_exchange_of_a_keyed_region_is_promised_what_the_region_has_reach
     assert [(marker.before, marker.after) for marker in markers] == [(29, 3), (7, 7)]
 
 
-def test_r2_rows_that_were_gathered_leave_before_the_marker() -> None:
-    worker = OneWorker(by_key, Silent({"a": [1, 3, 5]}), here=["a"]).poll(3)
-    assert worker.to(1) == []
-    worker.order(move_of())
-    rows, *epochs, marker = worker.to(1)
-    assert (rows, isinstance(marker, Marker)) == (3, True)
-    assert epochs == [Epoch(0), Epoch(2), Epoch(4)]
-
-
 def test_r7_a_version_that_is_not_the_next_is_our_bug() -> None:
     with pytest.raises(InternalError):
         OneWorker(by_key, Silent({"a": [1]}), here=["a"]).order(move_of(version=2))
@@ -271,55 +262,7 @@ def test_r2_a_part_goes_with_its_position_and_epoch_before_anything_is_switched(
     assert worker.letters[-1] == (COORDINATOR, Switched(1, 0))
 
 
-def test_r2_no_epoch_is_sent_for_a_part_that_was_given_before_the_marker_and_by_what_is_left_behind_it() -> None:
-    worker = OneWorker(by_key, Silent({"a": [10, 30], "b": [20]}), here=["a", "b"]).poll(2)
-    worker.sent()
-    worker.order(move_of(given("a"), gained("c")))
-    assert worker.sent() == []
-    assert not worker.switching.may_poll
-    worker.comes(came("c", 0, 100))
-    marker, *behind = worker.sent()
-    assert (marker.before, marker.after, behind) == (9, 19, [])
-
-
-def test_t5_who_has_given_its_last_part_away_promises_all_behind_the_marker() -> None:
-    worker = OneWorker(by_key, Silent({"a": [10, 30]}), here=["a"]).poll()
-    worker.sent()
-    worker.order(move_of(given("a")))
-    marker, *behind = worker.sent()
-    assert (marker.before, marker.after, marker.idle, behind) == (9, MAX_EPOCH, False, [])
-    assert worker.sources[0].finished
-
-
-def test_t2_an_idle_part_is_given_at_what_has_been_said_without_it() -> None:
-    worker = OneWorker(by_key, Silent({"a": [10], "b": [*range(50, 99)]}), here=["a", "b"]).fall_idle()
-    reached = max(item.time for item in worker.sent() if isinstance(item, Epoch))
-    assert reached > 50
-    worker.order(move_of(given("a")))
-    ((_, part),) = worker.handed()
-    assert part.state == {"epochs": reached}
-
-
-def test_r2_a_finished_part_is_given_as_such() -> None:
-    worker = OneWorker(by_key, Silent({"a": [10], "b": [20]}, ends=["a"]), here=["a", "b"]).poll(2)
-    worker.order(move_of(given("a")))
-    ((_, part),) = worker.handed()
-    assert (part.position, part.state) == (PartPosition(1, is_finished=True), None)
-
-
 # Gaining.
-
-
-def test_r2_nothing_is_polled_or_switched_until_all_parts_have_come() -> None:
-    worker = OneWorker(by_key, Silent({"a": [10, 30], "b": [20], "c": [25]}), here=["a"]).poll()
-    worker.sent()
-    worker.order(move_of(gained("b"), gained("c")))
-    assert (worker.switching.may_poll, worker.sent(), worker.told()) == (False, [], [])
-    worker.comes(came("b", 0, 15))
-    assert (worker.switching.may_poll, worker.sent(), worker.told()) == (False, [], [])
-    worker.comes(came("c", 0, 17))
-    assert (worker.switching.may_poll, worker.told()) == (True, [Switched(1, 0)])
-    assert worker.marker().after == 9
 
 
 def test_r2_a_part_that_is_behind_takes_the_promise_back_to_where_it_stands() -> None:
@@ -338,60 +281,6 @@ def test_r2_a_part_that_is_behind_takes_the_promise_back_to_where_it_stands() ->
     assert worker.graph.executor.counters(worker.graph.nodes["epochs"]).late == 0
 
 
-def test_r2_a_part_that_is_ahead_changes_nothing() -> None:
-    worker = OneWorker(by_key, Silent({"a": [10], "b": [90]}), here=["a"]).poll()
-    worker.sent()
-    worker.order(move_of(gained("b"))).comes(came("b", 1, 89))
-    marker = worker.marker()
-    assert (marker.before, marker.after) == (9, 9)
-
-
-def test_t5_who_was_at_its_end_takes_it_back_for_a_part() -> None:
-    worker = OneWorker(by_key, Silent({"a": [10, 30]}))
-    assert worker.sent() == [Epoch(MAX_EPOCH)]
-    worker.order(move_of(gained("a"))).comes(came("a", 1, 9))
-    marker, *behind = worker.sent()
-    assert (marker.before, marker.after, behind) == (MAX_EPOCH, 9, [])
-    assert not worker.sources[0].finished
-    worker.switching.receive(PollParts(1, "in0"))
-    assert [item for item in worker.poll().sent() if isinstance(item, Epoch)] == [Epoch(29)]
-
-
-def test_t5_a_finished_part_is_kept_by_its_position_and_holds_nothing_back() -> None:
-    worker = OneWorker(by_key, Silent({"a": [10], "b": [20]}, ends=["b"]))
-    worker.order(move_of(gained("b"))).comes(came("b", 1, None))
-    assert (worker.marker().after, worker.sources[0].finished) == (MAX_EPOCH, True)
-    worker.order(move_of(given("b"), version=2))
-    assert worker.handed()[-1][1].position == PartPosition(1, is_finished=True)
-
-
-def test_t2_idle_parts_that_are_kept_are_raised_first_and_never_to_the_maximum() -> None:
-    """An idle part is as far as what was said without it, also when a gained one takes the promise back."""
-    worker = OneWorker(by_key, Silent({"a": [10], "b": [*range(50, 99)], "c": [30, 40]}), here=["a", "b"]).fall_idle()
-    reached = max(item.time for item in worker.sent() if isinstance(item, Epoch))
-    worker.order(move_of(given("b"), gained("c"))).comes(came("c", 1, 29))
-    marker = worker.marker()
-    assert (marker.before, marker.after, marker.idle) == (reached, 29, False)
-    tracker = worker.graph.operators["epochs"]._parts["in0/a"].tracker  # type: ignore[attr-defined]
-    assert tracker.epoch == reached
-
-
-def test_t2_a_worker_whose_parts_are_all_idle_says_so_in_its_marker() -> None:
-    worker = OneWorker(by_key, Silent({"a": [10], "b": [20]}), here=["a", "b"]).fall_idle()
-    worker.sent()
-    worker.order(move_of(given("b")))
-    marker = worker.marker()
-    assert (marker.after, marker.idle) == (19, True)  # as far as it had said
-
-
-def test_t2_an_idle_worker_that_gains_an_active_part_is_awake() -> None:
-    worker = OneWorker(by_key, Silent({"a": [10], "c": [30, 40]}), here=["a"]).fall_idle()
-    assert worker.sent()[-1] == Epoch(9, idle=True)
-    worker.order(move_of(gained("c"))).comes(came("c", 0, 25))
-    marker, *behind = worker.sent()
-    assert (marker.before, marker.after, marker.idle, behind) == (9, 25, False, [])
-
-
 def union_of_two(first: Stream, second: Stream) -> None:
     joined = judged(first, "first").union("joined", judged(second, "second"))
     joined.key_by("key", lambda time: time).sink("out", sinks.Memory())
@@ -407,52 +296,7 @@ def test_r2_behind_several_sources_the_smallest_promise_counts(other: int, after
     assert (marker.before, marker.after) == (min(99, other), after)
 
 
-def test_r2_parts_of_several_sources_are_all_taken() -> None:
-    worker = OneWorker(union_of_two, Silent({"a": [100], "b": [20]}), Silent({"x": [90], "y": [5]}), here=["a", "x"])
-    worker.poll().poll(source=1)
-    worker.order(move_of(gained("b"), gained("y", "in1")))
-    worker.comes(came("y", 0, 4, source="in1", step="second")).comes(came("b", 0, 19, step="first"))
-    assert worker.marker().after == 4
-    worker.switching.receive(PollParts(1, "in1"))
-    assert worker.sources[0].next_poll_s() is not None
-    worker.poll(2, source=1)
-    assert worker.sources[1].counters.rows_in == 2
-    assert worker.told()[-1] == PartsPolled(1, 0, "in1")
-
-
-def test_r2_both_exchanges_of_a_diamond_are_promised_alike() -> None:
-    def diamond(stream: Stream) -> None:
-        even, odd = judged(stream).branch("parity", lambda time: time % 2 == 0)
-        joined = even.key_by("even", lambda time: time).union("joined", odd.key_by("odd", lambda time: time))
-        joined.sink("out", sinks.Memory())
-
-    worker = OneWorker(diamond, Silent({"a": [100], "b": [20]}), here=["a"]).poll()
-    worker.order(move_of(gained("b"))).comes(came("b", 0, 19))
-    even, odd = worker.marker("even"), worker.marker("odd")
-    assert even == odd
-    assert (even.before, even.after) == (99, 19)
-
-
 # Joining and leaving.
-
-
-def test_r1_a_joiner_polls_and_says_nothing_before_its_marker_and_promises_all_without_parts() -> None:
-    worker = OneWorker(by_key, Silent({"a": [10]}), worker=1, members=(0,))
-    assert not worker.switching.may_poll
-    worker.order(move_of(old=(0,), new=(0, 1)))
-    assert worker.switching.may_poll
-    marker, *behind = worker.sent()
-    assert (marker.before, marker.after, behind) == (MIN_EPOCH, MAX_EPOCH, [])
-
-
-def test_r2_a_joiner_that_gains_a_part_promises_what_the_part_has_reached() -> None:
-    worker = OneWorker(by_key, Silent({"a": [10, 30]}), worker=1, members=(0,))
-    worker.order(move_of(given("a"), old=(0,), new=(0, 1)))
-    assert (worker.switching.may_poll, worker.sent()) == (False, [])
-    worker.comes(PartHandedOver(1, given("a"), PartPosition(1, False), {"epochs": 9}))
-    marker = worker.marker()
-    assert (marker.before, marker.after, marker.idle) == (MIN_EPOCH, 9, False)
-    assert worker.switching.may_poll
 
 
 def test_r8_who_leaves_says_bye_on_every_exchange_and_polls_nothing_more() -> None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
@@ -138,29 +135,6 @@ def test_f2_all_outputs_of_one_message_pass_however_small_the_credit() -> None:
     stream.key_by("key", lambda n: n % 50).sink("out", sinks.Callable(out.append))
     SlowCrew(job.plan(), slow=1, slowness=3).run()
     assert sorted(out) == list(range(1000))
-
-
-def shifted(stage: int, keys: int, item: tuple[int, int]) -> int:
-    return (item[0] + stage) % keys
-
-
-@settings(max_examples=25, deadline=None)
-@given(slow=st.integers(0, WORKERS - 1), slowness=st.integers(1, 50), keys=st.integers(1, 20), stages=st.integers(1, 3))
-def test_f2_a_chain_of_exchanges_with_a_slow_worker_loses_and_reorders_nothing(
-    slow: int, slowness: int, keys: int, stages: int
-) -> None:
-    job, out = mp.Job("chain"), list[tuple[int, int]]()
-    stream: Any = job.source("in", sources.Memory(range(300), parts=1)).map("item", lambda n: (n, 0))
-    for stage in range(stages):
-        stream = stream.key_by(f"key-{stage}", partial(shifted, stage, keys))
-    stream.sink("out", sinks.Callable(out.append))
-    crew = SlowCrew(job.plan(), slow=slow, slowness=slowness).run()
-    assert crew.peaks.channel <= CHANNEL_MAX
-    assert sorted(number for number, _ in out) == list(range(300))
-    paths: dict[tuple[int, ...], list[int]] = {}
-    for number, _ in out:
-        paths.setdefault(tuple((number + stage) % keys for stage in range(stages)), []).append(number)
-    assert all(numbers == sorted(numbers) for numbers in paths.values())
 
 
 @pytest.mark.long(but=("1",))

@@ -17,7 +17,6 @@ from malstrom_py.errors import InternalError
 from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant, Item
 from malstrom_py.rescale.moves.protocol import (
     Bye,
-    ByesTaken,
     FindKeys,
     ForgetKeys,
     Leave,
@@ -177,17 +176,6 @@ def test_r7_a_worker_reports_each_thing_once_and_in_order() -> None:
     assert worker.step().told() == []
 
 
-def test_r4_the_state_of_lost_slots_is_sent_to_their_new_owner() -> None:
-    worker = OneOfTwo().send("key", rows(0, 2, 0)).step()
-    worker.order(StartMove(LOSE)).send("key", Marker(LOSE, 5, 5)).send("again", Marker(LOSE, 5, 5)).step()
-    parcels = [letter for to, letter in worker.letters if to == 1]
-    assert [(parcel.region, parcel.slots, set(parcel.states)) for parcel in parcels] == [
-        ("out", (0,), set()),
-        ("pulse", (0,), {"pulse"}),
-    ]
-    assert worker.worker.counts()["pulse"].keys == 0
-
-
 def test_r2_a_worker_switches_when_it_knows_which_keys_leave_and_goes_on_until_then() -> None:
     worker = OneOfTwo(keys_per_parcel=1).send("key", rows(0, 2, 4)).step()
     worker.send("key", Epoch(MAX_EPOCH)).send("again", Epoch(MAX_EPOCH)).step()
@@ -202,62 +190,6 @@ def test_r2_a_worker_switches_when_it_knows_which_keys_leave_and_goes_on_until_t
     worker.send("key", Marker(LOSE, MAX_EPOCH, MAX_EPOCH)).step()
     (parcel, *others) = [letter for to, letter in worker.letters if to == 1]
     assert (parcel.slots, [other.slots for other in others]) == ((), [(0,)])
-
-
-def test_r2_rows_that_come_before_the_switch_are_of_the_old_version() -> None:
-    worker = OneOfTwo(keys_per_parcel=1).send("key", rows(0, 2, 4)).step()
-    worker.order(StartMove(LOSE)).send("key", rows(6)).step()
-    assert worker.worker.counts()["pulse"].keys == 4
-    worker.send("key", Marker(LOSE, 5, 5)).send("again", Marker(LOSE, 5, 5)).step(times=12)
-    assert sum(bool(letter.states) for to, letter in worker.letters if to == 1) == 2
-    assert worker.worker.counts()["pulse"].keys == 0
-
-
-def test_r2_a_worker_is_not_finished_while_slots_move() -> None:
-    worker = OneOfTwo().send("key", Epoch(MAX_EPOCH)).send("again", Epoch(MAX_EPOCH)).step()
-    assert worker.worker.finished
-    worker.order(StartMove(GAIN)).step()
-    assert not worker.worker.finished
-    for exchange in ("key", "again"):
-        worker.send(exchange, Marker(GAIN, MAX_EPOCH, MAX_EPOCH))
-    worker.step()
-    assert not worker.worker.finished
-    worker.order(StateChunk("pulse", 1, 1, (1,)), StateChunk("out", 1, 1, (1,)), OpenSlots(1, "pulse")).step()
-    worker.send("again", Shipped(1)).step()
-    assert worker.worker.finished
-
-
-def test_r1_a_joiner_says_nothing_before_its_marker_whatever_comes() -> None:
-    joiner = OneOfTwo(me=1, members=(0,), table=(0, 0))
-    joiner.send("again", Epoch(5)).step(after_s=LINGER_S)
-    assert (joiner.got("key"), joiner.got("again"), joiner.letters) == ([], [], [])
-    assert joiner.worker.counts()["out"].epoch is None
-    move = RescaleMove(1, (0,), (0, 1), (0, 1))
-    joiner.order(StartMove(move)).step()
-    (on_key,), (on_again,) = joiner.got("key"), joiner.got("again")
-    assert on_key == Marker(move, MIN_EPOCH, MAX_EPOCH)
-    assert on_again == Marker(move, MIN_EPOCH, MIN_EPOCH)
-
-
-def test_f1_a_row_of_a_joiner_before_its_marker_is_our_bug() -> None:
-    worker = OneOfTwo(members=(0,), table=(0, 0))
-    worker.worker.connect(1)
-    with pytest.raises(InternalError, match="F1"):
-        worker.send("key", rows(0), version=1).step()
-
-
-def test_r8_a_leaver_says_bye_and_its_channels_are_dropped_when_it_has_been_taken() -> None:
-    move = RescaleMove(1, SAME, (0,), (0, 0))
-    worker = OneOfTwo().order(StartMove(move))
-    for exchange in ("key", "again"):
-        worker.send(exchange, Marker(move, 5, 5))
-    worker.step()
-    worker.order(StateChunk("pulse", 1, 1, (1,)), StateChunk("out", 1, 1, (1,)), OpenSlots(1, "pulse"))
-    worker.send("again", Shipped(1)).send("key", Bye()).step().told()
-    assert worker.send("again", Bye()).step().told() == [ByesTaken(1, 0, "again")]
-    worker.worker.disconnect(1)
-    assert worker.worker.finished
-    assert worker.step().letters == []
 
 
 def test_r8_a_channel_on_which_something_is_left_is_not_dropped() -> None:

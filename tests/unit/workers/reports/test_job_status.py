@@ -6,9 +6,18 @@ from typing import Any, cast
 
 import pytest
 
-from malstrom_py.errors import InternalError, JobEnded, MalstromError, OperatorError
+from malstrom_py.errors import InternalError, JobEnded, MalstromError, OperatorError, PlanError
 from malstrom_py.errors.text import redacting
-from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, Moving, SnapshotStatus
+from malstrom_py.workers.reports.job_status import (
+    WORKERS_MAX,
+    JobOutcome,
+    JobStatus,
+    Moving,
+    SnapshotStatus,
+    check_size,
+    in_progress,
+    still_running,
+)
 from malstrom_py.workers.reports.result import RunResult, StepCounts
 
 COUNTS = RunResult("a", {}, 1.0)
@@ -103,3 +112,26 @@ def test_a_status_is_short_for_a_prompt_and_a_table_for_a_notebook() -> None:
         "<table>"
         not in cast(Any, JobStatus("new", "running", 0, "opening", RunResult("new", {}, 0.0), None))._repr_html_()
     )
+
+
+@pytest.mark.parametrize("workers", [1, 2, WORKERS_MAX])
+def test_a_number_of_workers_goes(workers: int) -> None:
+    check_size(workers)
+
+
+@pytest.mark.parametrize("workers", [0, -1, WORKERS_MAX + 1, 10**30, 2.0, "2", True, False, None, [2]], ids=repr)
+def test_anything_else_is_refused_and_shown(workers: object) -> None:
+    with pytest.raises(PlanError) as caught:
+        check_size(workers)
+    assert str(caught.value) == f"workers must be a whole number from 1 to {WORKERS_MAX}, got {workers!r}"
+
+
+@pytest.mark.parametrize("operation", ["run", "rescale", "snapshot", "savepoint", "stop"])
+def test_a_wait_that_ran_out_says_what_goes_on(operation: str) -> None:
+    error = in_progress("a", operation, 1.5)
+    assert (error.job, error.operation) == ("a", operation)
+    assert "within 1.5 s" in str(error)
+
+
+def test_an_interrupted_wait_says_that_the_job_goes_on() -> None:
+    assert still_running("a").startswith("job 'a' continues")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import malstrom_py as mp
-from malstrom_py import partitioners, sinks, sources
+from malstrom_py import sinks, sources
 from malstrom_py.rescale.channels.channel import Credit
 from malstrom_py.testing import VirtualClock
 from tests.unit.part_sink import PartSink
@@ -98,54 +98,6 @@ def test_f2_no_credit_is_too_small_and_no_cut_changes_the_answer(
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("workers", [1, *WORKERS])
-def test_with_many_parts_and_exchanges_each_part_keeps_its_order_per_key_path(workers: int) -> None:
-    """Nothing lost, duplicated or reordered: every record carries its part and number, every path is checked."""
-    job, out = mp.Job("paths"), sinks.Memory()
-    items = [(part, number) for number in range(400) for part in range(5)]
-    stream = job.source("in", sources.Memory(items, parts=5))
-    by_number = stream.key_by("first", lambda item: item[1] % 7).map("same", lambda item: item)
-    by_number.key_by("second", lambda item: item[1] % 3).sink("out", out)
-    result = mp.run(job, workers, batch=mp.Batching(rows_max=16))
-    assert result.read == result.written == 2000
-    assert Counter(out.items) == Counter(items)
-    paths: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    for part, number in out.items:
-        paths[part, number % 7, number % 3].append(number)
-    assert all(numbers == sorted(numbers) for numbers in paths.values())
-
-
-@pytest.mark.parametrize("workers", WORKERS)
-def test_unions_branches_and_two_stages_give_the_same_totals(workers: int) -> None:
-    def totals(count: int) -> tuple[dict[Any, int], dict[Any, int], int]:
-        job, out, two = mp.Job("totals"), sinks.Memory(), sinks.Memory()
-        left = job.source("left", sources.Memory(range(500), parts=3))
-        right = job.source("right", sources.Memory(range(500, 900), parts=2))
-        even, odd = left.union("both", right).branch("even", lambda n: n % 2 == 0)
-        joined = even.map("doubled", lambda n: 2 * n).union("again", odd)
-        joined.key_by("mod", lambda n: n % 11).sum("sum").sink("out", out)
-        one = even.key_by("one", lambda n: n % 5)
-        other = odd.key_by("other", lambda n: n % 5)
-        one.union("keyed", other).count("count").sink("two", two)
-        result = mp.run(job, count)
-        return (
-            {key: values[-1] for key, values in out.by_key.items()},
-            {key: values[-1] for key, values in two.by_key.items()},
-            result.written,
-        )
-
-    assert totals(workers) == totals(1)
-
-
-@pytest.mark.parametrize("partitioner", [partitioners.stable_hash, partitioners.index, lambda key: key % 5])
-def test_every_partitioner_brings_all_records_of_a_key_together(partitioner: Any) -> None:
-    job, out = mp.Job("partitioned"), sinks.Memory()
-    keyed = job.source("in", sources.Memory(range(300), parts=4)).key_by("k", lambda n: n % 9, partitioner=partitioner)
-    keyed.count("count").sink("out", out)
-    mp.run(job, 3)
-    assert {key: counts[-1] for key, counts in out.by_key.items()} == Counter(n % 9 for n in range(300))
-
-
 def test_t5_workers_without_a_part_do_not_hold_back_event_time() -> None:
     job, out, _ = timed_job(readings(10), STEPS["stateful_op at epochs"])
     mp.run(job, 8)
@@ -197,31 +149,6 @@ def test_f4_an_illegal_key_is_refused_with_one_worker_too() -> None:
         keyed = job.source("in", sources.Memory([bad])).key_by("step-k", lambda value: value)
         with pytest.raises(mp.CodecError, match=rf"step-k.*{name}"):
             mp.collect(keyed)
-
-
-def test_test_mode_finds_with_one_worker_what_cannot_be_encoded() -> None:
-    job = mp.Job("checks")
-    keyed = job.source("in", sources.Memory([1])).map("gen", lambda n: (x for x in [n])).key_by("k", lambda g: "a")
-    keyed.sink("out", sinks.Memory())
-    mp.run(job)
-    with pytest.raises(mp.CodecError, match=r"'k'.*'a'.*generator"):
-        mp.run(job, checks=True)
-
-
-def test_test_mode_finds_state_that_cannot_be_persisted() -> None:
-    job = mp.Job("checks")
-    keyed = job.source("in", sources.Memory([1])).key_by("k", lambda n: "a")
-    keyed.stateful_map("step", lambda key, value, state: (value, {"f": len})).sink("out", sinks.Memory())
-    mp.run(job)
-    with pytest.raises(mp.CodecError, match=r"'step'.*'a'.*builtin_function_or_method"):
-        mp.run(job, checks=True)
-
-
-def test_test_mode_finds_a_step_that_changes_what_it_is_given() -> None:
-    job = mp.Job("checks")
-    job.source("in", sources.Memory([[1], [2]])).map("grows", lambda row: row.append(0)).sink("out", sinks.Memory())
-    with pytest.raises(mp.OperatorError, match="'grows' changed a value"):
-        mp.run(job, checks=True)
 
 
 def test_f4_an_illegal_key_goes_the_way_of_on_error() -> None:

@@ -5,37 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.rescale.channels.channel import Credit
-from malstrom_py.workers.reports.job_status import WORKERS_MAX
-from tests.unit.workers.harness import Ledger, Running, check_two_stages, rows, two_stages
-from tests.unit.workers.runtime.test_local_workers import STEPS, readings, timed_job
-
-
-def test_r8_one_to_two_to_three_to_one_under_traffic() -> None:
-    ledger = Ledger()
-    running = Running(two_stages(ledger, count=200), slots_per_move=16)
-    members = [running.crew.members]
-    for size in (2, 3, 1):
-        running.step(5).ask(size).settle()
-        members.append(running.crew.members)
-    assert members == [(0,), (0, 1), (0, 1, 2), (0,)]
-    assert not running.crew.finished
-    counts = running.finish()
-    check_two_stages(ledger.visible, count=200)
-    assert {name: step.rows_in for name, step in counts.items()} == dict.fromkeys(counts, 800)
-    assert [(report.members, report.superseded_by) for report in running.reports] == [
-        ((0, 1), None),
-        ((0, 1, 2), None),
-        ((0,), None),
-    ]
-    assert running.reports[0].slots == 32
-    assert running.reports[-1].version == sum(report.moves for report in running.reports)
+from tests.unit.workers.harness import Ledger, Running, check_two_stages, two_stages
 
 
 def test_who_joins_has_a_number_that_nobody_had_before() -> None:
@@ -66,131 +40,7 @@ def test_r8_what_a_leaver_has_not_committed_joins_the_commit_at_the_end() -> Non
     check_two_stages(ledger.visible)
 
 
-def test_what_leavers_have_counted_stays_counted() -> None:
-    running = Running(two_stages(sinks.Memory()), workers=3)
-    running.step(8)
-    before = {name: step.rows_in for name, step in running.crew.counts().items()}
-    running.ask(1).settle()
-    after = running.crew.counts()
-    assert all(after[name].rows_in >= count for name, count in before.items())
-    assert running.rows_in("again") == after["again"].rows_in
-    assert after["counted"].keys == 7
-    assert running.finish()["out"].rows_in == 240
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    start=st.integers(1, 4),
-    asked=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), max_size=6),
-    rows_max=st.integers(1, 7),
-    credit=st.integers(1, 30),
-    slots_per_move=st.sampled_from([1, 5, 64]),
-    keys_per_parcel=st.sampled_from([1, 2, 256]),
-)
-def test_r9_requests_at_any_moment_lose_nothing_and_the_last_one_wins(
-    start: int,
-    asked: list[tuple[int, int]],
-    rows_max: int,
-    credit: int,
-    slots_per_move: int,
-    keys_per_parcel: int,
-) -> None:
-    ledger = Ledger()
-    batching = mp.Batching(rows_max=rows_max, credit=Credit(rows=credit, size=1))
-    running = Running(
-        two_stages(ledger),
-        workers=start,
-        batching=batching,
-        slots_per_move=slots_per_move,
-        keys_per_parcel=keys_per_parcel,
-    )
-    for steps, size in asked:
-        running.step(steps).ask(size)
-    running.settle()
-    assert len(running.crew.members) == (asked[-1][1] if asked else start)
-    running.finish()
-    assert len(running.reports) == len(asked)
-    check_two_stages(ledger.visible)
-    assert all(ledger.calls_of(worker) == ["open", "pre_commit", "close"] for worker, _ in ledger.calls)
-
-
-def whatever_the_epochs(by_key: dict[Any, list[Any]], name: str) -> dict[Any, Any]:
-    """What does not hang on how many epochs came: of those that wait while slots move the last one is let in (R3)."""
-    if name == "stateful_op at epochs":
-        return {key: outputs[-1] for key, outputs in by_key.items()}
-    if name == "collect":
-        return {key: [value for values in outputs for value in values] for key, outputs in by_key.items()}
-    if name == "ttl_map":  # a state whose end waits with its epoch lasts a little longer
-        return {key: [value for value, _ in outputs] for key, outputs in by_key.items()}
-    return by_key
-
-
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("sizes", [(3, 1, 2), (2, 4, 3)], ids=str)
-def test_p2_every_step_gives_per_key_what_it_gives_without_a_rescale(name: str, sizes: tuple[int, ...]) -> None:
-    """State, timers and what hangs on epochs: one part, so that the order per key is determined."""
-    items = readings(1000)
-    alone, out, late = timed_job(items, STEPS[name])
-    Running(alone, rows_max=5).finish()  # on a virtual clock too: a real one may cut batches, and so move epochs
-    moved, moved_out, moved_late = timed_job(items, STEPS[name])
-    running = Running(moved, rows_max=5, slots_per_move=256).through(sizes, between=10)
-    assert not running.crew.finished
-    running.finish()
-    assert whatever_the_epochs(moved_out.by_key, name) == whatever_the_epochs(out.by_key, name)
-    assert moved_late.items == late.items
-
-
-def test_a_key_that_moves_from_worker_one_to_worker_zero_keeps_its_order_in_memory() -> None:
-    job, out = mp.Job("order", slots=8), sinks.Memory()
-    job.source("in", sources.Memory(range(400))).key_by("key", lambda n: n % 8).sink("out", out)
-    running = Running(job, workers=2)
-    running.step(40)
-    written = {worker.id: worker.rows_in("out") for worker in running.crew.group.hosted}
-    assert min(written.values()) > 10
-    running.ask(1).settle().step(10).ask(3).settle()
-    running.finish()
-    assert out.by_key == {key: list(range(key, 400, 8)) for key in range(8)}
-    assert sorted(out.items) == list(range(400))
-
-
-@pytest.mark.parametrize("sizes", [(2,), (3, 1), (4, 2, 1)], ids=str)
-def test_parts_of_a_source_that_feeds_no_exchange_move_too(sizes: tuple[int, ...]) -> None:
-    job, out = mp.Job("no-exchange"), sinks.Memory()
-    job.source("in", sources.Memory(rows(4, 50), parts=4)).map("same", lambda row: row).sink("out", out)
-    running = Running(job).through(sizes, between=2)
-    assert running.reports[0].parts > 0
-    assert running.finish()["out"].rows_in == 200
-    for part in range(4):
-        assert [number for of, number in out.items if of == part] == list(range(50))
-
-
-def test_t5_a_job_whose_sources_are_at_their_end_still_rescales_and_ends_everywhere() -> None:
-    ledger = Ledger()
-    running = Running(two_stages(ledger, parts=1, count=40), workers=1, rows_max=100)
-    while running.crew.counts()["in"].rows_in < 40:
-        running.step()
-    running.ask(3).settle().ask(2).settle()
-    counts = running.finish()
-    check_two_stages(ledger.visible, parts=1, count=40)
-    assert counts["again"].epoch == mp.MAX_EPOCH
-
-
 # Requests.
-
-
-def test_r9_of_requests_that_come_during_a_rescale_the_last_one_wins_and_none_is_lost() -> None:
-    running = Running(two_stages(sinks.Memory()), slots_per_move=1)
-    running.step(2).ask(2).step(1)
-    assert running.crew.phase == "moving"
-    running.ask(4).ask(1).ask(3)
-    assert running.reports == []
-    running.settle()
-    first, *others = running.reports
-    assert (first.members, first.superseded_by) == ((0, 1), None)
-    assert [(len(report.members), report.superseded_by) for report in others] == [(3, 3), (3, 3), (3, None)]
-    # Who is there stays: of what was overtaken nothing was begun.
-    assert running.crew.members[:2] == (0, 1)
-    running.finish()
 
 
 def test_r9_a_request_that_was_overtaken_starts_nobody() -> None:
@@ -200,32 +50,6 @@ def test_r9_a_request_that_was_overtaken_starts_nobody() -> None:
     assert {worker for worker, _ in ledger.calls} == {0, 1}
     assert [report.superseded_by for report in running.reports] == [None, 2, None]
     assert running.reports[-1].moves == 0
-    running.finish()
-
-
-def test_a_request_for_as_many_as_there_are_has_ended_at_once() -> None:
-    running = Running(two_stages(sinks.Memory()), workers=2).step(3).ask(2)
-    (report,) = running.reports
-    assert (report.members, report.moves, report.slots, report.parts) == ((0, 1), 0, 0, 0)
-    assert running.crew.phase == "steady"
-    running.finish()
-
-
-@pytest.mark.parametrize("size", [0, -1, WORKERS_MAX + 1, 1.0, "2", True])
-def test_a_size_that_cannot_be_is_refused_and_nothing_has_happened(size: Any) -> None:
-    running = Running(two_stages(sinks.Memory()), workers=2).step(2)
-    with pytest.raises(PlanError, match="workers must be a whole number from 1 to"):
-        running.ask(size)
-    assert (running.crew.phase, running.crew.members, running.reports) == ("steady", (0, 1), [])
-    running.ask(3).settle()
-    assert running.crew.members == (0, 1, 2)
-    running.finish()
-
-
-def test_r10_slots_are_balanced_and_few_move() -> None:
-    running = Running(two_stages(sinks.Memory()), workers=4).ask(5).settle()
-    owned = [running.crew.table.count(worker) for worker in running.crew.members]
-    assert (sorted(owned), running.reports[0].slots) == ([12, 13, 13, 13, 13], 12)
     running.finish()
 
 

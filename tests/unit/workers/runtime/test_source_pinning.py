@@ -64,13 +64,6 @@ def test_a_run_pins_before_it_lists_the_parts_and_unpins_at_its_end() -> None:
     assert held.told == WHOLE_RUN
 
 
-def test_a_job_in_a_thread_of_its_own_does_the_same() -> None:
-    held = Held()
-    handle: JobHandle = mp.InProcess().start(job_over(held), control=False)
-    handle.wait(timeout_s=20)
-    assert held.told == WHOLE_RUN
-
-
 def test_collect_does_the_same_also_where_it_ends_early() -> None:
     held = Held()
     assert mp.collect(mp.Job("pins").source("in", held), count=1) == [0]
@@ -91,14 +84,6 @@ def test_a_source_that_two_steps_read_is_pinned_once() -> None:
     held = Held()
     mp.run(job_over(held, held))
     assert (held.told[0], held.told.count("pin pins"), held.told.count("unpin")) == ("pin pins", 1, 1)
-
-
-def test_a_job_may_be_run_twice() -> None:
-    held = Held()
-    job = job_over(held)
-    mp.run(job)
-    mp.run(job)
-    assert held.told == WHOLE_RUN * 2
 
 
 def test_a_job_that_fails_unpins() -> None:
