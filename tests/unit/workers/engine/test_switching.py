@@ -138,12 +138,6 @@ class OneWorker:
             self.call(f"in{source}", poll)
         return self
 
-    def fall_idle(self) -> OneWorker:
-        """Ask all parts until those that have nothing are idle."""
-        self.poll(9)
-        self.clock.advance(IDLE_AFTER_S + 1)
-        return self.poll(9)
-
     def order(self, move: RescaleMove) -> OneWorker:
         self.switching.receive(StartMove(move))
         self.switching.check()

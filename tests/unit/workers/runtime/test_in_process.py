@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from malstrom_py.data.messages import Epoch
 from malstrom_py.errors import OperatorError, PlanError, SourceError
 from malstrom_py.testing import VirtualClock
 from tests.unit.operators.scripted import Scripted
+from tests.unit.polled import Polled
 from tests.unit.workers.harness import Journal, JournalSink
 
 IntOutput = mp.Output[int, int]
@@ -41,18 +44,27 @@ def test_a_job_can_be_run_again_with_fresh_state() -> None:
     assert [(runtime.run(job).written, list(out.items)) for _ in range(2)] == [(2, [1, 3]), (2, [1, 3])]
 
 
-def test_t5_the_end_reaches_stateful_steps_of_untimed_jobs() -> None:
+@pytest.mark.parametrize("workers", [1, 8], ids=["one worker", "workers without a part"])
+@pytest.mark.parametrize("is_timed", [False, True])
+def test_t5_the_end_reaches_stateful_steps(is_timed: bool, workers: int) -> None:
     class Last(mp.KeyedLogic[int, int, int, int]):
         def on_data(self, message: mp.DataMessage[int, int], key_state: int | None, output: IntOutput) -> int:
             return message.value
 
         def on_epoch(self, epoch: Epoch, state: Any, output: IntOutput) -> None:
-            assert epoch.time == mp.MAX_EPOCH
-            for key, value in state.items():
-                output.emit(key, value)
+            if epoch.time == mp.MAX_EPOCH:
+                for key, value in state.items():
+                    output.emit(key, value, 9 if is_timed else None)
 
-    stream = mp.Job("a").source("in", sources.Memory([1, 2, 3, 4])).key_by("parity", lambda n: n % 2)
-    assert sorted(mp.collect(stream.stateful_op("last", Last()))) == [3, 4]
+    job, out = mp.Job("a"), sinks.Memory()
+    stream: Any = job.source("in", sources.Memory([1, 2, 3, 4]))
+    if is_timed:
+        timed = stream.assign_timestamps("at", lambda n: n)
+        stream, late = timed.generate_epochs("epochs", mp.limit_out_of_orderness(0))
+        late.sink("late", sinks.Memory())
+    stream.key_by("parity", lambda n: n % 2).stateful_op("last", Last()).sink("out", out)
+    mp.run(job, workers)
+    assert out.by_key == {1: [3], 0: [4]}
 
 
 def test_an_error_of_a_user_stops_the_job_closes_all_and_shows_nothing() -> None:
@@ -158,10 +170,6 @@ def test_collect_stops_at_the_count_and_closes_what_is_open() -> None:
     assert source.closed == {"a": 1, "endless": 1}
 
 
-def test_collect_gives_fewer_than_the_count_if_there_are_no_more() -> None:
-    assert mp.collect(mp.Job("a").source("in", sources.Memory([1])), count=3) == [1]
-
-
 def test_collect_stops_when_its_time_is_over() -> None:
     clock, source = VirtualClock(), Scripted({"a": [[1], *[None] * 10_000]})
     assert mp.collect(mp.Job("a").source("in", source), timeout_s=5.0, clock=clock) == [1]
@@ -225,3 +233,62 @@ def as_any(thing: object) -> Any:
 def test_a_wrong_argument_is_a_plan_error(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(mp.PlanError, match=message):
         call()
+
+
+# Several workers.
+
+
+class PerWorker:
+    """A source without parts: every worker opens it."""
+
+    def build(self, worker: sinks.WorkerInfo) -> Any:
+        return sources.Memory([(worker.worker, number) for number in range(10)]).build_part(sources.Part("0"), None)
+
+
+def test_a_stateless_source_is_read_by_every_worker() -> None:
+    job, out = mp.Job("stateless"), sinks.Memory()
+    job.source("in", PerWorker()).sink("out", out)
+    mp.run(job, 3)
+    assert Counter(worker for worker, _ in out.items) == {0: 10, 1: 10, 2: 10}
+
+
+def test_collect_every_runs_on_the_runtimes_clock() -> None:
+    clock = VirtualClock()
+
+    slow = Polled(
+        lambda part, at, rows_max: [at + 1] if clock.monotonic_s() >= 10 * at else None,
+        ended=lambda part, at: at == 2,
+    )
+    job = mp.Job("every")
+    keyed = job.source("slow", slow).key_by("all", lambda n: "all")
+    assert mp.collect(keyed.collect("lists", every=timedelta(seconds=3)), clock=clock) == [[1], [2]]
+
+
+def test_f4_an_illegal_key_is_refused_with_one_worker_too() -> None:
+    for bad, name in ((float("nan"), "float"), (frozenset({1}), "frozenset"), (object(), "object")):
+        job = mp.Job("keys")
+        keyed = job.source("in", sources.Memory([bad])).key_by("step-k", lambda value: value)
+        with pytest.raises(mp.CodecError, match=rf"step-k.*{name}"):
+            mp.collect(keyed)
+
+
+def test_f4_an_illegal_key_goes_the_way_of_on_error() -> None:
+    job = mp.Job("keys")
+    numbers = job.source("in", sources.Memory([1.0, float("nan"), 2.0]))
+    keyed = numbers.key_by("k", lambda value: value, on_error="dead-letter")
+    keyed.sink("out", out := sinks.Memory())
+    job.dead_letters("k").sink("dead", dead := sinks.Memory())
+    result = mp.run(job)
+    assert (out.items, result.dead_letters) == ([1.0, 2.0], 1)
+    assert "CodecError" in dead.items[0].error
+
+
+def test_time_passes_on_a_virtual_clock_however_short_the_linger_is() -> None:
+    clock = VirtualClock()
+
+    silent = Polled(lambda part, at, rows_max: None if at else [1, 2], ended=lambda part, at: clock.monotonic_s() > 10)
+    job, out = mp.Job("silent"), sinks.Memory()
+    lists = job.source("in", silent).key_by("one", lambda n: 1).collect("lists", every=timedelta(seconds=1))
+    lists.sink("out", out)
+    mp.run(job, clock=clock, batch=mp.Batching(linger_s=0))
+    assert out.items == [[1, 2]]

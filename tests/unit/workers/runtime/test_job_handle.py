@@ -167,16 +167,6 @@ def test_a_stop_without_drain_shows_nothing() -> None:
         handle.stop()
 
 
-def test_a_stop_need_not_be_waited_for() -> None:
-    job, out = endless()
-    handle = start(job)
-    handle.stop(wait=False)
-    handle.stop(wait=False)
-    with pytest.raises(OperationInProgress, match="is being stopped with drain already"):
-        handle.stop(drain=False, wait=False)
-    assert handle.wait(timeout_s=PATIENCE_S).written == len(out.items)
-
-
 def test_a_clock_that_is_not_the_systems_is_used_as_it_is() -> None:
     class Counted:
         def __init__(self) -> None:

@@ -58,7 +58,7 @@ def test_a_lost_peer_is_named_with_how_and_not_connected_again_before_it_is_disc
     assert peers.connect(1, Sent) is not lost
 
 
-# Losses: when one is told.
+# When a loss is reported.
 
 
 GONE = PeerError("worker 3 is gone", peer=3)
