@@ -17,10 +17,10 @@ from tests.integration.commands import environment, malstrom
 from tests.integration.test_interrupt import DEADLINE_S, start, until
 
 JOBS = """
-from itertools import count
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from tests.endless import endless_numbers
 
 job = mp.Job("good")
 numbers = job.source("numbers", sources.Memory([1, 2, 5])).filter("odd", lambda number: number % 2)
@@ -38,7 +38,7 @@ def double(number):
 
 
 endless = mp.Job("endless")
-read = endless.source("numbers", sources.Generator(lambda part, start: count(start), parts=4))
+read = endless.source("numbers", sources.Generator(endless_numbers, parts=4))
 read.map("double", double).key_by("key", lambda n: n % 20).count("seen").sink("out", sinks.Files("out"))
 """
 

@@ -16,13 +16,13 @@ import pytest
 from tests.integration.commands import environment
 
 ENDLESS = """
-from itertools import count
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from tests.endless import endless_numbers
 
 job = mp.Job("endless")
-numbers = job.source("numbers", sources.Generator(lambda part, start: count(start)))
+numbers = job.source("numbers", sources.Generator(endless_numbers))
 numbers.map("row", lambda number: {"number": number}).sink("out", sinks.Files("out", format="csv"))
 
 if __name__ == "__main__":

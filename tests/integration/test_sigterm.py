@@ -15,15 +15,15 @@ from tests.integration.test_interrupt import DEADLINE_S, start, until
 JOBS = """
 import asyncio
 import time
-from itertools import count
 from pathlib import Path
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from tests.endless import endless_numbers
 
 
 def numbers(job):
-    return job.source("numbers", sources.Generator(lambda part, start: count(start)))
+    return job.source("numbers", sources.Generator(endless_numbers))
 
 
 def blocks(number):

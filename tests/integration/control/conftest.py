@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from malstrom_py.workers.control import messages as control_messages
 from malstrom_py.workers.control import server as control_socket
 from malstrom_py.workers.control.messages import Reply
 from malstrom_py.workers.control.registry import server_directory
+from tests.endless import endless_numbers
 from tests.unit.workers.harness import PATIENCE_S
 
 
@@ -35,7 +35,7 @@ def out() -> sinks.Memory:
 def handle(out: sinks.Memory) -> Iterator[mp.JobHandle]:
     """Of a job without an end."""
     job = mp.Job("endless")
-    numbers = job.source("numbers", sources.Generator(lambda part, start: count(start), parts=4))
+    numbers = job.source("numbers", sources.Generator(endless_numbers, parts=4))
     numbers.key_by("key", lambda n: n % 20).count("seen").sink("out", out)
     started = mp.InProcess(2).start(job)
     yield started

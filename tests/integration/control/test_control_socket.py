@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from malstrom_py.errors import (
     PlanError,
 )
 from malstrom_py.workers.control.client import running_jobs
+from tests.endless import endless_numbers
 from tests.unit.workers.harness import PATIENCE_S, Gate
 
 
@@ -159,7 +159,7 @@ def test_a_handle_on_an_earlier_run_does_not_command_the_next(handle: mp.JobHand
     attached = mp.JobHandle.attach("endless")
     handle.stop(drain=False)
     job = mp.Job("endless")
-    job.source("in", sources.Generator(lambda part, start: count(start))).sink("out", sinks.Memory())
+    job.source("in", sources.Generator(endless_numbers)).sink("out", sinks.Memory())
     second = mp.InProcess().start(job)
     with pytest.raises(ControlError, match=r"not the token of job 'endless' .*restarted"):
         attached.stop(drain=False)
@@ -179,7 +179,7 @@ def test_a_name_too_long_for_a_path_is_found_all_the_same(monkeypatch: pytest.Mo
     short.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
     job = mp.Job(name)
-    job.source("in", sources.Generator(lambda part, start: count(start))).sink("out", sinks.Memory())
+    job.source("in", sources.Generator(endless_numbers)).sink("out", sinks.Memory())
     handle = mp.InProcess().start(job)
     assert running_jobs() == [name]
     mp.JobHandle.attach(name).stop(timeout_s=PATIENCE_S)

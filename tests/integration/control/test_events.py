@@ -6,19 +6,20 @@ import json
 import threading
 from collections.abc import Iterator
 from datetime import datetime
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import malstrom_py as mp
 from malstrom_py import events, sinks, sources
+from tests.endless import endless_numbers
 from tests.integration.commands import malstrom
 
 
 def a_job(name: str) -> mp.Job:
     job = mp.Job(name)
-    numbers = job.source("in", sources.Generator(lambda part, start: count(start)))
+    numbers = job.source("in", sources.Generator(endless_numbers))
     numbers.key_by("key", lambda n: n % 5).count("n").sink("out", sinks.Memory())
     return job
 

@@ -22,15 +22,15 @@ from malstrom_py.workers.control.client import running_jobs
 from tests.integration.commands import environment, malstrom
 
 JOBS = """
-from itertools import count
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from tests.endless import endless_numbers
 
 
 def make(name, sink):
     made = mp.Job(name)
-    numbers = made.source("numbers", sources.Generator(lambda part, start: count(start), parts=4))
+    numbers = made.source("numbers", sources.Generator(endless_numbers, parts=4))
     numbers.key_by("key", lambda n: n % 20).count("seen").map("row", lambda n: {"n": n}).sink("out", sink)
     return made
 

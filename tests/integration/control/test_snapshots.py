@@ -21,10 +21,10 @@ from tests.integration.commands import environment, malstrom
 PATIENCE_S = 60.0
 
 JOBS = """
-from itertools import count
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from tests.endless import endless_numbers
 
 
 def count_up(key, n, seen):
@@ -33,7 +33,7 @@ def count_up(key, n, seen):
 
 def made(total="total", **options):
     job = mp.Job("visits")
-    numbers = job.source("in", sources.Generator(lambda part, start: count(start), parts=2))
+    numbers = job.source("in", sources.Generator(endless_numbers, parts=2))
     counted = numbers.key_by("key", lambda n: n % 10).stateful_map(total, count_up, default=int, **options)
     counted.sink("out", sinks.Files("out", format="csv"))
     return job
