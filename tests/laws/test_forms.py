@@ -1,8 +1,12 @@
-"""Every step that takes columns, with each of its options, gives the same for columns, rows and a mix of both."""
+"""Every step that takes columns, with each of its options, gives the same for columns, rows and a mix of both.
+
+Also where its keys leave and return, and new instances go on from what was persisted.
+"""
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -24,8 +28,11 @@ VALUES: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     n=st.integers(0, 5),
     m=st.none() | st.integers(-3, 3),
+    big=st.none() | st.sampled_from([2**53 + 1, 2**62, -(2**62), 2**63 - 1, -(2**63), 0, 1]),
     x=st.floats(-3, 3),
-    s=st.sampled_from(["ant", "bee", ""]),
+    odd=st.none() | st.sampled_from([0.0, -0.0, 0.1, 1e300, math.inf, -math.inf, math.nan]),
+    s=st.sampled_from(["ant", "bee", "ä\0", ""]),
+    b=st.none() | st.booleans(),
 )
 
 FIGURES: Any = {
@@ -43,8 +50,22 @@ FIGURES: Any = {
     "kinds": agg.n_unique("s"),
 }
 
+IN_ARRAYS: Any = {
+    "rows": agg.count(),
+    "known": agg.count("b", skip_nulls=True),
+    "total": agg.sum("n"),
+    "big": agg.sum("big", skip_nulls=True),
+    "mean": agg.mean("m", skip_nulls=True),
+    "least": agg.min("x"),
+    "most": agg.max("odd", skip_nulls=True),
+    "first": agg.first("odd"),
+    "last": agg.last("b"),
+    "text": agg.last("s"),
+}
+"""Figures that arrays hold; `FIGURES` has some that they do not."""
+
 TUMBLING, SLIDING, SESSION = windows.tumbling(7), windows.sliding(6, 4), windows.session(4)
-KEYS: list[list[Any]] = [["a", "b", None], [1, 2, -3]]
+KEYS: list[list[Any]] = [["a", "ä", None], [1, 2, -3]]
 """Of joins, which may keep columns if their keys are text or numbers."""
 
 Case = tuple[Callable[..., Any], dict[str, Any]]
@@ -85,22 +106,30 @@ CASES: dict[str, Case] = {
     "sum": timed(lambda s: s.sum("step", by="n")),
     "sum of floats": timed(lambda s: s.sum("step", by="x")),
     "sum without nulls": timed(lambda s: s.sum("step", by="m", skip_nulls=True)),
+    "sum beyond 64 bits": timed(lambda s: s.sum("step", by="big", skip_nulls=True)),
     "min": timed(lambda s: s.min("step", by="n")),
+    "min of odd floats": timed(lambda s: s.min("step", by="odd", skip_nulls=True)),
     "max": timed(lambda s: s.max("step", by="s")),
     "mean": timed(lambda s: s.mean("step", by="x")),
     "aggregate": timed(lambda s: s.aggregate("step", **FIGURES)),
+    "aggregate in arrays": timed(lambda s: s.aggregate("step", **IN_ARRAYS)),
     "aggregate for a time": timed(lambda s: s.aggregate("step", ttl=4, **FIGURES)),
     "final": timed(lambda s: s.aggregate("sums", **FIGURES).final("step")),
     "distinct by": timed(lambda s: s.distinct("step", by="m")),
+    "distinct by large numbers": timed(lambda s: s.distinct("step", by="big")),
+    "distinct by odd floats": timed(lambda s: s.distinct("step", by="odd")),
+    "distinct by booleans": timed(lambda s: s.distinct("step", by="b")),
+    "distinct by text": timed(lambda s: s.distinct("step", by="s")),
     "distinct for a time": timed(lambda s: s.distinct("step", by="s", ttl=3)),
     "top_n": timed(lambda s: s.top_n("step", 2, by="n")),
+    "top_n of floats": timed(lambda s: s.top_n("step", 3, by="x")),
     "top_n of text": timed(lambda s: s.top_n("step", 2, by="s")),
     "reduce": timed(lambda s: s.reduce("step", lambda one, other: max(one, other, key=lambda row: row["n"]))),
     "stateful_map": timed(lambda s: s.stateful_map("step", lambda key, row, n: (n + row["n"],) * 2, default=int)),
     "collect": timed(lambda s: s.collect("step", size=3)),
     **{
         f"{name} of {kind}": timed(lambda s, name=name, kind=kind: gathered(s.window("step", kind), name))
-        for name in ("aggregate", "sum", "count", "collect", "min", "mean")
+        for name in ("aggregate", "aggregate in arrays", "sum", "count", "collect", "min", "mean")
         for kind in (TUMBLING, SLIDING, SESSION, windows.count(2))
     },
     **{
@@ -133,6 +162,7 @@ def gathered(stream: Any, name: str) -> Any:
     """Gather windows by a field, in one of the ways there are."""
     ways: dict[str, Callable[[], Any]] = {
         "aggregate": lambda: stream.aggregate(**FIGURES),
+        "aggregate in arrays": lambda: stream.aggregate(**IN_ARRAYS),
         "count": stream.count,
         "collect": stream.collect,
         "sum": lambda: stream.sum("n"),

@@ -1,6 +1,7 @@
 """The law of the form of rows: columns, rows and a mix of both give the same output.
 
-A step may process columns by other code than rows, which batches of rows never show.
+A step may process columns by other code than rows, which batches of rows never show, and keep, move and persist its
+state in another form. So keyed steps are also disturbed: their keys leave and return, and new instances are installed.
 """
 
 from __future__ import annotations
@@ -8,15 +9,27 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from types import NoneType
 from typing import Any, Final
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import DataMessage
 from malstrom_py.data.row_form import DICTS, SCALAR, RowForm
-from malstrom_py.testing.laws.scenario import Broken, Delivery, Scenario, ScenarioRun, StepUnderTest, baseline
+from malstrom_py.errors import MalstromError
+from malstrom_py.testing.laws.output_laws import REKEYING
+from malstrom_py.testing.laws.scenario import (
+    Broken,
+    Delivery,
+    Owner,
+    Scenario,
+    ScenarioRun,
+    StepUnderTest,
+    baseline,
+    first_instance,
+)
 from malstrom_py.testing.single_step import part_of
-from malstrom_py.testing.tester import OperatorTester, batch_of
+from malstrom_py.testing.tester import OperatorTester, Persisted, batch_of
 
 _ARROW: Final[Mapping[type, str]] = {bool: "bool", int: "int64", float: "float64", str: "string", bytes: "binary"}
 
@@ -33,9 +46,15 @@ def forms(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
     if not any(in_columns):
         return False
     expected = baseline(subject, scenario, cuts=scenario.cuts)
-    for mix, turns in _MIXES.items():
-        play = _FormRun(subject, scenario, in_columns, turns)
-        play.run([play.build()])
+    kinds: list[type[_FormRun]] = [_FormRun]
+    if subject.keyed and not subject.kinds & REKEYING:
+        kinds.append(_DisturbedRun)
+    for (mix, turns), kind in product(_MIXES.items(), kinds):
+        play = kind(subject, scenario, in_columns, turns)
+        try:
+            play.run([play.build()])
+        except MalstromError as error:
+            raise broken.because(error, play.marks) from error
         broken.unless_same(expected, play.trace, play.marks, where="all batches are rows", why=f"not where {mix}")
     return True
 
@@ -66,7 +85,7 @@ class _Columns:
         return cls(kinds, form, _kind_of([row.key for row in rows])) if kinds and len(kinds) == len(found) else None
 
     def batch(self, rows: Batch) -> ColumnBatch:
-        """Return ``rows`` as columns; keys are a column if they are text or whole numbers, as after a ``key_by``."""
+        """Return ``rows`` as columns, times too; and keys if they are text or whole numbers, as after a ``key_by``."""
         import pyarrow as pa
 
         single = self.form is SCALAR
@@ -75,8 +94,9 @@ class _Columns:
         keyed: dict[str, Any] = {"keys": rows.keys}
         if rows.keys is not None and self.keys in ("int64", "string"):
             keyed = {"key_column": pa.array(rows.keys, self.keys)}
+        times = None if rows.timestamps is None else pa.array(rows.timestamps, "int64")
         batch = pa.RecordBatch.from_pydict(columns)
-        return ColumnBatch(batch, **keyed, timestamps=rows.timestamps, part=rows.part, form=self.form)
+        return ColumnBatch(batch, **keyed, time_column=times, part=rows.part, form=self.form)
 
 
 def _kind_of(values: Sequence[Any]) -> str | None:
@@ -112,3 +132,37 @@ class _FormRun(ScenarioRun):
         part = None if self.subject.keyed else part_of(instance.single.inputs[delivery.input])
         batch = batch_of(copy.deepcopy(rows), keyed=self.subject.keyed, timed=self.subject.timed, part=part)
         instance.send_local(columns.batch(batch), input=delivery.input)
+
+
+class _DisturbedRun(_FormRun):
+    """A run that after each delivery lets some keys leave and return, or goes on with a new instance, in turn.
+
+    The new instance is installed from the chain of what all instances have persisted, and continues that chain.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._chain: list[Persisted] = []
+
+    def build(self, *, watched: bool = False) -> OperatorTester:
+        """Make an instance that tracks which keys change."""
+        return super().build(watched=watched).track(lambda keys: [0] * len(keys))
+
+    def take(self, delivery: Delivery, instances: list[OperatorTester], *, owner: Owner = first_instance) -> None:
+        """Deliver one batch or event, and disturb the instance."""
+        super().take(delivery, instances, owner=owner)
+        (instance,) = instances
+        if delivery.first % 2:
+            keys = sorted(instance.interrogate(), key=repr)
+            instance.acquire(instance.collect(keys[::2]))
+        else:
+            instances[0] = self._installed(instance)
+        self.note(instances)
+
+    def _installed(self, instance: OperatorTester) -> OperatorTester:
+        number = len(self._chain)
+        self._chain.append(instance.barrier(f"s{number}", parent=f"s{number - 1}" if number else None))
+        new = self.build()
+        new.install(self._chain, (0,))
+        new.continue_chain(f"s{number}")
+        return new

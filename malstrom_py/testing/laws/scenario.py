@@ -224,7 +224,8 @@ Owner = Callable[[Any], int | None]
 """Key -> the number of the instance that processes its rows; None: they are left out."""
 
 
-def _first(key: Any) -> int:
+def first_instance(key: Any) -> int:
+    """Return 0: one instance owns all keys."""
     return 0
 
 
@@ -246,14 +247,14 @@ class ScenarioRun:
         return self.subject.build(self.clock, watched=watched)
 
     def run(
-        self, instances: list[OperatorTester], start: int = 0, end: int | None = None, *, owner: Owner = _first
+        self, instances: list[OperatorTester], start: int = 0, end: int | None = None, *, owner: Owner = first_instance
     ) -> None:
         """Process atoms ``start`` to ``end``: rows on the instance that owns their key, events on all instances."""
         end = len(self.scenario.atoms) if end is None else end
         for delivery in self.scenario.deliveries(start, end, self._cuts):
             self.take(delivery, instances, owner=owner)
 
-    def take(self, delivery: Delivery, instances: list[OperatorTester], *, owner: Owner = _first) -> None:
+    def take(self, delivery: Delivery, instances: list[OperatorTester], *, owner: Owner = first_instance) -> None:
         """Deliver one batch or event to the instances, and record the output."""
         self._segment = delivery.segment
         self.deliver(delivery, instances, owner=owner)
@@ -265,7 +266,7 @@ class ScenarioRun:
             for output, records in received(instance).items():
                 self.trace.add(self._segment, output, records)
 
-    def deliver(self, delivery: Delivery, instances: list[OperatorTester], *, owner: Owner = _first) -> None:
+    def deliver(self, delivery: Delivery, instances: list[OperatorTester], *, owner: Owner = first_instance) -> None:
         """Deliver one batch or event to the instances."""
         if isinstance(delivery.event, Tick):
             self.clock.advance(delivery.event.seconds)

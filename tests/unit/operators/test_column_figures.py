@@ -1,28 +1,34 @@
-"""Running figures over columns: what the same steps give over rows; and when rows take over."""
+"""Figures, `distinct` and `top_n` over columns of any type: what rows give; and when rows take over from arrays.
+
+`tests/laws/test_forms.py` compares them over generated batches, with moves and restores.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import malstrom_py as mp
-from malstrom_py import agg, sinks, sources
+from malstrom_py import accelerator, agg, sinks, sources
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Acquire, AnyOf, Collect, Epoch, Interrogate
 from malstrom_py.data.row_form import SCALAR
-from malstrom_py.operators.aggregate import Aggregate, Count, Final, Max, Mean, Min, Sum
+from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Final, Max, Mean, Min, Sum, TopN
 from malstrom_py.operators.keyed import StatefulOperator, expiring
 from malstrom_py.state.figure_states import FigureStates
+from malstrom_py.state.seen_values import SeenValues
+from malstrom_py.state.top_lane import top
 from malstrom_py.testing import CapturingPersistenceBackend
 from malstrom_py.validation import field_getter
 from tests.unit.operators.stepping import Stepped
+from tests.unit.state.accelerators import PATHS, library_of
 from tests.unit.state.test_groups import same
 
 Factory = Callable[..., Any]
@@ -39,6 +45,9 @@ STEPS: dict[str, Factory] = {
     "aggregate": partial(Aggregate, aggregations=FIGURES),
     "final": Final,
 }
+"""Steps whose states are figures."""
+
+ALL: dict[str, Factory] = {**STEPS, "distinct": partial(Distinct, by=BY), "top_n": partial(TopN, n=2, by=BY)}
 
 
 def columns(keys: list[Any], values: list[Any], type_: pa.DataType, *, listed: bool = False) -> ColumnBatch:
@@ -47,6 +56,14 @@ def columns(keys: list[Any], values: list[Any], type_: pa.DataType, *, listed: b
     if listed:
         return ColumnBatch(batch, keys=keys)
     return ColumnBatch(batch, key_column=pa.array(keys, pa.string()))
+
+
+def scalars(keys: list[Any], values: list[Any], type_: pa.DataType) -> ColumnBatch:
+    return ColumnBatch(
+        pa.RecordBatch.from_pydict({"value": pa.array(values, type_)}),
+        key_column=pa.array(keys, pa.string()),
+        form=SCALAR,
+    )
 
 
 def rows(keys: list[Any], values: list[Any]) -> Batch:
@@ -61,52 +78,71 @@ def states(step: Stepped) -> Any:
 
 def in_arrays(step: Stepped) -> bool:
     values = states(step)
+    if isinstance(values, SeenValues):
+        return values._rows is None
     return isinstance(values, FigureStates) and values.groups is not None
 
 
-@settings(max_examples=50, deadline=None)
-@given(data=st.data())
-def test_columns_give_what_rows_give(data: st.DataObject) -> None:
-    factory = STEPS[data.draw(st.sampled_from(sorted(STEPS)))]
-    type_, value = data.draw(
-        st.sampled_from(
-            [
-                (pa.int64(), st.none() | st.integers(-3, 3) | st.sampled_from([2**62, -(2**63)])),
-                (pa.int32(), st.integers(-3, 3)),
-                (pa.float64(), st.integers(0, 4).map(lambda n: [0.1, -0.0, 0.0, float("nan"), 1e17][n])),
-                (pa.string(), st.sampled_from(["", "b"])),
-            ]
-        )
-    )
-    one, other = (Stepped(factory, on_error="skip") for _ in range(2))
-    for _ in range(data.draw(st.integers(1, 5))):
-        pairs = data.draw(st.lists(st.tuples(st.sampled_from(["a", "b", "", None, "ü"]), value), max_size=12))
-        keys, values = [key for key, _ in pairs], [each for _, each in pairs]
-        kind = data.draw(st.sampled_from(["columns", "columns", "columns", "listed", "rows"]))
-        one.push(rows(keys, values) if kind == "rows" else columns(keys, values, type_, listed=kind == "listed"))
-        other.push(rows(keys, values))
+def shown(step: Stepped) -> dict[Any, Any]:
+    """The state by key: values of a set have no order, and the first state of rows of `top_n` is made of tuples."""
+
+    def plain(state: Any) -> Any:
+        if isinstance(state, set):
+            return sorted(map(repr, state))
+        return list(map(plain, state)) if isinstance(state, list | tuple) else same(state)
+
+    return {key: plain(state) for key, state in states(step).items()}
+
+
+NAN = float("nan")
+MOMENTS = [datetime(2024, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
+VALUES: list[tuple[pa.DataType, list[Any]]] = [
+    (pa.int64(), [2**63 - 1, 1, -(2**63), None, 1]),
+    (pa.int8(), [1, -3, 1, 0]),
+    (pa.uint64(), [0, 2**63, 2**64 - 1, 1, 1]),
+    (pa.float64(), [0.1, -0.0, 0.0, NAN, 1e17, NAN]),
+    (pa.float32(), [0.5, -0.0, NAN, None]),
+    (pa.string(), ["", "b", "ü", "日本", "b"]),
+    (pa.dictionary(pa.int8(), pa.string()), ["", "b", None, "b"]),
+    (pa.binary(), [b"", b"\xff", None, b""]),
+    (pa.bool_(), [True, False, None, True]),
+    (pa.null(), [None, None]),
+    (pa.timestamp("us", "UTC"), [*MOMENTS, MOMENTS[0]]),
+    (pa.date32(), [date(2024, 1, 2), date(1, 1, 1), None]),
+    (pa.decimal128(5, 2), [Decimal("1.50"), Decimal(0), None]),
+]
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(("type_", "values"), VALUES, ids=lambda one: str(one) if isinstance(one, pa.DataType) else "")
+def test_columns_of_every_type_give_what_rows_give(name: str, type_: pa.DataType, values: list[Any]) -> None:
+    one, other = (Stepped(ALL[name], on_error="skip") for _ in range(2))
+    keys: list[Any] = ["a", "b", "a", None, "ü", "a"][: len(values)]
+    for number, drawn in enumerate((values, values[::-1], [*values[1:], *values[:1]])):
+        given = pa.array(drawn, type_).to_pylist()  # each NaN is an object that others lack
+        one.push(columns(keys, given, type_, listed=number == 2))
+        other.push(rows(keys, given))
         assert same(one.rows()) == same(other.rows())
-        assert same(list(states(one).items())) == same(list(states(other).items()))
-        if data.draw(st.integers(0, 3)) == 0:
-            nothing = [key for key, state in states(other).items() if state is None]
-            for step in (one, other):
-                moved = Collect(dict.fromkeys(["a", None, "ü", 1.0]).keys())
-                found = Interrogate(AnyOf(moved.keys))
-                step.push(found, moved)
-                assert found.keys.isdisjoint(states(step))
+        assert shown(one) == shown(other)
+        for step in (one, other):
+            moved = Collect(dict.fromkeys(["a", None, 1.0]).keys())
+            found = Interrogate(AnyOf(moved.keys))
+            step.push(found, moved)
+            assert found.keys.isdisjoint(states(step))
+            if number == 0:
                 step.push(Acquire(moved.states))
-            assert same(sorted(states(one).items(), key=repr)) == same(sorted(states(other).items(), key=repr))
-            if list(states(one)) != list(states(other)) or moved.keys & set(nothing):
-                return  # keys that come back have another place: fine, and the rest compares places
+        assert shown(one) == shown(other)
     for step in (one, other):
         step.push(Epoch(MAX_EPOCH))
-    assert same(one.rows()) == same(other.rows())
-    assert one.counters.skipped == other.counters.skipped
+    assert same(sorted(one.rows(), key=repr)) == same(sorted(other.rows(), key=repr))
+    assert (one.counters.skipped, one.counters.filtered) == (other.counters.skipped, other.counters.filtered)
 
 
-@pytest.mark.parametrize("name", [name for name in STEPS if name != "final"])
-def test_columns_remain_columns(name: str) -> None:
-    step = Stepped(STEPS[name])
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", [name for name in ALL if name != "final"])
+def test_columns_remain_columns(name: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerator, "library", lambda: library_of(path))
+    step = Stepped(ALL[name])
     for _ in range(3):
         step.push(columns(["a", "b", "a"], [1, 2, 3], pa.int64()))
     assert in_arrays(step)
@@ -114,52 +150,77 @@ def test_columns_remain_columns(name: str) -> None:
     assert step.counters.rows_made == 0
 
 
+def test_values_themselves_may_be_a_column() -> None:
+    for factory, expected in ((Sum, [4, 9, 13]), (partial(Distinct, by=None), [4, 5])):
+        step = Stepped(factory).push(scalars(["a"] * 3, [4, 5, 4], pa.int64()))
+        assert step.values() == expected
+        assert in_arrays(step)
+
+
 def test_the_last_of_columns_are_columns() -> None:
     step = Stepped(Final).push(columns(["a", "b", "a"], [1, 2, 3], pa.int64()), Epoch(MAX_EPOCH))
     (batch,) = step.batches()
     assert isinstance(batch, ColumnBatch)
     assert step.rows() == [("a", {"v": 3}, None), ("b", {"v": 2}, None)]
-    scalars = ColumnBatch(pa.RecordBatch.from_pydict({"value": [4, 5]}), key_column=pa.array(["a", "a"]), form=SCALAR)
-    assert Stepped(Final).push(scalars, Epoch(MAX_EPOCH)).values() == [5]
-    assert Stepped(Sum).push(scalars).values() == [4, 9]
+    assert Stepped(Final).push(scalars(["a", "a"], [4, 5], pa.int64()), Epoch(MAX_EPOCH)).values() == [5]
 
 
-@pytest.mark.parametrize(
-    ("second", "expected"),
-    [
-        (rows(["a"], [5]), [1, 6]),
-        (columns(["a"], [2**63 - 1], pa.int64()), [1, 2**63]),
-        (columns(["a"], [0.5], pa.float64()), [1, 1.5]),
-        (ColumnBatch(pa.RecordBatch.from_pydict({"v": [5]}), key_column=pa.array([1.0])), [1, 5]),
-    ],
-    ids=["rows", "beyond 64 bits", "floats", "float keys"],
-)
-def test_rows_take_over_where_arrays_end(second: Batch, expected: list[Any]) -> None:
-    step = Stepped(partial(Sum, by=BY)).push(columns(["a"], [1], pa.int64()))
+OTHER_FORMS = {
+    "rows": rows(["a"], [5]),
+    "beyond 64 bits": columns(["a"], [2**63], pa.uint64()),
+    "floats": columns(["a"], [0.5], pa.float64()),
+    "float keys": ColumnBatch(pa.RecordBatch.from_pydict({"v": [5]}), key_column=pa.array([1.0])),
+}
+
+
+@pytest.mark.parametrize("form", OTHER_FORMS)
+@pytest.mark.parametrize("name", ["sum", "distinct", "top_n"])
+def test_rows_take_over_where_arrays_end(name: str, form: str) -> None:
+    step, by_rows = Stepped(ALL[name]).push(columns(["a"], [1], pa.int64())), Stepped(ALL[name])
     assert in_arrays(step)
-    step.push(second)
+    other = OTHER_FORMS[form]
+    step.push(other)
     assert not in_arrays(step)
+    by_rows.push(rows(["a"], [1]), Batch(list(other.values), keys=list(other.keys or [])))
+    assert step.rows() == by_rows.rows()
+    if name != "sum":
+        step.push(columns(["a"], [1], pa.int64()))
+        assert not in_arrays(step)
+
+
+def test_a_sum_beyond_64_bits_goes_on_in_rows() -> None:
+    step = Stepped(STEPS["sum"]).push(columns(["a"], [1], pa.int64()), columns(["a"], [2**63 - 1], pa.int64()))
     assert type(states(step)) is dict
-    assert step.values() == expected
+    assert step.values() == [1, 2**63]
 
 
 def test_a_state_of_rows_becomes_arrays_with_the_first_columns() -> None:
-    step = Stepped(partial(Sum, by=BY)).push(rows(["a"], [4]), columns(["a"], [1], pa.int64()))
+    step = Stepped(STEPS["sum"]).push(rows(["a"], [4]), columns(["a"], [1], pa.int64()))
     assert in_arrays(step)
     assert step.values() == [4, 5]
 
 
+@pytest.mark.parametrize("first", [[], [1]])
+@pytest.mark.parametrize("rank", [0.1, datetime(2024, 1, 1, tzinfo=UTC), 2**63])
+def test_rows_of_another_type_are_not_cast_to_that_of_arrays_that_are_empty_again(first: list[int], rank: Any) -> None:
+    """All keys have moved away since, or the batch was empty: the arrays have a type, and no state."""
+    step = Stepped(partial(TopN, n=1, by=None))
+    step.push(scalars(["a"] * len(first), first, pa.int64()))
+    step.push(Collect({"a": None}.keys()))
+    step.push(Batch([rank], keys=["a"]))
+    assert step.rows()[-1][1] == [rank]
+    assert {key: tuple(map(list, state)) for key, state in states(step).items()} == {"a": ([rank], [rank])}
+
+
 def test_a_record_that_fails_is_handled_as_in_rows() -> None:
-    step = Stepped(partial(Sum, by=BY), on_error="dead-letter").push(columns(["a", "a", "b"], [1, None, 2], pa.int64()))
+    step = Stepped(STEPS["sum"], on_error="dead-letter").push(columns(["a", "a", "b"], [1, None, 2], pa.int64()))
     assert step.values() == [1, 2]
     assert [letter.value for letter in step.dead_letters] == [{"v": None}]
 
 
 def test_a_delta_has_the_keys_that_changed_in_columns() -> None:
-    step, backend = Stepped(partial(Sum, by=BY)), CapturingPersistenceBackend()
-    operator = step.operator
-    assert isinstance(operator, StatefulOperator)
-    operator.track(lambda keys: [0] * len(keys))
+    step, backend = Stepped(STEPS["sum"]), CapturingPersistenceBackend()
+    step.operator.track(lambda keys: [0] * len(keys))
     chain = []
     for number, keys in enumerate((["a", "b", "c"], ["b", "d"], ["d", "d"])):
         step.push(columns(keys, [1] * len(keys), pa.int64()))
@@ -167,8 +228,7 @@ def test_a_delta_has_the_keys_that_changed_in_columns() -> None:
             step.push(rows(["e"], [7]))  # the flags of changed ids are not lost with the arrays
         step.push(AbsBarrier(f"s{number}", backend, parent=f"s{number - 1}" if number else None))
         chain.append(backend.states["under-test"])
-    restored = Stepped(partial(Sum, by=BY))
-    assert isinstance(restored.operator, StatefulOperator)
+    restored = Stepped(STEPS["sum"])
     restored.operator.install(chain, [0])
     assert states(restored) == {"a": 1, "b": 2, "c": 1, "d": 3, "e": 7}
     assert max(map(len, chain)) == len(chain[0])
@@ -195,14 +255,63 @@ def test_moves_and_losses_change_no_figure() -> None:
     assert lost
 
 
-def test_states_that_expire_are_those_of_rows() -> None:
-    found = []
-    for in_columns in (True, False):
-        step = Stepped(partial(expiring, factory=partial(Sum, by=BY), ttl=5, by_clock=False), timed=True, keyed=True)
-        for time in (0, 3, 20):
-            keys, values, times = ["a", "b"], [1, 2], [time, time + 1]
-            batch = columns(keys, values, pa.int64()) if in_columns else rows(keys, values)
-            step.push(Epoch(time - 1), batch.with_timestamps(times))
-        found.append(step.rows())
-    assert found[0] == found[1]
-    assert [value for _, value, _ in found[0]] == [1, 2, 2, 4, 1, 2]
+def test_state_that_expires_is_in_rows() -> None:
+    step = Stepped(partial(expiring, factory=ALL["distinct"], ttl=3, by_clock=False), timed=True)
+    batch = columns(["a", "a"], [1, 1], pa.int64()).with_timestamps([1, 2])
+    assert len(step.push(batch).rows()) == 1
+    assert not in_arrays(step)
+
+
+def test_many_seen_values_come_and_go() -> None:
+    """Keys that have gone are forgotten, and come back without what they had seen."""
+    seen, model = SeenValues(), dict[Any, set[Any]]()
+    for start in range(0, 12_000, 3_000):
+        keys = [key // 2 for key in range(start, start + 9_000)]
+        values = [str(key % 5) for key in range(9_000)]
+        first = seen.add(pa.array(keys), pa.array(values)).tolist()
+        new = []
+        for place, (key, value) in enumerate(zip(keys, values, strict=True)):
+            if value not in model.setdefault(key, set()):
+                model[key].add(value)
+                new.append(place)
+        assert first == new
+        gone = [key for key in model if key % 7]
+        assert seen.take(gone) == [model.pop(key) for key in gone]
+        assert list(seen.items()) == list(model.items())
+        assert len(seen) == len(model)
+        assert sorted(seen.changed_keys()) == sorted({keys[place] for place in first if keys[place] in model})
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_rows_take_over_from_numpy_where_sets_are_faster(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerator, "library", lambda: library_of(path))
+    many = columns(["a"] * 70_000, list(range(70_000)), pa.int64())
+    step = Stepped(ALL["distinct"]).push(many)
+    assert in_arrays(step)
+    step.push(many, columns(["a", "b"], [70_000, 1], pa.int64()))
+    assert in_arrays(step) == (path == "C")
+    assert len(step.rows()) == 70_002
+
+
+def test_values_of_top_n_are_large_and_few_of_them_enter() -> None:
+    """Most rows cannot enter: they get what is there."""
+    step, model = Stepped(partial(TopN, n=3, by=None)), dict[str, list[int]]()
+    for start in range(0, 30_000, 10_000):
+        values = [number * 7919 % 30_011 for number in range(start, start + 10_000)]
+        keys = [f"k{value % 13}" for value in values]
+        step.push(scalars(keys, values, pa.int64()))
+        for key, value in zip(keys, values, strict=True):
+            model[key] = sorted([*model.get(key, []), value], reverse=True)[:3]
+    assert in_arrays(step)
+    assert {key: best[::-1] for key, (_, best) in states(step).items()} == model
+
+
+def test_the_aggregation_of_top_n_adds_and_merges_as_the_step_does() -> None:
+    largest = top(2, None)
+    left, right = largest.init(), largest.init()
+    for value in (3, 1, 2):
+        left = largest.add(left, value)
+    for value in (2, 5):
+        right = largest.add(right, value)
+    assert largest.finish(left) == [3, 2]
+    assert largest.finish(largest.merge(left, right)) == [5, 3]

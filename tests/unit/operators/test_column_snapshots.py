@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from malstrom_py import agg
 from malstrom_py.codec import Codec
@@ -70,48 +68,6 @@ def held(*steps: Stepped) -> list[Any]:
 def is_columns(data: bytes) -> bool:
     blocks = Opened(data).blocks.values()
     return bool(blocks) and all(block.form is not None for block in blocks)
-
-
-VALUES = {
-    "int": (pa.int64(), st.none() | st.integers(-3, 3)),
-    "float": (pa.float64(), st.sampled_from([0.1, -0.0, float("nan"), 1e17])),
-    "huge": (pa.int64(), st.sampled_from([2**62, 1])),
-}
-
-
-@pytest.mark.long
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_s2_s5_the_chain_is_the_state_in_every_mix_of_rows_and_columns(data: st.DataObject) -> None:
-    factory = STEPS[data.draw(st.sampled_from(sorted(STEPS)))]
-    type_, value = VALUES[data.draw(st.sampled_from(sorted(VALUES)))]
-    step = tracked(factory)
-    chain: list[bytes] = []
-    parent: str | None = None
-    for number in range(data.draw(st.integers(1, 6))):
-        pairs = data.draw(st.lists(st.tuples(st.sampled_from(["a", "b", "", None, "ü", "c"]), value), max_size=8))
-        pairs = [(key, one) for key, one in pairs if one is not None]
-        keys, values = [key for key, _ in pairs], [one for _, one in pairs]
-        if pairs:
-            as_rows = data.draw(st.integers(0, 5)) == 0
-            step.push(rows(keys, values) if as_rows else columns(keys, values, type_))
-        if data.draw(st.integers(0, 3)) == 0:
-            step.push(Collect(dict.fromkeys(data.draw(st.lists(st.sampled_from(["a", None, "x"])))).keys()))
-        if data.draw(st.integers(0, 4)) == 0:
-            barrier(step, f"lost {number}", parent)
-            step.push(columns(["a"], [1 if type_ == pa.int64() else 1.0], type_))
-        made = barrier(step, f"s{number}", parent)
-        assert parent is not None or not is_delta(made)
-        chain = [*chain, made] if is_delta(made) else [made]
-        parent = f"s{number}"
-        assert same(content(chain)) == same(held(step)) == same(content([merged(chain)]))
-        if data.draw(st.integers(0, 3)) == 0:
-            workers = data.draw(st.integers(1, 3))
-            several = [restored(factory, [chain], range(one, SLOTS, workers)) for one in range(workers)]
-            assert same(held(*several)) == same(held(step))
-            if workers == 1:
-                (step,) = several
-                operator_of(step).continue_chain(parent)
 
 
 @pytest.mark.parametrize("name", [name for name in STEPS if name != "final"])

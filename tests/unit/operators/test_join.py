@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 from operator import itemgetter
 from typing import Any, Final
-from unittest.mock import patch
 
 import polars as pl
 import pyarrow as pa
@@ -22,9 +20,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import OperatorError, PlanError
 from malstrom_py.operators.join import How
-from malstrom_py.operators.window_join import WindowJoin
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.state.join_panes import JoinPanes
 from malstrom_py.testing import OperatorTester
 
 BOUND: Final = 6
@@ -132,99 +128,6 @@ def test_r4_p2_columns_are_joined_once_through_moves_losses_and_snapshots(kind: 
     for seed in range(2):
         kept = mp.Snapshots(MemoryStore(), interval_s=0.01, chain_max=8) if seed % 2 else None
         assert columns_found(kind, seed, kept, seed % 2) == columns_expected(kind), seed
-
-
-def columns_that_stay(right: Any) -> Any:
-    """Keys that leave keep their records here."""
-    return lambda panes, keys: None
-
-
-def one_side_of_an_image(right: Any) -> Any:
-    """A move and a barrier find the left records only."""
-
-    def image(state: Any, keys: Any, slots_of: Any) -> Any:
-        made = right(state, keys, slots_of)
-        return made.take((made.states[1].to_numpy() == 0).nonzero()[0])
-
-    return image
-
-
-@pytest.mark.parametrize(
-    ("kind", "method", "of", "first"),
-    [
-        ("window", "_drop", columns_that_stay, 0),
-        ("window", "image", one_side_of_an_image, 1),
-    ],
-)
-def test_p2_a_wrong_join_of_columns_is_seen(kind: str, method: str, of: Callable[[Any], Any], first: int) -> None:
-    """``first``: a seed that shows it."""
-    place = {"window": JoinPanes}[kind]
-
-    def is_seen(seed: int) -> bool:
-        kept = mp.Snapshots(MemoryStore(), interval_s=0.002, chain_max=8)
-        try:
-            return columns_found(kind, seed, kept, seed % 3) != columns_expected(kind)
-        except Exception:
-            return True
-
-    with patch.object(place, method, of(getattr(place, method))):
-        assert any(map(is_seen, range(first, first + 60)))
-
-
-def wrong(window: windows.Windows, place: Any, method: str, of: Callable[[Any], Any]) -> bool:
-    """Return whether a wrong version of ``method`` is seen within some seeds."""
-    left = [(f"k{number % 7}", number) for number in range(80)]
-    right = [(f"k{number % 7}", number // 2 * 2) for number in range(80)]
-    want = expected(left, right, "outer")
-    with patch.object(place, method, of(getattr(place, method))):
-        for seed in range(60):
-            job, out = join_of(left, right, "outer", window)
-            kept = mp.Snapshots(MemoryStore(), interval_s=0.001, chain_max=8)
-            try:
-                mp.Simulation(workers=2, seed=seed, crashes=seed % 3, snapshots=kept).run(job)
-            except Exception:
-                return True
-            if found(out) != want:
-                return True
-    return False
-
-
-def panes_that_stay(right: Any) -> Any:
-    """A key that leaves keeps its records here, so its pairs come twice."""
-    return lambda panes, keys: panes.many(keys)
-
-
-def one_side_is_read(right: Any) -> Any:
-    """A move and a barrier find the left records of a key only."""
-
-    def many(panes: Any, keys: Any) -> Any:
-        return [state and {start: (lefts, []) for start, (lefts, _) in state.items()} for state in right(panes, keys)]
-
-    return many
-
-
-def one_pane_is_put(right: Any) -> Any:
-    """Of the windows of a key that arrives, one is lost."""
-    return lambda panes, keys, states: right(panes, keys, [dict(list(state.items())[:1]) for state in states])
-
-
-def closed_too_early(right: Any) -> Any:
-    """Windows close before the epoch reaches their last moment."""
-    return lambda step, reached, out: right(step, min(reached + BOUND + 2, MAX_EPOCH), out)
-
-
-@pytest.mark.long("JoinPanes-many-one_side_is_read")
-@pytest.mark.parametrize(
-    ("place", "method", "of"),
-    [
-        (JoinPanes, "take", panes_that_stay),
-        (JoinPanes, "many", one_side_is_read),
-        (JoinPanes, "set_many", one_pane_is_put),
-        (WindowJoin, "_close", closed_too_early),
-    ],
-)
-def test_p2_a_wrong_join_by_window_is_seen(place: Any, method: str, of: Callable[[Any], Any]) -> None:
-    assert wrong(windows.tumbling(SIZE), place, method, of)
 
 
 def test_sessions_pair_what_they_join() -> None:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, Epoch
@@ -17,7 +15,7 @@ from malstrom_py.state.artefact import contents, entries_in, is_delta, merged
 from malstrom_py.testing.exact import same
 from tests.unit.operators.stepping import Stepped
 from tests.unit.operators.test_column_snapshots import SLOTS, SLOTS_OF, barrier, is_columns, operator_of
-from tests.unit.operators.test_windows_columns import HOW, SIZES, alike, columns_of, rows_of, runs, stepped
+from tests.unit.operators.test_windows_columns import columns_of, rows_of, stepped
 
 
 def tracked(how: str, size: str) -> Stepped:
@@ -48,44 +46,6 @@ def panes_of(step: Stepped) -> Panes:
     panes: Any = operator_of(step).state.values
     assert isinstance(panes, Panes)
     return panes
-
-
-@pytest.mark.long
-@settings(max_examples=120, deadline=None)
-@given(st.sampled_from(sorted(HOW)), st.sampled_from(sorted(SIZES)), runs(), st.data())
-def test_s2_s5_the_chain_is_the_state_and_what_is_restored_sends_the_same(
-    how: str, size: str, run: Any, data: st.DataObject
-) -> None:
-    keys, values, batches = run
-    step, whole = tracked(how, size), tracked(how, size)
-    chain: list[bytes] = []
-    reached = -(2**40)
-    for number, batch in enumerate(batches):
-        cells = [cell for cell in batch if cell[1] > reached]
-        if cells:
-            whole.push(rows_of(cells))
-            as_rows = keys == "bool" or data.draw(st.integers(0, 5)) == 0
-            step.push(rows_of(cells) if as_rows else columns_of(cells, keys, values))
-        if data.draw(st.booleans()):
-            reached = max(reached, data.draw(st.integers(-40, 60)))
-            for one in (step, whole):
-                one.push(Epoch(reached))
-        if data.draw(st.integers(0, 4)) == 0:
-            barrier(step, f"lost {number}", f"s{number - 1}" if chain else None)
-        made = barrier(step, f"s{number}", f"s{number - 1}" if chain else None)
-        chain = [*chain, made] if is_delta(made) else [made]
-        assert same(content(chain), held(step))
-        assert same(content([merged(chain)]), held(step))
-        assert same(held(whole), held(step))
-    workers = data.draw(st.integers(1, 3))
-    several = [restored(how, size, chain, range(one, SLOTS, workers)) for one in range(workers)]
-    assert same(held(*several), held(step))
-    for one in (step, *several):
-        operator_of(one).continue_at(reached)
-        for recorder in one.recorders:
-            recorder.messages.clear()
-        one.push(Epoch(MAX_EPOCH))
-    alike(step, *several)
 
 
 def test_panes_are_persisted_and_restored_as_columns() -> None:

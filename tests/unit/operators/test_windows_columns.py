@@ -18,16 +18,12 @@ from hypothesis import strategies as st
 import malstrom_py as mp
 from malstrom_py import accelerator, agg, sinks, sources
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Acquire, AnyOf, Collect, Epoch, Interrogate
+from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.data.row_form import PARTIALS, RowForm
-from malstrom_py.operators.panes import Panes
 from malstrom_py.operators.pre_aggregation import PreAggregation
 from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.window import Gathering, gather_all, gather_one
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.state.artefact import Opened
-from malstrom_py.state.groups import Groups
-from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing.exact import same
 from malstrom_py.windows import WindowResult, Windows
 from tests.unit.operators.stepping import Stepped
@@ -164,30 +160,6 @@ def alike(one: Stepped, *others: Stepped) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(run=runs(), how=st.sampled_from(sorted(HOW)), size=st.sampled_from(sorted(SIZES)), closes=st.booleans())
-def test_columns_give_the_results_of_rows(
-    run: tuple[str, str, list[list[Cell]]], how: str, size: str, closes: bool
-) -> None:
-    keys, values, batches = run
-    rows, columns = stepped(how, size), stepped(how, size)
-    low = -(2**63)
-    for cells in batches:
-        open_cells = [cell for cell in cells if cell[1] > low]
-        if open_cells:
-            rows.push(rows_of(open_cells))
-            columns.push(columns_of(open_cells, keys, values))
-            if closes:
-                low = max(low, max(time for _, time, _ in open_cells) - 15)
-                rows.push(Epoch(low))
-                columns.push(Epoch(low))
-    rows.push(Epoch(MAX_EPOCH))
-    columns.push(Epoch(MAX_EPOCH))
-    alike(rows, columns)
-    assert columns.counters.rows_made == 0 or columns.dead_letters
-    assert state_of(columns).keys() == set()
-
-
-@settings(max_examples=30, deadline=None)
 @given(run=runs(st.one_of(TIMES, FAR)), size=st.sampled_from(sorted(SIZES)))
 def test_times_at_the_ends_of_64_bits_go_by_rows(run: tuple[str, str, list[list[Cell]]], size: str) -> None:
     keys, values, batches = run
@@ -200,95 +172,7 @@ def test_times_at_the_ends_of_64_bits_go_by_rows(run: tuple[str, str, list[list[
     alike(rows, columns)
 
 
-def state_of(step: Stepped) -> KeyedState:
-    assert isinstance(step.operator, TimeWindows)
-    return step.operator.state
-
-
-def moved(step: Stepped, keys: set[Any], to: Stepped) -> None:
-    """Move the state of ``keys`` from one worker to another, as a rescale does."""
-    found = Interrogate(AnyOf(keys))
-    step.push(found)
-    assert found.keys == state_of(step).keys() & keys
-    collect = Collect(dict.fromkeys(found.keys).keys())
-    step.push(collect)
-    to.push(Acquire(collect.states))
-
-
 LAYOUTS = st.lists(st.sampled_from(["rows", "columns"]), min_size=8, max_size=8)
-MOVES = st.lists(st.sampled_from(["stays", "goes", "comes"]), min_size=8, max_size=8)
-
-
-@settings(max_examples=30, deadline=None)
-@given(run=runs(), how=st.sampled_from(sorted(HOW)), size=st.sampled_from(sorted(SIZES)), layouts=LAYOUTS, moves=MOVES)
-def test_state_moves_between_workers_in_any_layout(
-    run: tuple[str, str, list[list[Cell]]], how: str, size: str, layouts: list[str], moves: list[str]
-) -> None:
-    keys, values, batches = run
-    rows, ours, theirs = (stepped(how, size) for _ in range(3))
-    gone: set[Any] = set()
-    for layout, move, cells in zip(layouts, moves, batches, strict=False):
-        rows.push(rows_of(cells))
-        for step, is_theirs in ((ours, False), (theirs, True)):
-            if own := [cell for cell in cells if (cell[0] in gone) is is_theirs]:
-                step.push(rows_of(own) if layout == "rows" else columns_of(own, keys, values))
-        assert state_of(ours).keys() | state_of(theirs).keys() == state_of(rows).keys()
-        some = {cell[0] for cell in cells[::2]}
-        if move == "goes":
-            moved(ours, some - gone, theirs)
-            gone |= some
-        elif move == "comes":
-            moved(theirs, some & gone, ours)
-            gone -= some
-        assert not state_of(ours).keys() & gone
-        assert state_of(theirs).keys() <= gone
-    for step in (rows, ours, theirs):
-        step.push(Epoch(MAX_EPOCH))
-    alike(rows, ours, theirs)
-
-
-class Store:
-    """Keeps the chain of what barriers persist: a full artefact and the deltas after it."""
-
-    def __init__(self) -> None:
-        self.artefacts: list[bytes] = []
-
-    def persist(self, operator: str, state: bytes) -> None:
-        if not Opened(state).delta:
-            self.artefacts.clear()
-        self.artefacts.append(state)
-
-
-@settings(max_examples=30, deadline=None)
-@given(run=runs(), how=st.sampled_from(sorted(HOW)), size=st.sampled_from(sorted(SIZES)), layouts=LAYOUTS)
-def test_s2_a_chain_of_deltas_restores_what_columns_gathered(
-    run: tuple[str, str, list[list[Cell]]], how: str, size: str, layouts: list[str]
-) -> None:
-    keys, values, batches = run
-    store, step, low = Store(), stepped(how, size), -(2**63)
-    step.operator.track(lambda keys: [0] * len(keys))
-    parent = None
-    for number, (layout, cells) in enumerate(zip(layouts, batches, strict=False)):
-        open_cells = [cell for cell in cells if cell[1] > low]
-        if open_cells:
-            step.push(rows_of(open_cells) if layout == "rows" else columns_of(open_cells, keys, values))
-            low = max(low, max(time for _, time, _ in open_cells) - 15)
-            step.push(Epoch(low))
-        step.push(AbsBarrier(f"s{number}", store, parent))
-        parent = f"s{number}"
-    restored = stepped(how, size)
-    restored.operator.install(store.artefacts, [0])
-    restored.operator.continue_at(low)
-    before = len(step.rows())
-    step.push(Epoch(MAX_EPOCH))
-    restored.push(Epoch(MAX_EPOCH))
-    of_key = dict[Any, list[Any]]()
-    for key, value, time in step.rows()[before:]:
-        of_key.setdefault((type(key), key), []).append((time, one_nan(value)))
-    ours = {key: sorted(one, key=lambda result: result[1][:2]) for key, one in of_key.items()}
-    theirs = results(restored)
-    assert ours.keys() == theirs.keys()
-    assert all(same(one, theirs[key]) for key, one in ours.items())
 
 
 def test_results_are_columns_in_the_order_of_first_arrival() -> None:
@@ -334,15 +218,6 @@ def simulated(kind: str, seed: int) -> tuple[bool, mp.RunResult]:
     return found(out) == want, result
 
 
-@pytest.mark.long(but=("C-sliding, odd",))
-@pytest.mark.parametrize("kind", ["tumbling, origin", "sliding, odd"])
-def test_p2_windows_over_columns_come_once_through_moves_losses_and_snapshots(kind: str) -> None:
-    for seed in range(3):
-        is_right, result = simulated(kind, seed)
-        assert is_right, seed
-        assert result.steps["window"].rows_made == 0, seed
-
-
 @pytest.mark.long("numpy")
 def test_f5_windows_gathered_before_the_exchange_come_once_through_moves_losses_and_snapshots() -> None:
     gathered = Counter[bool]()
@@ -363,54 +238,6 @@ def test_f5_windows_gathered_before_the_exchange_come_once_through_moves_losses_
             assert simulated("sliding, odd", seed)[0], seed
     assert gathered[True] > 20
     assert not gathered[False]
-
-
-CELLS: Final[list[Cell]] = [("a", 1, 3), ("b", 2, 4), ("a", 13, 5)]
-
-
-def moved_alike() -> bool:
-    """Return whether a key's state is in one place after a move, and nothing is lost."""
-    ours, theirs = stepped("two sums", "sliding"), stepped("two sums", "sliding")
-    ours.push(columns_of(CELLS, "text", "int"))
-    moved(ours, {"a"}, theirs)
-    for step in (ours, theirs):
-        step.push(Epoch(MAX_EPOCH))
-    return {key for _, key in results(ours)} == {"b"} and {key for _, key in results(theirs)} == {"a"}
-
-
-def restored_alike() -> bool:
-    """Return whether a delta has what columns changed since the snapshot before."""
-    store, step = Store(), stepped("two sums", "sliding")
-    step.operator.track(lambda keys: [0] * len(keys))
-    step.push(columns_of(CELLS, "text", "int"), AbsBarrier("s0", store))
-    step.push(columns_of(CELLS, "text", "int"), AbsBarrier("s1", store, "s0"))
-    restored = stepped("two sums", "sliding")
-    restored.operator.install(store.artefacts, [0])
-    for one in (step, restored):
-        one.push(Epoch(MAX_EPOCH))
-    return len(store.artefacts) == 2 and results(step) == results(restored)
-
-
-def keys_that_stay(right: Any) -> Any:
-    """A key that leaves keeps its arrays here, so its windows come twice."""
-    return lambda groups, ids: None
-
-
-def changes_unseen(right: Any) -> Any:
-    """A barrier does not see what columns have changed, so a delta lacks it."""
-    return lambda panes: []
-
-
-@pytest.mark.parametrize(
-    ("place", "method", "of", "alike"),
-    [(Groups, "take", keys_that_stay, moved_alike), (Panes, "changed_columns", changes_unseen, restored_alike)],
-)
-def test_p2_a_wrong_window_over_columns_is_seen(
-    place: Any, method: str, of: Callable[[Any], Any], alike: Callable[[], bool]
-) -> None:
-    assert alike()
-    with patch.object(place, method, of(getattr(place, method))):
-        assert not alike()
 
 
 def combined(how: str, size: str, batch: Batch) -> Batch:

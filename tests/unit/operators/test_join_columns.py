@@ -1,0 +1,292 @@
+"""Joins of columns: what stays columns through barriers, moves and restores, and keys of two types.
+
+`tests/laws/test_forms.py` compares their pairs with those of rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+from malstrom_py import windows
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.data.row_form import DICTS, SCALAR
+from malstrom_py.operators.join import Pair
+from malstrom_py.state.column_table import ColumnTable
+from malstrom_py.state.join_panes import JoinPanes, Pane
+from malstrom_py.testing import OperatorTester
+
+Row = tuple[Any, Any, int]
+"""A key, a value and a time."""
+
+KEYS: Final[dict[str, tuple[list[Any], pa.DataType]]] = {
+    "texts": (["", "a", "ä", "\x00", None], pa.string()),
+    "large texts": (["", "a", "ä", "a" * 20, None], pa.large_string()),
+    "numbers": ([None, 0, 1, -1, 127], pa.int8()),
+    "other numbers": ([None, 0, 1, 127, 2**40], pa.int64()),
+    "floats": ([None, 0.0, 1.0, 127.0, 0.5], pa.float64()),
+}
+
+
+def columns_of(batch: list[Row], kind: str, *, scalar: bool = False, timed: bool = True) -> ColumnBatch:
+    keys, values, times = zip(*batch, strict=True)
+    data: Any = {"value": list(values)} if scalar else {"n": list(values), "text": [str(value) for value in values]}
+    return ColumnBatch(
+        pa.RecordBatch.from_pydict(data),
+        key_column=pa.array(keys, KEYS[kind][1]),
+        time_column=pa.array(times, pa.int64()) if timed else None,
+        form=SCALAR if scalar else DICTS,
+    )
+
+
+untimed = partial(columns_of, timed=False)
+
+
+def as_rows(batch: ColumnBatch) -> Batch:
+    times = batch.timestamps
+    return Batch(list(batch.values), keys=list(batch.keys or []), timestamps=None if times is None else list(times))
+
+
+def windowed(how: Any, window: windows.Windows) -> Any:
+    return lambda a, b: a.join("join", b, window=window, how=how)
+
+
+def tabled(**options: Any) -> Any:
+    return lambda a, b: a.join_table("join", b, **options)
+
+
+class Run:
+    """One tester after another, with all messages that they have sent, by key."""
+
+    def __init__(self, join: Any, *, timed: bool = True) -> None:
+        self.join, self.timed = join, timed
+        self.tester = self.new()
+        self.found: dict[Any, list[Any]] = defaultdict(list)
+
+    def new(self) -> OperatorTester:
+        tester = OperatorTester(self.join, keyed=True, timed=self.timed, inputs=2, checks=False)
+        return tester.track(lambda keys: [0] * len(keys))
+
+    def take(self, batch: Batch | Epoch, side: int | None = None) -> Run:
+        self.tester.send_local(batch, input=side).step()
+        for message in self.tester.receive_local():
+            if isinstance(message, DataMessage):
+                assert isinstance(message.value, Pair)
+                self.found[message.key].append((message.value, message.timestamp))
+        return self
+
+    def move(self) -> None:
+        """Move half of the keys to another tester and back."""
+        other = self.new()
+        taken = self.tester.collect(sorted(self.tester.interrogate(), key=repr)[::2])
+        if taken:
+            other.acquire(taken)
+            self.tester.acquire(other.collect(other.interrogate()))
+
+    def restore(self) -> None:
+        """Persist, and continue with another tester."""
+        persisted = self.tester.barrier("snapshot")
+        self.tester = self.new()
+        self.tester.install([persisted], slots=[0])
+
+    @property
+    def panes(self) -> dict[int, Pane]:
+        panes: Any = self.tester.states["join"].values
+        assert isinstance(panes, JoinPanes)
+        return panes.open
+
+    @property
+    def table(self) -> ColumnTable:
+        table: Any = self.tester.states["join"].values
+        assert isinstance(table, ColumnTable)
+        return table
+
+
+@pytest.mark.parametrize(
+    "join", [windowed("outer", windows.sliding(6, 4)), tabled(how="left", wait=True)], ids=["window", "table"]
+)
+@pytest.mark.parametrize("left", KEYS)
+@pytest.mark.parametrize("right", KEYS)
+def test_keys_of_two_types_find_each_other_as_in_rows(join: Any, left: str, right: str) -> None:
+    of_columns, of_rows = Run(join), Run(join)
+    for base, disturb in ((0, of_columns.move), (5, of_columns.restore), (10, of_columns.move)):
+        for side, kind in ((0, left), (1, right)):
+            batch = columns_of([(key, n, base + n) for n, key in enumerate(KEYS[kind][0])], kind, scalar=side == 1)
+            of_columns.take(batch, side)
+            of_rows.take(as_rows(batch), side)
+        for run in (of_columns, of_rows):
+            run.take(Epoch(base))
+        disturb()
+    assert of_columns.take(Epoch(MAX_EPOCH)).found == of_rows.take(Epoch(MAX_EPOCH)).found
+
+
+# windows
+
+
+def test_columns_are_joined_without_rows() -> None:
+    run = Run(windowed("outer", windows.sliding(6, 4)))
+    run.tester.states["join"].untried = False  # the first state is encoded as rows
+    batches = [
+        columns_of([("a", n, n) for n in range(9)], "texts"),
+        columns_of([("a", 1, 3), ("b", 2, 4)], "large texts", scalar=True),
+    ]
+    run.take(batches[0], 0).take(batches[1], 1)
+    assert not any(batch.rows_made for batch in batches)
+    sides = [side for pane in run.panes.values() for side in pane]
+    assert sum(len(block) for side in sides for block in side.blocks) == 11
+    assert not any(block.rows_made for side in sides for block in side.blocks)
+
+
+@pytest.mark.parametrize("scalar", [False, True])
+def test_columns_stay_columns_through_barriers_moves_and_restores(scalar: bool) -> None:
+    run = Run(windowed("outer", windows.sliding(6, 4)))
+    for number in range(3):
+        for side in (0, 1):
+            drawn: list[Row] = [(key, number, number * 3 + side) for key in ("a", "b", "ä")]
+            run.take(columns_of(drawn, "texts", scalar=scalar), side)
+        run.move()
+        run.tester.barrier("some")
+        run.restore()
+    run.tester.states["join"].untried = False
+    for side in (0, 1):
+        run.take(columns_of([("a", 0, 9)], "texts", scalar=scalar), side)
+    sides = [side for pane in run.panes.values() for side in pane]
+    assert sum(len(block) for side in sides for block in side.blocks) == 20
+    assert not any(block.rows_made for side in sides for block in side.blocks)
+    assert {str(kind) for side in sides for block in side.blocks for kind in block.columns.schema.types} <= (
+        {"int64"} if scalar else {"int64", "string"}
+    )
+
+
+def test_values_that_no_image_stores_are_rows_for_a_move_only() -> None:
+    """Lists are written as rows; a barrier leaves the columns, and panes that begin after a move have columns."""
+    run = Run(windowed("inner", windows.tumbling(6)))
+    for base in (0, 6):
+        for side in (0, 1):
+            batch = pa.RecordBatch.from_pydict({"list": [[base], [side]]})
+            times = pa.array([base, base + 1])
+            run.take(ColumnBatch(batch, key_column=pa.array(["a", "b"]), time_column=times), side)
+        run.tester.barrier("some")
+        assert all(side.blocks for side in run.panes[base])
+        run.move()
+        run.restore()
+        assert not any(side.blocks for side in run.panes[base])
+    run.take(Epoch(MAX_EPOCH))
+    assert {key: len(pairs) for key, pairs in run.found.items()} == {"a": 2, "b": 2}
+
+
+def test_s2_what_came_with_a_move_is_in_the_next_delta() -> None:
+    run, other = Run(windowed("inner", windows.tumbling(6))), Run(windowed("inner", windows.tumbling(6)))
+    for side in (0, 1):
+        run.take(columns_of([("a", side, 1)], "texts"), side)
+        other.take(columns_of([("b", side, 1)], "texts"), side)
+    first = run.tester.barrier("first")
+    run.tester.acquire(other.tester.collect(["b"]))
+    second = run.tester.barrier("second", parent="first")
+    run.tester.collect(["a"])
+    third = run.tester.barrier("third", parent="second")
+    for chain, keys in (([first], "a"), ([first, second], "ab"), ([first, second, third], "b")):
+        restored = Run(windowed("inner", windows.tumbling(6)))
+        restored.tester.install(chain, slots=[0])
+        restored.take(Epoch(MAX_EPOCH))
+        assert sorted(restored.found) == [*keys]
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("window", [windows.tumbling(6), windows.sliding(6, 4)])
+def test_s2_panes_that_closed_are_gone_from_the_next_delta(window: windows.Windows, *, columns: bool) -> None:
+    """A job resumed from a chain with a closed pane failed with `StopIteration` at its next epoch."""
+    run = Run(windowed("outer", window))
+    for side in (0, 1):
+        batch = columns_of([("a", side, 1), ("b", side, 2)], "texts")
+        run.take(batch if columns else as_rows(batch), side)
+    first = run.tester.barrier("first")
+    run.take(Epoch(20))
+    second = run.tester.barrier("second", parent="first")
+    restored = Run(windowed("outer", window))
+    restored.tester.install([first, second], slots=[0])
+    assert not restored.panes
+    restored.take(columns_of([("a", 5, 30)], "texts"), 0)
+    restored.take(Epoch(MAX_EPOCH))
+    assert {key: {pair.left["n"] for pair, _ in pairs} for key, pairs in restored.found.items()} == {"a": {5}}
+
+
+# tables
+
+
+def test_a_table_stays_columns_and_does_not_grow_with_its_changes() -> None:
+    run = Run(tabled(), timed=False)
+    for change in range(100):
+        rows = [(key, change, 0) for key in range(change * 7, change * 7 + 500)]
+        run.take(untimed([(key % 900, n, 0) for key, n, _ in rows], "other numbers"), 1)
+    run.take(untimed([(key, 0, 0) for key in (*range(900), 901)], "other numbers"), 0)
+    latest = {key % 900: change for change in range(100) for key in range(change * 7, change * 7 + 500)}
+    assert {key: pair.right["n"] for key, ((pair, _),) in run.found.items()} == latest
+    assert run.table.rows is None
+    assert run.table._rows_end < 5_000
+
+
+def test_replaced_values_are_dropped_while_a_row_waits() -> None:
+    run = Run(tabled(wait=True), timed=False)
+    run.take(untimed([(2**40, 0, 0)], "other numbers"), 0)
+    for change in range(60):
+        run.take(untimed([(key, change, 0) for key in range(300)], "other numbers"), 1)
+    run.take(untimed([(2**40, 7, 0)], "other numbers"), 1)
+    ((pair, _),) = run.found.pop(2**40)
+    assert (pair.right["n"], run.found) == (7, {})
+    assert run.table._rows_end < 5_000
+
+
+def test_a_waiting_row_is_kept_once() -> None:
+    run = Run(tabled(wait=True), timed=False)
+    run.take(untimed([(key, key, 0) for key in range(9)], "numbers"), 0)
+    for key in range(8):
+        run.take(untimed([(key, key, 0)] * 2, "numbers"), 1)
+    assert {key: [pair.left["n"] for pair, _ in pairs] for key, pairs in run.found.items()} == {
+        key: [key] for key in range(8)
+    }
+    table = run.table
+    assert (table.rows, len(table)) == (None, 9)
+    assert sum(len(waiting.ids) for waiting in table._waiting) <= 3
+
+
+@pytest.mark.parametrize("what", ["move", "restore"])
+def test_a_table_is_columns_after_a_move_and_a_restore(what: str) -> None:
+    run = Run(tabled(how="left", wait=True))
+    run.take(columns_of([("a", 1, 0), ("b", 2, 0), ("c", 3, 1)], "texts"), 0)
+    run.take(columns_of([("a", 7, 0), ("d", 8, 0)], "texts"), 1)
+    getattr(run, what)()
+    table = run.table
+    assert (table.rows, len(table)) == (None, 4)
+    run.take(columns_of([("d", 4, 1), ("a", 5, 1)], "texts"), 0)
+    run.take(columns_of([("b", 9, 2)], "texts"), 1)
+    run.take(Epoch(MAX_EPOCH))
+    assert run.table.rows is None
+    found = {key: [(pair.left["n"], pair.right and pair.right["n"]) for pair, _ in of] for key, of in run.found.items()}
+    assert found == {"a": [(1, 7), (5, 7)], "d": [(4, 8)], "b": [(2, 9)], "c": [(3, None)]}
+
+
+def test_a_delta_has_only_what_changed() -> None:
+    run = Run(tabled(how="left", wait=True), timed=False)
+    run.take(untimed([(key, 1, 0) for key in range(500)], "other numbers"), 1)
+    full = run.tester.barrier("s0").states["join"]
+    run.take(untimed([(3, 2, 0)], "other numbers"), 1)
+    run.take(untimed([(901, 1, 0)], "other numbers"), 0)
+    assert len(run.tester.barrier("s1", parent="s0").states["join"]) * 10 < len(full)
+
+
+def test_keys_without_state_are_forgotten() -> None:
+    table = ColumnTable(timed=False)
+    for start in range(0, 40_000, 5_000):
+        keys = list(range(start, start + 5_000))
+        list(table.change(untimed([(key, key, 0) for key in keys], "other numbers")))
+        gone = keys[7:]
+        assert [state[0]["n"] for state in table.take(gone)] == gone
+    assert len(table._index) < 9_000
+    assert sorted(table) == [start + place for start in range(0, 40_000, 5_000) for place in range(7)]
+    assert table[15_003] == [{"n": 15_003, "text": "15003"}, ()]
