@@ -15,7 +15,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import cloudpickle
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +24,6 @@ from malstrom_py import agg, sources, windows
 from malstrom_py.agg import Aggregation
 from malstrom_py.codec import Codec
 from malstrom_py.errors import PlanError
-from malstrom_py.testing.exact import same
 
 
 def spread() -> Aggregation[Any, Any]:
@@ -50,7 +48,6 @@ EXACT: dict[str, tuple[Aggregation[Any, Any], Callable[[list[Any]], Any]]] = {
 }
 """With fractions these are exact; `std` is tried apart."""
 
-ORDERED = {"first", "last"}
 
 FRACTIONS = st.lists(st.fractions(-100, 100, max_denominator=12), max_size=12)
 
@@ -80,15 +77,6 @@ def test_merging_is_associative_and_keeps_the_order(values: list[Fraction], cuts
 
 
 @given(left=FRACTIONS, right=FRACTIONS)
-def test_merging_is_commutative_but_for_first_and_last(left: list[Fraction], right: list[Fraction]) -> None:
-    for name in EXACT.keys() - ORDERED:
-        one, naive = EXACT[name]
-        one_way = one.merge(state_of(one, left), state_of(one, right))
-        other_way = one.merge(state_of(one, right), state_of(one, left))
-        assert one.finish(one_way) == one.finish(other_way) == naive([*left, *right]), name
-
-
-@given(left=FRACTIONS, right=FRACTIONS)
 def test_merging_changes_neither_of_the_two_and_the_state_of_nothing_changes_nothing(
     left: list[Fraction], right: list[Fraction]
 ) -> None:
@@ -100,8 +88,6 @@ def test_merging_changes_neither_of_the_two_and_the_state_of_nothing_changes_not
 
 
 # Standard deviation.
-
-FLOATS = st.lists(st.floats(-1e6, 1e6), max_size=30)
 
 
 @given(values=st.lists(st.integers(-(10**6), 10**6), max_size=30), cut=st.integers(0, 30), shift=st.integers(0, 10**9))
@@ -117,12 +103,6 @@ def test_std_is_that_of_a_sample_added_or_merged(values: list[int], cut: int, sh
             assert found == pytest.approx(exact, rel=1e-6, abs=1e-4)
 
 
-@given(values=FLOATS)
-def test_std_is_that_of_polars(values: list[float]) -> None:
-    found, theirs = agg.std().finish(state_of(agg.std(), values)), pl.Series(values, dtype=pl.Float64).std()
-    assert found == (None if theirs is None else pytest.approx(theirs, rel=1e-9, abs=1e-6))
-
-
 def test_std_keeps_its_digits_far_from_zero() -> None:
     values = [1e9 + step for step in (4.0, 7.0, 13.0, 16.0)] * 100
     one = agg.std()
@@ -134,24 +114,7 @@ def test_std_keeps_its_digits_far_from_zero() -> None:
     assert type(one.finish(state_of(one, [Decimal("1.5"), Decimal("2.5")]))) is float
 
 
-@given(left=st.lists(st.fractions(-9, 9, max_denominator=5), max_size=8), right=FRACTIONS, more=FRACTIONS)
-def test_std_merges_in_any_order(left: list[Fraction], right: list[Fraction], more: list[Fraction]) -> None:
-    one = agg.std()
-    first, second, third = (state_of(one, values) for values in (left, right, more))
-    assert one.merge(one.merge(first, second), third) == one.merge(first, one.merge(second, third))
-    assert one.merge(first, second) == one.merge(second, first)
-    assert one.merge(first, second) == state_of(one, [*left, *right])
-
-
 # Kinds of numbers, None and NaN: as the steps sum, min, max and mean have it.
-
-
-@pytest.mark.parametrize("make", [agg.sum, agg.min, agg.max, agg.mean])
-@pytest.mark.parametrize("number", [Decimal("1.5"), Fraction(1, 3), 2.5])
-def test_numbers_keep_their_kind(make: Any, number: Any) -> None:
-    one = make()
-    result = one.finish(state_of(one, [number, number]))
-    assert type(result) is type(number)
 
 
 @pytest.mark.parametrize("make", [agg.sum, agg.min, agg.max, agg.mean, agg.std])
@@ -261,46 +224,13 @@ def test_what_is_equal_in_python_is_one_value() -> None:
     assert agg.n_unique().finish(state_of(agg.n_unique(), [1, 1.0, True, Decimal(1), 0.0, -0.0, "1"])) == 3
 
 
-def test_of_equal_values_the_first_stays() -> None:
-    assert type(agg.min().finish(state_of(agg.min(), [1, 1.0]))) is int
-    assert type(agg.max().finish(state_of(agg.max(), [1.0, True]))) is float
-
-
 # What is passed around.
-
-
-@given(values=st.lists(st.integers(-9, 9) | st.floats(-9, 9), max_size=5))
-def test_a_state_is_plain_data_that_comes_back_as_it_was(values: list[Any]) -> None:
-    codec = Codec()
-    for name, one in {"std": agg.std(), **{name: one for name, (one, _) in EXACT.items()}}.items():
-        state = state_of(one, values)
-        stored = codec.decode_at_rest(codec.encode_at_rest(state, step=name), step=name)
-        sent = codec.decode_in_flight(codec.encode_in_flight(state, step=name), step=name)
-        assert same(stored, state), name
-        assert same(sent, state), name
 
 
 @pytest.mark.parametrize("one", [agg.sum("n"), agg.std(len), agg.n_unique(), spread()], ids=repr)
 def test_an_aggregate_can_be_shipped_and_does_the_same_there(one: Aggregation[Any, Any]) -> None:
     copy = cloudpickle.loads(cloudpickle.dumps(one))
     assert copy.finish(state_of(copy, [3, 5])) == one.finish(state_of(one, [3, 5]))
-
-
-EVERY = [agg.count(), agg.sum(), agg.min(), agg.max(), agg.mean(), agg.std(), agg.first(), agg.last(), agg.n_unique()]
-
-
-@pytest.mark.parametrize("one", EVERY, ids=repr)
-@given(values=st.lists(st.integers(), min_size=1, max_size=8))
-def test_the_loop_of_an_aggregate_does_what_its_functions_do(one: Aggregation[Any, Any], values: list[int]) -> None:
-    rows = [(value % 3, value) for value in values]
-    results: list[Any] = []
-    states: dict[Any, Any] = {}
-    one.run(rows, results, states)
-    plain = replace(one, fast=None)
-    expected: list[Any] = []
-    plain_states: dict[Any, Any] = {}
-    plain.run(rows, expected, plain_states)
-    assert same((results, states), (expected, plain_states))
 
 
 def test_an_aggregate_with_another_add_uses_it() -> None:
@@ -393,35 +323,6 @@ def test_the_earliest_and_the_latest_go_by_time_and_ties_by_arrival(
         one = make(skip_nulls=skip)
         assert one.finish(one.merge(state_of(one, before), state_of(one, after))) == value
         assert one.finish(state_of(one, [*before, *after])) == value
-
-
-def candles(job: str, *, columns: bool) -> Any:
-    rows = [{"at": at, "paid": paid} for at, paid in ((5, 7), (2, 3), (9, 1), (2, 4), (14, 8), (9, 6), (11, 2))]
-    stream: Any = mp.Job(job).source("trades", sources.Memory(rows))
-    if columns:
-        stream = stream.select("columns", "at", "paid")
-    timed = stream.assign_timestamps("time", "at").generate_epochs("epochs", mp.limit_out_of_orderness(100))[0]
-    return timed.key_by("all", lambda row: "all")
-
-
-@pytest.mark.parametrize("columns", [False, True])
-@pytest.mark.parametrize("rows_max", [1, 3, 100])
-def test_candles_open_with_the_earliest_and_close_with_the_latest(rows_max: int, *, columns: bool) -> None:
-    figures = {"open": agg.earliest("paid"), "close": agg.latest("paid")}
-
-    def values(stream: Any) -> list[tuple[Any, ...]]:
-        found = mp.collect(stream, batch=mp.Batching(rows_max=rows_max))
-        return [tuple(getattr(one, "value", one).values()) for one in found]
-
-    for kind, wanted in (
-        (windows.tumbling(10), [(3, 6), (2, 8)]),
-        (windows.sliding(10, 5), [(3, 4), (3, 6), (7, 8), (2, 8)]),
-        (windows.session(5), [(3, 8)]),
-        (windows.count(3), [(3, 1), (4, 8), (2, 2)]),
-    ):
-        assert values(candles("windows", columns=columns).window("step", kind).aggregate(**figures)) == wanted
-    running = [(7, 7), (3, 7), (3, 1), (3, 1), (3, 8), (3, 8), (3, 8)]
-    assert values(candles("running", columns=columns).aggregate("figures", **figures)) == running
 
 
 def test_the_earliest_needs_timestamps() -> None:

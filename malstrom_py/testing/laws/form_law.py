@@ -135,7 +135,7 @@ class _FormRun(ScenarioRun):
 
 
 class _DisturbedRun(_FormRun):
-    """A run that after each delivery lets some keys leave and return, or goes on with a new instance, in turn.
+    """A run that after each delivery lets some keys leave and return, or continues with a new instance, in turn.
 
     The new instance is installed from the chain of what all instances have persisted, and continues that chain.
     """

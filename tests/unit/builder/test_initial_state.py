@@ -347,18 +347,6 @@ def test_simulated_with_crashes_and_rescales_it_counts_once(seed: int) -> None:
     assert out.by_key == {key: list(range(start + 1, start + 11)) for key, start in first.items()}
 
 
-def test_the_result_of_a_batch_job_starts_a_stream(tmp_path: Path) -> None:
-    batch = keyed([("a", 2), ("b", 3), ("a", 5)], "batch").sum("x")
-    batch.sink("out", sinks.Files(tmp_path / "totals"))
-    mp.run(batch.job, progress=False)
-    last = pl.read_parquet(tmp_path / "totals" / "*.parquet").group_by("key").agg(state=pl.col("value").max())
-    assert collected(lambda s, **o: s.sum("x", **o), last, [("a", 1), ("b", 1), ("c", 1)], 2) == {
-        "a": [8],
-        "b": [4],
-        "c": [1],
-    }
-
-
 @pytest.mark.parametrize("state", ["x", [1], {"a": 1}, {1}, b"x"])
 def test_a_sum_that_begins_with_what_is_no_number_is_refused_when_the_job_is_built(state: Any) -> None:
     says = f"initial_state of key 'a' is of type {type(state).__name__}, and must be the sum so far: a number"

@@ -25,36 +25,6 @@ class Batches(KeyedLogic[int, int, int, int]):
 
 
 @pytest.mark.parametrize(
-    ("method", "arguments"),
-    [
-        ("map", (lambda n: n,)),
-        ("filter", (lambda n: n,)),
-        ("filter_map", (lambda n: n,)),
-        ("flat_map", (lambda n: [n],)),
-        ("flatten", ()),
-        ("inspect", (lambda n: n,)),
-        ("key_by", (str,)),
-        ("assign_timestamps", (lambda n: n,)),
-        ("stateful_map", (lambda key, value, state: (value, state),)),
-        ("stateful_op", (lambda message, state, output: None,)),
-        ("reduce", (max,)),
-        ("count", ()),
-        ("sum", ()),
-        ("min", ()),
-        ("max", ()),
-        ("mean", ()),
-        ("stateful_flat_map", (lambda key, value, state: ([value], state),)),
-        ("top_n", (1,)),
-        ("distinct", ()),
-        ("stateless_op", (lambda message, output: None,)),
-        ("union", ()),
-    ],
-)
-def test_behind_a_step_the_stream_is_still_keyed(method: str, arguments: tuple[Any, ...]) -> None:
-    assert isinstance(getattr(keyed(), method)("it", *arguments), KeyedStreamBuilder)
-
-
-@pytest.mark.parametrize(
     ("method", "arguments", "expected"),
     [
         ("stateful_map", {"fn": lambda key, value, seen: ((key, value, seen), value), "default": int}, None),
@@ -76,21 +46,10 @@ def test_behind_a_step_the_stream_is_still_keyed(method: str, arguments: tuple[A
 def test_each_method_runs_the_step_of_its_name(method: str, arguments: dict[str, Any], expected: Any) -> None:
     stream = mp.Job("a").source("numbers", sources.Memory([3, 1, 2])).key_by("all", lambda _: "k")
     built = getattr(stream, method)("it", **arguments)
+    assert isinstance(built, KeyedStreamBuilder)
     assert mp.collect(built) == (expected or [("k", 3, 0), ("k", 1, 3), ("k", 2, 1)])
     (step,) = (step for step in built.job.plan_to(built, sinks.Memory()).steps if step.name == "it")
     assert step.kind == method
-
-
-def test_both_sides_of_a_branch_are_still_keyed() -> None:
-    assert [type(side) for side in keyed().branch("even", lambda n: n % 2)] == [KeyedStreamBuilder] * 2
-
-
-def test_a_keyed_stream_may_be_keyed_anew() -> None:
-    out = sinks.Memory()
-    stream = keyed()
-    stream.key_by("size", lambda n: n > 1).count("seen").sink("out", out)
-    mp.run(stream.job)
-    assert out.by_key == {False: [1], True: [1, 2]}
 
 
 def test_fold_needs_a_default() -> None:
@@ -98,15 +57,15 @@ def test_fold_needs_a_default() -> None:
         keyed().fold("totals", lambda total, value: total)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
-@pytest.mark.parametrize("method", ["sum", "min", "max", "mean"])
+@pytest.mark.parametrize("method", ["sum", "min", "max", "mean", "top_n", "distinct"])
 def test_by_is_a_function_or_the_name_of_a_column(method: str) -> None:
-    job = mp.Job("a")
-    rows = job.source("rows", sources.Memory([{"n": 1}, {"n": 1}])).key_by("all", lambda _: "all")
-    expected = [1, 2] if method == "sum" else [1, 1]
-    assert mp.collect(getattr(rows, method)("column", by="n")) == expected
-    assert mp.collect(getattr(rows, method)("function", by=lambda row: row["n"])) == expected
+    arguments = (1,) if method == "top_n" else ()
+    rows = mp.Job("a").source("rows", sources.Memory([{"n": 1}, {"n": 1}])).key_by("all", lambda _: "all")
+    expected = {"sum": [1, 2], "top_n": [[{"n": 1}]] * 2, "distinct": [{"n": 1}]}.get(method, [1, 1])
+    assert mp.collect(getattr(rows, method)("column", *arguments, by="n")) == expected
+    assert mp.collect(getattr(rows, method)("function", *arguments, by=lambda row: row["n"])) == expected
     with pytest.raises(PlanError, match="step 'neither': expected a function or the name of a column, got int"):
-        getattr(rows, method)("neither", by=7)
+        getattr(rows, method)("neither", *arguments, by=7)
 
 
 @pytest.mark.parametrize("on_error", ["skip", "dead-letter"])
@@ -116,9 +75,10 @@ def test_on_batch_knows_no_policy_per_record(on_error: Any) -> None:
     assert mp.collect(keyed().stateful_op("totals", Batches())) == [1, 2, 3]
 
 
-def test_all_streams_of_split_and_cloned_are_still_keyed() -> None:
+def test_streams_of_steps_without_state_are_still_keyed() -> None:
     split, cloned = keyed().split("s", 2, lambda n: [0]), keyed().cloned("c", 3)
-    assert [type(stream) for stream in (*split, *cloned)] == [KeyedStreamBuilder] * 5
+    made = keyed().map("m", str), keyed().flatten("f"), keyed().union("u"), *keyed().branch("b", bool), *split, *cloned
+    assert {type(stream) for stream in made} == {KeyedStreamBuilder}
     assert not isinstance(keyed().key_local("local", str), KeyedStreamBuilder)
 
 
@@ -162,19 +122,6 @@ def test_t1_on_the_late_stream_steps_without_event_time_work_and_times_stay() ->
 def test_timers_and_ttl_run_on_the_on_time_stream() -> None:
     assert mp.collect(on_time_and_late()[0].stateful_op("it", Waking())) == []
     assert mp.collect(on_time_and_late()[0].ttl_map("it", last, ttl=timedelta(seconds=1))) == [None, 1, 20]
-
-
-@pytest.mark.parametrize("method", ["top_n", "distinct"])
-def test_by_of_the_new_steps_is_a_function_or_a_column_too(method: str) -> None:
-    arguments = (1,) if method == "top_n" else ()
-    rows = mp.Job("a").source("rows", sources.Memory([{"n": 1}, {"n": 1}])).key_by("all", lambda _: "all")
-    by_column, by_function = (
-        mp.collect(getattr(rows, method)(name, *arguments, by=by)) for name, by in (("c", "n"), ("f", lambda r: r["n"]))
-    )
-    assert by_column == by_function
-    assert len(by_column) == (2 if method == "top_n" else 1)
-    with pytest.raises(PlanError, match="step 'neither': expected a function or the name of a column, got int"):
-        getattr(rows, method)("neither", *arguments, by=7)
 
 
 def test_side_outputs_of_a_keyed_stream_are_keyed() -> None:

@@ -33,15 +33,6 @@ def test_using_a_builder_twice_is_fan_out() -> None:
     assert (result.read, result.written) == (3, 5)
 
 
-def test_a_stream_may_go_to_two_sinks() -> None:
-    job, left, right = mp.Job("a"), sinks.Memory(), sinks.Memory()
-    stream = numbers(job)
-    stream.sink("left", left)
-    stream.sink("right", right)
-    mp.run(job)
-    assert left.items == right.items == [1, 2, 3]
-
-
 def test_key_by_behind_key_local_makes_stateful_steps_possible_again() -> None:
     keyed = numbers().key_local("local", str).key_by("key", lambda n: n % 2)
     assert mp.collect(keyed.count("totals")) == [1, 1, 2]

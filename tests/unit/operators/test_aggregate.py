@@ -97,15 +97,6 @@ def test_the_last_figures_of_a_key_are_those_of_polars(rows: list[dict[str, Any]
     assert last == {}
 
 
-@given(rows=ROWS)
-def test_rows_and_columns_give_the_same_and_no_row_is_made(rows: list[dict[str, Any]]) -> None:
-    keys = [row["k"] for row in rows]
-    columns = ColumnBatch(pa.RecordBatch.from_pylist(rows), keys=keys)
-    of_columns, of_rows = stepped(**FIGURES).push(columns), stepped(**FIGURES).push(Batch(rows, keys=keys))
-    assert of_columns.rows() == of_rows.rows()
-    assert not columns.rows_made
-
-
 def test_a_column_that_is_not_there_fails_as_in_rows() -> None:
     for batch in (
         Batch([{"y": 1}], keys=["k"]),
@@ -114,13 +105,6 @@ def test_a_column_that_is_not_there_fails_as_in_rows() -> None:
         with pytest.raises(OperatorError, match="column 'x'") as caught:
             stepped(total=agg.sum("x")).push(batch)
         assert isinstance(caught.value.__cause__, KeyError)
-
-
-def test_a_null_in_a_column_fails_its_record_alone() -> None:
-    columns = ColumnBatch(pa.RecordBatch.from_pylist([{"x": 1}, {"x": None}, {"x": 3}]), keys=["k"] * 3)
-    step = stepped("dead-letter", total=agg.sum("x"), n=agg.count()).push(columns)
-    assert step.values() == [{"total": 1, "n": 1}, {"total": 4, "n": 2}]
-    assert [letter.value for letter in step.dead_letters] == [{"x": None}]
 
 
 EVERY = [agg.count(), agg.sum(), agg.min(), agg.max(), agg.mean(), agg.std(), agg.first(), agg.last(), agg.n_unique()]

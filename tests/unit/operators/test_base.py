@@ -5,17 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, Control, Epoch, PartFinished, PartOpened
+from malstrom_py.data.messages import Control, PartFinished, PartOpened
 from malstrom_py.operators.base import Operator, OperatorFactory, StepContext
 from malstrom_py.operators.branching import Branch
 from malstrom_py.operators.event_time import AssignTimestamps
 from malstrom_py.operators.key_by import KeyBy
 from malstrom_py.operators.stateless import Filter, FilterMap, FlatMap, Inspect, Map
-from tests.unit.operators.stepping import Stepped, cut
+from tests.unit.operators.stepping import Stepped
 
 
 def picky(value: int) -> int:
@@ -38,20 +36,6 @@ EVERY_STATELESS_STEP = pytest.mark.parametrize("name", sorted(STATELESS))
 
 
 @EVERY_STATELESS_STEP
-@given(values=st.lists(st.integers(0, 100), max_size=30), sizes=st.lists(st.integers(1, 5), max_size=20))
-def test_any_cutting_into_batches_gives_the_same_rows_and_dead_letters(
-    name: str, values: list[int], sizes: list[int]
-) -> None:
-    ports = 2 if name == "branch" else 1
-    batch = Batch(values, keys=[value % 5 for value in values], timestamps=list(range(len(values))))
-    pieces = Stepped(STATELESS[name], on_error="dead-letter", ports=ports).push(*cut(batch, sizes))
-    whole = Stepped(STATELESS[name], on_error="dead-letter", ports=ports).push(*cut(batch, []))
-    assert [pieces.rows(port) for port in range(ports)] == [whole.rows(port) for port in range(ports)]
-    assert pieces.dead_letters == whole.dead_letters
-    assert pieces.counters == whole.counters
-
-
-@EVERY_STATELESS_STEP
 def test_a_batch_is_accounted_for(name: str) -> None:
     step = Stepped(STATELESS[name], on_error="dead-letter", ports=2 if name == "branch" else 1)
     step.push(Batch(list(range(50))))
@@ -60,13 +44,6 @@ def test_a_batch_is_accounted_for(name: str) -> None:
     assert counters.dead_letters == 7
     if name != "flat_map":
         assert sum(counters.rows_out) + counters.filtered == 50
-
-
-@EVERY_STATELESS_STEP
-def test_epochs_pass_on_every_stream_in_order(name: str) -> None:
-    ports = 2 if name == "branch" else 1
-    step = Stepped(STATELESS[name], ports=ports).push(Epoch(1), Epoch(7), Epoch(MAX_EPOCH))
-    assert [step.epochs(port) for port in range(ports)] == [[1, 7, MAX_EPOCH]] * ports
 
 
 @pytest.mark.parametrize("name", sorted(STATELESS.keys() - {"key_by"}))

@@ -11,10 +11,10 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, Collect, DataMessage, Epoch, Interrogate
+from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.errors import OperatorError
 from malstrom_py.operators.stateful_op import StatefulOp
-from malstrom_py.testing import OperatorTester, VirtualClock
+from malstrom_py.testing import VirtualClock
 from tests.unit.operators.stepping import Stepped
 
 
@@ -76,21 +76,6 @@ def test_it_wakes_the_worker_only_while_there_is_one() -> None:
     assert step.operator.dormant
 
 
-def test_t6_they_move_with_their_key() -> None:
-    giver, _ = stepped()
-    taker, clock = stepped()
-    giver.push(at(101_000, 102_000), at(103_000, key="b"))
-    asked = Interrogate()
-    giver.push(asked)
-    assert asked.keys == {"a", "b"}
-    taken = Collect({"a"})
-    giver.push(taken)
-    assert isinstance(taker.operator, StatefulOp)
-    taker.operator.state.acquire(taken.states["under-test"])
-    assert tick(taker, clock, 5.0) == [(101_000, 2), (102_000, 2)]
-    assert tick(giver, clock, 0.0) == [(103_000, 1)]
-
-
 def test_at_the_end_of_the_stream_all_ring() -> None:
     step, _ = stepped()
     step.push(at(500_000), at(400_000, key="b"), Epoch(MAX_EPOCH))
@@ -134,18 +119,6 @@ def test_a_timer_of_event_time_on_a_stream_without_epochs_is_an_error_that_names
     job = mp.Job("docs").source("words", sources.Memory(["a"])).key_by("word", str)
     with pytest.raises(OperatorError, match="stream without epochs"):
         mp.collect(job.stateful_op("it", Both()))
-
-
-def test_in_a_tester_they_ring_when_its_clock_is_moved_and_survive_a_snapshot() -> None:
-    clock = VirtualClock()
-    tester = OperatorTester(lambda stream: stream.stateful_op("alarm", Alarm()), keyed=True, clock=clock)
-    saved = tester.send_local([("a", timedelta(minutes=5))]).step().barrier()
-    later = OperatorTester(lambda stream: stream.stateful_op("alarm", Alarm()), keyed=True, clock=clock)
-    later.restore(saved)
-    clock.advance(299.0)
-    assert later.step().receive_local() == []
-    clock.advance(1.0)
-    assert later.step().receive_local() == [DataMessage("a", (300_000, 1))]
 
 
 def test_in_a_job_they_ring_while_nothing_comes() -> None:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, Acquire, Epoch, Interrogate
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Acquire, Epoch, Interrogate
 from malstrom_py.data.messages import Collect as Taken
 from malstrom_py.operators.collect import CollectStep
-from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
+from malstrom_py.testing import VirtualClock
 from tests.unit.operators.stepping import Stepped, cut
 
 
@@ -122,42 +122,3 @@ def test_a_list_that_was_sent_full_starts_the_wait_of_the_next_one_anew() -> Non
     clock.advance(1.0)
     schedule(step, clock)
     assert step.values() == [[1, 2], [3]]
-
-
-def test_what_was_gathered_moves_with_the_time_that_it_has_waited() -> None:
-    here, there = VirtualClock(), VirtualClock(start_s=9_000.0)
-    giver, taker = stepped(3, 3.0, clock=here), stepped(3, 3.0, clock=there)
-    there.advance(77.0)
-    giver.push(Batch([1, 2], keys=["a", "b"]))
-    here.advance(2.0)  # no one has polled since
-    taken = Taken(frozenset({"a"}))
-    giver.push(taken)
-    taker.push(Acquire(taken.states))
-    there.advance(0.5)
-    schedule(taker, there)
-    assert taker.batches() == []
-    there.advance(0.5)
-    schedule(taker, there)
-    assert taker.rows() == [("a", [1], None)]
-    here.advance(1.0)
-    schedule(giver, here)
-    assert giver.rows() == [("b", [2], None)]
-
-
-def test_what_was_restored_waits_from_then_on_also_behind_new_keys() -> None:
-    clock = VirtualClock()
-    old, new = stepped(9, 3.0, clock=clock), stepped(9, 3.0, clock=clock)
-    old.push(Batch([1, 2], keys=["a", "b"]))
-    clock.advance(1.0)
-    backend = CapturingPersistenceBackend()
-    old.push(AbsBarrier("snapshot", backend))
-    assert isinstance(new.operator, CollectStep)
-    new.operator.state.restore(backend.states["under-test"])
-    new.push(Batch([3], keys=["c"]))
-    schedule(new, clock)
-    clock.advance(2.0)
-    schedule(new, clock)
-    assert new.rows() == [("a", [1], None), ("b", [2], None)]
-    clock.advance(1.0)
-    schedule(new, clock)
-    assert new.rows()[2:] == [("c", [3], None)]

@@ -11,12 +11,10 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pytest
 
-import malstrom_py as mp
-from malstrom_py import accelerator, agg, sinks, sources
+from malstrom_py import accelerator, agg
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Acquire, AnyOf, Collect, Epoch, Interrogate
 from malstrom_py.data.row_form import SCALAR
@@ -232,27 +230,6 @@ def test_a_delta_has_the_keys_that_changed_in_columns() -> None:
     restored.operator.install(chain, [0])
     assert states(restored) == {"a": 1, "b": 2, "c": 1, "d": 3, "e": 7}
     assert max(map(len, chain)) == len(chain[0])
-
-
-@pytest.mark.long
-def test_moves_and_losses_change_no_figure() -> None:
-    items: list[dict[str, Any]] = [{"key": f"k{n % 23}", "v": n * 7919 % 100} for n in range(300)]
-    expected: dict[str, int] = {}
-    for item in items:
-        expected[item["key"]] = expected.get(item["key"], 0) + item["v"]
-    moved = lost = 0
-    for seed in range(4):
-        job, out = mp.Job("figures"), sinks.Memory()
-        stream = job.source("in", sources.Memory(items, parts=3)).select("columns", pl.col("key"), pl.col("v"))
-        sums = stream.key_by("key", "key").aggregate("sums", total=agg.sum("v"), n=agg.count())
-        sums.final("last").sink("out", out)
-        result = mp.Simulation(workers=2, seed=seed, rescales=2, crashes=seed % 2).run(job)
-        assert {key: value["total"] for key, (value,) in out.by_key.items()} == expected
-        assert sum(value["n"] for value in out.items) == len(items)
-        moved += result.hits.get("keys moved", 0)
-        lost += result.incarnations - 1
-    assert moved
-    assert lost
 
 
 def test_state_that_expires_is_in_rows() -> None:

@@ -115,33 +115,6 @@ def test_t2_the_epoch_is_the_minimum_over_the_open_parts(batches: list[tuple[str
         assert (step.epochs(ON_TIME) or [MIN_EPOCH])[-1] == lowest
 
 
-@given(times=st.lists(st.integers(-30, 30), min_size=1, max_size=30), sizes=st.lists(st.integers(1, 6), max_size=30))
-def test_t1_cuts_do_not_change_who_is_late(times: list[int], sizes: list[int]) -> None:
-    whole = stepped().push(PartOpened("p"), batch_of(times))
-    pieces = stepped().push(PartOpened("p"))
-    start = 0
-    for size in [*sizes, len(times)]:
-        if times[start : start + size]:
-            pieces.push(batch_of(times[start : start + size]))
-        start += size
-    assert pieces.rows(ON_TIME) == whole.rows(ON_TIME)
-    assert pieces.rows(LATE) == whole.rows(LATE)
-    assert pieces.epochs(ON_TIME)[-1:] == whole.epochs(ON_TIME)[-1:]
-
-
-def test_t1_a_record_exactly_the_bound_behind_is_on_time_and_one_more_is_late() -> None:
-    step = stepped(bound=10).push(PartOpened("p"), batch_of([100, 90, 89]))
-    assert step.rows(ON_TIME) == [(None, "v100", 100), (None, "v90", 90)]
-    assert step.rows(LATE) == [(None, "v89", 89)]
-    assert step.epochs(ON_TIME) == [89]
-
-
-def test_t1_records_of_a_batch_come_before_the_epoch_they_bring() -> None:
-    batch, epoch = stepped().push(PartOpened("p"), batch_of([100])).messages(ON_TIME)[-2:]
-    assert isinstance(batch, Batch)
-    assert epoch == Epoch(94)
-
-
 def test_t2_a_part_without_data_holds_the_epoch_back() -> None:
     step = stepped().push(PartOpened("p"), PartOpened("q"), batch_of([100]))
     assert step.epochs(ON_TIME) == []

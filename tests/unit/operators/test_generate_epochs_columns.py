@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 import pyarrow as pa
-from hypothesis import given
-from hypothesis import strategies as st
 
-from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.epochs import EpochGenerator, EpochTracker, limit_out_of_orderness
 from malstrom_py.data.messages import PartOpened
 from malstrom_py.data.time import Unit
@@ -31,25 +29,6 @@ def columns_of(times: list[int], *, listed: bool = False) -> ColumnBatch:
     if listed:
         return ColumnBatch(values, timestamps=times, part="p")
     return ColumnBatch(values, time_column=pa.array(times, pa.int64()), part="p")
-
-
-@given(
-    cuts=st.lists(st.lists(st.integers(-30, 30), min_size=1, max_size=8), max_size=8),
-    listed=st.booleans(),
-    max_ahead=st.one_of(st.none(), st.integers(0, 20)),
-)
-def test_t1_columns_and_rows_are_judged_alike(cuts: list[list[int]], listed: bool, max_ahead: int | None) -> None:
-    rows, columns = stepped(max_ahead), stepped(max_ahead)
-    for times in cuts:
-        rows.push(Batch([{"at": time} for time in times], timestamps=times, part="p"))
-        columns.push(columns_of(times, listed=listed))
-    for port in (ON_TIME, LATE):
-        assert all(isinstance(batch, ColumnBatch) for batch in columns.batches(port))
-        assert not any(batch.rows_made for batch in columns.batches(port) if isinstance(batch, ColumnBatch))
-        assert columns.rows(port) == rows.rows(port)
-    assert columns.epochs(ON_TIME) == rows.epochs(ON_TIME)
-    assert columns.counters.late == rows.counters.late
-    assert columns.counters.ahead == rows.counters.ahead
 
 
 def test_rows_of_columns_are_not_made_nor_counted() -> None:

@@ -20,7 +20,6 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import OperatorError, PlanError
 from malstrom_py.operators.join import How
-from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.testing import OperatorTester
 
 BOUND: Final = 6
@@ -80,54 +79,6 @@ def test_records_of_a_window_are_paired(how: How, left: list[Row], right: list[R
     job, out = join_of(left, right, how, windows.tumbling(SIZE))
     mp.run(job, workers=workers, batch=mp.Batching(rows_max=batch), progress=False, checks=True)
     assert found(out) == expected(left, right, how)
-
-
-def test_r4_p2_pairs_come_once_through_moves_losses_and_snapshots() -> None:
-    left = [(f"k{number % 7}", number) for number in range(80)]
-    right = [(f"k{number % 7}", number // 2 * 2) for number in range(80)]
-    want = expected(left, right, "outer")
-    for seed in range(3):
-        job, out = join_of(left, right, "outer", windows.tumbling(SIZE))
-        kept = mp.Snapshots(MemoryStore(), interval_s=0.001)
-        mp.Simulation(workers=2, seed=seed, crashes=seed % 3, snapshots=kept).run(job)
-        assert found(out) == want, seed
-
-
-def as_columns(job: mp.Job, name: str, rows: list[Row]) -> Any:
-    made = job.source(name, sources.Memory([{"key": key, "time": time} for key, time in rows]))
-    timed = made.select(f"select-{name}", "key", "time").assign_timestamps(f"time-{name}", "time")
-    kept, _ = timed.generate_epochs(f"epochs-{name}", mp.limit_out_of_orderness(BOUND))
-    return kept.key_by(f"key-{name}", "key")
-
-
-LEFT: Final = [(f"k{number % 9}", number) for number in range(90)]
-RIGHT: Final = [(f"k{number % 6}", number * 4) for number in range(6)]
-
-
-def columns_found(kind: str, seed: int, kept: mp.Snapshots | None, crashes: int) -> Counter[Any]:
-    """Return the pairs of a left join of `LEFT` and `RIGHT` as columns."""
-    job, out = mp.Job("join"), sinks.Memory()
-    sides = as_columns(job, "left", LEFT), as_columns(job, "right", RIGHT)
-    if kind == "table":
-        joined = sides[0].join_table("join", sides[1], how="left", wait=True)
-    else:
-        joined = sides[0].join("join", sides[1], how="left", window=windows.tumbling(SIZE))
-    joined.map("times", lambda pair: (pair[0]["time"], pair[1] and pair[1]["time"])).sink("out", out)
-    mp.Simulation(workers=2, seed=seed, crashes=crashes, snapshots=kept).run(job)
-    return found(out)
-
-
-def columns_expected(kind: str) -> Counter[Any]:
-    if kind == "table":
-        return Counter((key, (time, dict(RIGHT).get(key))) for key, time in LEFT)
-    return expected(LEFT, RIGHT, "left")
-
-
-@pytest.mark.parametrize("kind", ["window", "table"])
-def test_r4_p2_columns_are_joined_once_through_moves_losses_and_snapshots(kind: str) -> None:
-    for seed in range(2):
-        kept = mp.Snapshots(MemoryStore(), interval_s=0.01, chain_max=8) if seed % 2 else None
-        assert columns_found(kind, seed, kept, seed % 2) == columns_expected(kind), seed
 
 
 def test_sessions_pair_what_they_join() -> None:
@@ -279,18 +230,6 @@ def test_waiting_records_find_the_value_whenever_it_comes(
     mp.run(job, workers=2, batch=mp.Batching(rows_max=batch), progress=False, checks=True)
     want = Counter((key, (time, 0 if key in known else None)) for key, time in (on_time(left) if timed else left))
     assert found(out) == want
-
-
-def test_r4_p2_waiting_records_and_values_move_together() -> None:
-    left = [(f"k{number % 9}", number) for number in range(90)]
-    right = [(f"k{number % 6}", number * 4) for number in range(6)]
-    want = Counter((key, (time, dict(right).get(key))) for key, time in left)
-    for seed in range(3):
-        job, out = mp.Job("join"), sinks.Memory()
-        keyed(job, "left", left).join_table("join", keyed(job, "right", right), how="left", wait=True).sink("out", out)
-        kept = mp.Snapshots(MemoryStore(), interval_s=0.001)
-        mp.Simulation(workers=2, seed=seed, crashes=seed % 3, snapshots=kept).run(job)
-        assert found(out) == want, seed
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from malstrom_py import agg
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, Control, Epoch
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Fold, Max, Mean, Min, Reduce, Sum, TopN
 from malstrom_py.operators.base import OnError, OperatorFactory
@@ -102,17 +101,6 @@ def test_any_cutting_into_batches_gives_what_plain_python_gives(
         expected.append((key, running(seen[key], name), at))
     assert step.rows() == expected
     assert step.operator.keys == held(name, len(seen))
-
-
-@EVERY_KEYED_STEP
-def test_epochs_pass_and_change_no_state(name: str) -> None:
-    epochs: list[Control] = [Epoch(1), Epoch(7), Epoch(MAX_EPOCH)]
-    step = Stepped(FACTORIES[name], timed=True, keyed=True).push(Batch([1], keys=["a"], timestamps=[1]))
-    rows = step.rows()
-    step.push(*epochs)
-    assert step.messages()[1:] == epochs
-    assert step.rows() == rows
-    assert step.operator.keys == (0 if name == "ttl_map" else held(name, 1))  # its time is over at the end
 
 
 @EVERY_KEYED_STEP

@@ -11,14 +11,12 @@ import pytest
 from malstrom_py import agg
 from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Acquire, DataMessage, Epoch
-from malstrom_py.data.messages import Collect as Taken
+from malstrom_py.data.messages import AbsBarrier, DataMessage, Epoch
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.operators.aggregate import Aggregate, Count, Distinct
 from malstrom_py.operators.base import Operator
 from malstrom_py.operators.collect import CollectStep
 from malstrom_py.operators.logic import KeyedLogic, Output
-from malstrom_py.operators.stateful_map import TtlMap
 from malstrom_py.operators.stateful_op import StatefulOp
 from malstrom_py.operators.stateless import InspectFrontier, Map
 from malstrom_py.operators.write_sink import WriteParts
@@ -161,29 +159,6 @@ def test_s2_every_way_to_change_the_mapping_is_noted(change: Callable[[Any], obj
     assert same_state(one, Stepped(partial(StatefulOp, logic=Halving()), keyed=True))
 
 
-def test_s2_what_a_ttl_drops_is_written_as_gone() -> None:
-    factory = partial(TtlMap, fn=lambda key, value, state: (value, value), ttl=10, default=None)
-    one = persisting(factory, timed=True)
-    one.step.push(batch(("a", 1), at=1), batch(("b", 1), at=9))
-    one.barrier()
-    one.step.push(Epoch(15))
-    assert one.barrier() == ["a"]
-    assert same_state(one, Stepped(factory, keyed=True, timed=True))
-
-
-def test_s2_keys_that_move_are_written_where_they_leave_and_where_they_come() -> None:
-    giver, taker = persisting(Count), persisting(Count)
-    giver.step.push(batch(("a", 1), ("b", 1)))
-    giver.barrier()
-    taker.barrier()
-    message = Taken({"a": None, "z": None}.keys())
-    giver.step.push(message)
-    taker.step.push(Acquire(message.states))
-    assert (giver.barrier(), taker.barrier()) == (["a"], ["a"])
-    assert values_of(giver.restored(Stepped(Count, keyed=True))) == {"b": 1}
-    assert values_of(taker.restored(Stepped(Count, keyed=True))) == {"a": 1}
-
-
 # collect
 
 
@@ -232,51 +207,6 @@ def test_s2_a_list_that_waits_over_two_resumes_is_written_anew_by_each_clock() -
     last.advance(3.0)
     fresh.call(partial(fresh.operator.on_schedule, clock=last))
     assert fresh.rows() == [("a", [1], None)]
-
-
-def test_s2_a_step_that_resumes_writes_what_changes_from_then_on_under_the_forms_of_its_chain() -> None:
-    one = persisting(Count)
-    one.step.push(batch(("a", 1), ("b", 2)))
-    one.barrier()
-    one.step.push(batch(("b", 1)))
-    one.barrier()
-    again = one.resumed(Stepped(Count, keyed=True))
-    assert again.barrier() == []
-    again.step.push(batch(("a", 5), ("c", 7)))
-    assert again.barrier() == ["a", "c"]
-    assert values_of(again.restored(Stepped(Count, keyed=True))) == {"a": 2, "b": 2, "c": 1}
-
-
-@pytest.mark.parametrize("how", ["full", "time", "end"])
-def test_s2_a_list_that_was_sent_is_written_as_gone(how: str) -> None:
-    clock = VirtualClock()
-    one = Persisting(collecting(clock, size=2))
-    one.step.push(batch(("a", 1)))
-    one.barrier()
-    if how == "full":
-        one.step.push(batch(("a", 2)))
-    elif how == "time":
-        clock.advance(10.0)
-        one.step.call(partial(one.step.operator.on_schedule, clock=clock))
-    else:
-        one.step.push(Epoch(MAX_EPOCH))
-    assert one.barrier() == ["a"]
-    assert values_of(one.restored(collecting(clock))) == {}
-
-
-def test_what_has_waited_moves_on_with_a_list_that_was_restored() -> None:
-    clock = VirtualClock()
-    one = Persisting(collecting(clock))
-    one.step.push(batch(("a", 1)))
-    clock.advance(6.0)
-    one.barrier()
-    second = Persisting(one.restored(collecting(clock)))
-    message = Taken({"a": None}.keys())
-    second.step.push(message)
-    third = collecting(clock).push(Acquire(message.states))
-    clock.advance(4.0)
-    third.call(partial(third.operator.on_schedule, clock=clock))
-    assert third.rows() == [("a", [1], None)]
 
 
 # write_parts

@@ -12,10 +12,10 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import OperatorError
 from malstrom_py.operators.columns import MapBatches
-from tests.unit.operators.stepping import Stepped, rows_of_batch
+from tests.unit.operators.stepping import Stepped
 
 
 def mapped(fn: Any) -> Stepped:
@@ -24,14 +24,6 @@ def mapped(fn: Any) -> Stepped:
 
 def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"n": pc.call_function("multiply", [batch["n"], 2])})
-
-
-def test_rows_and_columns_give_the_same() -> None:
-    rows = mapped(doubled).push(Batch([{"n": 1}, {"n": None}], keys=["a", "b"], timestamps=[1, 2]))
-    given = ColumnBatch(pa.RecordBatch.from_pydict({"n": [1, None]}), keys=["a", "b"], timestamps=[1, 2])
-    columns = mapped(doubled).push(given)
-    assert rows_of_batch(rows.batches()[0]) == rows_of_batch(columns.batches()[0])
-    assert (rows.counters.columns_made, columns.counters.columns_made) == (2, 0)
 
 
 def test_any_number_of_rows_may_come_back_on_a_plain_stream() -> None:

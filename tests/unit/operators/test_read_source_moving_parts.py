@@ -60,17 +60,6 @@ def test_r2_nothing_is_lost_or_read_twice_and_no_record_is_judged_otherwise_for_
     assert values_of(*(worker.late for worker in workers)) == judged.late
 
 
-def test_t2_the_epoch_moves_so_what_was_late_before_is_late_at_the_new_worker_too() -> None:
-    source = sources.Memory([100, 96, 95, 97])
-    giver, taker = OneWorker(source).open("0"), OneWorker(source)
-    giver.poll()
-    assert giver.epoch() == 100 - BOUND - 1
-    released = giver.give("0", taker)
-    assert released.state == {"epochs": 96}
-    taker.finish()
-    assert (values_of(taker.on_time), values_of(taker.late)) == ([97], [96, 95])
-
-
 def test_t2_the_epoch_of_the_giver_waits_for_the_parts_it_keeps_only() -> None:
     source = Scripted({"a": [[100], [200]], "b": [[10], [20]]})
     giver, taker = OneWorker(source).open("a", "b"), OneWorker(source)
@@ -106,17 +95,6 @@ def test_r2_a_part_that_waits_to_be_opened_moves_at_its_start_and_is_opened_once
     assert values_of(taker.on_time) == [257]
 
 
-def test_r2_a_part_that_waits_after_a_move_moves_on_from_where_it_stood() -> None:
-    names = [str(number) for number in range(300)]
-    source = sources.Memory(list(range(900)), parts=300)
-    giver, middle, taker = OneWorker(source).open("299"), OneWorker(source).open(*names[:256]), OneWorker(source)
-    giver.poll()
-    giver.give("299", middle)
-    middle.give("299", taker)
-    taker.finish()
-    assert values_of(taker.on_time, taker.late) == [599, 899]
-
-
 def test_r2_giving_a_part_away_makes_room_for_one_that_waits() -> None:
     parts = {f"p{number:03}": [[number]] for number in range(257)}
     source = Scripted(parts)
@@ -135,15 +113,6 @@ def test_r2_releasing_a_part_that_is_not_read_here_is_our_bug() -> None:
     worker.call(partial(worker.source.release, part=Part("b")))
     with pytest.raises(InternalError, match="part 'b' is not read on this worker"):
         worker.call(partial(worker.source.release, part=Part("b")))
-
-
-def test_r2_the_part_is_closed_by_the_giver_before_it_is_opened_by_the_taker() -> None:
-    source = Scripted({"a": [[1], [2]]})
-    giver, taker = OneWorker(source).open("a"), OneWorker(source)
-    giver.give("a", taker)
-    assert source.open_at_once_max == 1
-    taker.finish()
-    assert source.closed == {"a": 1}
 
 
 def test_r2_the_part_is_announced_before_its_records_and_finished_where_it_ends() -> None:
@@ -169,23 +138,6 @@ def test_r2_the_part_is_announced_before_its_records_and_finished_where_it_ends(
     ]
 
 
-def test_t5_a_worker_that_had_ended_ends_again_behind_the_part_it_gained() -> None:
-    source = sources.Memory([1, 2, 3])
-    giver, taker = Stepped(partial(ReadSource, source=source)), Stepped(partial(ReadSource, source=source))
-    assert isinstance(giver.operator, ReadSource)
-    assert isinstance(taker.operator, ReadSource)
-    taker.call(partial(taker.operator.open, parts=[]))
-    assert taker.operator.finished
-    giver.call(partial(giver.operator.open, parts=[Part("0")]))
-    position, released = giver.call(partial(giver.operator.release, part=Part("0")))
-    taker.call(partial(taker.operator.take, part=Part("0"), position=position, state=released.state))
-    assert not taker.operator.finished
-    taker.operator.poll_gained()
-    taker.call(partial(taker.operator.poll, rows_max=10, linger_s=0.0, clock=VirtualClock()))
-    assert (giver.operator.finished, taker.operator.finished) == (False, True)
-    assert taker.values() == [1, 2, 3]
-
-
 def test_r2_giving_the_last_part_away_sends_no_epoch_until_the_worker_is_told_to_settle() -> None:
     giver, taker = OneWorker(sources.Memory([1, 50])).open("0"), OneWorker(sources.Memory([1, 50])).open()
     giver.poll(1)
@@ -194,24 +146,6 @@ def test_r2_giving_the_last_part_away_sends_no_epoch_until_the_worker_is_told_to
     assert (giver.epoch(), giver.source.finished) == (before, False)
     giver.call(giver.source.settle)
     assert (giver.epoch(), giver.source.finished) == (MAX_EPOCH, True)
-
-
-def test_t2_a_gained_part_keeps_its_epoch_where_the_taker_is_ahead_of_it() -> None:
-    class Two(sources.Memory[int]):
-        """Part "slow" is at 10 when part "fast" is at 1000."""
-
-        def build_part(self, part: Part, state: Any) -> Any:
-            items = [10, 11, 12] if part == "slow" else [1000, 2000]
-            return sources.Memory(items).build_part(Part("0"), state)
-
-    giver, taker = OneWorker(Two([])).open("slow"), OneWorker(Two([])).open("fast")
-    giver.poll(1)
-    taker.poll(1)
-    assert taker.epoch() > 12
-    giver.give("slow", taker)
-    taker.finish()
-    assert values_of(giver.on_time, taker.on_time) == [10, 1000, 2000, 11, 12]
-    assert values_of(taker.late) == []
 
 
 def test_s1_a_barrier_persists_positions_of_open_waiting_and_finished_parts_and_their_epochs() -> None:

@@ -53,13 +53,6 @@ def test_values_that_are_no_dicts_are_the_column_value() -> None:
     assert select(pl.col("value") * 2).push(Batch([1, 2])).batches()[0].values == [{"value": 2}, {"value": 4}]
 
 
-def test_every_cut_of_the_input_gives_the_same_rows() -> None:
-    rows = [{"n": n, "s": str(n), "x": None if n % 3 else n / 2} for n in range(20)]
-    whole = select("s", y=pl.col("x").fill_null(pl.col("n"))).push(Batch(rows))
-    pieces = select("s", y=pl.col("x").fill_null(pl.col("n"))).push(*(Batch([row]) for row in rows))
-    assert [row for batch in pieces.batches() for row in batch.values] == whole.batches()[0].values
-
-
 @pytest.mark.parametrize(
     "expression",
     [

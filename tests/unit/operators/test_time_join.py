@@ -15,7 +15,6 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.operators.time_join import TimeJoin
-from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.state.timers import Timers
 from malstrom_py.testing import OperatorTester
 
@@ -161,17 +160,6 @@ def test_records_are_paired_by_their_times(
 
 LEFT: Final = numbered([(f"k{number * 3 % 7}", number + (0, 4, 1)[number % 3], 0) for number in range(60)])
 RIGHT: Final = numbered([(f"k{number * 5 % 8}", number * 3 // 2 + (3, 0)[number % 2], 0) for number in range(50)])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_r4_p2_pairs_come_once_through_moves_losses_and_snapshots(kind: str) -> None:
-    join, pairs = KINDS[kind]
-    want = expected(pairs, LEFT, RIGHT)
-    for seed in range(1, 3):
-        job, out = job_of(join, LEFT, RIGHT)
-        kept = mp.Snapshots(MemoryStore(), interval_s=0.001, chain_max=8)
-        mp.Simulation(workers=2, seed=seed, crashes=seed % 3, snapshots=kept).run(job)
-        assert found(out) == want, seed
 
 
 def too_early(right: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import agg, sinks, sources
+from malstrom_py import agg, sources
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Collect, DataMessage, Epoch
@@ -22,8 +22,6 @@ from malstrom_py.state.artefact import Times, artefact, decoded_entries, encoded
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing import OperatorTester, VirtualClock
 from tests.unit.operators.stepping import Stepped
-
-Keyed = mp.KeyedStreamBuilder[str, int]
 
 
 def counted(key: Any, value: int, state: int | None) -> tuple[int, int]:
@@ -230,14 +228,3 @@ def test_a_ttl_that_cannot_be_used_is_refused() -> None:
             words.count("n", ttl=ttl)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="unexpected keyword argument 'ttl'"):
         words.collect("lists", size=2, ttl=timedelta(1))  # type: ignore[call-arg]
-
-
-def test_a_job_with_a_ttl_runs_on_several_workers() -> None:
-    out = sinks.Memory()
-    rows = [("a", 1), ("b", 2), ("a", 3), ("b", 20), ("a", 30), ("b", 31)]
-    job = mp.Job("ttl")
-    timed = job.source("rows", sources.Memory(rows)).assign_timestamps("at", lambda row: row[1])
-    on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(0))
-    on_time.key_by("key", lambda row: row[0]).count("n", ttl=5).sink("out", out)
-    mp.run(job, 2, batch=mp.Batching(rows_max=1))
-    assert {key: list(values) for key, values in out.by_key.items()} == {"a": [1, 2, 1], "b": [1, 2, 1]}

@@ -19,11 +19,9 @@ from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.window import SessionWindows
-from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.windows import Windows
 
 BOUND: Final = 8
-SEEDS: Final = 12
 Row = tuple[str, int, int]
 """A key, a time, and a number."""
 
@@ -170,17 +168,6 @@ def steady() -> list[Row]:
     ]
 
 
-@pytest.mark.long("sliding, odd", "tumbling, origin")
-@pytest.mark.parametrize("kind", WINDOWS)
-def test_p2_windows_come_once_through_moves_losses_and_snapshots(kind: str) -> None:
-    rows = steady()
-    want = expected(WINDOWS[kind], rows, lambda numbers: {"n": len(numbers), "total": sum(numbers)})
-    for seed in range(SEEDS):
-        job, out = job_of(WINDOWS[kind], rows, lambda w: w.aggregate(n=agg.count(), total=agg.sum()), parts=2)
-        mp.Simulation(workers=2, seed=seed).run(job)
-        assert found(out) == want, seed
-
-
 def one_side_of_a_session(right: Any) -> Any:
     """Two sessions that join keep what one of them had."""
     return lambda step, near: near[0][2]
@@ -217,19 +204,6 @@ def test_early_results_are_marked_and_the_last_is_final() -> None:
             (10, 20, 10, False),
             (20, 30, 5, False),
         ]
-
-
-@pytest.mark.parametrize("kept", [False, True])
-def test_the_last_value_of_each_key_comes_once_at_the_end(kept: bool) -> None:
-    values = [(number % 7, None if number % 3 else number) for number in range(100)]
-    want = {key: [[value for at, value in values if at == key][-1]] for key in range(7)}
-    for seed in range(SEEDS):
-        job, out = mp.Job("finals"), sinks.Memory()
-        keyed = job.source("in", sources.Memory(values)).key_by("key", lambda row: row[0])
-        keyed.map("value", lambda row: row[1]).final("last").sink("out", out)
-        snapshots: mp.Snapshots | None = mp.Snapshots(MemoryStore(), interval_s=0.001) if kept else None
-        mp.Simulation(workers=2, seed=seed, snapshots=snapshots, crashes=seed % 3).run(job)
-        assert out.by_key == want, seed
 
 
 @pytest.mark.parametrize("columns", [False, True])

@@ -10,7 +10,6 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import agg, sinks, sources, windows
 from malstrom_py.data.messages import DataMessage, Epoch
-from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.testing import OperatorTester, check_operator
 from malstrom_py.windows import Session, Sliding, Windows
 
@@ -168,17 +167,3 @@ def test_a_window_does_not_change_the_values_that_came_in() -> None:
     stream.sink("both", both)
     mp.run(stream.job, progress=False, checks=True)
     assert both.items == [[1], [2], [3]]
-
-
-def test_windows_of_panes_that_are_shared_survive_a_loss() -> None:
-    rows = [(time, [time]) for time in (3, 1, 9, 4, 12, 8, 15, 30)]
-    wanted_values = [
-        result.value for result in mp.collect(stream_of(rows).window("step", windows.sliding(8, 4)).reduce(extend))
-    ]
-    for seed in range(6):
-        out = sinks.Memory()
-        stream = stream_of(rows)
-        stream.window("step", windows.sliding(8, 4)).reduce(extend).sink("out", out)
-        kept = mp.Snapshots(MemoryStore(), interval_s=0.001, chain_max=8)
-        mp.Simulation(workers=2, seed=seed, crashes=seed % 3, snapshots=kept).run(stream.job)
-        assert [result.value for result in out.items] == wanted_values, seed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from heapq import heapify, heappush
 from pathlib import Path
@@ -44,19 +43,6 @@ def timers_of(*pairs: tuple[Any, int]) -> Timers:
     return timers
 
 
-def test_timers_are_due_by_time_then_as_they_were_set() -> None:
-    timers = timers_of(("c", 5), ("a", 5), ("b", 3), ("a", 3))
-    assert list(timers.due(4)) == [("b", 3), ("a", 3)]
-    assert list(timers.due(5)) == [("c", 5), ("a", 5)]
-    assert (len(timers), list(timers.keys()), list(timers.due(math.inf))) == (0, [], [])  # type: ignore[arg-type]
-
-
-def test_setting_a_timer_again_changes_nothing() -> None:
-    timers = timers_of(("a", 5), ("b", 5), ("a", 5))
-    assert len(timers) == 2
-    assert list(timers.due(5)) == [("a", 5), ("b", 5)]
-
-
 def test_a_timer_set_while_others_are_taken_out_takes_part() -> None:
     timers, seen = timers_of(("a", 1), ("a", 9)), []
     for key, time in timers.due(5):
@@ -65,22 +51,6 @@ def test_a_timer_set_while_others_are_taken_out_takes_part() -> None:
             timers.set(key, time + 2)
     assert seen == [("a", 1), ("a", 3), ("a", 5)]
     assert timers.times("a") == [7, 9]
-
-
-def test_timers_that_were_taken_do_not_come_and_a_key_that_came_back_queues_anew() -> None:
-    timers = timers_of(("a", 5), ("b", 5), ("c", 6))
-    assert timers.take("a") == [5]
-    assert timers.take("c") == [6]
-    assert timers.take("unknown") == []
-    timers.set("a", 5)
-    assert list(timers.due(9)) == [("b", 5), ("a", 5)]
-
-
-def test_a_timer_can_be_set_again_once_it_has_fired() -> None:
-    timers = timers_of(("a", 5))
-    assert list(timers.due(5)) == [("a", 5)]
-    timers.set("a", 5)
-    assert list(timers.due(5)) == [("a", 5)]
 
 
 def test_times_below_any_epoch_and_keys_without_order_are_no_trouble() -> None:
@@ -172,12 +142,6 @@ def test_keys_are_those_with_a_value_or_a_timer() -> None:
     assert keyed_state({"b": None}).keys() == set()
 
 
-def test_interrogate_adds_what_passes_the_predicate_to_what_others_have_found() -> None:
-    message = Interrogate(lambda key: key != "b", {"of another step"})
-    keyed_state({"a": 1, "b": 2}, {"t": [1]}).handle(message)
-    assert message.keys == {"a", "t", "of another step"}
-
-
 def test_interrogate_of_all_and_of_some_keys_says_what_a_predicate_would() -> None:
     state = keyed_state({"a": 0, "b": None, "c": ""}, {"d": [5], "b": [5]})
     everything = Interrogate()
@@ -204,18 +168,6 @@ def test_values_are_not_compared_to_find_out_which_keys_have_any() -> None:
     for message in (Interrogate(), Interrogate(AnyOf({"a"}))):
         state.handle(message)
         assert message.keys == {"a"}
-
-
-def test_collect_takes_values_and_timers_and_leaves_the_rest() -> None:
-    state = keyed_state({"a": 1, "b": 2}, {"a": [5, 3], "b": [4], "t": [7]})
-    message = Collect(frozenset({"a", "t", "unknown"}))
-    state.handle(message)
-    assert contents(state) == {"b": (2, [4])}
-    taker = keyed_state()
-    taker.handle(Acquire(message.states))
-    assert contents(taker) == {"a": (1, [3, 5]), "t": (None, [7])}
-    assert list(taker.timers.due(9)) == [("a", 3), ("a", 5), ("t", 7)]
-    assert list(state.timers.due(9)) == [("b", 4)]
 
 
 def test_collecting_keys_without_state_adds_nothing() -> None:
@@ -294,12 +246,6 @@ def test_keys_that_move_away_and_back_leave_everything_as_it_was(
     if moved is not None:
         state.acquire(moved)
     assert contents(state) == before
-
-
-def test_an_empty_state_is_persisted_too() -> None:
-    state = keyed_state()
-    state.restore(keyed_state().snapshot())
-    assert contents(state) == {}
 
 
 @pytest.mark.parametrize("how", ["collect", "snapshot"])

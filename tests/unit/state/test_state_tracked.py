@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.codec import Codec, Limits
-from malstrom_py.data.messages import AbsBarrier, Acquire, Collect
+from malstrom_py.data.messages import AbsBarrier
 from malstrom_py.errors import CodecError, InternalError, SnapshotError
 from malstrom_py.state.artefact import artefact, contents, is_delta, merged
 from malstrom_py.state.keyed_state import KeyedState
@@ -78,31 +78,6 @@ def test_s2_the_first_is_in_full_and_the_next_hold_what_changed() -> None:
     assert image(installed(full, delta, last)) == image(state) == image(installed(merged([full, delta, last])))
 
 
-def test_s2_a_delta_that_was_never_committed_is_made_good() -> None:
-    state = tracked({"a": 1, "b": 2})
-    full = barrier(state, "s1")
-    assign(state, {"a": 5})
-    barrier(state, "lost", "s1")
-    drop(state, "b")
-    assert image(installed(full, barrier(state, "s3", "s1"))) == {"a": (5, [])}
-
-
-@pytest.mark.parametrize("change", ["set", "fired", "taken"])
-def test_s2_a_timer_that_is_set_fired_or_taken_is_a_change_of_its_key(change: str) -> None:
-    state = tracked({"a": 1})
-    state.timers.set("a", 5)
-    full = barrier(state, "s1")
-    if change == "set":
-        state.timers.set("a", 6)
-    elif change == "fired":
-        assert list(state.timers.due(5)) == [("a", 5)]
-    else:
-        assert state.timers.take("a") == [5]
-    delta = barrier(state, "s2", "s1")
-    assert count(delta) == 1
-    assert image(installed(full, delta)) == image(state)
-
-
 def test_s2_nothing_that_only_looks_is_a_change() -> None:
     state = tracked({"a": 1})
     barrier(state, "s1")
@@ -111,29 +86,6 @@ def test_s2_nothing_that_only_looks_is_a_change() -> None:
     state.interrogate(lambda key: True, set())
     assert state.collect(["b"]) is None
     assert count(barrier(state, "s2", "s1")) == 0
-
-
-def test_s2_keys_that_left_are_gone_from_the_next_and_those_that_came_stand_in_it() -> None:
-    giver, taker = tracked({"a": 1, "b": 2}), tracked({"z": 0})
-    giver.timers.set("a", 5)
-    before = barrier(giver, "s1"), barrier(taker, "s1")
-    message = Collect({"a": None}.keys())
-    giver.handle(message)
-    taker.handle(Acquire(message.states))
-    given_away, taken = barrier(giver, "s2", "s1"), barrier(taker, "s2", "s1")
-    assert image(installed(before[0], given_away)) == {"b": (2, [])}
-    assert image(installed(before[1], taken)) == {"z": (0, []), "a": (1, [5])}
-
-
-def test_s5_only_the_keys_of_the_slots_asked_for_are_taken_over() -> None:
-    state = tracked({number: str(number) for number in range(10)})
-    full = barrier(state, "s1")
-    assign(state, {4: "four"})
-    drop(state, 1)
-    delta = barrier(state, "s2", "s1")
-    assert installed(full, delta, slots=[0]).values == {0: "0", 4: "four", 8: "8"}
-    assert installed(full, delta, slots=[1]).values == {5: "5", 9: "9"}
-    assert installed(full, delta, slots=[]).values == {}
 
 
 def test_s5_one_key_from_two_workers_is_an_internal_error() -> None:

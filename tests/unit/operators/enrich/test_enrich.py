@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -212,29 +211,6 @@ async def known(key: str) -> str:
 
 def stream() -> Any:
     return mp.Job("j").source("in", sources.Memory(["a"])).key_by("key", str)
-
-
-@pytest.mark.parametrize("workers", [1, 2, 5])
-@pytest.mark.parametrize("checks", [False, True])
-def test_several_workers_give_what_one_gives(workers: int, checks: bool) -> None:
-    rng = random.Random(workers)
-
-    async def look(key: int) -> int:
-        for _ in range(rng.randrange(4)):
-            await asyncio.sleep(rng.random() / 2000)
-        return key * key
-
-    job, out = mp.Job("workers"), sinks.Memory()
-    by_key = job.source("in", sources.Memory(range(300), parts=3)).key_by("key", lambda number: number % 17)
-    by_key.enrich("squares", look, concurrency=7).sum("sums", by=lambda pair: pair[0]).sink("out", out)
-    mp.run(job, workers, batch=mp.Batching(rows_max=13), checks=checks)
-    plain = mp.Job("plain"), sinks.Memory()
-    same = plain[0].source("in", sources.Memory(range(300), parts=3)).key_by("key", lambda number: number % 17)
-    same.sum("sums").sink("out", plain[1])
-    mp.run(plain[0], 1, batch=mp.Batching(rows_max=13))
-    assert {key: values[-1] for key, values in out.by_key.items()} == {
-        key: values[-1] for key, values in plain[1].by_key.items()
-    }
 
 
 def test_two_steps_in_a_row_and_a_union_of_both_lose_nothing() -> None:

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, DataMessage, Epoch, Interrogate, StateMessage
 from malstrom_py.operators.aggregate import Count
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.testing import LawError, as_step, strategies
+from malstrom_py.testing import LawError, as_step
 from malstrom_py.testing.laws import LAWS, Broken, Scenario, StepUnderTest
 from malstrom_py.testing.laws.scenario import SlotMove
 from malstrom_py.testing.laws.state_laws import migration
@@ -198,20 +197,3 @@ def test_the_moves_are_told_where_they_happen() -> None:
         "     3  ('c', 'c2')",
         "     4  epoch MAX",
     ]
-
-
-@settings(max_examples=50)
-@given(strategies.scenarios(values=["v"], keys="abcd", timed=True, inputs=1, ticks=True, size_max=12))
-def test_a_step_that_is_right_is_right_wherever_keys_move(scenario: Scenario) -> None:
-    subject = StepUnderTest(lambda stream: stream.count("count"), keyed=True, timed=True)
-    migration(subject, scenario, broken(subject, scenario))
-
-
-def test_keys_that_are_made_anew_behind_the_input_move_together() -> None:
-    def rekeyed(stream: Any) -> Any:
-        return stream.key_by("other", lambda value: value[0]).count("count")
-
-    atoms = (DataMessage("a", "x"), DataMessage("b", "x"), DataMessage("a", "y"), DataMessage("b", "x"), END)
-    subject = StepUnderTest(rekeyed, keyed=True)
-    scenario = Scenario(atoms, moves=(SlotMove(1, 1, (1, None, None, None)), SlotMove(2, 3, (0, 1, 1, 1))), slots=SLOTS)
-    assert migration(subject, scenario, broken(subject, scenario))
