@@ -77,7 +77,7 @@ def test_on_batch_knows_no_policy_per_record(on_error: Any) -> None:
 
 def test_streams_of_steps_without_state_are_still_keyed() -> None:
     split, cloned = keyed().split("s", 2, lambda n: [0]), keyed().cloned("c", 3)
-    made = keyed().map("m", str), keyed().flatten("f"), keyed().union("u"), *keyed().branch("b", bool), *split, *cloned
+    made = keyed().map("m", range).flatten("f"), keyed().union("u"), *keyed().branch("b", bool), *split, *cloned
     assert {type(stream) for stream in made} == {KeyedStreamBuilder}
     assert not isinstance(keyed().key_local("local", str), KeyedStreamBuilder)
 
