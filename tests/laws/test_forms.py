@@ -1,6 +1,6 @@
 """Every step that takes columns, with each of its options, gives the same for columns, rows and a mix of both.
 
-Also where its keys leave and return, and new instances go on from what was persisted.
+Also where its keys leave and return, and new instances continue from what was persisted.
 """
 
 from __future__ import annotations

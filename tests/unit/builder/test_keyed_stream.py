@@ -1,15 +1,17 @@
-"""Keyed stream builders: they stay keyed, and check what stateful steps are given."""
+"""Keyed stream builders: they stay keyed, check what stateful steps are given, and have side outputs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import sinks, sources
+from malstrom_py import agg, sinks, sources
 from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
+from malstrom_py.data.messages import DataMessage
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.logic import KeyedLogic
 
@@ -135,3 +137,105 @@ def test_side_outputs_of_a_keyed_stream_are_keyed() -> None:
     assert mp.collect(odd.count("odds")) == [1, 2]
     main, side = keyed().stateless_op("sort", lambda message, output: output.side("a").send(message), sides=["a"])
     assert (mp.collect(main), mp.collect(side.count("all"))) == ([], [1, 1, 2])
+
+
+# Aggregates
+
+
+def sales() -> Any:
+    rows = [{"shop": "ab"[number % 2], "price": number} for number in range(10)]
+    return mp.Job("j").source("in", sources.Memory(rows, parts=2)).key_by("shop", "shop")
+
+
+def test_an_aggregate_may_be_called_name_or_self() -> None:
+    values = mp.collect(sales().aggregate("figures", name=agg.count(), self=agg.last("price")))
+    assert values[0] == {"name": 1, "self": 0}
+
+
+def test_a_plan_tells_what_is_computed() -> None:
+    stream = sales().aggregate("figures", n=agg.count(), mean=agg.mean("price"))
+    stream.sink("out", sinks.Memory())
+    assert "figures  aggregate <- shop  [n=agg.count(), mean=agg.mean('price')]" in stream.job.explain()
+
+
+@dataclass(frozen=True)
+class Span:
+    low: int
+    high: int
+
+
+def widened(span: Span | None, sale: dict[str, int]) -> Span:
+    price = sale["price"]
+    return Span(price, price) if span is None else Span(min(span.low, price), max(span.high, price))
+
+
+def joined(left: Span | None, right: Span | None) -> Span | None:
+    if left is None or right is None:
+        return left or right
+    return Span(min(left.low, right.low), max(left.high, right.high))
+
+
+def ends(span: Span | None) -> tuple[int, int] | None:
+    return None if span is None else (span.low, span.high)
+
+
+def no_span() -> Span | None:
+    return None
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_registered_class_may_be_a_state_on_any_number_of_workers(workers: int) -> None:
+    stream, out = sales(), sinks.Memory()
+    stream.job.register_type(Span)
+    span = agg.custom(no_span, widened, joined, ends)
+    stream.aggregate("figures", n=agg.count(), span=span).sink("out", out)
+    mp.run(stream.job, workers, checks=True)
+    assert {shop: rows[-1] for shop, rows in out.by_key.items()} == {
+        "a": {"n": 5, "span": (0, 8)},
+        "b": {"n": 5, "span": (1, 9)},
+    }
+
+
+# Side outputs
+
+
+def numbers() -> mp.StreamBuilder[None, int]:
+    return mp.Job("a").source("numbers", sources.Memory([1, 2, 3]))
+
+
+def aside(message: DataMessage[None, int], output: mp.Output[None, int]) -> None:
+    (output.side("odd") if message.value % 2 else output).send(message)
+
+
+def once(message: DataMessage[None, int], output: mp.Output[None, int]) -> None:
+    output.send(message)
+
+
+def test_side_outputs_are_streams_behind_the_main_one_and_carry_epochs() -> None:
+    job = mp.Job("sides")
+    timed = job.source("numbers", sources.Memory([1, 2, 3])).assign_timestamps("at", lambda n: n)
+    on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(0))
+    even, odd, none = on_time.stateless_op("sort", aside, sides=("odd", "none"))
+    assert [mp.collect(stream) for stream in (even, odd, none)] == [[2], [1, 3], []]
+    totals = odd.key_by("all", lambda n: "all").ttl_map("total", lambda k, n, s: (n, s), ttl=1)
+    assert mp.collect(totals) == [1, 3]
+    (only,) = numbers().stateless_op("it", once, sides=[])
+    assert mp.collect(only) == mp.collect(numbers())
+
+
+def test_side_outputs_stand_before_dead_letters() -> None:
+    def risky(message: DataMessage[None, int], output: mp.Output[None, int]) -> None:
+        output.side("all").send(message)
+        output.emit(None, 6 // message.value)
+
+    job = mp.Job("sides")
+    quotients, every = job.source("numbers", sources.Memory([3, 0, 2])).stateless_op(
+        "risky", risky, sides=["all"], on_error="dead-letter"
+    )
+    assert (mp.collect(quotients), mp.collect(every)) == ([2, 3], [3, 2])
+    assert [letter.value for letter in mp.collect(job.dead_letters("risky"))] == [0]
+
+
+def test_a_side_output_that_was_not_named_fails_the_job() -> None:
+    with pytest.raises(mp.OperatorError, match="step 'it' sent a record to a side output 'odd', but it has none"):
+        mp.collect(numbers().stateless_op("it", aside, on_error="skip"))

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
-from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened
-from malstrom_py.errors import InternalError, MalformedRecord, PlanError, SourceError
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened, PartQuiet
+from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, OperatorError, PlanError, SourceError
 from malstrom_py.errors.text import redacting
-from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.operators.read_source import ReadSource, batch_of
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
 from tests.unit.operators.scripted import Scripted
@@ -371,3 +377,210 @@ def test_a_part_is_asked_for_as_much_as_it_gives_soon_and_small(row_s: float, ro
         step.call(partial(operator.poll, rows_max=100, linger_s=1.0, clock=clock))
         operator.made(source.asked[-1], 0, took_s=0.0, limit_s=1.0, load=0.0)
     assert source.asked == asked
+
+
+# Columns
+
+
+class Wide:
+    """A part of columns, 1 KiB to the row, that keeps how many rows it was asked for."""
+
+    parts_open_max = 1
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def list_parts(self) -> list[Part]:
+        return [Part("all")]
+
+    def build_part(self, part: Part, state: Any) -> Wide:
+        return self
+
+    def poll(self, rows_max: int) -> pa.RecordBatch:
+        self.asked.append(rows_max)
+        return pa.RecordBatch.from_pydict({"text": ["x" * 1024] * rows_max})
+
+    def is_finished(self) -> bool:
+        return False
+
+    def snapshot(self) -> None:
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_batch_that_a_part_gives_is_not_written_to() -> None:
+    mine = ColumnBatch(pa.RecordBatch.from_pydict({"n": [1, 2]}), part="mine")
+    sent = batch_of(mine, "in/all", None)
+    assert isinstance(sent, ColumnBatch)
+    assert (sent.part, sent.named, sent.columns) == ("in/all", True, mine.columns)
+    assert (mine.part, mine.named) == ("mine", False)
+
+
+@pytest.mark.parametrize("rows_max", [1, 1024])
+def test_columns_are_bounded_by_bytes_however_many_rows_may_come(rows_max: int) -> None:
+    source = Wide()
+    step = Stepped(partial(ReadSource, source=source))
+    operator = step.operator
+    assert isinstance(operator, ReadSource)
+    step.call(partial(operator.open, parts=source.list_parts()))
+    poll = partial(operator.poll, linger_s=1.0, clock=VirtualClock(), bytes_max=1 << 16, columns_rows_max=131_072)
+    for _ in range(20):
+        step.call(partial(poll, rows_max=rows_max))
+        operator.made(source.asked[-1], 0, took_s=0.0, limit_s=1.0, load=0.0)
+    assert 512 <= max(source.asked) <= 16 * (1 << 16) // 1024
+
+
+# Quiet parts
+
+
+LINGER_S = 1.0
+
+
+class Quiet:
+    """A source step whose parts are polled by hand."""
+
+    def __init__(self, scripts: dict[str, Any], on_error: Any = "fail") -> None:
+        self.source = Scripted(scripts)
+        self.step = Stepped(partial(ReadSource, source=self.source), on_error=on_error)
+        operator = self.step.operator
+        assert isinstance(operator, ReadSource)
+        self.operator = operator
+        self.clock = VirtualClock()
+        self.step.call(partial(operator.open, parts=operator.list_parts([0])[0]))
+
+    def poll(self, *, after_s: float = 0.0, times: int = 1) -> Quiet:
+        self.clock.advance(after_s)
+        for _ in range(times):
+            self.step.call(partial(self.operator.poll, rows_max=10, linger_s=LINGER_S, clock=self.clock))
+        return self
+
+    @property
+    def quiet(self) -> list[tuple[str, float]]:
+        return [
+            (message.part.removeprefix("under-test/"), message.quiet_s)
+            for message in self.step.messages()
+            if isinstance(message, PartQuiet)
+        ]
+
+
+def test_t2_a_part_is_quiet_since_the_first_time_it_had_nothing() -> None:
+    reading = Quiet({"a": [[1], None, None, [], [2], None, None, [3]]})
+    reading.poll().poll(after_s=5.0)
+    assert reading.quiet == []
+    reading.poll(after_s=2.0).poll(after_s=3.0)
+    assert reading.quiet == [("a", 2.0), ("a", 5.0)]
+    reading.poll(after_s=10.0)  # it has something
+    reading.poll(after_s=10.0).poll(after_s=4.0)
+    assert reading.quiet[2:] == [("a", 4.0)]
+
+
+def test_t2_a_part_that_never_had_anything_is_quiet_too() -> None:
+    assert Quiet({"a": [None] * 9}).poll().poll(after_s=7.0).quiet == [("a", 7.0)]
+
+
+def test_t2_a_part_that_is_not_asked_is_not_quiet() -> None:
+    reading = Quiet({"a": [[1], [2], [3], None, None]}).poll().poll(after_s=1_000.0).poll(after_s=1_000.0)
+    assert reading.quiet == []
+    # Nor is the time before it was first found empty counted.
+    assert reading.poll(after_s=1_000.0).quiet == []
+
+
+def test_t2_parts_that_wait_to_be_opened_are_not_quiet() -> None:
+    reading = Quiet({f"p{number}": [None] * 99 for number in range(300)})
+    for _ in range(3):
+        reading.poll(after_s=LINGER_S * 8, times=256)
+    assert {part for part, _ in reading.quiet} == {f"p{number}" for number in range(256)}
+
+
+def test_t2_a_part_that_is_finished_is_not_quiet() -> None:
+    reading = Quiet({"a": [[1], None, None], "b": [None] * 9}).poll(times=2).poll(after_s=2.0, times=2)
+    assert reading.quiet == [("b", 2.0)]
+    # At this poll "a" has nothing for the second time, and finishes.
+    reading.poll(after_s=5.0, times=2)
+    assert reading.quiet == [("b", 2.0), ("b", 7.0)]
+    assert reading.source.closed["a"] == 1
+
+
+@pytest.mark.parametrize("on_error", ["skip", "dead-letter"])
+def test_t2_a_part_with_records_that_cannot_be_read_is_not_quiet(on_error: Any) -> None:
+    bad = MalformedRecord("no json", record="{")
+    reading = Quiet({"a": [None, bad, None, None]}, on_error=on_error)
+    reading.poll().poll(after_s=5.0).poll(after_s=5.0)
+    assert reading.quiet == []
+
+
+def test_t2_a_part_that_was_taken_over_starts_anew() -> None:
+    giver, taker = (Quiet({"a": [None] * 9}) for _ in range(2))
+    giver.poll().poll(after_s=50.0)
+    released = giver.step.call(partial(giver.operator.release, part=giver.operator.list_parts([0])[0][0]))
+    taker.step.call(partial(taker.operator.release, part=taker.operator.list_parts([0])[0][0]))
+    taker.step.call(partial(taker.operator.take, part=Part("a"), position=released[0], state={}))
+    taker.clock.advance(100.0)
+    assert taker.poll().poll(after_s=3.0).quiet == []  # it is not asked yet
+    taker.operator.poll_gained()
+    assert taker.poll().poll(after_s=3.0).quiet == [("a", 3.0)]
+
+
+# Positions in errors
+
+
+FRAME = pl.DataFrame({"n": [4, 2, 0]})
+
+
+def csv(folder: Path) -> Any:
+    FRAME.write_csv(folder / "n.csv")
+    return sources.Files(folder / "n.csv")
+
+
+def json_lines(folder: Path) -> Any:
+    FRAME.write_ndjson(folder / "n.jsonl")
+    return sources.Files(folder / "n.jsonl")
+
+
+def parquet(folder: Path) -> Any:
+    FRAME.write_parquet(folder / "n.parquet")
+    return sources.Files(folder / "n.parquet")
+
+
+def followed(folder: Path) -> Any:
+    FRAME.write_csv(folder / "n.csv")
+    return sources.Files(str(folder / "*.csv"), follow=True)
+
+
+def memory(folder: Path) -> Any:
+    return sources.Memory(FRAME.to_dicts())
+
+
+def generated(folder: Path) -> Any:
+    def rows(part: int, start: int) -> Iterator[dict[str, int]]:
+        return iter(FRAME.to_dicts()[start:])
+
+    return sources.Generator(rows)
+
+
+def text_of(error: MalstromError) -> str:
+    return "\n".join((str(error), *getattr(error, "__notes__", ())))
+
+
+@pytest.mark.parametrize(
+    ("source", "upto"),
+    [
+        (memory, "position 3"),
+        (generated, "position 3"),
+        (csv, "row 3"),
+        (json_lines, "row 3"),
+        (parquet, "row 3"),
+        (followed, "row 3 of 'n.csv'"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_an_error_says_how_far_a_source_was_read(source: Callable[[Path], Any], upto: str, tmp_path: Path) -> None:
+    job = mp.Job("job")
+    job.source("in", source(tmp_path)).map("ratio", lambda row: 1 / row["n"]).sink("out", sinks.Memory())
+    with pytest.raises(OperatorError) as caught:
+        mp.run(job)
+    text = text_of(caught.value)
+    assert re.search(rf"a batch of part '.+' of source 'in', which ended at {re.escape(upto)}(\n|$)", text), text
+    assert not re.search(r"\bb['\"]|\{'|schema", text), text

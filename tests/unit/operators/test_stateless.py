@@ -1,7 +1,8 @@
-"""The steps without state: what each sends of a batch, beside what `test_base` and the tests of failures check."""
+"""The steps without state: what each sends of a batch, of functions, logics, frontiers and unions."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -14,15 +15,41 @@ from hypothesis import strategies as st
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, Control, Epoch, PartFinished, PartOpened
-from malstrom_py.errors import CodecError, OperatorError
+from malstrom_py.data.messages import (
+    MAX_EPOCH,
+    MIN_EPOCH,
+    AbsBarrier,
+    Acquire,
+    Collect,
+    Control,
+    DataMessage,
+    Epoch,
+    Interrogate,
+    PartFinished,
+    PartOpened,
+    Rescale,
+)
+from malstrom_py.data.messages import SuspendMarker as Suspended
+from malstrom_py.errors import CodecError, OperatorError, PlanError
 from malstrom_py.operators.base import Operator, OperatorFactory, Outlet, StepContext
-from malstrom_py.operators.branching import NO, YES, Branch, Cloned, Split
+from malstrom_py.operators.branching import NO, YES, Branch, Cloned, Split, Union
 from malstrom_py.operators.key_by import KeyBy, KeyLocal
-from malstrom_py.operators.stateless import Filter, FilterMap, FlatMap, Flatten, Inspect, Map, MapWithKey
+from malstrom_py.operators.logic import Output
+from malstrom_py.operators.stateless import (
+    Filter,
+    FilterMap,
+    FlatMap,
+    Flatten,
+    Inspect,
+    InspectFrontier,
+    Map,
+    MapWithKey,
+)
+from malstrom_py.operators.stateless_op import StatelessOp
+from malstrom_py.testing import CapturingPersistenceBackend, OperatorTester
 from malstrom_py.validation import field_getter
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
-from tests.unit.operators.stepping import Row, Stepped, cut
+from tests.unit.operators.stepping import Recorder, Row, Stepped, cut
 
 ROWS = Batch([1, 2, 3], keys=["a", "b", "c"], timestamps=[10, 20, 30], part="p")
 BOTH_LAYOUTS = pytest.mark.parametrize("columns", [{}, {"keys": ["a", "b", "c"], "timestamps": [1, 2, 3]}])
@@ -236,3 +263,304 @@ def test_f4_a_key_that_is_not_legal_is_refused(key: object) -> None:
     with pytest.raises(CodecError, match="'local'"):
         mp.collect(stream.key_local("local", lambda _: key))
     assert mp.collect(stream.key_local("skipping", lambda n: key if n == 1 else n, on_error="skip")) == [2]
+
+
+# stateless_op
+
+
+def twice(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
+    for _ in range(message.value):
+        output.send(message)
+
+
+def once(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
+    output.send(message)
+
+
+class AtEpochs:
+    """Sends nothing of records, and at each epoch a record under ``key`` at the epoch's time plus ``ahead``."""
+
+    def __init__(self, key: Any = None, ahead: int | None = 0) -> None:
+        self.key, self.ahead = key, ahead
+
+    def on_data(self, message: DataMessage[Any, int], output: Output[Any, str]) -> None:
+        """Says nothing."""
+
+    def on_epoch(self, epoch: Epoch, output: Output[Any, str]) -> None:
+        if epoch.time < MAX_EPOCH:
+            output.emit(self.key, "epoch", None if self.ahead is None else epoch.time + self.ahead)
+
+
+def stepped(logic: Any, **options: Any) -> Stepped:
+    return Stepped(partial(StatelessOp, logic=logic), **options)
+
+
+def test_outputs_keep_order_key_time_and_part() -> None:
+    step = stepped(twice, timed=True, keyed=True)
+    step.push(
+        PartOpened("p"), Batch([2, 0, 1], keys=["a", "b", "c"], timestamps=[5, 6, 7], part="p"), PartFinished("p")
+    )
+    assert step.rows() == [("a", 2, 5), ("a", 2, 5), ("c", 1, 7)]
+    assert [batch.part for batch in step.batches()] == ["p"]
+    assert (step.messages()[0], step.messages()[-1]) == (PartOpened("p"), PartFinished("p"))
+
+
+def test_generate_epochs_may_follow_for_the_part_is_kept() -> None:
+    stream = mp.Job("a").source("in", sources.Memory([100, 50, 110])).assign_timestamps("at", lambda n: n)
+    op: mp.StreamBuilder[None, int] = stream.stateless_op("op", once)
+    on_time, late = op.generate_epochs("epochs", mp.limit_out_of_orderness(10))
+    assert (mp.collect(on_time), mp.collect(late)) == ([100, 110], [50])
+
+
+def test_on_epoch_comes_before_the_epoch_and_may_send_at_it() -> None:
+    step = stepped(AtEpochs(), timed=True).push(Epoch(5), Epoch(9))
+    assert step.rows() == [(None, "epoch", 5), (None, "epoch", 9)]
+    assert [type(message) for message in step.messages()] == [Batch, Epoch, Batch, Epoch]
+
+
+@pytest.mark.parametrize(("timed", "ahead"), [(True, None), (False, 0)])
+def test_a_time_where_there_is_none_or_none_where_there_is_one_is_refused(timed: bool, ahead: int | None) -> None:
+    with pytest.raises(OperatorError, match=r"'under-test' sent a .*(untimed|timed) stream"):
+        stepped(AtEpochs(ahead=ahead), timed=timed).push(Epoch(5))
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip", "dead-letter"])
+def test_a_foreign_key_is_refused_whatever_the_policy(on_error: Any) -> None:
+    step = stepped(lambda message, output: output.emit("other", 1), keyed=True, on_error=on_error)
+    with pytest.raises(OperatorError, match=r"'other'.*<lambda> at .*key_by after this step") as caught:
+        step.push(Batch([1], keys=["a"]))
+    assert caught.value.rule == "key kept"
+
+
+@pytest.mark.parametrize(("keyed", "key"), [(True, "a"), (True, None), (False, "a")])
+def test_an_epoch_has_no_key_so_none_can_be_sent_at_one(keyed: bool, key: Any) -> None:
+    """A keyed record sent by each worker would meet state on workers that do not own its key."""
+    with pytest.raises(OperatorError, match=r"which its input does not have \(in AtEpochs\.on_epoch at ") as caught:
+        stepped(AtEpochs(key), timed=True, keyed=keyed).push(Batch([1], keys=["a"], timestamps=[1]), Epoch(5))
+    assert caught.value.rule == "key kept"
+
+
+@pytest.mark.parametrize("values", [[1], [1, -1]], ids=["alone", "before one that raises"])
+def test_a_timer_is_refused(values: list[int]) -> None:
+    def wake(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
+        if message.value < 0:
+            raise ValueError
+        output.set_timer(message.key, 5)
+
+    with pytest.raises(OperatorError, match="'under-test' set a timer, but keeps no state: use stateful_op"):
+        stepped(wake, timed=True, on_error="skip").push(Batch(values, timestamps=values))
+
+
+def test_an_error_in_on_epoch_names_it_whatever_the_policy() -> None:
+    class Failing(AtEpochs):
+        def on_epoch(self, epoch: Epoch, output: Output[Any, str]) -> None:
+            raise ValueError("secret")
+
+    with pytest.raises(OperatorError, match=r"Failing\.on_epoch at ") as caught:
+        stepped(Failing(), on_error="skip").push(Epoch(1))
+    assert "secret" in str(caught.value)
+
+
+def odd_aside(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
+    (output.side("odd") if message.value % 2 else output).send(message)
+    if message.value == 3:
+        raise ValueError
+
+
+def test_side_outputs_have_ports_of_their_own_and_a_record_it_raises_on_leaves_nothing_in_them() -> None:
+    step = Stepped(partial(StatelessOp, logic=odd_aside, sides=["odd"]), keyed=True, ports=2, on_error="dead-letter")
+    step.push(Batch([1, 2, 3, 5], keys=["a", "b", "c", "d"]))
+    assert step.rows() == [("b", 2, None)]
+    assert step.rows(1) == [("a", 1, None), ("d", 5, None)]
+    assert [letter.value for letter in step.dead_letters] == [3]
+
+
+def test_where_records_have_a_key_as_it_comes_an_epoch_may_send_without_one() -> None:
+    step = Stepped(partial(StatelessOp, logic=AtEpochs()), keyed=None, timed=None)
+    assert step.push(Epoch(5)).rows() == [(None, "epoch", 5)]
+    with pytest.raises(OperatorError, match="under key 'a'"):
+        Stepped(partial(StatelessOp, logic=AtEpochs("a")), keyed=None, timed=None).push(Epoch(5))
+
+
+# inspect_frontier
+
+
+def inspecting(seen: list[int]) -> Stepped:
+    return Stepped(partial(InspectFrontier, fn=seen.append))
+
+
+@given(times=st.lists(st.integers(-20, 20), max_size=20))
+def test_it_is_called_once_per_move_in_order(times: list[int]) -> None:
+    seen: list[int] = []
+    step = inspecting(seen).push(*(Epoch(time) for time in times), Epoch(MAX_EPOCH))
+    assert seen == step.epochs()
+    assert seen == sorted(set(seen))
+    assert seen[-1] == MAX_EPOCH
+
+
+def test_t2_it_is_not_called_when_a_part_becomes_idle_or_wakes() -> None:
+    seen: list[int] = []
+    step = inspecting(seen)
+    messages = [Epoch(MIN_EPOCH, idle=True), Epoch(5), Epoch(5, idle=True), Epoch(5), Epoch(6, idle=True)]
+    for epoch in messages:
+        step.call(partial(step.operator.on_epoch, epoch))
+    assert seen == [5, 6]
+    assert step.messages() == messages  # which are passed on all the same
+
+
+def test_on_an_untimed_stream_only_the_end_is_told() -> None:
+    seen: list[int] = []
+    stream = mp.Job("a").source("in", sources.Memory([1, 2])).inspect_frontier("frontier", seen.append)
+    assert mp.collect(stream) == [1, 2]
+    assert seen == [mp.MAX_EPOCH]
+
+
+def test_a_keyed_stream_stays_keyed_and_tells_its_own_frontier_on_each_worker() -> None:
+    seen: list[int] = []
+    timed = mp.Job("a").source("in", sources.Memory([1, 2, 3, 4])).assign_timestamps("at", int)
+    on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(0))
+    counts = on_time.key_by("key", lambda n: n % 2).inspect_frontier("frontier", seen.append).count("count")
+    job = counts.job
+    counts.sink("out", mp.sinks.Memory())
+    mp.run(job, 2, batch=mp.Batching(rows_max=1))
+    assert seen.count(mp.MAX_EPOCH) == 2
+    assert set(seen) - {mp.MAX_EPOCH} <= {0, 1, 2, 3}
+
+
+def test_what_the_function_raises_names_the_step_and_the_function() -> None:
+    def alarm(frontier: int) -> None:
+        raise ValueError("secret")
+
+    tester = OperatorTester(lambda stream: stream.inspect_frontier("watch", alarm), timed=True)
+    with pytest.raises(OperatorError, match=r"step 'watch' failed: ValueError in .*alarm at .*\.py") as caught:
+        tester.send_local(Epoch(3)).step()
+    assert "secret" in str(caught.value)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_what_is_no_function_is_refused_at_the_call() -> None:
+    with pytest.raises(PlanError, match="step 'watch': expected a function, got str"):
+        mp.Job("a").source("in", sources.Memory([1])).inspect_frontier("watch", "print")  # type: ignore[arg-type]
+
+
+# union
+
+
+class Watching(Recorder):
+    """Records control messages as well."""
+
+    def on_control(self, message: Any, out: Outlet) -> None:
+        self.messages.append(message)
+
+
+def joined(inputs: int) -> tuple[Executor, Watching]:
+    """A union of ``inputs`` nodes that are pushed to, followed by a recorder."""
+    recorder = Watching()
+    union: Operator = Union(StepContext("test", "union"))
+    nodes = [NodeSpec(f"in-{number}", None) for number in range(inputs)]
+    nodes.append(NodeSpec("union", union, tuple((number, 0) for number in range(inputs))))
+    nodes.append(NodeSpec("out", recorder, ((inputs, 0),), ()))
+    return Executor(nodes), recorder
+
+
+@given(
+    pushes=st.lists(st.tuples(st.integers(0, 2), st.one_of(st.integers(1, 5), st.just("row"))), max_size=40),
+)
+def test_t6_the_epoch_is_the_minimum_over_the_inputs_and_rows_keep_their_order(pushes: list[tuple[int, Any]]) -> None:
+    executor, recorder = joined(3)
+    frontiers, rows = [MIN_EPOCH] * 3, list[Any]()
+    for number, (index, what) in enumerate(pushes):
+        if what == "row":
+            rows.append((index, number))
+            executor.push(index, Batch([(index, number)]))
+        else:
+            frontiers[index] = max(frontiers[index], 0) + what
+            executor.push(index, Epoch(frontiers[index]))
+        executor.run()
+        epochs = [message.time for message in recorder.messages if isinstance(message, Epoch)]
+        assert (epochs or [MIN_EPOCH])[-1] == min(frontiers)
+        assert epochs == sorted(set(epochs))
+    assert [row for batch in recorder.messages if isinstance(batch, Batch) for row in batch.values] == rows
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Interrogate(lambda key: True),
+        Collect(frozenset()),
+        Acquire({}),
+        AbsBarrier("s", CapturingPersistenceBackend()),
+        Rescale(1, ()),
+        Suspended(),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_what_acts_on_state_passes_once_behind_all_that_came_before_it(message: Any) -> None:
+    executor, recorder = joined(3)
+    for index in range(3):
+        executor.push(index, Batch([index]))
+        executor.push(index, message)
+        executor.run()
+    assert [getattr(seen, "values", seen) for seen in recorder.messages] == [[0], [1], [2], message]
+    executor.push(0, message)
+    executor.run()
+    assert recorder.messages.count(message) == 1
+
+
+def timed(job: mp.Job, name: str, times: list[int], parts: int = 1) -> mp.StreamBuilder[None, int]:
+    return job.source(name, sources.Memory(times, parts=parts)).assign_timestamps(f"{name}-at", lambda n: n)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_t5_the_end_comes_when_all_inputs_have_ended(workers: int) -> None:
+    job, out = mp.Job("a"), sinks.Memory()
+    short, long = timed(job, "short", [1]), timed(job, "long", list(range(3000)))
+    joined = short.union("both", long).key_by("all", lambda n: "all")
+    joined.collect("list", size=10_000).sink("out", out)
+    result = mp.run(job, workers)
+    assert [sorted(values) for values in out.items] == [sorted([1, *range(3000)])]
+    assert result.steps["both"].epoch == MAX_EPOCH
+
+
+def test_a_stream_joined_with_itself_comes_twice() -> None:
+    job = mp.Job("a")
+    stream = job.source("in", sources.Memory([1, 2]))
+    assert Counter(mp.collect(stream.union("twice", stream))) == {1: 2, 2: 2}
+    alone = mp.Job("b").source("in", sources.Memory([1, 2]))
+    assert mp.collect(alone.union("alone")) == [1, 2]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("rows_max", [1, 7, 100])
+def test_t1_generate_epochs_may_be_durable_behind_branches_that_were_joined_again(workers: int, rows_max: int) -> None:
+    """A part comes on both ways: it has ended only when it has ended on both."""
+    job, out, late_out = mp.Job("a"), sinks.Memory(), sinks.Memory()
+    even, odd = timed(job, "in", list(range(60)), parts=4).branch("even", lambda n: n % 2 == 0)
+    joined = even.map("m", lambda n: n).map("m2", lambda n: n).union("again", odd)
+    on_time, late = joined.generate_epochs("epochs", mp.limit_out_of_orderness(100))
+    on_time.sink("out", out)
+    late.sink("late", late_out)
+    result = mp.run(job, workers, batch=mp.Batching(rows_max=rows_max))
+    assert (sorted(out.items), late_out.items) == (list(range(60)), [])
+    assert result.steps["epochs"].epoch == MAX_EPOCH
+
+
+def test_t2_parts_of_two_sources_hold_the_epoch_back_together() -> None:
+    job, seen = mp.Job("a"), list[int]()
+
+    class Epochs:
+        def on_data(self, message: Any, output: Any) -> None:
+            """Says nothing."""
+
+        def on_epoch(self, epoch: Epoch, output: Any) -> None:
+            seen.append(epoch.time)
+
+    both = timed(job, "fast", [10, 20, 30]).union("both", timed(job, "slow", [5, 6, 7, 8, 9]))
+    on_time, _ = both.generate_epochs("epochs", mp.limit_out_of_orderness(0))
+    mp.collect(on_time.stateless_op("watch", Epochs()), batch=mp.Batching(rows_max=1))
+    assert seen[0] == 4
+    assert seen == sorted(set(seen))
+    assert seen[-1] == MAX_EPOCH
+    job2 = mp.Job("b")
+    both = timed(job2, "fast", [10, 20, 30]).union("both", timed(job2, "slow", [5, 6, 7, 8, 9]))
+    assert mp.collect(both.generate_epochs("epochs", mp.limit_out_of_orderness(0))[1]) == []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import operator
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from unittest.mock import patch
@@ -15,11 +17,12 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import agg, sinks, sources, windows
-from malstrom_py.data.messages import MAX_EPOCH
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.window import SessionWindows
-from malstrom_py.windows import Windows
+from malstrom_py.testing import OperatorTester, check_operator
+from malstrom_py.windows import Session, Sliding, Windows
 
 BOUND: Final = 8
 Row = tuple[str, int, int]
@@ -228,3 +231,246 @@ def test_an_origin_that_is_not_a_whole_number_of_the_unit_is_refused() -> None:
         with pytest.raises(PlanError, match=r"step 'w': the origin 2026-01-01 .* is not a whole number of s, the unit"):
             kind.in_unit("s", "w")
     assert windows.tumbling(1000, origin=half).in_unit("ms", "w") == (1000, 1000, 500)
+
+
+# Order of arrival
+
+
+KINDS: Final[dict[str, Windows]] = {
+    "tumbling": windows.tumbling(6),
+    "sliding": windows.sliding(8, 4),
+    "sliding, odd": windows.sliding(5, 2, origin=1),
+    "session": windows.session(4),
+}
+
+
+def append(values: Sequence[Any], value: Any) -> list[Any]:
+    return [*values, value]
+
+
+def extend(values: list[Any], more: list[Any]) -> list[Any]:
+    """Change the first argument, as it must not."""
+    values.extend(more)
+    return values
+
+
+def pushed(values: list[Any], value: Any) -> list[Any]:
+    values.append(value)
+    return values
+
+
+def unsorted(values: list[Any]) -> list[Any]:
+    return values
+
+
+Windowed = Any
+GATHERED: Final[dict[str, Callable[[Windowed], Any]]] = {
+    "collect": lambda w: w.collect(),
+    "reduce": lambda w: w.reduce(lambda earlier, later: earlier + later),
+    "reduce that extends": lambda w: w.reduce(extend),
+    "fold and merge": lambda w: w.fold(lambda values, one: [*values, *one], default=list, merge=lambda a, b: a + b),
+    "fold that appends, merge that extends": lambda w: w.fold(extend, default=list, merge=extend),
+    "first and last": lambda w: w.aggregate(first=agg.first(), last=agg.last()),
+    "custom": lambda w: w.aggregate(all=agg.custom(list, append, extend, unsorted), n=agg.count()),
+    "fold without merge": lambda w: w.fold(lambda values, one: [*values, *one], default=list),
+}
+
+
+def wanted(how: str, inside: list[list[int]]) -> Any:
+    """Return the value of a window with the values ``inside``, in the order of arrival."""
+    if how == "first and last":
+        return {"first": inside[0], "last": inside[-1]}
+    if how == "custom":
+        return {"all": inside, "n": len(inside)}
+    return inside if how == "collect" else [number for value in inside for number in value]
+
+
+def windows_with(kind: Windows, times: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the windows that have one of ``times``, in the order in which they close."""
+    if isinstance(kind, Sliding):
+        size, step, origin = kind.in_unit("ms", "test")
+        starts = {
+            first - back * step
+            for time in times
+            for back in range(size // step + 1)
+            for first in [(time - origin) // step * step + origin]
+        }
+        found = [(start, start + size) for start in starts if any(start <= time < start + size for time in times)]
+        return sorted(found)
+    assert isinstance(kind, Session)
+    gap, runs = kind.in_unit("ms", "test"), list[list[int]]()
+    for time in sorted(times):
+        if runs and time - runs[-1][-1] < gap:
+            runs[-1].append(time)
+        else:
+            runs.append([time])
+    return [(run[0], run[-1] + gap) for run in runs]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", GATHERED)
+def test_the_order_is_that_of_arrival_at_any_cut_and_after_any_move(kind: str, how: str) -> None:
+    if kind == "session" and how == "fold without merge":
+        with pytest.raises(mp.PlanError, match="merge="):
+            mp.collect(stream_of([]).window("step", KINDS[kind]).fold(append, default=list))
+        return
+
+    def oracle(records: list[DataMessage[Any, Any]]) -> list[Any]:
+        spans = windows_with(KINDS[kind], [record.timestamp or 0 for record in records])
+        insides = [[r.value for r in records if start <= (r.timestamp or 0) < end] for start, end in spans]
+        return [wanted(how, inside) for inside in insides]
+
+    check_operator(
+        lambda s: GATHERED[how](s.window("step", KINDS[kind])).map("value", lambda r: r.value),
+        timed=True,
+        keys=["a", "b"],
+        values=[[number] for number in range(9)],
+        oracle=oracle,
+        in_order=True,
+        max_examples=12,
+    )
+
+
+def stream_of(rows: list[tuple[int, Any]]) -> Any:
+    timed = mp.Job("order").source("rows", sources.Memory(rows)).assign_timestamps("at", lambda row: row[0])
+    on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(100))
+    return on_time.key_by("all", lambda row: 0).map("value", lambda row: row[1])
+
+
+def test_sessions_that_join_have_the_order_of_arrival() -> None:
+    rows = [(0, "a"), (6, "b"), (1, "c"), (7, "d"), (4, "e"), (5, "f")]
+    for rows_max in (1, 2, 100):
+        letters = stream_of(rows).window("visits", windows.session(4)).reduce(lambda earlier, later: earlier + later)
+        assert [found.value for found in mp.collect(letters, batch=mp.Batching(rows_max=rows_max))] == ["abcdef"]
+
+
+def test_a_join_of_sessions_that_join_pairs_in_the_order_of_arrival() -> None:
+    def join(left: Any, right: Any) -> Any:
+        return left.join("step", right, window=windows.session(4))
+
+    tester = OperatorTester(join, keyed=True, timed=True, inputs=2)
+    tester.send_local([("a", name, at) for at, name in ((0, "a"), (6, "b"), (1, "c"), (4, "d"))], input=0)
+    tester.send_local([("a", "x", 5)], input=1).send_local(Epoch(100)).step()
+    found = [message.value for message in tester.receive_local() if isinstance(message, DataMessage)]
+    assert found == [("a", "x"), ("b", "x"), ("c", "x"), ("d", "x")]
+
+
+def test_a_session_goes_on_after_a_snapshot_without_numbers() -> None:
+    """Two sessions as they were stored before runs had numbers: they have the order of time, and then of arrival."""
+    tester = OperatorTester(lambda s: s.window("visits", windows.session(4)).collect(), keyed=True, timed=True)
+    tester.send_local([("a", "x", 0), ("a", "y", 6)]).step()
+    state = tester.states["visits"]
+    state.values["a"] = [[0, 0, ["x"]], [6, 6, ["y"]]]
+    found = tester.send_local([("a", "z", 7), ("a", "w", 3)], Epoch(100)).step().receive_local()
+    assert [message.value.value for message in found if isinstance(message, DataMessage)] == [["x", "y", "z", "w"]]
+
+
+def test_sliding_windows_go_on_after_a_snapshot_without_numbers() -> None:
+    tester = OperatorTester(lambda s: s.window("hops", windows.sliding(8, 4)).collect(), keyed=True, timed=True)
+    tester.states["hops"].values.update({"a": {0: ["x"], 4: ["y"]}})
+    found = tester.send_local([("a", "z", 1), ("a", "w", 5)], Epoch(100)).step().receive_local()
+    values = [message.value.value for message in found if isinstance(message, DataMessage)]
+    assert values == [["x", "z"], ["x", "y", "z", "w"], ["y", "w"]]
+
+
+def test_early_results_do_not_change_when_a_fold_appends() -> None:
+    for kind in (windows.tumbling(100), windows.sliding(100, 50), windows.session(50)):
+        windowed = stream_of([(1, "a"), (2, "b"), (3, "c")]).window("step", kind, emit=1)
+        found = mp.collect(windowed.fold(pushed, default=list, merge=extend), batch=mp.Batching(rows_max=1))
+        early = [result.value for result in found if result.update and result.start >= 0]
+        assert early == [["a"], ["a", "b"], ["a", "b", "c"]]
+
+
+def test_a_window_does_not_change_the_values_that_came_in() -> None:
+    """Another branch has the same values."""
+    stream = stream_of([(1, [1]), (2, [2]), (3, [3])])
+    for number, kind in enumerate((windows.tumbling(10), windows.sliding(10, 5), windows.session(5), windows.count(3))):
+        stream.window(f"{number}", kind).reduce(extend).sink(f"out-{number}", sinks.Memory())
+    both = sinks.Memory()
+    stream.sink("both", both)
+    mp.run(stream.job, progress=False, checks=True)
+    assert both.items == [[1], [2], [3]]
+
+
+# Memory
+
+
+KEYS = 20
+LONG = 40
+"""How many times the first rounds follow: far more than a leak of one object per window and key could hide in."""
+
+STEPS: dict[str, Callable[[Any], Any]] = {
+    "tumbling": lambda s: s.window("w", windows.tumbling(10)).aggregate(n=agg.count(), total=agg.sum()),
+    "tumbling, early": lambda s: s.window("w", windows.tumbling(10), emit=3).count(),
+    "sliding": lambda s: s.window("w", windows.sliding(30, 10)).sum(),
+    "sliding, whole": lambda s: s.window("w", windows.sliding(30, 10)).fold(lambda a, b: a + b, default=int),
+    "session": lambda s: s.window("w", windows.session(5)).collect(),
+    "session, early": lambda s: s.window("w", windows.session(5), emit=2).count(),
+    "ttl": lambda s: s.count("w", ttl=20),
+    "ttl, op": lambda s: s.stateful_op("w", lambda message, state, output: (state or 0) + 1, ttl=20),
+}
+
+
+def rounds(first: int, last: int) -> Iterator[Any]:
+    """Each round is ten units of time with a record of some keys, which differ in each, and the epoch after it."""
+    for number in range(first, last):
+        yield [DataMessage(f"{number}-{key}", key, 10 * number + key % 4 + 1) for key in range(KEYS)]
+        yield [DataMessage(f"always-{key}", key, 10 * number + 2) for key in range(3)]
+        yield Epoch(10 * number + 9)
+
+
+def weight_of(thing: object) -> int:
+    """Return the size of all that a step keeps, in bytes: what is reachable from its state and from itself."""
+    seen, left, total = set[int](), [thing], 0
+    while left:
+        one = left.pop()
+        if id(one) in seen or isinstance(one, type) or callable(one):
+            continue
+        seen.add(id(one))
+        total += sys.getsizeof(one)
+        left += gc.get_referents(one)
+    return total
+
+
+def held(tester: OperatorTester) -> tuple[int, int]:
+    """Return the number of keys with state, and the weight of the state."""
+    (state,) = tester.states.values()
+    return len(state.keys()), weight_of([state.values, state.timers, state.clock_timers, state.expiry])
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_what_a_step_keeps_depends_on_what_is_open_and_not_on_the_length_of_the_run(step: str) -> None:
+    tester = OperatorTester(STEPS[step], keyed=True, timed=True, checks=False)
+    for message in rounds(0, 10):
+        tester.send_local(message).step()
+    before = held(tester)
+    for message in rounds(10, 10 + 10 * LONG):
+        tester.send_local(message).step()
+    tester.receive_local()
+    keys, weight = held(tester)
+    assert keys == before[0]
+    assert weight <= 1.5 * before[1] + 20_000
+
+
+def test_memory_of_early_results_goes_with_the_windows() -> None:
+    tester = OperatorTester(STEPS["tumbling, early"], keyed=True, timed=True, checks=False)
+    for message in rounds(0, 50):
+        tester.send_local(message).step()
+    operator = _operator_of(tester)
+    assert len(operator._changed) <= 1
+
+
+def _operator_of(tester: OperatorTester) -> Any:
+    return tester._runner.operators["w"]
+
+
+def test_a_job_over_many_windows_ends_with_none() -> None:
+    rows = [(f"k{number % 7}-{number // 700}", number) for number in range(7_000)]
+    timed = mp.Job("flat").source("rows", mp.sources.Memory(rows)).assign_timestamps("at", lambda row: row[1])
+    on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(10))
+    counted = on_time.key_by("key", lambda row: row[0]).window("tens", windows.tumbling(10)).count()
+    seen: list[int] = []
+    counted.inspect("peek", lambda window: seen.append(window.start)).sink("out", mp.sinks.Memory())
+    result = mp.run(counted.job)
+    assert result.steps["tens"].keys == 0
+    assert len(set(seen)) == 700
