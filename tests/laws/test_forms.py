@@ -59,6 +59,8 @@ IN_ARRAYS: Any = {
     "least": agg.min("x"),
     "most": agg.max("odd", skip_nulls=True),
     "first": agg.first("odd"),
+    "known first": agg.first("m", skip_nulls=True),
+    "known last": agg.last("odd", skip_nulls=True),
     "last": agg.last("b"),
     "text": agg.last("s"),
 }

@@ -6,7 +6,6 @@ import contextlib
 import enum
 import re
 import tracemalloc
-import zoneinfo
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, tzinfo
@@ -47,13 +46,6 @@ def test_s8_a_value_comes_back_as_exactly_what_it_was(value: Any) -> None:
 
 def test_the_order_of_a_dict_is_kept() -> None:
     assert list(there_and_back({"z": 1, "a": 2, 3: 4})) == ["z", "a", 3]
-
-
-def test_a_zone_comes_back_with_its_fold() -> None:
-    berlin = zoneinfo.ZoneInfo("Europe/Berlin")
-    for fold in (0, 1):
-        autumn = datetime(2024, 10, 27, 2, 30, tzinfo=berlin, fold=fold)
-        assert there_and_back(autumn).utcoffset() == autumn.utcoffset()
 
 
 def test_an_array_comes_back_writable() -> None:

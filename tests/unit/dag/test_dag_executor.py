@@ -58,13 +58,6 @@ def test_a_diamond_gives_10_and_105_for_5_and_every_branch_gets_every_event_and_
     assert executor.take_all_sink_outputs(messages=True) == {"left": [at(6)]}
 
 
-def test_fan_in_takes_from_every_source_as_it_comes() -> None:
-    executor = joined(str.upper)
-    for source, value in [("left", "a"), ("right", "b"), ("left", "c")]:
-        executor.process_event(source, value)
-    assert executor.take_sink_outputs("out") == ["A", "B", "C"]
-
-
 def test_the_graph_tells_of_its_nodes_and_repr_of_its_ends_and_how_far_it_is_but_no_record() -> None:
     executor = joined()
     assert (executor.source_nodes, executor.sink_nodes) == (("left", "right"), ("out",))
@@ -210,16 +203,6 @@ def test_late_is_what_lies_at_or_below_the_frontier(times: list[int], frontier: 
     assert not columns.rows_made
     untimed = Batch([1], keys=[None])
     assert split_late(untimed, frontier) == ((None, untimed) if frontier == MAX_EPOCH else (untimed, None))
-
-
-def test_injected_events_are_queued_at_any_node_until_something_runs() -> None:
-    executor = line(lambda n: n + 1, lambda n: n * 10)
-    executor.inject_events("b", [1, at(2, 5, "k")])
-    executor.inject_events("out", Batch([7]))
-    executor.inject_events("in", [3])
-    assert executor.take_all_sink_outputs() == {}
-    executor.process_event("in", 4)
-    assert executor.take_sink_outputs("out") == [7, 10, 20, 40, 50]
 
 
 @pytest.mark.parametrize(

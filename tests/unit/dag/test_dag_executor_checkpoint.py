@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -31,12 +30,11 @@ from malstrom_py.data.messages import (
     StateMessage,
 )
 from malstrom_py.errors import CodecError, DagError, InternalError, OperatorError, RestoreFailed
-from malstrom_py.operators.aggregate import Count, Fold, Sum
+from malstrom_py.operators.aggregate import Count
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.branching import Union
 from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.logic import Output
-from malstrom_py.operators.stateful_map import TtlMap
 from malstrom_py.testing import CapturingPersistenceBackend
 from tests.unit.dag.graphs import Alarm, at, joined, line, total
 
@@ -78,29 +76,6 @@ def test_state_timers_watermarks_queued_events_and_what_nobody_took_are_in_a_che
     fresh.process_watermark("left", 30)
     fresh.process_watermark("right", 30)
     assert fresh.take_sink_outputs("out", messages=True) == [at("state and timer", 15, "k"), at("queued", 30, "k")]
-
-
-@pytest.mark.parametrize("key", [None, 1, 1.5, "k", ("a", None), b"x", frozenset({1})])
-@pytest.mark.parametrize("value", [1, None, [1, (2, "x")], {"n": {1, 2}}, np.float64(1.5)])
-def test_keys_and_values_come_back_as_the_types_they_were(key: Any, value: Any) -> None:
-    def keep(message: DataMessage[Any, Any], key_state: Any, output: Output[Any, Any]) -> Any:
-        if key_state is not None:
-            output.emit(message.key, (message.value, key_state))
-        return (message.value,)
-
-    executor = line(keep)
-    executor.process_event("in", at(value, None, key))
-    executor.inject_events("a", [at(value, None, key)])
-    fresh = line(keep)
-    fresh.restore(executor.checkpoint())
-    fresh.run()
-    (message,) = fresh.take_sink_outputs("out", messages=True)
-    assert (message.key, message.value) == (key, (value, (value,)))
-    assert (type(message.key), type(message.value[0]), type(message.value[1][0])) == (
-        type(key),
-        type(value),
-        type(value),
-    )
 
 
 def test_columns_that_are_queued_come_back_as_rows() -> None:
@@ -184,29 +159,6 @@ def test_nothing_may_be_sent_at_or_below_the_epoch_that_was_restored() -> None:
         fresh.process_event("in", at(1, 25))
     fresh.process_event("in", at(1, 5))
     assert fresh.node_metrics()["in"].late == 1
-
-
-STEPS: list[tuple[Callable[[], Any], list[Any], list[Any]]] = [
-    (lambda: Count, [1, 2, 3], [1, 2, 3]),
-    (lambda: partial(Sum, by=None), [1, 2, 3], [1, 3, 6]),
-    (lambda: partial(Fold, fn=lambda acc, n: [*acc, n], default=list), [1, 2, 3], [[1], [1, 2], [1, 2, 3]]),
-    (
-        lambda: partial(TtlMap, fn=lambda _, n, seen: ((n, seen), n), ttl=10, default=None),
-        [at(1, 1), at(2, 5), at(3, 30)],
-        [(1, None), (2, 1), (3, 2)],
-    ),
-]
-
-
-@pytest.mark.parametrize(("step", "events", "expected"), STEPS)
-def test_steps_of_jobs_go_on_where_they_were(step: Callable[[], Any], events: list[Any], expected: list[Any]) -> None:
-    executor = line(step())
-    for event in events:
-        executor.process_event("in", event)
-        fresh = line(step())
-        fresh.restore(executor.checkpoint())
-        executor = fresh
-    assert executor.take_sink_outputs("out") == expected
 
 
 def epochs_graph() -> DagExecutor:

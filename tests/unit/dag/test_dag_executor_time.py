@@ -67,28 +67,6 @@ def test_a_watermark_that_is_no_time_is_refused(time: Any) -> None:
     assert executor.watermark("out") == 7
 
 
-def test_t6_timers_fire_at_the_nodes_own_watermark() -> None:
-    executor = joined(Alarm())
-    executor.process_event("left", at("a", 5, "k"))
-    executor.process_watermark("left", 100)
-    assert executor.take_sink_outputs("out") == []
-    executor.process_watermark("right", 14)
-    assert executor.take_sink_outputs("out") == []
-    executor.process_watermark("right", 15)
-    assert executor.take_sink_outputs("out", messages=True) == [at("a", 15, "k")]
-    executor.process_watermark("right", 90)
-    assert executor.take_sink_outputs("out") == []
-
-
-def test_timers_of_nodes_behind_each_other_fire_in_the_order_of_the_graph() -> None:
-    executor = line(Alarm(1), Alarm(2), Alarm(3))
-    executor.process_event("in", at("a", 10))
-    executor.process_watermark("in", 12)
-    assert executor.take_sink_outputs("out") == []
-    executor.process_watermark("in", 100)
-    assert executor.take_sink_outputs("out", messages=True) == [at("a", 16)]
-
-
 def test_fire_timers_without_a_watermark_fires_nothing() -> None:
     executor = joined(Alarm())
     executor.process_event("left", at("a", 5))
@@ -184,19 +162,6 @@ def test_on_schedule_is_called_when_it_is_asked_for_with_the_clock() -> None:
     executor.schedule()
     executor.schedule()
     assert (executor.take_sink_outputs("out"), clocks) == ([11, 21], [clock, clock])
-
-
-def test_injected_events_are_late_by_the_watermark_of_their_node() -> None:
-    builder = DagBuilder().source("left").source("right").operator("join").connect("left", "join")
-    builder.connect("right", "join").sink_for("join", "out").sink_for("join:late", "late")
-    executor = DagExecutor.from_dag(builder.build())
-    executor.process_watermark("left", 10)
-    executor.inject_events("join", [at(1, 5)])
-    executor.process_watermark("right", 7)
-    executor.inject_events("join", [at(2, 7), at(3, 8)])
-    executor.run()
-    assert executor.take_all_sink_outputs() == {"out": [1, 3], "late": [2]}
-    assert executor.node_metrics()["join"].late == 1
 
 
 def test_an_event_behind_a_watermark_that_is_still_queued_is_late() -> None:

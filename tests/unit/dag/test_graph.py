@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.dag import Dag, DagBuilder, DagExecutor, DagNode, Edge, NodeType
+from malstrom_py.dag import Dag, DagBuilder, DagNode, Edge, NodeType
 from malstrom_py.dag.graph import mismatch
 from malstrom_py.errors import PlanError
 
@@ -319,13 +319,3 @@ def test_what_is_none_is_refused_with_its_type_but_not_its_value(schema: Any) ->
     refused(line(), lambda b: b.source("a", schema), message)
     refused(line(), lambda b: b.operator("a", output_schema=schema), message)
     refused(line(), lambda b: b.sink_for("step", "a", schema), message)
-
-
-def test_a_diamond_whose_edges_come_first_gives_ten_and_a_hundred_and_five() -> None:
-    builder = DagBuilder().source("in").connect("in", "double").connect("in", "add")
-    builder.connect("double", "merge").connect("add", "merge").sink_for("merge", "out")
-    executor = DagExecutor.from_dag(builder.operator("merge").operator("add").operator("double").build())
-    executor.register_operator("double", lambda n: n * 2)
-    executor.register_operator("add", lambda n: n + 100)
-    executor.process_event("in", 5)
-    assert sorted(executor.take_sink_outputs("out")) == [10, 105]

@@ -22,10 +22,9 @@ from malstrom_py.operators.base import OnError, Operator, Outlet, StepContext
 from malstrom_py.operators.branching import Branch, Cloned, Split, Union
 from malstrom_py.operators.columns import FilterColumns, MapBatches, Select
 from malstrom_py.operators.event_time import GenerateEpochs
-from malstrom_py.operators.key_by import KeyBy
 from malstrom_py.operators.logic import KeyedLogic, Output
 from malstrom_py.operators.stateful_op import StatefulOp
-from malstrom_py.operators.stateless import Filter, FlatMap, Map
+from malstrom_py.operators.stateless import Filter, Map
 from malstrom_py.operators.stateless_op import StatelessOp
 from tests.unit.dag.graphs import at, line, total
 
@@ -207,18 +206,6 @@ def test_an_operator_of_ones_own_is_made_by_a_factory() -> None:
     executor.process_event("in", 1)
     assert executor.take_sink_outputs("out") == [1] * 4
     assert [(context.step, context.timed, context.keyed) for context in contexts] == [("b", None, None)]
-
-
-def test_steps_of_jobs_run_as_they_are() -> None:
-    executor = line(
-        partial(FlatMap, fn=str.split),
-        partial(KeyBy, fn=lambda word: word[0]),
-        partial(Count),
-        partial(Filter, predicate=lambda count: count > 1),
-    )
-    executor.process_event("in", "ant bee asp")
-    executor.process_event("in", "bat cow")
-    assert executor.take_sink_outputs("out", messages=True) == [at(2, None, "a"), at(2, None, "b")]
 
 
 def test_state_is_kept_by_key_and_default_makes_the_first() -> None:

@@ -1,4 +1,4 @@
-"""Values are compared by their meaning: instants by UTC, and NaN as the largest number."""
+"""Values are compared by their meaning: instants by UTC, NaN as the largest number; and copied if they can change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

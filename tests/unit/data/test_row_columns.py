@@ -1,4 +1,4 @@
-"""`RowColumns`: names of the first rows, types that widen, the same result wherever batches are cut."""
+"""`RowColumns`: names of the first rows, types that widen, the same result wherever batches are cut; and schemas."""
 
 from __future__ import annotations
 

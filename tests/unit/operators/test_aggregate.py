@@ -1,4 +1,4 @@
-"""`aggregate`: several running figures per key in one step."""
+"""Running figures per key: several in one step, and the steps with one figure."""
 
 from __future__ import annotations
 

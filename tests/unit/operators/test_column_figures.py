@@ -11,7 +11,6 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -25,7 +24,6 @@ from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Final, M
 from malstrom_py.operators.keyed import StatefulOperator, expiring
 from malstrom_py.rescale.slots import StableSlots
 from malstrom_py.state.artefact import Opened, contents, entries_in, is_delta, merged
-from malstrom_py.state.column_image import storable
 from malstrom_py.state.figure_states import FigureStates
 from malstrom_py.state.seen_values import SeenValues
 from malstrom_py.state.top_lane import top
@@ -220,22 +218,6 @@ def test_a_record_that_fails_is_handled_as_in_rows() -> None:
     step = Stepped(STEPS["sum"], on_error="dead-letter").push(columns(["a", "a", "b"], [1, None, 2], pa.int64()))
     assert step.values() == [1, 2]
     assert [letter.value for letter in step.dead_letters] == [{"v": None}]
-
-
-def test_a_delta_has_the_keys_that_changed_in_columns() -> None:
-    step, backend = Stepped(STEPS["sum"]), CapturingPersistenceBackend()
-    step.operator.track(lambda keys: [0] * len(keys))
-    chain = []
-    for number, keys in enumerate((["a", "b", "c"], ["b", "d"], ["d", "d"])):
-        step.push(columns(keys, [1] * len(keys), pa.int64()))
-        if number == 2:
-            step.push(rows(["e"], [7]))  # the flags of changed ids are not lost with the arrays
-        step.push(AbsBarrier(f"s{number}", backend, parent=f"s{number - 1}" if number else None))
-        chain.append(backend.states["under-test"])
-    restored = Stepped(STEPS["sum"])
-    restored.operator.install(chain, [0])
-    assert states(restored) == {"a": 1, "b": 2, "c": 1, "d": 3, "e": 7}
-    assert max(map(len, chain)) == len(chain[0])
 
 
 def test_state_that_expires_is_in_rows() -> None:
@@ -485,26 +467,3 @@ def test_slots_are_asked_for_each_key_once() -> None:
     step.push(columns(list("bd"), [1, 2], pa.int64()))
     barrier(step, "s2", "s1")
     assert asked == ["a", "b", "c", "d"]
-
-
-def test_figures_of_every_kind_go_through_an_image() -> None:
-    """States that are absent too: no values yet of a key, where None is skipped."""
-    kinds = [agg.count, agg.sum, agg.mean, agg.min, agg.max, agg.first, agg.last]
-    figures = {
-        f"{kind.__name__}{skips}": kind("v", skip_nulls=skips) if skips or kind is not agg.count else kind()
-        for kind in kinds
-        for skips in (False, True)
-        if skips or kind in (agg.count, agg.first, agg.last)
-    }
-    step = tracked(partial(Aggregate, aggregations=figures))
-    step.push(columns(list("abca"), [None, 2, None, 5], pa.int64()))
-    assert in_arrays(step)
-    values = states(step)
-    image = storable(values.image(None, SLOTS_OF))
-    assert image is not None
-    assert np.array_equal(image.slots, SLOTS_OF(image.keys.to_pylist()))
-    again = restored(partial(Aggregate, aggregations=figures), [[barrier(step, "s1")]])
-    assert in_arrays(again)
-    assert same(held(again)) == same(held(step))
-    more = columns(list("cab"), [1, None, 3], pa.int64())
-    assert same(again.push(more).rows()[-3:]) == same(step.push(more).rows()[-3:])

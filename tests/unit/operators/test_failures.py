@@ -1,4 +1,4 @@
-"""`describe_function`: a user finds the function an error speaks of."""
+"""What every step does when a user's function raises, and how errors name functions and objects of users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`generate_epochs`: lateness per record and part, epochs as the minimum over the parts that are open."""
+"""`generate_epochs`: lateness per record and part, epochs as the minimum over the open parts, records far ahead."""
 
 from __future__ import annotations
 

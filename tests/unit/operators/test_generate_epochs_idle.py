@@ -1,4 +1,4 @@
-"""`generate_epochs` and idle parts: which part holds the epoch back, which is idle, and how a waking part is judged."""
+"""`generate_epochs` and idle parts: which part holds the epoch back, how a waking part is judged, and switches."""
 
 from __future__ import annotations
 
@@ -65,12 +65,6 @@ def test_t2_a_part_is_idle_from_idle_after_on_and_not_before() -> None:
     assert epochs(step.push(quiet("q", 10.0))) == [Epoch(44), Epoch(94)]
 
 
-def test_t2_an_idle_part_does_not_hold_back_the_others_of_its_worker() -> None:
-    step = stepped("p", "q").push(batch_of("p", 100), quiet("q"))
-    assert epochs(step) == [Epoch(94)]  # q has never had anything
-    assert epochs(step.push(batch_of("p", 200))) == [Epoch(94), Epoch(194)]
-
-
 def test_t2_without_idle_after_a_quiet_part_holds_back_for_ever() -> None:
     step = stepped("p", "q", idle_after_s=None).push(batch_of("p", 100), quiet("q", 1e9), quiet("p", 1e9))
     assert epochs(step) == []
@@ -119,11 +113,6 @@ def test_t2_a_worker_that_wakes_says_so_even_if_its_epoch_does_not_move() -> Non
     assert epochs(step) == [Epoch(94), Epoch(94, idle=True), Epoch(94)]
     step.push(quiet("p"), batch_of("p", 110))
     assert epochs(step)[3:] == [Epoch(94, idle=True), Epoch(104)]
-
-
-def test_t2_records_come_before_the_epoch_that_says_a_worker_has_woken() -> None:
-    step = stepped("p").push(quiet("p"), batch_of("p", 100))
-    assert [type(message) for message in step.messages(ON_TIME)] == [Epoch, Batch, Epoch]
 
 
 def test_t2_a_part_that_is_opened_ends_idleness() -> None:

@@ -1,4 +1,4 @@
-"""The base of keyed steps: one state per key, keys that cannot be keys, and the functions it names."""
+"""The base of steps, of keyed ones most: one state per key, and what they persist while tracked (S1, S2, S5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`source`: opens parts, polls them in turn, backs off, ends with the maximum epoch, and closes what it opened."""
+"""`source`: opens parts, polls them in turn, backs off, finds quiet parts, ends, and closes what it opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``select``: what the expressions make, for rows and for columns."""
+"""Steps over columns: ``select``, ``with_columns``, ``filter``, ``map_batches``, ``map_with_key``."""
 
 from __future__ import annotations
 

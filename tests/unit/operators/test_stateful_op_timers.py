@@ -1,11 +1,11 @@
-"""Timers and schedules of `stateful_op`: T6, order, once, set again, refused, and against an oracle."""
+"""Timers and schedules of `stateful_op`, by event time and by the clock: T6, order, once, set again, refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import count, pairwise
+from itertools import count
 from threading import Event
 from typing import Any
 
@@ -62,30 +62,6 @@ def test_t6_timers_fire_when_the_frontier_reaches_them_by_time_before_on_epoch_a
     logic = Alarms()
     stepped(logic).push(wake("b", 7, 3), wake("a", 5, 3, 8), Epoch(2), Epoch(7), Epoch(8), Epoch(9))
     assert logic.calls == [2, ("b", 3), ("a", 3), ("a", 5), ("b", 7), 7, ("a", 8), 8, 9]
-
-
-def test_t6_a_step_with_two_inputs_wakes_at_the_minimum_of_both() -> None:
-    def timed(name: str, times: list[int]) -> mp.StreamBuilder[None, int]:
-        stream = job.source(name, sources.Memory(times)).assign_timestamps(f"{name}-at", lambda n: n)
-        return stream.generate_epochs(f"{name}-epochs", mp.limit_out_of_orderness(0))[0]
-
-    class Now(KeyedLogic[str, int, Any, list[int]]):
-        """Sends, when it is woken for a record, which records have come by then."""
-
-        def on_data(self, message: DataMessage[str, int], key_state: Any, output: Output[str, Any]) -> list[int]:
-            assert message.timestamp is not None
-            output.set_timer(message.key, message.timestamp + 1)
-            return [*(key_state or ()), message.value]
-
-        def on_timer(self, key: str, time: int, key_state: Any, output: Output[str, Any]) -> list[int]:
-            output.emit(key, (time, sorted(n for n in key_state if n <= time)), time)
-            return list(key_state)
-
-    job = mp.Job("two")
-    both = timed("fast", list(range(0, 60, 2))).union("both", timed("slow", [1, 21, 41]))
-    woken = mp.collect(both.key_by("all", lambda n: "all").stateful_op("now", Now()), batch=mp.Batching(rows_max=1))
-    values = sorted([*range(0, 60, 2), 1, 21, 41])
-    assert woken == [(time, [n for n in values if n <= time]) for time in sorted({n + 1 for n in values})]
 
 
 def test_a_timer_that_on_epoch_sets_for_a_time_already_reached_fires_before_the_epoch_passes() -> None:
@@ -263,49 +239,6 @@ class Ticking(KeyedLogic[str, int, Any, int]):
     def on_schedule(self, state: MutableMapping[str, int], output: Output[str, Any]) -> None:
         for key in list(state):
             output.emit(key, state.pop(key))
-
-
-class Drip:
-    """One item a second of ``clock``, of one part."""
-
-    def __init__(self, clock: VirtualClock, items: list[int]) -> None:
-        self._clock, self._items, self._read = clock, items, 0
-
-    def build(self, worker: Any) -> Drip:
-        return self
-
-    def poll(self, rows_max: int) -> list[int] | None:
-        if self._clock.monotonic_s() < self._read:
-            return None
-        self._read += 1
-        return [self._items[self._read - 1]]
-
-    def is_finished(self) -> bool:
-        return self._read == len(self._items)
-
-    def snapshot(self) -> None:
-        """There is no position."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-def test_on_schedule_comes_about_every_linger_s_of_the_runtimes_clock() -> None:
-    calls: list[float] = []
-
-    class Timed(Ticking):
-        def on_schedule(self, state: MutableMapping[str, int], output: Output[str, Any]) -> None:
-            calls.append(clock.monotonic_s())
-            super().on_schedule(state, output)
-
-    clock = VirtualClock()
-    stream = mp.Job("a").source("drip", Drip(clock, list(range(1, 7)))).key_by("all", lambda n: "all")
-    values = mp.collect(stream.stateful_op("tick", Timed()), clock=clock, batch=mp.Batching(linger_s=2.0))
-    gaps = [later - earlier for earlier, later in pairwise(calls)]
-    assert calls[0] == 0.0
-    assert set(gaps) == {2.0}
-    assert sum(values) <= 21
-    assert len(values) > 1
 
 
 def test_what_on_schedule_drops_is_gone_and_what_it_sends_keeps_the_rules() -> None:

@@ -18,18 +18,12 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import (
     MAX_EPOCH,
     MIN_EPOCH,
-    AbsBarrier,
-    Acquire,
-    Collect,
     Control,
     DataMessage,
     Epoch,
-    Interrogate,
     PartFinished,
     PartOpened,
-    Rescale,
 )
-from malstrom_py.data.messages import SuspendMarker as Suspended
 from malstrom_py.errors import CodecError, OperatorError, PlanError
 from malstrom_py.operators.base import Operator, OperatorFactory, Outlet, StepContext
 from malstrom_py.operators.branching import NO, YES, Branch, Cloned, Split, Union
@@ -46,7 +40,7 @@ from malstrom_py.operators.stateless import (
     MapWithKey,
 )
 from malstrom_py.operators.stateless_op import StatelessOp
-from malstrom_py.testing import CapturingPersistenceBackend, OperatorTester
+from malstrom_py.testing import OperatorTester
 from malstrom_py.validation import field_getter
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
 from tests.unit.operators.stepping import Recorder, Row, Stepped, cut
@@ -225,16 +219,6 @@ def test_key_by_looks_a_column_up_and_names_one_that_is_missing() -> None:
     with pytest.raises(OperatorError, match="column 'shop'") as caught:
         Stepped(by_shop).push(Batch([{"store": "a"}]))
     assert isinstance(caught.value.__cause__, KeyError)
-
-
-def test_key_by_passes_epochs_and_leaves_parts_and_dead_letters_in_the_source_region() -> None:
-    step = Stepped(partial(KeyBy, fn=lambda n: 1 // n), on_error="dead-letter")
-    step.push(PartOpened("p"), Epoch(5), Batch([0], part="p"), PartFinished("p"), Epoch(MAX_EPOCH))
-    assert step.messages() == [Epoch(5), Epoch(MAX_EPOCH)]
-    opened, letters, finished, end = step.messages(port=1)
-    assert (opened, finished, end) == (PartOpened("p"), PartFinished("p"), Epoch(MAX_EPOCH))
-    assert isinstance(letters, Batch)
-    assert letters.part == "p"
 
 
 def test_after_key_local_generate_epochs_may_follow() -> None:
@@ -481,30 +465,6 @@ def test_t6_the_epoch_is_the_minimum_over_the_inputs_and_rows_keep_their_order(p
         assert (epochs or [MIN_EPOCH])[-1] == min(frontiers)
         assert epochs == sorted(set(epochs))
     assert [row for batch in recorder.messages if isinstance(batch, Batch) for row in batch.values] == rows
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        Interrogate(lambda key: True),
-        Collect(frozenset()),
-        Acquire({}),
-        AbsBarrier("s", CapturingPersistenceBackend()),
-        Rescale(1, ()),
-        Suspended(),
-    ],
-    ids=lambda message: type(message).__name__,
-)
-def test_what_acts_on_state_passes_once_behind_all_that_came_before_it(message: Any) -> None:
-    executor, recorder = joined(3)
-    for index in range(3):
-        executor.push(index, Batch([index]))
-        executor.push(index, message)
-        executor.run()
-    assert [getattr(seen, "values", seen) for seen in recorder.messages] == [[0], [1], [2], message]
-    executor.push(0, message)
-    executor.run()
-    assert recorder.messages.count(message) == 1
 
 
 def timed(job: mp.Job, name: str, times: list[int], parts: int = 1) -> mp.StreamBuilder[None, int]:

@@ -237,23 +237,6 @@ def test_a_record_stays_to_the_last_moment_at_which_a_partner_may_come(side: int
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_of_records_out_of_order_those_come_alone_that_are(side: int) -> None:
-    tester = OperatorTester(
-        lambda a, b: a.join_interval("join", b, lower=0, upper=0, how="outer"), keyed=True, timed=True, inputs=2
-    )
-    tester.send_local([("a", "partner", 5)], input=1 - side).send_local([("a", "paired", 5)], input=side).step()
-    assert {*values_of(tester)[0]} == {"partner", "paired"}
-    tester.send_local([("a", "alone", 3), ("a", "earlier", 2)], input=side).send_local([("a", "later", 9)], input=side)
-    tester.send_local([("a", "mate", 2)], input=1 - side).send_local(Epoch(MAX_EPOCH)).step()
-    found = values_of(tester)
-    assert [tuple(pair if side == 0 else pair[::-1]) for pair in found] == [
-        ("earlier", "mate"),
-        ("alone", None),
-        ("later", None),
-    ]
-
-
-@pytest.mark.parametrize("side", [0, 1])
 def test_an_inner_join_continues_a_state_that_has_no_flags(side: int) -> None:
     """As versions had it that did not count unmatched records: its records are taken to be paired."""
     join = lambda a, b: a.join_interval("join", b, lower=-5, upper=5)  # noqa: E731

@@ -1,4 +1,4 @@
-"""Windows against a definition of what belongs to which: in one process, and in the simulator with moves and losses."""
+"""Windows against a definition of what belongs to which; the order of arrival; and what they keep in memory."""
 
 from __future__ import annotations
 

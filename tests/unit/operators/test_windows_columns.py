@@ -1,4 +1,4 @@
-"""Windows over columns: the results of the rows, key by key and to the type, and no row is made of them."""
+"""Windows over columns: gathered before the exchange, persisted and moved as columns; and when rows take over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, Epoch
 from malstrom_py.data.row_form import PARTIALS, RowForm
-from malstrom_py.errors import InternalError
 from malstrom_py.operators.panes import Panes
 from malstrom_py.operators.pre_aggregation import PreAggregation
 from malstrom_py.operators.time_windows import TimeWindows
@@ -386,35 +385,6 @@ def test_panes_are_persisted_and_restored_as_columns() -> None:
     operator_of(again).continue_chain("s2")
     again.push(columns_of([("c", 14, 2)], "text", "int"))
     assert sum(len(keys) for _, (keys, _) in contents(barrier(again, "s3", "s2"))) == 1
-
-
-def test_a_window_that_closed_is_gone_from_the_chain() -> None:
-    step = tracked("sum", "tumbling").push(columns_of([("a", 1, 5), ("b", 2, 6), ("b", 12, 6)], "text", "int"))
-    chain = [barrier(step, "s1")]
-    step.push(Epoch(9))
-    chain.append(barrier(step, "s2", "s1"))
-    assert is_columns(chain[1])
-    assert content(chain) == [["b", [(10, 6)]]]
-
-
-@pytest.mark.parametrize("as_rows", [False, True])
-def test_r4_r5_panes_move_to_steps_of_either_form(as_rows: bool) -> None:
-    giver, taker = (tracked("several", "tumbling") for _ in range(2))
-    giver.push(columns_of([("a", 1, 5), ("b", 2, 6), ("a", 12, 7), ("c", 25, 7)], "text", "int"))
-    cells = [("z", 3, 1), ("z", 12, 1)]
-    taker.push(rows_of(cells) if as_rows else columns_of(cells, "text", "int"))
-    before = held(giver, taker)
-    chains = [[barrier(giver, "s1")], [barrier(taker, "s1")]]
-    message = Collect(dict.fromkeys(["a", "c", "unknown"]).keys())
-    giver.push(message)
-    taker.push(Acquire(message.states))
-    assert same(held(giver, taker), before)
-    assert [key for key, _ in held(giver)] == ["b"]
-    for one, chain in zip((giver, taker), chains, strict=True):
-        chain.append(barrier(one, "s2", "s1"))
-        assert same(content(chain), held(one))
-    with pytest.raises(InternalError, match="the key already has state here"):
-        taker.push(Acquire(message.states))
 
 
 def test_r5_a_pane_of_another_type_takes_what_comes_as_rows() -> None:

@@ -1,4 +1,4 @@
-"""`sink`: passes batches to a writer, and turns each failure into an error that names the step."""
+"""`sink`: passes batches to a writer, or to writers of parts; each failure is an error that names the step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from malstrom_py.builder.job import Job
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import (
     MAX_EPOCH,
-    AbsBarrier,
     Acquire,
     Collect,
     Epoch,
@@ -26,7 +25,6 @@ from malstrom_py.data.messages import (
 from malstrom_py.errors import CodecError, OperatorError, SinkError, lasting
 from malstrom_py.operators.write_sink import KeyByPart, WriteParts, WriteSink
 from malstrom_py.sinks.base import CommitContext, SnapshotId
-from malstrom_py.testing import CapturingPersistenceBackend
 from malstrom_py.worker_context import WorkerInfo
 from tests.unit.operators.stepping import Stepped
 
@@ -191,14 +189,6 @@ def test_an_interrupt_passes() -> None:
         step.push(Batch([1]))
 
 
-def test_the_text_of_a_users_error_is_shown() -> None:
-    step, operator = operator_of(Plain("write", ValueError("secret")))
-    operator.open()
-    with pytest.raises(SinkError, match="'under-test' could not write: ValueError") as caught:
-        step.push(Batch([1]))
-    assert "secret" in str(caught.value)
-
-
 @pytest.mark.parametrize("where", ["open", "write", "close"])
 def test_an_error_that_a_restart_would_raise_again_stays_one(where: str) -> None:
     """The job is not restarted for it."""
@@ -332,22 +322,6 @@ def test_collecting_parts_that_are_not_here_opens_and_closes_nothing() -> None:
     moved = Collect(frozenset({"z"}))
     writing(shelf)[0].push(words("a1"), moved)
     assert (moved.states, shelf.closed) == ({}, [])
-
-
-def test_a_barrier_persists_the_positions_and_goes_on() -> None:
-    shelf, backend = Shelf(), CapturingPersistenceBackend()
-    step, _ = writing(shelf)
-    step.push(words("a1", "b1"), words("a2"), AbsBarrier("s", backend), words("a3"))
-    restored = Shelf()
-    other, operator = writing(restored)
-    operator.state.restore(backend.states["under-test"])
-    other.push(words("a9", "b9", "c9"))
-    assert restored.opened == [("a", 2), ("b", 1), ("c", None)]
-    again = CapturingPersistenceBackend()
-    untouched = writing(Shelf())[1]
-    untouched.state.restore(backend.states["under-test"])
-    untouched.on_control(AbsBarrier("s2", again), None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    assert again.states == backend.states
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`check_operator`: the laws, the cases and the report. (tests/laws checks that each law catches faults.)"""
+"""`check_operator`: the laws, the report, the streams of its strategies. (tests/laws checks that laws catch faults.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`OperatorTester`: the output is that of a job; fake workers, time, persistence and test mode."""
+"""`OperatorTester`: the output is that of a job; single steps, fake workers, time, persistence and test mode."""
 
 from __future__ import annotations
 

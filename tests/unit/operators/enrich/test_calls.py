@@ -1,4 +1,4 @@
-"""Calls in the worker's event loop: pauses, patience, contexts, and the end of it."""
+"""Calls in the worker's event loop: pauses, patience, contexts, the end of it; and the cache of their answers."""
 
 from __future__ import annotations
 

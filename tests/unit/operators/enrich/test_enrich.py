@@ -1,4 +1,4 @@
-"""`enrich`: calls beside the stream; what they give leaves in the order in which records came."""
+"""`enrich`: calls beside the stream, whose results keep the order of the records; failures, retries, arguments."""
 
 from __future__ import annotations
 

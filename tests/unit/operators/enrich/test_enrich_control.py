@@ -22,13 +22,11 @@ from malstrom_py.data.messages import (
     DataMessage,
     Epoch,
     Interrogate,
-    Rescale,
     SuspendMarker,
 )
 from malstrom_py.errors import CodecError, DeadlineError, OperatorError
-from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.enrich import calls
-from malstrom_py.operators.enrich.calls import Cache, Gathered, Held, encoded
+from malstrom_py.operators.enrich.calls import Cache, Gathered, Held
 from malstrom_py.testing import CapturingPersistenceBackend, OperatorTester, Persisted
 from tests.unit.operators.desk import TIMED, Enriching, barrier, enriching, row, told
 
@@ -54,20 +52,6 @@ def test_s1_what_is_in_flight_at_a_barrier_is_asked_again_before_anything_new() 
         restored.desk.answer("c", "b", "a")
         restored.settle()
         assert told(restored) == [(1, "A"), (2, "B"), (3, "A"), (4, "C"), Epoch(10)]
-
-
-def test_s1_what_was_restored_is_asked_even_if_nothing_new_comes() -> None:
-    with enriching(TIMED) as step:
-        step.push(row("a", 1, 1))
-        state = barrier(step)
-        step.desk.answer("a")
-        step.settle()
-    with enriching(TIMED) as restored:
-        restored.step.restore(state)
-        assert restored.step.awaiting
-        restored.desk.answer("a")
-        restored.settle()
-        assert told(restored) == [(1, "A")]
 
 
 def test_a_barrier_with_nothing_in_flight_persists_that() -> None:
@@ -333,14 +317,6 @@ def test_a_collect_that_waits_in_vain_says_so(monkeypatch: pytest.MonkeyPatch) -
             step.send(Collect({"a"}))
 
 
-def test_rescale_changes_nothing_here() -> None:
-    with enriching() as step:
-        step.push(row("a", 1, 1))
-        step.send(Rescale(2, (0,)))
-        assert (step.held, step.values()) == (1, [])
-        step.desk.answer("a")
-
-
 def test_behind_a_suspension_nothing_comes() -> None:
     with enriching() as step:
         step.push(row("a", 1, 1))
@@ -400,14 +376,6 @@ def test_a_tester_behind_an_exchange_takes_all_that_is_held_back() -> None:
 
 
 # Records that wait
-
-
-CONTEXT = StepContext("test", "under-test")
-
-
-def test_a_value_that_cannot_be_stored_is_told_with_its_key() -> None:
-    with pytest.raises(CodecError, match="'under-test' for key 'b'"):
-        encoded(Held("b", object(), 2), CONTEXT)
 
 
 class Sent:

@@ -1,4 +1,4 @@
-"""A scenario has the same rows and events for any cuts, and prints them."""
+"""A scenario has the same rows and events for any cuts, is shown, and shrinks to what a failure needs."""
 
 from __future__ import annotations
 
@@ -7,34 +7,10 @@ from hypothesis import strategies as st
 
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.testing import strategies
-from malstrom_py.testing.laws.scenario import CHUNK_MAX, Scenario, SlotMove, Tick, Trace, shrunk
+from malstrom_py.testing.laws.scenario import CHUNK_MAX, Scenario, SlotMove, Tick, shrunk
 
 A, B, C = (DataMessage(key, number, number) for number, key in enumerate("abc", 1))
 SCENARIO = Scenario((A, B, Epoch(2), C, Tick(1), Epoch(MAX_EPOCH)))
-
-
-def test_rows_between_events_are_one_batch_unless_they_are_cut() -> None:
-    made = list(SCENARIO.deliveries(0, 6, ()))
-    assert [one.rows or one.event for one in made] == [
-        (A, B),
-        Epoch(2),
-        (C,),
-        Tick(1),
-        Epoch(MAX_EPOCH),
-    ]
-    assert [delivery.rows for delivery in SCENARIO.deliveries(0, 6, {1}) if delivery.rows] == [(A,), (B,), (C,)]
-
-
-def test_segments_count_runs_of_rows_and_events_however_they_are_cut() -> None:
-    assert [(delivery.segment, delivery.first) for delivery in SCENARIO.deliveries(0, 6, {1})] == [
-        (0, 0),
-        (0, 1),
-        (1, 2),
-        (2, 3),
-        (3, 4),
-        (4, 5),
-    ]
-    assert [delivery.segment for delivery in SCENARIO.deliveries(1, 4, ())] == [0, 1, 2]
 
 
 def test_rows_of_different_inputs_do_not_share_a_batch() -> None:
@@ -70,17 +46,6 @@ def test_it_is_shown_as_the_stream_has_it_with_marks_in_their_places() -> None:
         "       -- end",
     ]
     assert "     0  1\n" in SCENARIO.shown(keyed=False, timed=False, marks={})
-
-
-def test_a_trace_keeps_order_per_key_or_altogether() -> None:
-    keyed, unkeyed = Trace(keyed=True), Trace(keyed=False)
-    for trace in (keyed, unkeyed):
-        trace.add(0, "output 0", [("a", 1, None), ("b", 2, None)])
-        trace.add(0, "output 0", [("a", 3, None)])
-    assert keyed.records[0]["output 0", "a"] == [("a", 1, None), ("a", 3, None)]
-    assert unkeyed.records[0]["output 0", None] == [("a", 1, None), ("b", 2, None), ("a", 3, None)]
-    assert len(keyed) == len(unkeyed) == 3
-    assert len(keyed.of_key("a")) == 2
 
 
 # Shrinking
