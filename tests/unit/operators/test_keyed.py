@@ -130,20 +130,6 @@ def test_a_batch_without_keys_is_our_bug(name: str) -> None:
         Stepped(FACTORIES[name]).push(Batch([1]))
 
 
-@EVERY_KEYED_STEP
-def test_the_columns_that_came_are_left_as_they_were(name: str) -> None:
-    values, keys, timestamps = [1, 2], ["a", "a"], [1, 2]
-    Stepped(FACTORIES[name], timed=True, keyed=True).push(Batch(values, keys=keys, timestamps=timestamps))
-    assert (values, keys, timestamps) == ([1, 2], ["a", "a"], [1, 2])
-
-
-@EVERY_KEYED_STEP
-def test_two_steps_of_one_factory_share_no_state(name: str) -> None:
-    batch = Batch([1], keys=["a"], timestamps=[1])
-    first, second = (Stepped(FACTORIES[name], timed=True, keyed=True) for _ in range(2))
-    assert first.push(batch).rows() == second.push(batch).rows()
-
-
 # Tracked
 
 

@@ -95,16 +95,6 @@ def test_r2_a_part_that_waits_to_be_opened_moves_at_its_start_and_is_opened_once
     assert values_of(taker.on_time) == [257]
 
 
-def test_r2_giving_a_part_away_makes_room_for_one_that_waits() -> None:
-    parts = {f"p{number:03}": [[number]] for number in range(257)}
-    source = Scripted(parts)
-    giver = OneWorker(source).open(*parts)
-    assert "p256" not in source.parts
-    giver.call(partial(giver.source.release, part=Part("p000")))
-    assert "p256" in source.parts
-    assert source.open_at_once_max == 256
-
-
 def test_r2_releasing_a_part_that_is_not_read_here_is_our_bug() -> None:
     worker = OneWorker(Scripted({"a": [[1]], "b": [[2], [3]]})).open("a", "b")
     for _ in range(2):

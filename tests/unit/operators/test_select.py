@@ -10,7 +10,6 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 import malstrom_py as mp
@@ -212,12 +211,6 @@ def test_a_column_of_the_same_name_is_replaced_where_it_stands() -> None:
     assert [list(row.items()) for row in batch.values] == [[("a", 2), ("b", 2)]]
 
 
-def test_a_keyed_stream_stays_keyed() -> None:
-    rows = sources.Memory([{"k": "a", "n": 1}, {"k": "b", "n": 2}, {"k": "a", "n": 3}])
-    keyed = mp.Job("test").source("in", rows).key_by("k", "k").with_columns("m", m=pl.col("n") * 10)
-    assert mp.collect(keyed.sum("sum", by="m")) == [10, 20, 40]
-
-
 def test_an_aggregate_is_refused() -> None:
     stream = mp.Job("test").source("in", sources.Memory([{"n": 1}]))
     with pytest.raises(PlanError, match="more than its own row"):
@@ -283,10 +276,6 @@ def test_rows_stay_the_very_rows_they_were() -> None:
 
 def mapped(fn: Any) -> Stepped:
     return Stepped(partial(MapBatches, fn=fn))
-
-
-def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"n": pc.call_function("multiply", [batch["n"], 2])})
 
 
 def test_any_number_of_rows_may_come_back_on_a_plain_stream() -> None:
@@ -382,11 +371,6 @@ def test_two_columns_of_one_name_are_refused() -> None:
 
     with pytest.raises(OperatorError, match=r"twice at .* returned two columns of the same name"):
         mapped(twice).push(Batch([1]))
-
-
-def test_in_a_job() -> None:
-    stream = mp.Job("test").source("in", sources.Memory([{"n": n} for n in range(5)]))
-    assert mp.collect(stream.map_batches("double", doubled)) == [{"n": 2 * n} for n in range(5)]
 
 
 # map_with_key

@@ -22,7 +22,7 @@ from malstrom_py.errors import PlanError
 from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.window import SessionWindows
 from malstrom_py.testing import OperatorTester, check_operator
-from malstrom_py.windows import Session, Sliding, Windows
+from malstrom_py.windows import Windows
 
 BOUND: Final = 8
 Row = tuple[str, int, int]
@@ -285,28 +285,6 @@ def wanted(how: str, inside: list[list[int]]) -> Any:
     return inside if how == "collect" else [number for value in inside for number in value]
 
 
-def windows_with(kind: Windows, times: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the windows that have one of ``times``, in the order in which they close."""
-    if isinstance(kind, Sliding):
-        size, step, origin = kind.in_unit("ms", "test")
-        starts = {
-            first - back * step
-            for time in times
-            for back in range(size // step + 1)
-            for first in [(time - origin) // step * step + origin]
-        }
-        found = [(start, start + size) for start in starts if any(start <= time < start + size for time in times)]
-        return sorted(found)
-    assert isinstance(kind, Session)
-    gap, runs = kind.in_unit("ms", "test"), list[list[int]]()
-    for time in sorted(times):
-        if runs and time - runs[-1][-1] < gap:
-            runs[-1].append(time)
-        else:
-            runs.append([time])
-    return [(run[0], run[-1] + gap) for run in runs]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", GATHERED)
 def test_the_order_is_that_of_arrival_at_any_cut_and_after_any_move(kind: str, how: str) -> None:
@@ -316,8 +294,8 @@ def test_the_order_is_that_of_arrival_at_any_cut_and_after_any_move(kind: str, h
         return
 
     def oracle(records: list[DataMessage[Any, Any]]) -> list[Any]:
-        spans = windows_with(KINDS[kind], [record.timestamp or 0 for record in records])
-        insides = [[r.value for r in records if start <= (r.timestamp or 0) < end] for start, end in spans]
+        closed = sorted(spans(KINDS[kind], [record.timestamp or 0 for record in records]))
+        insides = [[r.value for r in records if start <= (r.timestamp or 0) < end] for start, end in closed]
         return [wanted(how, inside) for inside in insides]
 
     check_operator(
@@ -335,13 +313,6 @@ def stream_of(rows: list[tuple[int, Any]]) -> Any:
     timed = mp.Job("order").source("rows", sources.Memory(rows)).assign_timestamps("at", lambda row: row[0])
     on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(100))
     return on_time.key_by("all", lambda row: 0).map("value", lambda row: row[1])
-
-
-def test_sessions_that_join_have_the_order_of_arrival() -> None:
-    rows = [(0, "a"), (6, "b"), (1, "c"), (7, "d"), (4, "e"), (5, "f")]
-    for rows_max in (1, 2, 100):
-        letters = stream_of(rows).window("visits", windows.session(4)).reduce(lambda earlier, later: earlier + later)
-        assert [found.value for found in mp.collect(letters, batch=mp.Batching(rows_max=rows_max))] == ["abcdef"]
 
 
 def test_a_join_of_sessions_that_join_pairs_in_the_order_of_arrival() -> None:
@@ -462,15 +433,3 @@ def test_memory_of_early_results_goes_with_the_windows() -> None:
 
 def _operator_of(tester: OperatorTester) -> Any:
     return tester._runner.operators["w"]
-
-
-def test_a_job_over_many_windows_ends_with_none() -> None:
-    rows = [(f"k{number % 7}-{number // 700}", number) for number in range(7_000)]
-    timed = mp.Job("flat").source("rows", mp.sources.Memory(rows)).assign_timestamps("at", lambda row: row[1])
-    on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(10))
-    counted = on_time.key_by("key", lambda row: row[0]).window("tens", windows.tumbling(10)).count()
-    seen: list[int] = []
-    counted.inspect("peek", lambda window: seen.append(window.start)).sink("out", mp.sinks.Memory())
-    result = mp.run(counted.job)
-    assert result.steps["tens"].keys == 0
-    assert len(set(seen)) == 700

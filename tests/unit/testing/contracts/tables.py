@@ -20,41 +20,6 @@ class Target:
         self.committed: list[str] = []
 
 
-class Table:
-    """A transactional sink that keeps its contract. Subclasses change one method."""
-
-    def __init__(self, target: Target | None = None) -> None:
-        self.target = target or Target()
-
-    def again(self) -> Self:
-        """Return a copy, as in another process."""
-        return type(self)(self.target)
-
-    @property
-    def rows(self) -> list[Any]:
-        return self.target.rows
-
-    @property
-    def staged(self) -> dict[bytes, list[Any]]:
-        return self.target.staged
-
-    def open(self, worker: WorkerInfo) -> TableWriter:
-        return TableWriter(self, worker.worker)
-
-    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        for payload in payloads:
-            self.rows.extend(self.staged.pop(payload, []))
-
-    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        for payload in payloads:
-            self.staged.pop(payload, None)
-
-    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        for payload in list(self.staged):
-            if is_left_over(payload.decode().partition("/")[0], context, committed):
-                del self.staged[payload]
-
-
 class TableWriter:
     numbers = itertools.count()
 
@@ -74,6 +39,43 @@ class TableWriter:
 
     def close(self) -> None:
         """Do nothing: no resource is open."""
+
+
+class Table:
+    """A transactional sink that keeps its contract. Subclasses change one method, or the class of its writers."""
+
+    writer = TableWriter
+
+    def __init__(self, target: Target | None = None) -> None:
+        self.target = target or Target()
+
+    def again(self) -> Self:
+        """Return a copy, as in another process."""
+        return type(self)(self.target)
+
+    @property
+    def rows(self) -> list[Any]:
+        return self.target.rows
+
+    @property
+    def staged(self) -> dict[bytes, list[Any]]:
+        return self.target.staged
+
+    def open(self, worker: WorkerInfo) -> TableWriter:
+        return self.writer(self, worker.worker)
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        for payload in payloads:
+            self.rows.extend(self.staged.pop(payload, []))
+
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        for payload in payloads:
+            self.staged.pop(payload, None)
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        for payload in list(self.staged):
+            if is_left_over(payload.decode().partition("/")[0], context, committed):
+                del self.staged[payload]
 
 
 class CommitsTwice(Table):

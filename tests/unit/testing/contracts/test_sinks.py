@@ -9,11 +9,12 @@ import pytest
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import DataMessage
+from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.testing import LawError
 from malstrom_py.testing.contracts import check_sink
 from malstrom_py.worker_context import WorkerInfo
-from tests.unit.testing.contracts.tables import CommitsAll, CommitsTwice, Table, TableWriter, again
+from tests.unit.testing.contracts.tables import CommitsAll, CommitsTwice, Table, TableWriter, Target, again
 
 
 class ShowsAtOnce(Table):
@@ -23,11 +24,6 @@ class ShowsAtOnce(Table):
         return writer
 
 
-class ShowsAtPreCommit(Table):
-    def open(self, worker: WorkerInfo) -> TableWriter:
-        return _ShowingWriter(self, worker.worker)
-
-
 class _ShowingWriter(TableWriter):
     def pre_commit(self, context: CommitContext) -> Any:
         payload = super().pre_commit(context)
@@ -35,9 +31,8 @@ class _ShowingWriter(TableWriter):
         return payload
 
 
-class ShowsAtClose(Table):
-    def open(self, worker: WorkerInfo) -> TableWriter:
-        return _ClosingWriter(self, worker.worker)
+class ShowsAtPreCommit(Table):
+    writer = _ShowingWriter
 
 
 class _ClosingWriter(TableWriter):
@@ -46,14 +41,17 @@ class _ClosingWriter(TableWriter):
             self.table.rows.extend(self.table.staged[payload])
 
 
-class NoPayload(Table):
-    def open(self, worker: WorkerInfo) -> TableWriter:
-        return _SilentWriter(self, worker.worker)
+class ShowsAtClose(Table):
+    writer = _ClosingWriter
 
 
 class _SilentWriter(TableWriter):
     def pre_commit(self, context: CommitContext) -> Any:
         super().pre_commit(context)
+
+
+class NoPayload(Table):
+    writer = _SilentWriter
 
 
 class CommitsTheFirst(Table):
@@ -75,15 +73,188 @@ class RecoversNothing(CommitsAll):
         """Clear nothing."""
 
 
-class Sorts(Table):
-    def open(self, worker: WorkerInfo) -> TableWriter:
-        return _SortingWriter(self, worker.worker)
-
-
 class _SortingWriter(TableWriter):
     def write(self, batch: Batch) -> None:
         batch.values.sort(reverse=True)
         super().write(batch)
+
+
+class Sorts(Table):
+    writer = _SortingWriter
+
+
+class _OneSlotWriter(TableWriter):
+    last = b""
+
+    def pre_commit(self, context: CommitContext) -> Any:
+        self.table.staged.pop(self.last, None)
+        self.last = super().pre_commit(context)
+        return self.last
+
+
+class ForgetsItsFirst(Table):
+    """Pre-commits into one place, replacing rows that wait there."""
+
+    writer = _OneSlotWriter
+
+
+class ByWorker(Table):
+    """Identifies the writer by the number of its worker."""
+
+    def open(self, worker: WorkerInfo) -> TableWriter:
+        writer = super().open(worker)
+        writer.number = worker.worker
+        return writer
+
+
+class KnowsTheLastCommit(CommitsTwice):
+    """Skips a commit that is not the last one."""
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        if self.target.committed[-1:] != [context.snapshot]:
+            self.target.committed.append(context.snapshot)
+            super().commit(context, payloads)
+
+
+class KnowsItsOwnCommits(CommitsTwice):
+    """Keeps the committed snapshots in the object."""
+
+    def __init__(self, target: Target | None = None) -> None:
+        super().__init__(target)
+        self.known: set[str] = set()
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        if context.snapshot not in self.known:
+            self.known.add(context.snapshot)
+            super().commit(context, payloads)
+
+
+class KeepsToItself(Table):
+    """No other object finds its pre-committed rows."""
+
+    def __init__(self, target: Target | None = None) -> None:
+        super().__init__(target)
+        self.own: dict[bytes, list[Any]] = {}
+
+    @property
+    def staged(self) -> dict[bytes, list[Any]]:
+        return self.own
+
+
+class AbortsAll(Table):
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        self.staged.clear()
+
+
+class RecoversAll(Table):
+    """Clears all rows that wait for their commit."""
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        self.staged.clear()
+
+
+class RecoversWhatWaits(CommitsAll):
+    """Keeps rows that belong to no manifest, and shows them with the next commit."""
+
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        Table.abort(self, context, payloads)
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        if not committed:
+            self.staged.clear()
+
+
+class RecoversTheNewer(Table):
+    """Discards rows of all snapshots without a manifest, also of those of a later start."""
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        for payload in list(self.staged):
+            if payload.decode().partition("/")[0] not in committed:
+                del self.staged[payload]
+
+
+class EmptiesItself(Table):
+    """Takes away all rows when a job starts from the beginning, also if that call is late."""
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        super().recover(context, committed)
+        if not committed and "20200101T000003000000Z-0000" in self.target.committed:
+            self.rows.clear()
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        super().commit(context, payloads)
+        self.target.committed.append(context.snapshot)
+
+
+class EndsForGood(Table):
+    """Takes no rows after the last commit of a job."""
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        if "the end" not in self.target.committed:
+            super().commit(context, payloads)
+        if context.final:
+            self.target.committed.append("the end")
+
+
+class KnowsTheIncarnation(Table):
+    """Takes rows of an incarnation that is larger than that of the job's end."""
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        if self.target.committed and context.incarnation <= int(self.target.committed[-1]):
+            return
+        super().commit(context, payloads)
+        if context.final:
+            self.target.committed.append(str(context.incarnation))
+
+
+class RefusesToStart(Table):
+    """Refuses a target that has rows."""
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        if self.rows and not committed and context.snapshot > "20200101T000001000000Z-0000":
+            raise SinkError("the target is not empty")
+        super().recover(context, committed)
+
+
+class TakesBack(Table):
+    """Treats rows without a manifest as uncommitted."""
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        super().commit(context, payloads)
+        self.target.committed.append(context.snapshot)
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        super().recover(context, committed)
+        if set(self.target.committed) - set(committed):
+            self.rows.clear()
+
+
+class AtTheEnd(Table):
+    """Replaces the target with all rows of all snapshots, at the final commit."""
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        waiting = self.staged.setdefault(b"~", [])
+        for payload in payloads:
+            waiting.extend(self.staged.pop(payload, []))
+        self.target.committed.append(context.snapshot)
+        if context.final and waiting:
+            self.rows[:] = waiting
+            waiting.clear()
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        waiting = self.staged.pop(b"~", [])
+        super().recover(context, committed)
+        is_late = any(snapshot > context.snapshot for snapshot in self.target.committed)
+        self.staged[b"~"] = waiting if committed or is_late else []
+
+
+class ForgetsTheEarly(AtTheEnd):
+    """Shows only the rows of the last snapshot."""
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        if any(payload in self.staged for payload in payloads):
+            self.staged[b"~"] = []
+        super().commit(context, payloads)
 
 
 class Lists:
@@ -182,6 +353,20 @@ def test_a_sink_that_keeps_the_contract_passes(kind: type) -> None:
         (CommitsAll, "abort leaves nothing"),
         (RecoversNothing, "recover clears"),
         (Sorts, "batches stay unchanged"),
+        (ForgetsItsFirst, "committed rows are visible"),
+        (ByWorker, "committed rows are visible"),
+        (KnowsTheLastCommit, "commit is idempotent"),
+        (KnowsItsOwnCommits, "another process continues"),
+        (KeepsToItself, "another process continues"),
+        (AbortsAll, "abort leaves nothing"),
+        (RecoversAll, "recover keeps what is committed"),
+        (RecoversWhatWaits, "recover clears"),
+        (RecoversTheNewer, "recover keeps what is newer"),
+        (EmptiesItself, "recover keeps what is newer"),
+        (EndsForGood, "a job can start over"),
+        (KnowsTheIncarnation, "a job can start over"),
+        (RefusesToStart, "a job can start over"),
+        (TakesBack, "recover keeps what is committed"),
         (Drops, "committed rows are visible"),
         (Wandering, "stable parts"),
         (Numbered, "stable parts"),
@@ -198,3 +383,13 @@ def test_a_sink_that_breaks_a_clause_is_named_by_it(kind: type, clause: str) -> 
 def test_too_few_values_tell_nothing() -> None:
     with pytest.raises(ValueError, match="at least six"):
         check_sink(Table, lambda sink: sink.rows, values=[1, 2])
+
+
+def test_a_sink_that_replaces_its_target_shows_all_rows_at_the_end() -> None:
+    check_sink(AtTheEnd, lambda sink: sink.rows, again=again, at_end=True)
+    with pytest.raises(LawError) as caught:
+        check_sink(ForgetsTheEarly, lambda sink: sink.rows, again=again, at_end=True)
+    assert caught.value.law == "committed rows are visible"
+    with pytest.raises(LawError) as caught:
+        check_sink(Table, lambda sink: sink.rows, again=again, at_end=True)
+    assert caught.value.law == "committed rows are visible"
