@@ -8,8 +8,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from malstrom_py import agg
 from malstrom_py.clock import Clock
@@ -30,7 +28,7 @@ from malstrom_py.operators.write_sink import WriteParts
 from malstrom_py.state.artefact import contents, is_delta
 from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
 from tests.unit.operators.desk import TIMED, enriching, row, told
-from tests.unit.operators.stepping import Row, Stepped, cut
+from tests.unit.operators.stepping import Stepped
 
 
 def echo(message: Any, state: Any, output: Any) -> Any:
@@ -63,56 +61,9 @@ FACTORIES: dict[str, OperatorFactory] = {
 EVERY_KEYED_STEP = pytest.mark.parametrize("name", sorted(FACTORIES))
 
 
-def running(values: list[int], name: str) -> Any:
-    """What plain Python says of the values of one key so far."""
-    if name == "reduce":
-        total = values[0]
-        for value in values[1:]:
-            total = total * 31 + value
-        return total
-    oracles: dict[str, Any] = {
-        "aggregate": {"n": len(values), "least": min(values), "unique": len(set(values))},
-        "count": len(values),
-        "sum": sum(values),
-        "min": min(values),
-        "max": max(values),
-        "mean": sum(values) / len(values),
-        "fold": tuple(values),
-        "stateful_map": (len(values) - 1 or None, values[-1]),
-        "stateful_op": values[-1],
-        "stateful_flat_map": (values[-2] if len(values) > 1 else None, values[-1]),
-        "ttl_map": (len(values) - 1 or None, values[-1]),
-        "top_n": sorted(values, reverse=True)[:3],
-        "distinct": values[-1],
-        "collect": values[-1:],
-    }
-    return oracles[name]
-
-
 def held(name: str, keys: int) -> int:
     """How many of ``keys`` keys have state: `collect` has sent everything, its lists being of one value."""
     return 0 if name == "collect" else keys
-
-
-RECORDS = st.lists(st.tuples(st.sampled_from(["a", "b", None, 1]), st.integers(-50, 50)), min_size=1, max_size=30)
-
-
-@EVERY_KEYED_STEP
-@given(records=RECORDS, sizes=st.lists(st.integers(1, 5), max_size=20))
-def test_any_cutting_into_batches_gives_what_plain_python_gives(
-    name: str, records: list[tuple[Any, int]], sizes: list[int]
-) -> None:
-    batch = Batch(
-        [value for _, value in records], keys=[key for key, _ in records], timestamps=list(range(len(records)))
-    )
-    step = Stepped(FACTORIES[name], timed=True, keyed=True).push(*cut(batch, sizes))
-    expected: list[Row] = []
-    seen: dict[Any, list[int]] = {}
-    for at, (key, value) in enumerate(records):
-        seen.setdefault(key, []).append(value)
-        expected.append((key, running(seen[key], name), at))
-    assert step.rows() == expected
-    assert step.operator.keys == held(name, len(seen))
 
 
 @EVERY_KEYED_STEP

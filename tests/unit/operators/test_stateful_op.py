@@ -106,14 +106,6 @@ def emit_at(timestamp: Any, key: str = "a") -> Any:
     return Late()
 
 
-@pytest.mark.parametrize("timestamp", [5, 4, -1])
-def test_on_epoch_may_not_send_at_or_below_the_former_epoch(timestamp: int) -> None:
-    step = stepped(emit_at(timestamp), timed=True).push(Batch([1], keys=["a"], timestamps=[8]), Epoch(5))
-    with pytest.raises(OperatorError, match=rf"'under-test' sent a record at {timestamp}, at or below the epoch 5"):
-        step.push(Epoch(9))
-    assert step.epochs() == [5]
-
-
 def test_a_timestamp_on_an_untimed_stream_is_refused() -> None:
     with pytest.raises(OperatorError, match=r"'under-test' sent a timestamp on an untimed stream: send None"):
         stepped(lambda message, _, output: output.emit(message.key, 1, 5)).push(Batch([1], keys=["a"]))

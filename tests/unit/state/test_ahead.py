@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import AbsBarrier, Acquire, Collect
@@ -53,78 +55,52 @@ def test_r12_what_has_not_changed_is_confirmed_and_not_sent_again() -> None:
     assert (giver.values, taker.values) == ({}, {"a": "x" * 10_000})
 
 
-def test_r12_what_has_changed_is_sent_again_and_its_copy_is_not_used() -> None:
-    giver, taker = tracked({"a": 1, "b": 2}), tracked()
-    ahead(giver, taker, "a", "b")
-    assign(giver, {"a": 5})
-    message = cut(giver, taker, "a", "b")
-    assert message.states.keys() == message.confirmed.keys() == {"count"}
-    assert taker.values == {"a": 5, "b": 2}
+def image(state: KeyedState) -> dict[Any, Any]:
+    return {
+        key: (state.values.get(key), state.timers.times(key), state.clock_timers.times(key))
+        for key in sorted(state.keys())
+    }
 
 
-def test_r12_a_key_that_is_gone_does_not_come_back() -> None:
-    giver, taker = tracked({"a": 1}), tracked()
-    ahead(giver, taker, "a")
-    giver.note(["a"])
-    del giver.values["a"]
-    message = cut(giver, taker, "a")
-    assert (message.states, message.confirmed, taker.values) == ({}, {}, {})
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["set", "grow", "drop", "timer", "clock", "due", "ahead", "ahead", "forget"]),
+        st.sampled_from("abc"),
+        st.integers(0, 9),
+    ),
+    max_size=30,
+)
 
 
-def test_r12_a_key_that_came_after_the_copy_is_sent_at_the_cut() -> None:
-    giver, taker = tracked({"a": 1}), tracked()
-    ahead(giver, taker, "a")
-    assign(giver, {"new": 3})
-    cut(giver, taker, "a", "new")
-    assert taker.values == {"a": 1, "new": 3}
-
-
-def test_r12_nothing_is_used_before_the_cut() -> None:
-    giver, taker = tracked({"a": 1}), tracked()
-    giver.timers.set("a", 7)
-    ahead(giver, taker, "a")
-    assert (taker.values, len(taker.timers), taker.keys()) == ({}, 0, set())
-    assert list(taker.timers.due(100)) == []
-
-
-def test_r12_a_timer_that_was_set_or_has_fired_since_is_a_change() -> None:
-    for change in (lambda state: state.timers.set("a", 9), lambda state: list(state.timers.due(7))):
-        giver, taker = tracked({"a": 1}), tracked()
-        giver.timers.set("a", 7)
-        ahead(giver, taker, "a")
-        change(giver)
-        expected = giver.timers.times("a")
-        message = cut(giver, taker, "a")
-        assert message.confirmed == {}
-        assert taker.timers.times("a") == expected
-
-
-def test_r12_timers_go_ahead_with_their_key() -> None:
-    giver, taker = tracked(), tracked()
-    giver.timers.set("only a timer", 3)
-    giver.clock_timers.set("only a timer", 4)
-    ahead(giver, taker, "only a timer")
-    assert cut(giver, taker, "only a timer").states == {}
-    assert (taker.timers.times("only a timer"), taker.clock_timers.times("only a timer")) == ([3], [4])
-    assert (len(giver.timers), len(giver.clock_timers)) == (0, 0)
-
-
-def test_r12_a_later_copy_replaces_an_earlier_one() -> None:
-    giver, taker = tracked({"a": 1}), tracked()
-    ahead(giver, taker, "a")
-    assign(giver, {"a": 2})
-    ahead(giver, taker, "a")
-    assert cut(giver, taker, "a").states == {}
-    assert taker.values == {"a": 2}
-
-
-def test_r12_a_copy_is_of_its_moment_though_the_state_is_changed_in_place() -> None:
-    giver, taker = tracked({"a": [1]}), tracked()
-    ahead(giver, taker, "a")
-    giver.note(["a"])
-    giver.values["a"].append(2)
-    cut(giver, taker, "a")
-    assert taker.values == {"a": [1, 2]}
+@given(operations=OPERATIONS, leaving=st.sets(st.sampled_from("abc")))
+def test_r12_whatever_happens_after_a_copy_the_taker_has_what_the_giver_had_at_the_cut(
+    operations: list[tuple[str, str, int]], leaving: set[str]
+) -> None:
+    giver, taker = tracked({"a": [1], "b": [2]}), tracked()
+    for what, key, number in operations:
+        match what:
+            case "set":
+                assign(giver, {key: [number]})
+            case "grow":  # in place
+                giver.note([key])
+                giver.values.setdefault(key, []).append(number)
+            case "drop":
+                giver.note([key])
+                giver.values.pop(key, None)
+            case "timer" | "clock":
+                (giver.timers if what == "timer" else giver.clock_timers).set(key, number)
+            case "due":
+                list(giver.timers.due(number))
+            case "ahead":
+                ahead(giver, taker, key)
+            case "forget":  # the move was given up
+                giver.forget_ahead()
+                taker.forget_ahead()
+    before = image(giver)
+    assert (taker.keys(), len(taker.timers)) == (set(), 0), "nothing is used before the cut"
+    cut(giver, taker, *sorted(leaving))
+    assert image(taker) == {key: held for key, held in before.items() if key in leaving}
+    assert image(giver) == {key: held for key, held in before.items() if key not in leaving}
 
 
 def test_r12_a_confirmed_key_whose_copy_has_not_come_is_an_error() -> None:
@@ -132,16 +108,6 @@ def test_r12_a_confirmed_key_whose_copy_has_not_come_is_an_error() -> None:
     giver.send_ahead(["a"])
     with pytest.raises(InternalError, match=r"state of key 'a' was confirmed, and has not come \(R12\)"):
         cut(giver, taker, "a")
-
-
-def test_r12_what_went_ahead_of_a_move_is_worth_nothing_in_the_next_one() -> None:
-    giver, taker = tracked({"a": 1}), tracked()
-    ahead(giver, taker, "a")
-    giver.forget_ahead()
-    taker.forget_ahead()
-    message = cut(giver, taker, "a")
-    assert message.confirmed == {}
-    assert taker.values == {"a": 1}
 
 
 def test_r12_a_key_without_state_does_not_go_ahead() -> None:
