@@ -30,13 +30,6 @@ def test_it_is_made_once_per_worker_when_it_is_first_asked_for() -> None:
     assert journal == ["client made", "client closed"]
 
 
-def test_what_nobody_asks_for_is_never_made() -> None:
-    journal: list[str] = []
-    client(journal)
-    run(lambda number: number)
-    assert journal == []
-
-
 @pytest.mark.parametrize("checks", [False, True])
 def test_several_workers_in_one_thread_have_one_each(checks: bool) -> None:
     journal: list[str] = []
@@ -112,13 +105,6 @@ def test_outside_a_worker_it_says_what_to_do() -> None:
         handle()
     with pytest.raises(PlanError, match="outside a worker"):
         mp.Job("j").source("in", sources.Memory([handle()]))
-
-
-def test_after_a_run_there_is_no_worker_any_more() -> None:
-    handle = client([])
-    run(lambda _: handle().name)
-    with pytest.raises(PlanError, match="outside a worker"):
-        handle()
 
 
 def test_a_thread_of_the_users_own_has_no_worker_unless_it_is_given_the_context() -> None:
@@ -217,13 +203,6 @@ def test_a_step_under_test_has_a_worker_too() -> None:
     with OperatorTester(lambda stream: stream.map("map", lambda value: (value, handle().name))) as tester:
         messages: list[Any] = tester.send_local([1, 2]).step().receive_local()
         assert [message.value for message in messages] == [(1, "client"), (2, "client")]
-    assert journal == ["client made", "client closed"]
-
-
-def test_a_tester_that_is_no_longer_used_closes_what_it_has_made() -> None:
-    journal: list[str] = []
-    handle = client(journal)
-    OperatorTester(lambda stream: stream.map("map", lambda _: handle().name)).send_local([1]).step()
     assert journal == ["client made", "client closed"]
 
 

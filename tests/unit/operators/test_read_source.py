@@ -197,33 +197,23 @@ ANY_ERROR = pytest.mark.parametrize(
 )
 
 
-@ANY_ERROR
-def test_an_error_while_listing_names_the_source(error: Exception) -> None:
-    with pytest.raises(SourceError, match="source 'under-test'") as caught:
-        Reading(Scripted({}, list_error=error)).open()
-    assert caught.value.__cause__ is error
+FAILING: dict[str, Callable[[Exception], Scripted]] = {
+    "listing": lambda error: Scripted({}, list_error=error),
+    "opening": lambda error: Scripted({"a": [[1]], "b": error}),
+    "polling": lambda error: Scripted({"a": [[1], error, [3]]}),
+}
 
 
 @ANY_ERROR
-def test_an_error_while_opening_names_the_source_and_leaves_the_rest_to_be_closed(error: Exception) -> None:
-    source = Scripted({"a": [[1]], "b": error})
+@pytest.mark.parametrize("where", FAILING)
+def test_an_error_names_the_source_and_leaves_what_is_open_to_be_closed(where: str, error: Exception) -> None:
+    source = FAILING[where](error)
     reading = Reading(source)
     with pytest.raises(SourceError, match="source 'under-test'") as caught:
-        reading.open()
+        reading.open().read_all()
     assert caught.value.__cause__ is error
     reading.operator.close()
-    assert source.closed == {"a": 1}
-
-
-@ANY_ERROR
-def test_an_error_while_polling_names_the_source_and_leaves_the_part_to_be_closed(error: Exception) -> None:
-    source = Scripted({"a": [[1], error, [3]]})
-    reading = Reading(source).open()
-    with pytest.raises(SourceError, match="source 'under-test'") as caught:
-        reading.read_all()
-    assert caught.value.__cause__ is error
-    reading.operator.close()
-    assert source.closed == {"a": 1}
+    assert source.closed == ({} if where == "listing" else {"a": 1})
 
 
 def test_an_error_while_a_finished_part_is_closed_names_the_source() -> None:

@@ -75,14 +75,6 @@ def test_the_thing_is_what_by_takes_of_the_value_a_column_or_a_function() -> Non
             assert (step.values(), step.desk.asked) == ([({"city": "rome"}, "ROME")], ["rome"])
 
 
-def test_combine_makes_the_output() -> None:
-    with enriching(combine=lambda value, info: f"{value}{info}") as step:
-        step.desk.answer("a")
-        step.push(keyed("a"))
-        step.settle()
-        assert step.values() == ["0A"]
-
-
 def test_nothing_is_an_answer() -> None:
     async def nothing(key: str) -> None:
         return None
