@@ -34,7 +34,7 @@ class Generator(Generic[V]):
     def __init__(self, fn: Callable[[int, int], Iterable[V]], parts: int = 1) -> None:
         if not callable(fn):
             raise PlanError(f"sources.Generator takes a function fn(part, start) -> iterator, got {type(fn).__name__}")
-        if not isinstance(parts, int) or parts < 1:
+        if not isinstance(parts, int) or isinstance(parts, bool) or parts < 1:
             raise PlanError(f"sources.Generator: parts must be a whole number of at least 1, got {parts!r}")
         self._fn = fn
         self._parts = int(parts)

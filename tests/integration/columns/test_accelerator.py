@@ -32,10 +32,6 @@ def test_no_call_leaves_its_buffers_and_all_agree_with_a_loop(source: Path, tmp_
     assert (done.returncode, done.stdout) == (0, "equal\n"), done.stderr
 
 
-def arrays_of(groups: Groups) -> list[bytes]:
-    return [np.array(array).tobytes() for array in groups.states()]
-
-
 @given(data=st.data())
 def test_both_ways_have_the_same_bits(data: st.DataObject) -> None:
     floats = st.floats() | st.sampled_from([0.0, -0.0, 1e308, -1e308])

@@ -151,7 +151,10 @@ def stopped_without(job: mp.Job) -> mp.JobHandle:
     return handle
 
 
-@pytest.mark.parametrize("option", [["--detached"], ["--resources", "disk=1"], ["--runtime-env", "{}"]])
+@pytest.mark.parametrize(
+    "option",
+    [["--detached"], ["--resources", "a=1"], ["--runtime-env", "{}"], ["--address", "auto"], ["--num-cpus", "2"]],
+)
 def test_what_is_for_ray_is_refused_in_process(option: list[str]) -> None:
     done = CliRunner().invoke(app, ["run", "examples.sensor_means", *option])
     assert done.exit_code == 2

@@ -7,14 +7,13 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pytest
 
 from malstrom_py import sinks
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.testing.contracts import check_sink
-from tests.unit.sinks.writing import Format
+from tests.unit.sinks.writing import READERS, Format
 
 VALUES = [{"n": number, "text": f'"{number}"\n'} for number in range(9)]
 
@@ -29,13 +28,12 @@ class Folder(sinks.Files):
 
     def rows(self) -> list[Any]:
         """What readers of the folder see: files in the order of their names, no folder with an underscore."""
-        readers: dict[str, Any] = {"csv": pl.read_csv, "json": pl.read_ndjson, "parquet": pl.read_parquet}
         found = []
         for path in sorted(self.folder.glob(f"**/*.{self.format}"), key=lambda path: path.name):
             if not path.relative_to(self.folder).parts[0].startswith("_"):
                 # Partition columns are part of the names of folders.
                 named = dict(part.split("=") for part in path.relative_to(self.folder).parts[:-1])
-                found += [row | named for row in readers[self.format](path).to_dicts()]
+                found += [row | named for row in READERS[self.format](path).to_dicts()]
         return [{"n": int(row["n"]), "text": row["text"]} for row in found]
 
 

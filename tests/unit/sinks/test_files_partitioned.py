@@ -155,23 +155,15 @@ def test_a_column_batch_without_the_partition_column_is_told(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_the_key_of_a_keyed_stream_may_be_a_partition(format: Format, tmp_path: Path) -> None:
-    write(tmp_path, Batch([1, 2, 3], keys=["x", "y", "x"]), format=format, partition_by="key")
-    found = {str(path.parent): read_plain(tmp_path / path) for path in visible(tmp_path)}
-    assert found == {"key=x": [{"value": "1"}, {"value": "3"}], "key=y": [{"value": "2"}]}
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_the_field_key_goes_before_the_key_of_the_stream(format: Format, tmp_path: Path) -> None:
-    write(tmp_path, Batch([{"key": 5, "n": 1}], keys=["x"]), format=format, partition_by="key")
-    assert [str(path.parent) for path in visible(tmp_path)] == ["key=5"]
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_the_key_stays_in_the_files_where_others_are_the_partitions(format: Format, tmp_path: Path) -> None:
-    write(tmp_path, Batch([{"a": 1, "n": 2}], keys=["x"]), format=format, partition_by="a")
-    (path,) = visible(tmp_path)
-    assert read_plain(tmp_path / path) == [{"key": "x", "n": "2"}]
+def test_the_key_of_a_stream_may_be_a_partition_or_stays_in_the_files(format: Format, tmp_path: Path) -> None:
+    for batch, by, expected in (
+        (Batch([1, 2], keys=["x", "y"]), "key", {"key=x": [{"value": "1"}], "key=y": [{"value": "2"}]}),
+        (Batch([{"key": 5, "n": 1}], keys=["x"]), "key", {"key=5": [{"n": "1"}]}),
+        (Batch([{"a": 1, "n": 2}], keys=["x"]), "a", {"a=1": [{"key": "x", "n": "2"}]}),
+    ):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        write(folder, batch, format=format, partition_by=by)
+        assert {str(path.parent): read_plain(folder / path) for path in visible(folder)} == expected
 
 
 def test_numbers_and_bools_of_numpy_are_partitions(tmp_path: Path) -> None:

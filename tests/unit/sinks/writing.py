@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+import polars as pl
+
 from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files import Files
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 
 Format = Literal["csv", "json", "parquet"]
+READERS: dict[str, Any] = {"csv": pl.read_csv, "json": pl.read_ndjson, "parquet": pl.read_parquet}
 WORKER = WorkerInfo("job", "out", WorkerId(0))
 
 

@@ -60,6 +60,8 @@ def test_a_source_without_items_ends() -> None:
 def test_parts_are_a_whole_number_above_0(parts: Any) -> None:
     with pytest.raises(PlanError, match=r"sources\.Memory: parts"):
         sources.Memory([1], parts=parts)
+    with pytest.raises(PlanError, match=r"sources\.Generator: parts"):
+        Generator(breaks_at_five, parts=parts)
 
 
 @pytest.mark.parametrize("items", [None, 7])
@@ -153,12 +155,6 @@ def test_an_error_while_closing_names_the_function() -> None:
     part.poll(1)
     with pytest.raises(SourceError, match="stubborn"):
         part.close()
-
-
-@pytest.mark.parametrize("parts", [0, -1, 1.5, "2"])
-def test_a_wrong_number_of_parts_is_refused(parts: Any) -> None:
-    with pytest.raises(PlanError, match="parts"):
-        Generator(breaks_at_five, parts=parts)
 
 
 def test_what_cannot_be_called_is_refused() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, Final
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,9 +22,8 @@ from malstrom_py.sinks.files.objects import ObjectStaging
 from malstrom_py.testing.contracts import check_sink
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.spark.publishing import Died
-from tests.unit.sinks.writing import context
+from tests.unit.sinks.writing import READERS, context
 
-READERS: Final[dict[str, Any]] = {"csv": pl.read_csv, "json": pl.read_ndjson, "parquet": pl.read_parquet}
 REQUESTS: Final = ("stat", "get", "list", "create", "upload", "copy", "delete")
 _numbers = count()
 
@@ -119,43 +117,6 @@ def requests(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], object]) -
         yield seen
 
 
-def test_wherever_a_process_dies_the_next_start_finishes_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    for do in (Case.commit, Case.recover):
-        for step in count(1):
-            case = Case()
-
-            def die(now: int, step: int = step) -> None:
-                if now >= step:
-                    raise Died
-
-            with requests(monkeypatch, die) as seen, contextlib.suppress(Died):
-                do(case)
-            case.recover()
-            case.commit()
-            assert case.is_finished(), step
-            if len(seen) < step:
-                break
-
-
-def test_a_process_that_was_paused_changes_nothing_of_what_the_next_has_committed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for do in (Case.commit, Case.recover):
-        for step in count(1):
-            case = Case()
-
-            def next_process(now: int, step: int = step, case: Case = case) -> None:
-                if now == step:
-                    case.recover()
-                    case.commit()
-
-            with requests(monkeypatch, next_process) as seen, contextlib.suppress(SinkError):
-                do(case)
-            if len(seen) < step:
-                break
-            assert case.is_finished(), step
-
-
 def test_a_commit_that_a_store_refuses_is_taken_back_by_an_abort(monkeypatch: pytest.MonkeyPatch) -> None:
     for step in count(1):
         case = Case()
@@ -171,13 +132,6 @@ def test_a_commit_that_a_store_refuses_is_taken_back_by_an_abort(monkeypatch: py
         Files(case.url).abort(context("s1", final=False), case.first)
         assert case.there() == [], step
         assert not [key for key in keys(case.url) if key.startswith("_staging") and "/s1/" in key], step
-
-
-def test_a_recovery_that_was_delayed_keeps_what_a_later_start_has_staged() -> None:
-    case = Case()
-    before = keys(case.url)
-    Files(case.url).recover(context("s0"), [])
-    assert keys(case.url) == before
 
 
 def test_a_writer_of_more_than_a_million_files_can_commit(monkeypatch: pytest.MonkeyPatch) -> None:

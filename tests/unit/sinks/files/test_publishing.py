@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
 from malstrom_py.data.batch import Batch
@@ -19,8 +18,8 @@ from malstrom_py.sinks.files import Files
 from malstrom_py.sinks.files.publishing import StagedFile, publish, staged_files
 from malstrom_py.sinks.output_record import read_output
 from malstrom_py.worker_context import WorkerId, WorkerInfo
-from tests.unit.sinks.spark.publishing import Died, dies_at, disk, fails_at
-from tests.unit.sinks.writing import context, everything, visible
+from tests.unit.sinks.spark.publishing import Died, dies_at, each_step, fails_at
+from tests.unit.sinks.writing import READERS, context, everything, visible
 
 ROWS = [{"a": a, "b": b, "n": n} for n, (a, b) in enumerate([(1, "x"), (1, "y"), (2, "x"), (None, "a/b")])]
 
@@ -188,12 +187,6 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are counted in their order; how long they take is nothing to test."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 def rows_of(snapshot: str, worker: int) -> list[dict[str, Any]]:
     return [{"n": f"{snapshot}-{worker}-{row}", "part": row} for row in range(2)]
 
@@ -233,8 +226,7 @@ class Case:
         self.sink(folder).recover(context("s4"), COMMITTED)
 
     def there(self, folder: Path) -> list[str]:
-        readers: dict[str, Any] = {"csv": pl.read_csv, "json": pl.read_ndjson, "parquet": pl.read_parquet}
-        return sorted(n for name in visible(folder) for n in readers[self.kind](folder / name)["n"].to_list())
+        return sorted(n for name in visible(folder) for n in READERS[self.kind](folder / name)["n"].to_list())
 
     def has_gone_on(self, folder: Path) -> None:
         """As a start after the death does: recover, commit what has a manifest, continue."""
@@ -263,33 +255,14 @@ def test_what_belongs_to_manifests_waits_for_its_commit_and_the_rest_goes(kind: 
 def test_wherever_the_machine_dies_in_a_commit_the_next_start_finishes_it(
     kind: str, dying: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case, step = Case(tmp_path, kind), 0
-    for step in range(1, 100):
+    case, steps = Case(tmp_path, kind), 0
+    for steps, disk in each_step(monkeypatch, dies_at):  # noqa: B007  # counted
         folder = case.again()
         case.commit(folder, *(snapshot for snapshot in ("s1",) if snapshot < dying))
-        with disk(monkeypatch) as watched, contextlib.suppress(Died):
-            watched.fail = dies_at(step)
+        with disk, contextlib.suppress(Died):
             case.commit(folder, dying)
         case.has_gone_on(folder)
-        if not watched.failed:
-            break
-    assert step > 8
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_wherever_the_machine_dies_in_a_recovery_the_next_start_goes_on(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case, step = Case(tmp_path, kind), 0
-    for step in range(1, 100):
-        folder = case.again()
-        with disk(monkeypatch) as watched, contextlib.suppress(Died):
-            watched.fail = dies_at(step)
-            case.recover(folder)
-        case.has_gone_on(folder)
-        if not watched.failed:
-            break
-    assert step > 4
+    assert steps > 8
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -299,45 +272,19 @@ def test_whatever_step_of_a_commit_fails_it_is_finished_or_an_abort_takes_it_bac
 ) -> None:
     case = Case(tmp_path, kind)
     refused = 0
-    for step in range(1, 100):
+    for step, disk in each_step(monkeypatch, fails_at):
         folder = case.again()
-        with disk(monkeypatch) as watched:
-            watched.fail = fails_at(step)
+        with disk:
             try:
                 case.commit(folder, "s1")
             except SinkError:
                 refused += 1
-        if watched.failed and refused and is_aborted:
+        if disk.failed and refused and is_aborted:
             case.sink(folder).abort(context("s1", final=False), case.payloads["s1"])
             assert case.there(folder) in ([], sorted(written("s1"))), step
         else:
             case.has_gone_on(folder)
-        if not watched.failed:
-            break
     assert refused > 3
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_process_that_was_paused_in_its_commit_changes_nothing_of_what_the_next_has_committed(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case, step = Case(tmp_path, kind), 0
-    for step in range(1, 100):
-        folder = case.again()
-
-        def next_process(now: int, step: int = step, folder: Path = folder) -> None:
-            if now == step:
-                case.recover(folder)
-                case.commit(folder, "s1", "s2")
-
-        with disk(monkeypatch) as watched:
-            watched.fail = next_process
-            with contextlib.suppress(SinkError):
-                case.commit(folder, "s1")
-        if watched.steps < step:
-            break
-        assert case.there(folder) == sorted(written("s1", "s2")), step
-    assert step > 8
 
 
 def test_a_recovery_that_was_delayed_keeps_what_a_later_start_has_written(tmp_path: Path) -> None:

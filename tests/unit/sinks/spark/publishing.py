@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,33 +26,44 @@ class Died(BaseException):
 
 
 class Disk:
-    """Counts what is changed on the disk; ``fail`` decides, by the number of the step, what happens instead."""
+    """Fails for a block: ``fail`` decides, by the number of the change to the disk, what happens instead."""
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fail: Callable[[int], BaseException | None]) -> None:
         self.steps = 0
         self.failed = False
-        self.fail: Callable[[int], BaseException | None] = lambda step: None
+        self._fail = fail
+        self._patching = monkeypatch.context()
 
+    def __enter__(self) -> None:
+        patched = self._patching.__enter__()
+        for name in OPERATIONS:
+            patched.setattr(os, name, self._counted(getattr(os, name)))
 
-@contextmanager
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    watched = Disk()
+    def __exit__(self, *error: Any) -> None:
+        self._patching.__exit__(*error)
 
-    def counted(operation: Callable[..., Any]) -> Callable[..., Any]:
+    def _counted(self, operation: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
-            watched.steps += 1
-            error = watched.fail(watched.steps)
+            self.steps += 1
+            error = self._fail(self.steps)
             if error is not None:
-                watched.failed = True
+                self.failed = True
                 raise error
             return operation(*args, **options)
 
         return call
 
-    with monkeypatch.context() as patched:
-        for name in OPERATIONS:
-            patched.setattr(os, name, counted(getattr(os, name)))
-        yield watched
+
+def each_step(
+    monkeypatch: pytest.MonkeyPatch, fails: Callable[[int], Callable[[int], BaseException | None]]
+) -> Iterator[tuple[int, Disk]]:
+    """Yield a disk that fails at its first step, then one that fails at its second, until one has nothing to fail."""
+    for step in range(1, 200):
+        disk = Disk(monkeypatch, fails(step))
+        yield step, disk
+        if not disk.failed:
+            return
+    raise AssertionError("the steps have no end")
 
 
 def dies_at(step: int) -> Callable[[int], BaseException | None]:
@@ -61,9 +71,9 @@ def dies_at(step: int) -> Callable[[int], BaseException | None]:
     return lambda now: Died() if now >= step else None
 
 
-def fails_at(step: int) -> Callable[[int], BaseException | None]:
+def fails_at(step: int, error: Exception | None = None) -> Callable[[int], BaseException | None]:
     """That step fails, and no other."""
-    return lambda now: OSError(5, "Input/output error") if now == step else None
+    return lambda now: (error or OSError(5, "Input/output error")) if now == step else None
 
 
 def pre_committed(sink: Spark, *batches: list[Any], snapshot: str = "s1", worker: int = 0) -> bytes:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.spark import Spark
-from tests.unit.sinks.spark.publishing import Died, dies_at, disk, fails_at, pre_committed, rows, run
+from tests.unit.sinks.spark.publishing import Died, Disk, dies_at, each_step, fails_at, pre_committed, rows, run
 from tests.unit.sinks.writing import context, everything, visible
 
 BEFORE: list[Any] = [{"n": 0, "t": "old"}]
@@ -31,12 +32,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "overwrite-partitioned": {"mode": "overwrite", "partition_by": "t"},
     "error": {"mode": "error"},
 }
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are counted in their order; how long they take is nothing to test."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def prepared(folder: Path, kind: str) -> Spark:
@@ -95,10 +90,9 @@ def test_wherever_the_machine_dies_in_a_commit_the_next_start_finishes_it_or_not
 ) -> None:
     case = Case(tmp_path, kind)
     finished = set()
-    for step in range(1, 200):
+    for step, disk in each_step(monkeypatch, dies_at):
         folder = case.again()
-        with disk(monkeypatch) as watched, contextlib.suppress(Died):
-            watched.fail = dies_at(step)
+        with disk, contextlib.suppress(Died):
             case.sink(folder).commit(context(), case.payloads)
         case.recovered(folder)
         there = rows(folder / "out")
@@ -108,10 +102,6 @@ def test_wherever_the_machine_dies_in_a_commit_the_next_start_finishes_it_or_not
         if kind != "error":
             run(case.sink(folder), *AGAIN, snapshot="s2")
             assert rows(folder / "out") == expected(kind, *([ALL] if there == expected(kind, ALL) else []), AGAIN[0])
-        if not watched.failed:
-            break
-    else:
-        pytest.fail("the steps have no end")
     assert finished == {True, False}
 
 
@@ -122,21 +112,16 @@ def test_wherever_the_machine_dies_in_a_recovery_another_one_finishes_it(
 ) -> None:
     case = Case(tmp_path, kind)
     for died in (9, 14, 19):
-        for step in range(1, 200):
+        for step, disk in each_step(monkeypatch, dies_at):
             folder = case.again()
-            with disk(monkeypatch) as watched, contextlib.suppress(Died):
-                watched.fail = dies_at(died)
+            with pytest.raises(Died), Disk(monkeypatch, dies_at(died)):
                 case.sink(folder).commit(context(), case.payloads)
-            assert watched.failed
             before, was_intended = rows(folder / "out"), bool(intended(folder))
-            with disk(monkeypatch) as watched, contextlib.suppress(Died, SinkError):
-                watched.fail = dies_at(step)
+            with disk, contextlib.suppress(Died, SinkError):
                 case.sink(folder).recover(context("s2"), [])
             case.recovered(folder, "s3")
             assert rows(folder / "out") == (expected(kind, ALL) if was_intended else before), (died, step)
             assert stray(folder) == [], (died, step)
-            if not watched.failed:
-                break
 
 
 @pytest.mark.long(but=("overwrite",))
@@ -146,10 +131,9 @@ def test_whatever_step_of_a_commit_fails_nothing_is_visible_or_the_next_start_fi
 ) -> None:
     case = Case(tmp_path, kind)
     refused = 0
-    for step in range(1, 200):
+    for step, disk in each_step(monkeypatch, fails_at):
         folder = case.again()
-        with disk(monkeypatch) as watched:
-            watched.fail = fails_at(step)
+        with disk:
             sink = case.sink(folder)
             try:
                 sink.commit(context(), case.payloads)
@@ -164,10 +148,6 @@ def test_whatever_step_of_a_commit_fails_nothing_is_visible_or_the_next_start_fi
             assert stray(folder) == [], step
         case.recovered(folder)
         assert rows(folder / "out") == expected(kind, *wanted), step
-        if not watched.failed:
-            break
-    else:
-        pytest.fail("the steps have no end")
     assert refused > 10
 
 
@@ -177,21 +157,15 @@ def test_whatever_step_of_a_commit_fails_it_is_done_again_at_once_or_by_the_next
     kind: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case(tmp_path, kind)
-    for step in range(1, 200):
+    for step, disk in each_step(monkeypatch, partial(fails_at, error=error)):
         folder = case.again()
-        with disk(monkeypatch) as watched:
-            watched.fail = lambda now, at=step: error if now == at else None  # type: ignore[misc]
-            with contextlib.suppress(SinkError, MemoryError):
-                case.sink(folder).commit(context(), case.payloads)
+        with disk, contextlib.suppress(SinkError, MemoryError):
+            case.sink(folder).commit(context(), case.payloads)
         sink = case.sink(folder)
         if step % 2:
             sink.recover(context("s2"), [SnapshotId("s1")])
         sink.commit(context(), case.payloads)
         assert rows(folder / "out") == expected(kind, ALL), step
-        if step > 1 and not watched.failed:
-            break
-    else:
-        pytest.fail("the steps have no end")
 
 
 @pytest.mark.long(but=("overwrite",))
@@ -261,10 +235,8 @@ def test_a_publication_that_another_target_was_meant_for_is_told(
 ) -> None:
     sink = Spark(tmp_path / "out", mode="overwrite")
     payload = pre_committed(sink, BEFORE)
-    with disk(monkeypatch) as watched:
-        watched.fail = dies_at(12)
-        with pytest.raises(Died):
-            sink.commit(context(), [payload])
+    with pytest.raises(Died), Disk(monkeypatch, dies_at(12)):
+        sink.commit(context(), [payload])
     (intended,) = tmp_path.rglob("commit.json")
     with pytest.raises(SinkError, match="an earlier run was interrupted while publishing to") as raised:
         Spark(tmp_path / "other", mode="overwrite").recover(context("s2"), [])
@@ -279,10 +251,8 @@ def test_a_publication_that_cannot_be_finished_is_told_until_it_is_given_up(
 ) -> None:
     sink = Spark(tmp_path / "out")
     payload = pre_committed(sink, BEFORE)
-    with disk(monkeypatch) as watched:
-        watched.fail = dies_at(11)
-        with pytest.raises(Died):
-            sink.commit(context(), [payload])
+    with pytest.raises(Died), Disk(monkeypatch, dies_at(11)):
+        sink.commit(context(), [payload])
     (intended,) = tmp_path.rglob("commit.json")
     for staged in tmp_path.rglob("*.parquet"):
         staged.unlink()
@@ -305,10 +275,9 @@ def test_an_overwrite_that_is_given_up_leaves_what_was_there_before_wherever_it_
 ) -> None:
     case = Case(tmp_path, kind)
     away = 0
-    for step in range(1, 200):
+    for step, disk in each_step(monkeypatch, dies_at):
         folder = case.again()
-        with disk(monkeypatch) as watched, contextlib.suppress(Died):
-            watched.fail = dies_at(step)
+        with disk, contextlib.suppress(Died):
             case.sink(folder).commit(context(), case.payloads)
         away += not (folder / "out").exists()
         other = Spark(folder / "out", mode="overwrite", partition_by="n")
@@ -319,8 +288,6 @@ def test_an_overwrite_that_is_given_up_leaves_what_was_there_before_wherever_it_
         other.recover(context("s2"), [])
         assert rows(folder / "out") in (expected(kind), expected(kind, ALL)), step
         assert stray(folder) == [], step
-        if not watched.failed:
-            break
     assert away
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,11 @@ import pytest
 from malstrom_py.errors import SinkError
 from malstrom_py.local_files import locked
 from malstrom_py.sinks.spark import Spark
-from tests.unit.sinks.spark.publishing import Died, dies_at, disk, pre_committed, rows, run
+from tests.unit.sinks.spark.publishing import Died, Disk, dies_at, each_step, pre_committed, rows, run
 from tests.unit.sinks.writing import context
 
 BEFORE: list[Any] = [{"n": 0}]
 ALL: list[Any] = [{"n": 1}]
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are counted in their order; how long they take is nothing to test."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def intended(folder: Path) -> list[Path]:
@@ -31,13 +24,12 @@ def intended(folder: Path) -> list[Path]:
 
 def between_the_renames(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder whose overwrite died when the target was away."""
-    for step in range(1, 200):
+    for step, disk in each_step(monkeypatch, dies_at):
         again = folder / str(step)
         run(Spark(again / "out"), BEFORE, snapshot="s0")
         sink = Spark(again / "out", mode="overwrite")
         payload = pre_committed(sink, ALL)
-        with disk(monkeypatch) as watched, contextlib.suppress(Died):
-            watched.fail = dies_at(step)
+        with disk, contextlib.suppress(Died):
             sink.commit(context(), [payload])
         if not (again / "out").exists():
             return again
@@ -47,10 +39,8 @@ def between_the_renames(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def interrupted_append(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = Spark(folder / "out")
     payload = pre_committed(sink, BEFORE)
-    with disk(monkeypatch) as watched:
-        watched.fail = dies_at(11)
-        with pytest.raises(Died):
-            sink.commit(context(), [payload])
+    with pytest.raises(Died), Disk(monkeypatch, dies_at(11)):
+        sink.commit(context(), [payload])
     assert intended(folder)
 
 

@@ -14,7 +14,7 @@ from malstrom_py.errors import SinkError
 from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.spark import Spark
 from malstrom_py.sinks.spark.schema import existing_in
-from tests.unit.sinks.spark.publishing import Died, dies_at, disk, fails_at, rows, run
+from tests.unit.sinks.spark.publishing import Died, dies_at, each_step, fails_at, rows, run
 from tests.unit.sinks.writing import context, everything, visible
 
 SCHEMA = pa.schema([("n", pa.int64()), ("t", pa.string())])
@@ -47,12 +47,11 @@ def test_wherever_the_commit_of_an_empty_table_is_interrupted_it_is_there_whole_
     fails: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = set()
-    for step in range(1, 100):
+    for step, disk in each_step(monkeypatch, fails):
         sink = Spark(tmp_path / str(step) / "out", schema=SCHEMA)
         sink.recover(context(), [])
         (tmp_path / str(step) / "out").mkdir(parents=True)
-        with disk(monkeypatch) as watched, contextlib.suppress(Died):
-            watched.fail = fails(step)
+        with disk, contextlib.suppress(Died):
             try:
                 sink.commit(context(), [])
             except SinkError:
@@ -64,10 +63,6 @@ def test_wherever_the_commit_of_an_empty_table_is_interrupted_it_is_there_whole_
             assert list(read_output(tmp_path / str(step) / "out", "job").outputs["out"].files) == [str(found[0])]
         assert not [name for name in everything(tmp_path / str(step)) if "_staging" in name], step
         seen.add(len(found))
-        if not watched.failed:
-            break
-    else:
-        pytest.fail("the steps have no end")
     assert seen == {0, 1}
 
 

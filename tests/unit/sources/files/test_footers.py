@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.files.footers import Footers, row_group_runs
+from malstrom_py.sources.files.footers import Footers
 
 
 def written(path: Path, rows: int) -> Path:
@@ -47,16 +47,3 @@ def test_few_footers_are_kept_and_none_is_sent_along(tmp_path: Path) -> None:
         footer(footers, written(tmp_path / f"{number}.parquet", 10))
     assert len(footers._kept) < 10
     assert pickle.loads(pickle.dumps(footers))._kept == {}
-
-
-def test_runs_of_row_groups_are_about_as_large_as_asked(tmp_path: Path) -> None:
-    metadata = footer(Footers(), written(tmp_path / "a.parquet", 95))
-    one = metadata.row_group(0).column(0).total_compressed_size
-    assert row_group_runs(metadata, 1) == [(index, index + 1) for index in range(10)]
-    assert row_group_runs(metadata, 3 * one) == [(0, 3), (3, 6), (6, 9), (9, 10)]
-    assert row_group_runs(metadata, 1 << 30) == [(0, 10)]
-
-
-def test_a_file_without_rows_is_one_run(tmp_path: Path) -> None:
-    runs = row_group_runs(footer(Footers(), written(tmp_path / "a.parquet", 0)), 1)
-    assert len(runs) == 1

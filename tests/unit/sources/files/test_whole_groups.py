@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Context, Decimal
@@ -75,12 +74,6 @@ def test_a_type_that_is_not_plain_is_left_to_the_ordinary_way(tmp_path: Path, ki
     assert opened(written(tmp_path, {"n": pa.nulls(3, kind)})) is None
 
 
-def test_a_type_that_has_to_be_widened_is_left_to_the_ordinary_way(tmp_path: Path) -> None:
-    path = written(tmp_path, {"n": pa.array([1], pa.int32())})
-    with known_file(path) as (file, known):
-        assert whole_groups("a", known, file, pa.schema([("n", pa.int64())]), 1) is None
-
-
 def test_a_group_that_is_too_large_is_none_and_not_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_GROUP_BYTES_MAX", 1)
     groups = opened(written(tmp_path, {"n": pa.array(range(8))}))
@@ -101,13 +94,6 @@ def test_only_so_many_files_are_read_so_at_a_time_and_closing_makes_room(tmp_pat
     assert opened(path) is None
     second.close()
     third.close()
-
-
-def test_nanoseconds_of_old_files_are_left_to_the_ordinary_way(tmp_path: Path) -> None:
-    path = tmp_path / "old.parquet"
-    times = pa.table({"at": pa.array([1, None], pa.timestamp("us"))})
-    pq.write_table(times, path, use_deprecated_int96_timestamps=True, store_schema=False)
-    assert opened(path) is None
 
 
 def test_a_frame_of_other_types_than_expected_is_not_used(tmp_path: Path) -> None:
@@ -142,11 +128,6 @@ def test_names_of_columns_are_no_patterns(tmp_path: Path, name: str) -> None:
     (frame,) = frames(groups, [0])
     assert frame is not None
     assert frame.to_dicts() == [{"b1": 1, name: 2, "a1": 3}]
-
-
-def test_a_file_whose_name_is_no_utf8_is_left_to_the_ordinary_way(tmp_path: Path) -> None:
-    path = written(tmp_path, {"n": pa.array([1])})
-    assert opened(path.rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.parquet"))) is None
 
 
 def test_after_a_group_that_is_far_larger_than_it_seemed_no_other_is_read_whole(
