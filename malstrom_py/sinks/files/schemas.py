@@ -219,7 +219,7 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema, where: str) -> pa.RecordBat
             arrays.append(pa.nulls(len(batch), field.type))
             continue
         try:
-            arrays.append(cast(column, field.type))
+            arrays.append(cast(_without_text(column, field.type), field.type))
         except (pa.ArrowException, OverflowError):
             raise _lasting(
                 f"column {field.name!r} of {where} holds values of {column.type} that {field.type}, the type of the "
@@ -227,6 +227,29 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema, where: str) -> pa.RecordBat
                 f"in a map step"
             ) from None
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _without_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return ``column`` with the types of ``kind`` for what holds only None inside it, which files have as text."""
+    import pyarrow as pa
+
+    if column.type == kind:
+        return column
+    if column.null_count == len(column):
+        return pa.nulls(len(column), kind)
+    if pa.types.is_struct(column.type) and pa.types.is_struct(kind):
+        names = [field.name for field in column.type]
+        inner = [
+            array if kind.get_field_index(name) < 0 else _without_text(array, kind.field(name).type)
+            for name, array in zip(names, column.flatten(), strict=True)
+        ]
+        return pa.StructArray.from_arrays(inner, names, mask=column.is_null())
+    if pa.types.is_list(column.type) and pa.types.is_list(kind):
+        whole = pa.concat_arrays([column, column.slice(0, 0)])  # so that it begins at its first value
+        return pa.ListArray.from_arrays(
+            whole.offsets, _without_text(whole.values, kind.value_type), mask=whole.is_null()
+        )
+    return column
 
 
 def bring_to(schema: pa.Schema, staged: Sequence[StagedFile]) -> None:

@@ -12,8 +12,6 @@ from tests.integration.connectors.lakes import Lake
 from tests.kafka_broker.server import ModelBroker, model_broker
 from tests.servers import Server, nats_server, postgres_server, redis_server, s3_server, seaweed_server
 
-S3S = ("moto", "seaweedfs")
-
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
@@ -36,11 +34,25 @@ def nats() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="session", params=[s3_server, pytest.param(seaweed_server, marks=pytest.mark.long)], ids=S3S)
-def s3(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Return the address of an S3."""
-    with request.param() as address:
+@pytest.fixture(scope="session")
+def moto() -> Iterator[str]:
+    """Return the address of an S3 in memory."""
+    with s3_server() as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def seaweedfs() -> Iterator[str]:
+    """Return the address of the S3 of SeaweedFS."""
+    with seaweed_server() as address:
+        yield address
+
+
+@pytest.fixture(scope="session", params=["moto", pytest.param("seaweedfs", marks=pytest.mark.long)])
+def s3(request: pytest.FixtureRequest) -> str:
+    """Return the address of an S3."""
+    address: str = request.getfixturevalue(request.param)
+    return address
 
 
 @pytest.fixture(scope="session")
@@ -68,8 +80,14 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, planned_by_pyiceberg: N
     return Lake(request.param, tmp_path)
 
 
-@pytest.fixture(params=["delta", "iceberg", "delta-s3", "iceberg-s3"])
+@pytest.fixture(
+    params=[
+        *("delta", "iceberg"),
+        *(pytest.param(f"{kind}-moto", id=f"{kind}-s3") for kind in ("delta", "iceberg")),
+        *(pytest.param(f"{kind}-seaweedfs", marks=pytest.mark.long) for kind in ("delta", "iceberg")),
+    ]
+)
 def lake_anywhere(request: pytest.FixtureRequest, tmp_path: Path, planned_by_pyiceberg: None) -> Lake:
     """Return one of either kind."""
     form, _, store = request.param.partition("-")
-    return Lake(form, tmp_path, request.getfixturevalue("bucket") if store else None)
+    return Lake(form, tmp_path, new_bucket(request.getfixturevalue(store)) if store else None)

@@ -8,7 +8,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +19,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.row_form import python_values
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files import tables
-from tests.unit.sinks.writing import Format, visible, write
+from tests.unit.sinks.writing import READERS, Format, visible, write
 from tests.unit.sources.reading import read_source
 
 FORMATS: list[Format] = ["csv", "json", "parquet"]
@@ -163,8 +162,7 @@ def test_the_key_comes_first_in_whatever_layout(format: Format, tmp_path: Path) 
     ]
     write(tmp_path, *batches, format=format)
     (path,) = visible(tmp_path)
-    readers: dict[str, Any] = {"csv": pl.read_csv, "json": pl.read_ndjson, "parquet": pl.read_parquet}
-    frame = readers[format](tmp_path / path)
+    frame = READERS[format](tmp_path / path)
     assert frame.columns == ["key", "n"]
     assert frame["key"].to_list() == ["x", "y", "z", "x"]
 
@@ -186,8 +184,7 @@ def test_columns_that_the_first_batch_has_not_are_told_and_lacking_ones_are_none
     with pytest.raises(SinkError, match="columns 'more' are not among those of the first batch"):
         write(tmp_path / "more", first, ColumnBatch(pa.record_batch({"n": [1], "more": [1]})), format=format)
     write(tmp_path / "less", first, ColumnBatch(pa.record_batch({"m": ["y"]})), format=format)
-    readers: dict[str, Any] = {"csv": pl.read_csv, "parquet": pl.read_parquet}
-    found = readers[format](tmp_path / "less" / visible(tmp_path / "less")[0]).to_dicts()
+    found = READERS[format](tmp_path / "less" / visible(tmp_path / "less")[0]).to_dicts()
     assert found == [{"n": 1, "m": "x"}, {"n": None, "m": "y"}]
 
 
@@ -252,22 +249,6 @@ def test_columns_that_no_file_can_hold_are_told(format: Format, tmp_path: Path) 
     twice = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["n", "n"])
     with pytest.raises(SinkError, match="two columns have the same name"):
         write(tmp_path, ColumnBatch(twice), format=format)
-
-
-def test_frames_of_polars_are_columns(tmp_path: Path) -> None:
-    frame = pl.DataFrame(
-        {
-            "word": ["x", "y"],
-            "kind": ["p", "q"],
-            "when": [dt.date(2013, 1, 1)] * 2,
-            "list": [[1], []],
-            "none": [None] * 2,
-        },
-        schema_overrides={"kind": pl.Categorical},
-    )
-    write(tmp_path, ColumnBatch(None, frame=frame), Batch(frame.to_dicts()), partition_by="kind")
-    found = [row for path in visible(tmp_path) for row in pq.ParquetFile(tmp_path / path).read().to_pylist()]
-    assert found == [row for row in frame.drop("kind").to_dicts() for _ in range(2)]
 
 
 WIDE: dict[str, tuple[pa.DataType, pa.DataType, Any]] = {

@@ -57,6 +57,13 @@ def columns(**types: pa.DataType) -> pa.Schema:
         ([None], [3], pa.int64()),
         ([None], [None], pa.string()),
         ([[None]], [[3]], pa.list_(pa.int64())),
+        ([[[None]], None], [[[3]]], pa.list_(pa.list_(pa.int64()))),
+        (
+            [{"x": None, "y": None}, None],
+            [{"x": 0.5, "y": [3]}],
+            pa.struct([("x", pa.float64()), ("y", pa.list_(pa.int64()))]),
+        ),
+        ([[{"x": None}], None], [[{"x": [3]}]], pa.list_(pa.struct([("x", pa.list_(pa.int64()))]))),
         ([Decimal("1.5")], [Decimal("123.25")], pa.decimal128(38, 2)),
         ([{"x": 1}], [{"x": 0.5, "y": "a"}], pa.struct([("x", pa.float64()), ("y", pa.string())])),
     ],
