@@ -155,14 +155,6 @@ def test_a_job_that_has_finished_returns_its_stored_result_and_runs_nothing(tmp_
     check_written(out)
 
 
-def test_resume_none_starts_afresh_beside_what_is_there(tmp_path: Path) -> None:
-    kept = often(tmp_path / "kept")
-    mp.run(numbered(str(tmp_path / "first")), snapshots=kept, progress=False)
-    mp.run(numbered(str(tmp_path / "second")), snapshots=kept, resume="none", progress=False)
-    check_written(tmp_path / "first")
-    check_written(tmp_path / "second")
-
-
 def test_resume_none_warns_of_output_that_stays_and_comes_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -174,20 +166,6 @@ def test_resume_none_warns_of_output_that_stays_and_comes_again(
     (warned,) = caplog.messages
     assert "job numbered starts over" in warned
     assert "the committed output of sinks ('out') stays visible, and is written again" in warned
-
-
-@pytest.mark.long
-def test_resume_by_id_goes_on_from_a_savepoint_elsewhere(tmp_path: Path) -> None:
-    handle = mp.InProcess(2, batch=small(), snapshots=often(tmp_path / "kept")).start(
-        numbered(str(tmp_path / "first"), rows=50_000, each=Slow(500)), control=False
-    )
-    until_read(handle, 1_000)
-    copied = handle.savepoint(str(tmp_path / "copy"))
-    handle.stop(drain=False)
-    place = mp.Snapshots(str(tmp_path / "copy"))
-    job = numbered(str(tmp_path / "second"), rows=50_000)
-    result = mp.run(job, 3, snapshots=place, resume=copied, progress=False)
-    assert 0 < result.read < 200_000, "the job resumes from the savepoint"
 
 
 def test_a_savepoint_is_not_put_where_the_snapshots_are(tmp_path: Path) -> None:
@@ -208,27 +186,6 @@ def test_s6_what_fails_each_time_ends_after_the_limit_and_says_so(tmp_path: Path
     notes = raised.value.__notes__
     assert any("of part 'part-1' of source 'in', which ended at position 7" in note for note in notes), notes
     assert any("restarted 2 times" in note for note in notes)
-
-
-def test_restart_never_fails_at_once_and_the_job_can_be_gone_on_with(tmp_path: Path) -> None:
-    failing, out, kept = Failing(1_900), tmp_path / "out", often(tmp_path / "kept")
-
-    def start() -> None:
-        mp.run(numbered(str(out), each=failing), 2, batch=small(), snapshots=kept, restart="never", progress=False)
-
-    with pytest.raises(OperatorError):
-        start()
-    assert failing.failed == 1
-    start()
-    check_written(out)
-
-
-def test_without_snapshots_a_failure_ends_the_job_and_nothing_is_written(tmp_path: Path) -> None:
-    failing, out = Failing(700), tmp_path / "out"
-    with pytest.raises(OperatorError):
-        mp.run(numbered(str(out), each=failing), 2, progress=False)
-    assert failing.failed == 1
-    assert not list(out.glob("*.json*"))
 
 
 def test_s3_a_start_that_another_one_has_overtaken_is_fenced_off(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py.sinks.base import SnapshotId
 from tests.integration.recovery.jobs import check_written, numbered
-from tests.integration.recovery.test_going_on import QUICK, Failing, Slow, small
+from tests.integration.recovery.test_going_on import Slow, small
 from tests.unit.snapshot.in_sqlite import SqliteCheckpointer
 
 
@@ -36,14 +36,6 @@ def test_s5_a_job_that_was_stopped_goes_on_at_another_size(before: int, after: i
     again = mp.run(numbered(str(out), rows=5_000), snapshots=kept, progress=False)
     assert (again.read, again.written) == (result.read, result.written)
     assert len(kept.checkpointer("numbered").list_checkpoints()) == kept.keep
-
-
-def test_s6_a_function_that_fails_leaves_every_record_once(tmp_path: Path) -> None:
-    failing, out = Failing(300, 900, 1_500), tmp_path / "out"
-    job = numbered(str(out), each=failing)
-    mp.run(job, 2, batch=small(), snapshots=kept_in(tmp_path / "kept"), restart=QUICK, progress=False)
-    assert failing.failed == 3
-    check_written(out)
 
 
 def test_a_savepoint_of_it_is_in_a_folder_and_another_job_goes_on_from_there(tmp_path: Path) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import signal
-import subprocess
-import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,65 +16,11 @@ from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.spark import Spark
 from malstrom_py.worker_context import WorkerId, WorkerInfo
-from tests.tree import ROOT
 from tests.unit.sinks.spark.publishing import pre_committed, run
 from tests.unit.sinks.writing import context, visible
 
 AT = dt.datetime(2024, 2, 29, 12, 30, 0, 1, tzinfo=dt.UTC)
 DAY = dt.date(2024, 2, 29)
-DEADLINE_S = 240
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tests.integration.spark.test_sink_folders import run_job
-
-folder, mode, killed_at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-steps = 0
-
-def counted(operation):
-    def call(*args, **options):
-        global steps
-        if list(folder.parent.rglob("commit.json")):
-            steps += 1
-            if steps == killed_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return operation(*args, **options)
-    return call
-
-for name in ("replace", "rename", "mkdir", "fsync", "unlink", "rmdir"):
-    setattr(os, name, counted(getattr(os, name)))
-run_job(folder, mode, 20)
-"""
-
-
-def run_job(folder: Path, mode: Any, rows: int) -> None:
-    job = mp.Job("killed")
-    numbers = job.source("in", sources.Memory([{"n": n, "t": n % 3} for n in range(rows)], parts=2))
-    numbers.sink("out", Spark(folder, mode=mode, partition_by="t" if mode == "append" else None))
-    mp.run(job, workers=2, progress=False)
-
-
-@pytest.mark.only_classic
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_a_program_that_is_killed_while_it_publishes_is_finished_by_its_next_start(
-    mode: str, spark: Any, tmp_path: Path
-) -> None:
-    folders = {killed_at: tmp_path / str(killed_at) / "out" for killed_at in (1, 4, 8, 11)}
-    programs = []
-    for killed_at, folder in folders.items():
-        run_job(folder, "append" if mode == "append" else "error", 10)
-        command = [sys.executable, "-c", KILLED, str(folder), mode, str(killed_at)]
-        programs.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
-    for program in programs:
-        _, errors = program.communicate(timeout=DEADLINE_S)
-        assert program.returncode == -signal.SIGKILL, errors
-    for folder in folders.values():
-        run_job(folder, mode, 5)
-        counts = {5: 1} if mode == "overwrite" else {10: 1, 20: 1, 5: 1}
-        expected = sorted(n for rows, times in counts.items() for n in [*range(rows)] * times)
-        assert sorted(row.n for row in spark.read.parquet(str(folder)).collect()) == expected
-        assert [path.name for path in folder.parent.rglob("_staging")] == []
 
 
 def test_spark_reads_all_types_and_all_files_of_a_folder_together(spark: Any, tmp_path: Path) -> None:
@@ -131,19 +74,6 @@ def test_spark_reads_all_types_and_all_files_of_a_folder_together(spark: Any, tm
     assert frame.count() == 3
 
 
-def test_spark_reads_what_workers_with_columns_of_none_wrote(spark: Any, tmp_path: Path) -> None:
-    sink = Spark(tmp_path)
-    run(sink, [{"n": None, "d": Decimal("1.5"), "l": []}], [{"n": 1, "d": Decimal("22.25"), "l": [1]}], [])
-    run(sink, [{"n": None, "d": None, "l": None}], snapshot="s2")
-    frame = spark.read.parquet(str(tmp_path))
-    assert dict(frame.dtypes) == {"n": "bigint", "d": "decimal(4,2)", "l": "array<bigint>"}
-    assert sorted(str((row.n, row.d, row.l)) for row in frame.collect()) == [
-        "(1, Decimal('22.25'), [1])",
-        "(None, Decimal('1.50'), [])",
-        "(None, None, None)",
-    ]
-
-
 def test_spark_reads_partitions_and_leaves_out_what_is_hidden(spark: Any, tmp_path: Path) -> None:
     job = mp.Job("partitioned")
     rows = [{"n": n, "to": ["a/b", "c d", None][n % 3], "day": DAY} for n in range(60)]
@@ -187,12 +117,6 @@ def test_a_schema_of_spark_is_taken(spark: Any, tmp_path: Path) -> None:
     frame = spark.read.parquet(str(tmp_path))
     assert [kind for _, kind in frame.dtypes] == ["int", "map<string,double>", "array<struct<a:int>>"]
     assert [(row.n, row.m) for row in frame.orderBy("n").collect()] == [(1, {"x": 1.0}), (2, {})]
-
-
-def test_an_empty_output_with_a_schema_can_be_read(spark: Any, tmp_path: Path) -> None:
-    run(Spark(tmp_path / "out", mode="overwrite", schema=pa.schema([("n", pa.int64()), ("t", pa.string())])))
-    frame = spark.read.parquet(str(tmp_path / "out"))
-    assert (frame.count(), frame.dtypes) == (0, [("n", "bigint"), ("t", "string")])
 
 
 def test_an_empty_table_that_is_appended_to_in_partitions_is_read_with_its_columns(spark: Any, tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "function": {},
 }
 
+LONG = pytest.mark.long("csv append*", "json*", "partitioned table append*")
+
 
 class Target:
     """Where a kind of sink writes to, and what is there."""
@@ -83,14 +85,20 @@ class Target:
         database.close()
 
 
-@pytest.fixture(params=KINDS)
-def target(request: pytest.FixtureRequest, spark: Any, tmp_path: Path) -> Iterator[Target]:
+@pytest.fixture
+def no_table(spark: Any) -> Iterator[None]:
+    """The table is not there before, nor after."""
     spark.sql(f"drop table if exists {TABLE}")
+    yield
+    spark.sql(f"drop table if exists {TABLE}")
+
+
+@pytest.fixture(params=KINDS)
+def target(request: pytest.FixtureRequest, spark: Any, tmp_path: Path, no_table: None) -> Target:
     made = Target(spark, request.param, tmp_path)
     if not made.kind.endswith("error"):
         run(made.sink(), BEFORE, snapshot="s0")
-    yield made
-    spark.sql(f"drop table if exists {TABLE}")
+    return made
 
 
 def expected(kind: str, times: int = 1) -> list[Any]:
@@ -123,7 +131,7 @@ def staged(target: Target) -> list[str]:
     return [name for name in found if not any(note.startswith(name) for note in noted)]
 
 
-@pytest.mark.long("csv append", "json*", "partitioned table append")
+@LONG
 def test_it_is_published_once_and_publishing_it_again_changes_nothing(target: Target) -> None:
     sink, payloads = begun(target)
     for _ in range(2):
@@ -134,55 +142,41 @@ def test_it_is_published_once_and_publishing_it_again_changes_nothing(target: Ta
     assert target.rows() == expected(target.kind)
 
 
-@pytest.mark.long("csv append", "json*", "partitioned table append")
-def test_a_program_that_dies_before_it_publishes_is_finished_by_the_next_start(
-    target: Target, monkeypatch: pytest.MonkeyPatch
+DEATHS: dict[str, list[tuple[Any, str]]] = {
+    "before it has written down what it publishes": [(Publication, "begin")],
+    "before it publishes": [(ThroughSpark, "publish")],
+    "after spark": [(PublicationLog, "mark_published"), (through_spark, "record_output")],
+    "when it has noted what it published": [(Publication, "end")],
+}
+
+
+@LONG
+@pytest.mark.parametrize("death", DEATHS)
+def test_what_a_program_that_dies_was_publishing_is_finished_by_the_next_start(
+    target: Target, death: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink, payloads = begun(target)
     before = target.rows()
     with monkeypatch.context() as patched:
-        patched.setattr(ThroughSpark, "publish", dead)
+        for owner, name in DEATHS[death]:
+            patched.setattr(owner, name, dead)
         with pytest.raises(Died):
             sink.commit(context(), payloads)
-    assert target.rows() == before
-    restarted(target)
-    assert target.rows() == expected(target.kind)
-    assert staged(target) == []
-
-
-@pytest.mark.long("csv append", "json*", "partitioned table append")
-def test_a_program_that_dies_behind_spark_publishes_again_which_shows_only_where_it_is_said_to(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink, payloads = begun(target)
-    with monkeypatch.context() as patched:
-        patched.setattr(PublicationLog, "mark_published", dead)
-        patched.setattr(through_spark, "record_output", dead)
-        with pytest.raises(Died):
-            sink.commit(context(), payloads)
-    if target.kind != "json error":  # it is filled, and not in its place yet
+    if death.startswith("before"):
+        assert target.rows() == before
+    elif target.kind != "json error":  # it is filled, and not in its place yet
         assert target.rows() == expected(target.kind)
-    restarted(target)
-    times = 2 if "append" in target.kind else 1
-    assert target.rows() == expected(target.kind, times)
+    if "written down" in death:
+        target.sink().recover(context("s2"), [])
+        assert target.rows() == before, "nothing is left"
+    else:
+        restarted(target)
+        twice = death == "after spark" and "append" in target.kind
+        assert target.rows() == expected(target.kind, 2 if twice else 1), "twice only where it is said to be"
     assert staged(target) == []
 
 
-@pytest.mark.long("csv append", "json*", "partitioned table append")
-def test_a_program_that_dies_when_it_has_noted_what_it_published_does_not_do_so_again(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink, payloads = begun(target)
-    with monkeypatch.context() as patched:
-        patched.setattr(Publication, "end", dead)
-        with pytest.raises(Died):
-            sink.commit(context(), payloads)
-    restarted(target)
-    assert target.rows() == expected(target.kind)
-    assert staged(target) == []
-
-
-@pytest.mark.long("csv append", "json*", "partitioned table append")
+@LONG
 def test_snapshots_are_published_one_by_one_or_all_at_the_end_and_each_once(target: Target) -> None:
     first, second, last = context("s1", final=False), context("s2", final=False), context("s3")
     sink = target.sink()
@@ -206,21 +200,6 @@ def test_snapshots_are_published_one_by_one_or_all_at_the_end_and_each_once(targ
         assert target.rows() == sorted([*kept, *ALL, *more], key=repr)
         sink = target.sink()
         sink.recover(context("s4"), [second.snapshot, last.snapshot])
-    assert staged(target) == []
-
-
-@pytest.mark.long("csv append", "json*", "partitioned table append")
-def test_a_program_that_dies_before_it_has_written_down_what_it_publishes_leaves_nothing(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink, payloads = begun(target)
-    before = target.rows()
-    with monkeypatch.context() as patched:
-        patched.setattr(Publication, "begin", dead)
-        with pytest.raises(Died):
-            sink.commit(context(), payloads)
-    target.sink().recover(context("s2"), [])
-    assert target.rows() == before
     assert staged(target) == []
 
 
@@ -249,82 +228,70 @@ def test_what_a_function_raises_means_that_nothing_is_stored(spark: Any, tmp_pat
     assert everything(tmp_path) == []
 
 
+@pytest.mark.usefixtures("no_table")
 def test_columns_go_into_a_table_by_name_and_none_into_any_type(spark: Any, tmp_path: Path) -> None:
-    spark.sql(f"drop table if exists {TABLE}")
     spark.sql(f"create table {TABLE} (t string, n bigint, f double) using parquet")
-    try:
-        sink = Spark(table=TABLE, session=spark, staging=tmp_path)
-        run(sink, [{"n": 1, "f": None, "t": None}], [{"n": None, "f": 0.5, "t": "a"}])
-        found = sorted((row.t, row.n, row.f) for row in spark.table(TABLE).fillna("").collect())
-        assert found == [("", 1, None), ("a", None, 0.5)]
-        with pytest.raises(SinkError, match=f"columns 'x' are not in table '{TABLE}'"):
-            run(sink, [{"n": 1, "t": "a", "f": 2, "x": 1}], snapshot="s2")
-        with pytest.raises(SinkError, match="the rows lack columns 'f' of table"):
-            run(sink, [{"n": 1, "t": "a"}], snapshot="s2")
-        given = Spark(table=TABLE, session=spark, staging=tmp_path, schema=pa.schema([("n", pa.string())]))
-        with pytest.raises(SinkError, match="do not fit table"):
-            given.recover(context("s3"), [])
-        with pytest.raises(SinkError, match=r"is partitioned by \[\], and partition_by is \['t'\]"):
-            Spark(table=TABLE, session=spark, staging=tmp_path, partition_by="t").recover(context("s3"), [])
-        assert spark.table(TABLE).count() == 2
-    finally:
-        spark.sql(f"drop table {TABLE}")
+    sink = Spark(table=TABLE, session=spark, staging=tmp_path)
+    run(sink, [{"n": 1, "f": None, "t": None}], [{"n": None, "f": 0.5, "t": "a"}])
+    found = sorted((row.t, row.n, row.f) for row in spark.table(TABLE).fillna("").collect())
+    assert found == [("", 1, None), ("a", None, 0.5)]
+    with pytest.raises(SinkError, match=f"columns 'x' are not in table '{TABLE}'"):
+        run(sink, [{"n": 1, "t": "a", "f": 2, "x": 1}], snapshot="s2")
+    with pytest.raises(SinkError, match="the rows lack columns 'f' of table"):
+        run(sink, [{"n": 1, "t": "a"}], snapshot="s2")
+    given = Spark(table=TABLE, session=spark, staging=tmp_path, schema=pa.schema([("n", pa.string())]))
+    with pytest.raises(SinkError, match="do not fit table"):
+        given.recover(context("s3"), [])
+    with pytest.raises(SinkError, match=r"is partitioned by \[\], and partition_by is \['t'\]"):
+        Spark(table=TABLE, session=spark, staging=tmp_path, partition_by="t").recover(context("s3"), [])
+    assert spark.table(TABLE).count() == 2
 
 
+@pytest.mark.usefixtures("no_table")
 def test_rows_fit_the_types_of_a_table_or_fail_before_they_are_staged(spark: Any, tmp_path: Path) -> None:
-    spark.sql(f"drop table if exists {TABLE}")
     spark.sql(f"create table {TABLE} (i int, d decimal(10, 2), f float, s struct<x smallint>, m map<string, int>)")
-    try:
-        row = {"i": 1, "d": Decimal("1.5"), "f": 0.5, "s": {"x": 2}, "m": {"a": 3}}
-        sink = Spark(table=TABLE, session=spark, staging=tmp_path)
-        run(sink, [row, {**row, "d": 2, "i": None}])
-        [first, second] = sorted(spark.table(TABLE).collect(), key=str)
-        assert (first.i, first.d, first.f, first.s.x, first.m) == (1, Decimal("1.50"), 0.5, 2, {"a": 3})
-        assert (second.i, second.d) == (None, Decimal("2.00"))
-        for name, value in (("i", 2**31), ("d", Decimal("1.555")), ("d", 0.5), ("s", {"x": 1 << 15})):
-            with pytest.raises(SinkError, match=f"column '{name}' holds values .* in table '{TABLE}'"):
-                run(sink, [{**row, name: value}], snapshot="s2")
-        # A copy for a worker in another process has no session, and knows the columns.
-        copy = cloudpickle.loads(cloudpickle.dumps(Spark(table=TABLE, session=spark, staging=tmp_path)))
-        with pytest.raises(SinkError, match="column 'i' holds values"):
-            pre_committed(copy, [{**row, "i": 2**31}])
-        assert spark.table(TABLE).count() == 2
-    finally:
-        spark.sql(f"drop table {TABLE}")
+    row = {"i": 1, "d": Decimal("1.5"), "f": 0.5, "s": {"x": 2}, "m": {"a": 3}}
+    sink = Spark(table=TABLE, session=spark, staging=tmp_path)
+    run(sink, [row, {**row, "d": 2, "i": None}])
+    [first, second] = sorted(spark.table(TABLE).collect(), key=str)
+    assert (first.i, first.d, first.f, first.s.x, first.m) == (1, Decimal("1.50"), 0.5, 2, {"a": 3})
+    assert (second.i, second.d) == (None, Decimal("2.00"))
+    for name, value in (("i", 2**31), ("d", Decimal("1.555")), ("d", 0.5), ("s", {"x": 1 << 15})):
+        with pytest.raises(SinkError, match=f"column '{name}' holds values .* in table '{TABLE}'"):
+            run(sink, [{**row, name: value}], snapshot="s2")
+    # A copy for a worker in another process has no session, and knows the columns.
+    copy = cloudpickle.loads(cloudpickle.dumps(Spark(table=TABLE, session=spark, staging=tmp_path)))
+    with pytest.raises(SinkError, match="column 'i' holds values"):
+        pre_committed(copy, [{**row, "i": 2**31}])
+    assert spark.table(TABLE).count() == 2
 
 
+@pytest.mark.usefixtures("no_table")
 def test_a_text_too_long_for_varchar_fails_before_it_is_staged(spark: Any, tmp_path: Path) -> None:
-    spark.sql(f"drop table if exists {TABLE}")
     spark.sql(f"create table {TABLE} (v varchar(3), c char(2), s struct<x varchar(2)>) using parquet")
-    try:
-        row = {"v": "abc ", "c": "a", "s": {"x": "ab"}}
-        given = pa.schema([("v", pa.string()), ("c", pa.string()), ("s", pa.struct([("x", pa.string())]))])
-        for number, schema in enumerate((None, given)):
-            sink = Spark(table=TABLE, session=spark, staging=tmp_path, schema=schema)
-            run(sink, [row], snapshot=f"s{number}")
-            for name, value in (("v", "abcd"), ("c", "abc"), ("s", {"x": "abc"})):
-                with pytest.raises(SinkError, match=f"column '{name}(.x)?' holds a text of . characters, and .* takes"):
-                    run(sink, [{**row, name: value}], snapshot=f"s{number}x")
-        assert [found.v for found in spark.table(TABLE).collect()] == ["abc", "abc"]
-    finally:
-        spark.sql(f"drop table {TABLE}")
+    row = {"v": "abc ", "c": "a", "s": {"x": "ab"}}
+    given = pa.schema([("v", pa.string()), ("c", pa.string()), ("s", pa.struct([("x", pa.string())]))])
+    for number, schema in enumerate((None, given)):
+        sink = Spark(table=TABLE, session=spark, staging=tmp_path, schema=schema)
+        run(sink, [row], snapshot=f"s{number}")
+        for name, value in (("v", "abcd"), ("c", "abc"), ("s", {"x": "abc"})):
+            with pytest.raises(SinkError, match=f"column '{name}(.x)?' holds a text of . characters, and .* takes"):
+                run(sink, [{**row, name: value}], snapshot=f"s{number}x")
+    assert [found.v for found in spark.table(TABLE).collect()] == ["abc", "abc"]
 
 
+@pytest.mark.usefixtures("no_table")
 def test_no_rows_make_an_empty_table_where_the_columns_are_known(spark: Any, tmp_path: Path) -> None:
-    spark.sql(f"drop table if exists {TABLE}")
-    try:
-        run(Spark(table=TABLE, session=spark, staging=tmp_path, mode="overwrite"))
-        assert not spark.catalog.tableExists(TABLE)
-        schema = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
-        run(Spark(table=TABLE, session=spark, staging=tmp_path, schema=schema), snapshot="s2")
-        assert (spark.table(TABLE).count(), spark.table(TABLE).dtypes) == (0, [("n", "bigint"), ("at", "timestamp")])
-        run(Spark(table=TABLE, session=spark, staging=tmp_path, schema=schema), [{"n": 1}], snapshot="s3")
-        run(Spark(table=TABLE, session=spark, staging=tmp_path, mode="overwrite"), snapshot="s4")
-        assert (spark.table(TABLE).count(), spark.table(TABLE).dtypes) == (0, [("n", "bigint"), ("at", "timestamp")])
-        run(Spark(tmp_path / "orc", format="orc", session=spark, mode="error"), snapshot="s5")
-        assert everything(tmp_path / "orc") == ["_malstrom", "_malstrom/job.json"]
-    finally:
-        spark.sql(f"drop table if exists {TABLE}")
+    run(Spark(table=TABLE, session=spark, staging=tmp_path, mode="overwrite"))
+    assert not spark.catalog.tableExists(TABLE)
+    schema = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    run(Spark(table=TABLE, session=spark, staging=tmp_path, schema=schema), snapshot="s2")
+    assert (spark.table(TABLE).count(), spark.table(TABLE).dtypes) == (0, [("n", "bigint"), ("at", "timestamp")])
+    run(Spark(table=TABLE, session=spark, staging=tmp_path, schema=schema), [{"n": 1}], snapshot="s3")
+    run(Spark(table=TABLE, session=spark, staging=tmp_path, mode="overwrite"), snapshot="s4")
+    assert (spark.table(TABLE).count(), spark.table(TABLE).dtypes) == (0, [("n", "bigint"), ("at", "timestamp")])
+    run(Spark(tmp_path / "orc", format="orc", session=spark, mode="error"), snapshot="s5")
+    assert everything(tmp_path / "orc") == ["_malstrom", "_malstrom/job.json"]
 
 
 def test_a_job_writes_a_table_and_a_format_and_says_what_it_left(spark: Any, tmp_path: Path) -> None:
