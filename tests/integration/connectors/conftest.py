@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from tests.integration.connectors.buckets import TestBucket, new_bucket
 from tests.integration.connectors.lakes import Lake
+from tests.integration.connectors.streams import NatsStream, RedisStream
 from tests.kafka_broker.server import ModelBroker, model_broker
 from tests.servers import Server, nats_server, postgres_server, redis_server, s3_server, seaweed_server
+
+_NUMBERS = count()
 
 
 @pytest.fixture(scope="session")
@@ -66,6 +70,25 @@ def kafka() -> Iterator[ModelBroker]:
 def bucket(s3: str) -> TestBucket:
     """Return a new bucket of the S3."""
     return new_bucket(s3)
+
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that is closed waits for the call that its thread is in."""
+    monkeypatch.setattr("malstrom_py.connectors.redis.source._BLOCK_MS", 10)
+    monkeypatch.setattr("malstrom_py.connectors.nats._FETCH_S", 0.03)
+
+
+@pytest.fixture
+def redis_stream(redis: Server, short_waits: None) -> RedisStream:
+    """Return a stream that does not exist yet."""
+    return RedisStream(redis, f"stream{next(_NUMBERS)}")
+
+
+@pytest.fixture
+def nats_stream(nats: Server, short_waits: None) -> NatsStream:
+    """Return a stream that does not exist yet."""
+    return NatsStream(nats, f"stream{next(_NUMBERS)}")
 
 
 @pytest.fixture

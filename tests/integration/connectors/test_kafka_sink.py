@@ -110,30 +110,6 @@ def test_s7_a_committer_dies_between_two_calls(
     assert visible(kafka, topic) == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("call", ["init_transactions", "begin_transaction", "commit_transaction"])
-def test_s7_a_committer_that_was_stopped_and_continues_publishes_nothing_twice(
-    kafka: ModelBroker, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    topic = new_topic(kafka)
-    sink = exactly_once(kafka, topic)
-    sink.recover(context_of(1), [])
-    first, payload = context_of(1, final=False), staged(sink, [1, 2, 3])
-    after: list[str] = []
-
-    def overtake(name: str, over: bool) -> None:
-        if name == call and not over and not after:
-            after.append(name)  # once, and not by the commits below
-            other = cloudpickle.loads(cloudpickle.dumps(sink))
-            other.recover(context_of(2, incarnation=2), [first.snapshot])
-            other.commit(first, [payload])
-            other.commit(context_of(2), [staged(other, [4], 2)])
-
-    watch(monkeypatch, overtake)
-    sink.commit(first, [payload])
-    assert after
-    assert visible(kafka, topic) == [1, 2, 3, 4]
-
-
 def test_rows_of_a_key_that_moved_are_published_in_the_order_of_the_versions(kafka: ModelBroker) -> None:
     topic = new_topic(kafka)
     sink = exactly_once(kafka, topic)

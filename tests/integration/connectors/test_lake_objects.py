@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +16,12 @@ from malstrom_py.testing.contracts import check_source
 from tests.integration.connectors.buckets import TestBucket
 from tests.integration.connectors.lake_crashes import crash_at
 from tests.integration.connectors.lakes import Lake, context_of, read_all
+from tests.integration.connectors.postgres_tools import Waiting
 from tests.integration.small_s3 import small_s3
 
 STRANGE = ["a/b", "a b", "ü€ 50%", "#1?", "..", None]
 IN_A_COMMIT = {"delta": 20, "iceberg": 19}
 """After a copy and before the removal of what was copied; after the commit in the table."""
-
-
-class Patient:
-    """A part of which a poll waits for rows, or for the end."""
-
-    def __init__(self, part: Any) -> None:
-        self._part = part
-        self.snapshot, self.is_finished, self.close = part.snapshot, part.is_finished, part.close
-
-    def poll(self, rows_max: int) -> Any:
-        ends = time.monotonic() + 60.0
-        while True:
-            rows = self._part.poll(rows_max)
-            if rows is not None or self._part.is_finished():
-                return rows
-            assert time.monotonic() < ends
-            time.sleep(0.001)
 
 
 @pytest.fixture(params=["delta", "iceberg"])
@@ -63,7 +46,7 @@ def test_partitions_have_any_value_and_a_table_keeps_the_contract_of_sources(lak
     assert len(source.list_parts()) == 2
     copied: Any = pickle.loads(pickle.dumps(source))
     build = copied.build_part
-    copied.build_part = lambda part, state: Patient(build(part, state))
+    copied.build_part = lambda part, state: Waiting(build(part, state), 60.0)
     check_source(copied, cuts_max=1)
 
 

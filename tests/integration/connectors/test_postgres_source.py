@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 
 import pytest
@@ -24,15 +25,21 @@ def dsn(postgres: Server) -> Iterator[str]:
         yield dsn
 
 
+@contextmanager
+def pinned(source: sources.Postgres) -> Iterator[None]:
+    source.pin("docs")
+    try:
+        yield
+    finally:
+        source.unpin()
+
+
 def test_it_keeps_the_contract_of_sources(dsn: str) -> None:
     run(dsn, "CREATE TABLE t (n int, s text)", "INSERT INTO t SELECT i / 3, i / 6 FROM generate_series(1, 40) i")
     run(dsn, "INSERT INTO t VALUES (NULL, 'a'), (NULL, 'a'), (NULL, NULL)")
     source = sources.Postgres(dsn, "t", split_by="n", parts=2)
-    source.pin("contract")
-    try:
+    with pinned(source):
         check_source(Patient(source), cuts_max=3)
-    finally:
-        source.unpin()
 
 
 @pytest.mark.parametrize(
@@ -47,26 +54,20 @@ def test_each_row_is_in_one_part(dsn: str, split_by: str | None, parts: int) -> 
         "UPDATE t SET word = NULL, at = NULL, price = NULL WHERE id % 10 = 0",
     )
     source = sources.Postgres(dsn, "t", split_by=split_by, parts=parts, columns=["id"])
-    source.pin("docs")
-    try:
+    with pinned(source):
         assert (len(source.list_parts()) > 3) is (parts > 1)
         assert sorted(row["id"] for row in read_all(source, rows_max=7)) == list(range(1, 201))
-    finally:
-        source.unpin()
 
 
 def test_all_parts_are_read_at_one_snapshot_also_by_copies(dsn: str) -> None:
     run(dsn, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 20)")
     source = sources.Postgres(dsn, "t", parts=3)
-    source.pin("docs")
-    try:
+    with pinned(source):
         run(dsn, "DELETE FROM t WHERE id < 10", "INSERT INTO t SELECT generate_series(21, 40)")
         copy = copied(source)
         copy.pin("docs")
         assert sorted(row["id"] for row in read_all(copy)) == list(range(1, 21))
         copy.unpin()
-    finally:
-        source.unpin()
     with pytest.raises(SourceError, match="is not pinned"):
         source.list_parts()
     with pytest.raises(SourceError, match="no longer holds the snapshot"):
@@ -121,8 +122,7 @@ def test_a_resumed_job_reads_the_rows_that_did_not_change_once(dsn: str) -> None
 def test_a_part_resumes_after_each_row(dsn: str, statements: list[str]) -> None:
     run(dsn, *statements)
     source = sources.Postgres(dsn, "t", columns=["n"], parts=1)
-    source.pin("docs")
-    try:
+    with pinned(source):
         [name] = source.list_parts()
         found, places = [], set()
         part = Waiting(source.build_part(name, None), 30)
@@ -133,8 +133,6 @@ def test_a_part_resumes_after_each_row(dsn: str, statements: list[str]) -> None:
             part.close()
             part = Waiting(source.build_part(name, position), 30)
         part.close()
-    finally:
-        source.unpin()
     assert sorted(found) == list(range(1, 10))
     assert {same for _, same in places} == {1}  # rows that differ share no place
     assert None not in [text for after, _ in places for text in after]
@@ -147,11 +145,8 @@ def test_values_have_the_types_of_python(dsn: str) -> None:
         "'2020-01-01 12:00+02'::timestamptz AS z, '2020-01-01'::date AS day, '{1,2}'::int[] AS many, "
         "'{\"a\": [1]}'::jsonb AS j, NULL::int AS nothing, 1.5::float8 AS f",
     )
-    source.pin("docs")
-    try:
+    with pinned(source):
         [row] = read_all(source)
-    finally:
-        source.unpin()
     assert row == {
         "i": 1,
         "d": Decimal("2.50"),
@@ -189,11 +184,8 @@ def test_a_type_that_python_does_not_know_is_read_as_text(dsn: str) -> None:
         "INSERT INTO m VALUES ('ok', '{sad,ok}', '1.50', '{2}', '101', '(1,2)'), ('sad', NULL, NULL, NULL, NULL, NULL)",
     )
     source = sources.Postgres(dsn, "m", parts=2)
-    source.pin("docs")
-    try:
+    with pinned(source):
         rows = read_all(source)
-    finally:
-        source.unpin()
     (price, prices) = run(dsn, "SELECT price::text, prices::text FROM m WHERE price IS NOT NULL")[0]
     nothing = dict.fromkeys(("many", "price", "prices", "bits", "at"))
     full = {"id": "ok", "many": "{sad,ok}", "price": price, "prices": prices, "bits": "101", "at": "(1,2)"}
@@ -202,10 +194,7 @@ def test_a_type_that_python_does_not_know_is_read_as_text(dsn: str) -> None:
 
 def test_a_value_that_python_cannot_hold_is_an_error_without_the_value(dsn: str) -> None:
     source = sources.Postgres(dsn, "SELECT 'infinity'::timestamptz AS t")
-    source.pin("docs")
-    try:
+    with pinned(source):
         with pytest.raises(SourceError, match="a value cannot be converted: cast its column") as raised:
             read_all(source)
         assert "infinity" not in str(raised.value)
-    finally:
-        source.unpin()

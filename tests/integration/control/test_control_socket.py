@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from malstrom_py.errors import (
     JobRunning,
     OperationInProgress,
     OperatorError,
-    PlanError,
 )
 from malstrom_py.workers.control.client import running_jobs
 from tests.endless import endless_numbers
@@ -165,22 +163,3 @@ def test_a_handle_on_an_earlier_run_does_not_command_the_next(handle: mp.JobHand
         attached.stop(drain=False)
     assert second.status().state == "running"
     second.stop(drain=False)
-
-
-@pytest.mark.parametrize("name", ["", "two words", "../../etc/passwd", "a" * 65, 5], ids=repr)
-def test_what_cannot_be_a_name_is_refused(name: str) -> None:
-    with pytest.raises(PlanError):
-        mp.JobHandle.attach(name)
-
-
-def test_a_name_too_long_for_a_path_is_found_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    short = Path(os.environ["XDG_RUNTIME_DIR"], "x" * 20)
-    name = "n" * 64
-    short.mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
-    job = mp.Job(name)
-    job.source("in", sources.Generator(endless_numbers)).sink("out", sinks.Memory())
-    handle = mp.InProcess().start(job)
-    assert running_jobs() == [name]
-    mp.JobHandle.attach(name).stop(timeout_s=PATIENCE_S)
-    assert handle.wait().job == name

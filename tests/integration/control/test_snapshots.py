@@ -9,8 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -189,19 +187,6 @@ def test_a_finished_job_says_so_when_it_is_started_again(quiet: bool, folder: Pa
     said = f"job visits has already finished, in snapshot {last}: nothing was read; --resume none starts over\n"
     assert again.stderr == said + ("" if quiet else f"{summary} (an earlier run)\n")
     assert counts_in(folder) == before
-
-
-def test_a_sigterm_waits_for_a_savepoint_and_is_not_lost(folder: Path, processes: list[Running]) -> None:
-    processes.append(Running(folder, "job"))
-    handle = processes[-1].handle()
-    with ThreadPoolExecutor() as pool:
-        saved = pool.submit(handle.savepoint, str(folder / "kept"), timeout_s=PATIENCE_S)
-        time.sleep(0.02)
-        processes[-1].process.send_signal(signal.SIGTERM)
-        with suppress(mp.JobEnded, mp.OperationInProgress):  # it may come after the stop
-            saved.result()
-    assert "has stopped; it can resume from snapshot" in processes[-1].error()
-    assert processes[-1].process.returncode == 0
 
 
 def test_a_ctrl_c_aborts_and_names_the_snapshot_that_is_gone_on_from(folder: Path, processes: list[Running]) -> None:
