@@ -184,28 +184,6 @@ def test_a_slow_receiver_is_dropped_if_that_is_wanted_and_the_valid_part_can_be_
     assert 0 < stats.rows < 300
 
 
-def test_a_receiver_that_is_stuck_or_gone_neither_slows_nor_fails_a_job_that_may_drop(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(socket, "_FIRST_WAIT_S", 0.05)
-    kept, seen = Slow(), list[events.AnyEvent]()
-    job = mp.Job("big")
-    read = job.source("in", mp.sources.Generator(lambda part, start: ("x" * 100_000 for _ in range(start, 300))))
-    receiver = capture.Receiver(kept)
-    read.capture_into("seen", receiver.socket(slow="drop"))
-    runtime = mp.InProcess(
-        batch=mp.Batching(rows_max=5),
-        snapshots=mp.Snapshots(tmp_path, interval_s=0.1),
-        restart="never",
-        on_event=seen.append,
-    )
-    handle = runtime.start(job, control=False)
-    assert handle.wait(timeout_s=60).read == 300
-    assert events.BackPressureBegun("seen", 0) in seen
-    kept.is_slow.clear()
-    receiver.close()
-
-
 class Late(capture.InMemory):
     """A place that takes each write late, though never so late that one of them would be given up."""
 

@@ -27,7 +27,7 @@ from malstrom_py.errors import (
 )
 from malstrom_py.workers.control import client as control_client
 from malstrom_py.workers.control import server as control_socket
-from malstrom_py.workers.control.client import SocketJob, running_jobs
+from malstrom_py.workers.control.client import SocketJob
 from malstrom_py.workers.control.messages import REQUEST_BYTES_MAX, encode_request
 from malstrom_py.workers.control.registry import NameClaim, socket_path
 from malstrom_py.workers.reports.commands import RescaleCommand, StatusCommand, WaitCommand
@@ -172,22 +172,6 @@ def test_a_job_whose_socket_cannot_be_opened_is_not_started(runtime: Path, out: 
     assert mp.InProcess().start(job).wait(timeout_s=PATIENCE_S).written == 1
 
 
-def test_a_job_whose_token_cannot_be_written_is_not_started(
-    runtime: Path, out: sinks.Memory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_arguments: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    job = mp.Job("other")
-    job.source("in", sources.Memory([1])).sink("out", out)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", full)
-        with pytest.raises(ControlError, match=r"the control socket .* cannot be opened \(No space left on device\)"):
-            mp.InProcess().start(job)
-    assert list(runtime.iterdir()) == []
-    assert mp.InProcess().start(job).wait(timeout_s=PATIENCE_S).written == 1
-
-
 def test_a_client_that_does_not_read_is_cut(
     handle: mp.JobHandle, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,15 +275,3 @@ def test_a_server_that_hangs_up_has_ended_unless_it_still_listens(runtime: Path)
         job.ask(WaitCommand(None))
     with pytest.raises(JobEnded, match="it has ended, or its process has"):
         job.ask(WaitCommand(None))
-
-
-def test_a_folder_that_others_may_open_is_used_by_nobody(handle: mp.JobHandle, runtime: Path) -> None:
-    runtime.chmod(0o755)
-    job = mp.Job("other")
-    job.source("in", sources.Memory([1])).sink("out", sinks.Memory())
-    with pytest.raises(ControlError, match="is open to others"):
-        mp.InProcess().start(job)
-    with pytest.raises(ControlError, match="is open to others"):
-        mp.JobHandle.attach("endless")
-    assert running_jobs() == []
-    assert mp.InProcess().start(job, control=False).wait(timeout_s=PATIENCE_S).written == 1
