@@ -135,7 +135,7 @@ class _FormRun(ScenarioRun):
 
 
 class _DisturbedRun(_FormRun):
-    """A run that after each delivery lets some keys leave and return, or continues with a new instance, in turn.
+    """A run that after a delivery lets some keys leave and return, continues with a new instance, or does nothing.
 
     The new instance is installed from the chain of what all instances have persisted, and continues that chain.
     """
@@ -152,11 +152,12 @@ class _DisturbedRun(_FormRun):
         """Deliver one batch or event, and disturb the instance."""
         super().take(delivery, instances, owner=owner)
         (instance,) = instances
-        if delivery.first % 2:
-            keys = sorted(instance.interrogate(), key=repr)
-            instance.acquire(instance.collect(keys[::2]))
-        else:
-            instances[0] = self._installed(instance)
+        match delivery.first % 3:
+            case 0:
+                instances[0] = self._installed(instance)
+            case 1:
+                keys = sorted(instance.interrogate(), key=repr)
+                instance.acquire(instance.collect(keys[::2]))
         self.note(instances)
 
     def _installed(self, instance: OperatorTester) -> OperatorTester:

@@ -143,6 +143,17 @@ def test_an_unknown_unit_names_the_step_and_the_known_ones(unit: Any) -> None:
         check_unit(unit, "at")
 
 
+@given(advances=st.lists(st.tuples(st.integers(0, 2), st.integers(-9, 9)), max_size=30))
+def test_a_frontier_is_the_minimum_and_never_goes_back(advances: list[tuple[int, int]]) -> None:
+    frontier, reached = Frontier(3), [MIN_EPOCH] * 3
+    for index, time in advances:
+        before = frontier.time
+        moved = frontier.advance(index, time)
+        reached[index] = max(reached[index], time)
+        assert frontier.time == min(reached) >= before
+        assert moved == (frontier.time if frontier.time > before else None)
+
+
 ADVANCES = st.lists(
     st.tuples(st.integers(0, 2), st.integers(-9, 9) | st.just(MAX_EPOCH), st.booleans()).map(
         lambda advance: (advance[0], advance[1], advance[2] and advance[1] != MAX_EPOCH)
@@ -167,6 +178,22 @@ def test_t2_idle_inputs_hold_back_nobody_but_are_never_the_end(advances: list[tu
         assert frontier.idle == (bool(unfinished) and all(at_rest for _, at_rest in unfinished))
         assert frontier.active() == min((at for at, at_rest in unfinished if not at_rest), default=None)
         assert moved == (None if (before, was_idle) == (frontier.time, frontier.idle) else frontier.time)
+
+
+def test_t2_an_input_that_wakes_is_waited_for_again_and_nothing_is_taken_back() -> None:
+    frontier = Frontier(2)
+    moves = [
+        frontier.advance(0, 5, idle=True),
+        frontier.advance(1, 100),
+        frontier.advance(0, 5),
+        frontier.advance(1, 200),
+    ]
+    assert moves == [None, 100, None, None]
+    assert (frontier.advance(0, 150), frontier.time) == (150, 150)
+    frontier = Frontier(2)
+    frontier.advance(0, 9)
+    assert frontier.advance(1, -5, idle=True) == 9
+    assert (frontier.advance(0, MAX_EPOCH), frontier.time, frontier.idle) == (9, 9, True)
 
 
 @pytest.mark.parametrize(

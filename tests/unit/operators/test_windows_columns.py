@@ -387,6 +387,14 @@ def test_panes_are_persisted_and_restored_as_columns() -> None:
     assert sum(len(keys) for _, (keys, _) in contents(barrier(again, "s3", "s2"))) == 1
 
 
+def test_s2_what_columns_have_changed_is_in_the_delta_though_rows_came_after_them() -> None:
+    step = tracked("sum", "tumbling").push(columns_of([("a", 1, 5), ("b", 2, 6)], "text", "int"))
+    chain = [barrier(step, "s1")]
+    step.push(columns_of([("b", 3, 1)], "text", "int"), rows_of([("a", 4, 2)]))
+    chain.append(barrier(step, "s2", "s1"))
+    assert same(content(chain), held(step))
+
+
 def test_r5_a_pane_of_another_type_takes_what_comes_as_rows() -> None:
     giver, taker = (tracked("sum", "tumbling") for _ in range(2))
     giver.push(columns_of([("a", 1, 5), ("a", 12, 7)], "text", "int"))
