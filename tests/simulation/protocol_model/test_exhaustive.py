@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from malstrom_py.rescale.moves.protocol import Bye
+from malstrom_py.errors import InternalError
+from malstrom_py.rescale.moves import sending_machine as sm
+from malstrom_py.rescale.moves.protocol import Bye, PartHandedOver
 from tests.simulation.protocol_model import exhaustive
 from tests.simulation.protocol_model.exhaustive import INSTANCES, Broken, Instance, search
 from tests.simulation.protocol_model.forking import ForkingWorld, cloned
+from tests.simulation.protocol_model.runs import play
+from tests.simulation.protocol_model.scenarios import SHRINKS
+from tests.simulation.protocol_model.setups import Machines
+from tests.simulation.protocol_model.shapes import SHAPES
 
 SMALL = [instance for instance in INSTANCES if instance.small]
 
@@ -51,3 +59,23 @@ def test_a_fork_leaves_what_it_came_from_as_it_was() -> None:
         vars(thing).pop("interned", None)
     assert world.key() == before
     assert cloned(world.workers[0]) is not world.workers[0]
+
+
+# Seeds that found something.
+
+
+class FlushesOnceOnly(sm.SendingMachine):
+    """As it was: what regions gather while parts are awaited is not sent before the switch."""
+
+    def _part(self, part: PartHandedOver) -> list[sm.Effect]:
+        return [effect for effect in super()._part(part) if not isinstance(effect, sm.FlushOutgoing)]
+
+
+LARGE_BATCHES = replace(SHRINKS, shape=SHAPES["two stages"], batch_rows=4)
+SCHEDULE = 11
+
+
+def test_r2_rows_gathered_while_parts_are_awaited_leave_under_the_old_version() -> None:
+    with pytest.raises(InternalError, match=r"rows of version \d, expected \d"):
+        play(LARGE_BATCHES, SCHEDULE, Machines(switch=FlushesOnceOnly))
+    play(LARGE_BATCHES, SCHEDULE)

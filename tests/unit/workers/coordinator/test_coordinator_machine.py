@@ -284,20 +284,6 @@ def test_r8_byes_are_named_with_who_takes_them_and_where() -> None:
     assert coordinator.waiting_for() == "Bye of all leavers on exchange 'A' at worker 1"
 
 
-def test_r9_the_target_is_that_of_the_rescale_under_way_until_it_has_ended() -> None:
-    coordinator = made((0, 1), (0, 1, 0, 1), slots_max=8)
-    seen: list[tuple[int, ...]] = [coordinator.target]
-    coordinator.handle(ce.RescaleRequested((0, 1, 2)))
-    seen.append(coordinator.target)
-    move = move_of(coordinator.handle(Connected(2)))
-    coordinator.handle(ce.RescaleRequested((0,)))
-    seen.append(coordinator.target)
-    told(coordinator, *all_reports(move))
-    seen.append(coordinator.target)
-    assert seen == [(0, 1), (0, 1, 2), (0, 1, 2), (0,)]
-    assert coordinator.members == (0, 1, 2)
-
-
 # -- barriers --
 
 

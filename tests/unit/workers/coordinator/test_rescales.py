@@ -144,17 +144,6 @@ def test_r9_requests_that_come_while_a_barrier_passes_end_with_the_last_of_them(
     assert requests.reports[-1][0] == "next"
 
 
-def test_r9_requests_that_come_while_a_barrier_passes_between_moves_wait_for_the_rescale() -> None:
-    requests = Requests().ask("running", 0, 1).snapshot("s1")
-    while requests.machine.phase is not cm.CoordinatorPhase.BARRIER:
-        requests.report()
-    requests.ask("overtaken", 0, 1, 2).ask("last", 0)
-    requests.barrier_passed("s1").go_on()
-    assert [(name, report.superseded_by) for name, report in requests.reports] == [("running", None)]
-    requests.go_on()
-    assert [(name, report.superseded_by) for name, report in requests.reports[1:]] == [("overtaken", 1), ("last", None)]
-
-
 def test_r9_who_is_told_may_ask_for_more() -> None:
     requests = Requests()
 

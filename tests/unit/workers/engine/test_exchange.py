@@ -18,7 +18,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.operators.base import StepContext
-from malstrom_py.rescale.channels.channel import Barrier, Credit, Frame, Grant, Item
+from malstrom_py.rescale.channels.channel import Barrier, Credit, Frame, Item
 from malstrom_py.rescale.keys import key_types
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.moves.protocol import Marker, RescaleMove
@@ -393,16 +393,6 @@ def test_a_frame_is_cut_at_bytes_max_of_columns_and_of_rows_once_their_size_is_k
             sending.send(Batch(["x" * 400], keys=[sending.key_of(1)]))
             sizes += [frame.rows for frame in sending.frames()]
     assert 0 < max(sizes) <= 20
-
-
-def test_f2_a_slow_receiver_with_a_small_window_gets_small_frames() -> None:
-    sending = Sending(0, 1)
-    channel, key = sending.exchange.remote[1], sending.key_of(1)
-    channel.grant(Grant(channel.channel, 1, 0, 0, window=6))
-    sending.send([key] * 7, columns([key] * 4))
-    sending.exchange.flush()
-    channel.grant(Grant(channel.channel, 1, 100, 100))
-    assert [frame.rows for frame in sending.frames()] == [3, 3, 1, 3, 1]
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["one worker", "one worker left"])

@@ -15,7 +15,6 @@ from malstrom_py.data.messages import (
     Control,
     Epoch,
     Interrogate,
-    PartFinished,
     PartMessage,
     PartOpened,
     StateMessage,
@@ -93,21 +92,6 @@ def test_a_node_may_read_one_stream_twice() -> None:
     executor = Executor([NodeSpec("in", None), NodeSpec("twice", twice, ((0, 0), (0, 0)))])
     run(executor, Batch([1]), Epoch(4))
     assert twice.seen == [[1], [1], 4]
-
-
-def test_the_order_of_messages_is_kept_on_every_edge() -> None:
-    last = Apply()
-    run(
-        line(None, Apply(), last),
-        PartOpened("p"),
-        Batch([1]),
-        Epoch(1),
-        Batch([2]),
-        PartFinished("p"),
-        Epoch(2),
-        Batch([3]),
-    )
-    assert last.seen == ["p", [1], 1, [2], "p", 2, [3]]
 
 
 def test_an_empty_batch_goes_nowhere_and_is_not_counted() -> None:
@@ -279,15 +263,6 @@ def test_a_node_goes_on_where_another_one_was() -> None:
     assert epochs_of(join) == [7]
 
 
-def test_visits_are_counted_once_per_node_with_something_queued() -> None:
-    executor = line(None, Apply(lambda n: n), Apply())
-    run(executor, Batch([1]))
-    run(executor, Batch([1]), Batch([2]))
-    assert executor.visits == 6
-    executor.run()
-    assert executor.visits == 6
-
-
 # Rewind: the frontiers of a node and of all nodes downstream are lowered (R2).
 
 
@@ -334,27 +309,6 @@ def taken_back(executor: Executor, node: int, time: int, *, idle: bool = False) 
     executor.rewind(node)
 
 
-def test_r2_all_behind_goes_back_and_goes_on_from_there() -> None:
-    seen = Seen()
-    executor = Executor(
-        [
-            NodeSpec("in", Promising()),
-            NodeSpec("seen", seen, ((0, 0),)),
-            NodeSpec("none", None, ((1, 0),)),
-            NodeSpec("end", Seen(), ((2, 0),), ()),
-        ]
-    )
-    say(executor, 0, 50)
-    taken_back(executor, 0, 30)
-    assert [executor.frontier(node) for node in (1, 2, 3)] == [30] * 3
-    assert [executor.epoch(node) for node in range(4)] == [30] * 4
-    assert seen.epochs == [50], "no epoch is sent: steps downstream do not see the rewind"
-    say(executor, 0, 20)
-    say(executor, 0, 40)
-    assert seen.epochs == [50, 40]
-    assert executor.frontier(3) == 40
-
-
 def test_r2_a_generator_promises_by_its_parts_and_not_by_its_source() -> None:
     generator = Promising()
     executor = Executor(
@@ -390,21 +344,6 @@ def test_t5_an_end_is_taken_back_on_ports_without_epochs_too(after: int) -> None
     assert (executor.frontier(2), executor.frontier(3)) == (after, MAX_EPOCH if after == MAX_EPOCH else MIN_EPOCH)
     say(executor, 1, MAX_EPOCH)
     assert (executor.frontier(2), executor.frontier(3)) == (MAX_EPOCH, MAX_EPOCH)
-
-
-def test_t2_whether_who_promises_is_idle_is_taken_along() -> None:
-    executor = Executor(
-        [NodeSpec("left", Promising()), NodeSpec("right", Promising()), NodeSpec("both", None, ((0, 0), (1, 0)))]
-    )
-    say(executor, 0, 60, idle=True)
-    say(executor, 1, 80)
-    assert (executor.frontier(2), executor.merged(2).idle) == (80, False)
-    taken_back(executor, 0, 30)
-    assert (executor.frontier(2), executor.merged(2).idle) == (30, False)
-    taken_back(executor, 0, 40, idle=True)
-    assert (executor.frontier(2), executor.merged(2).idle) == (80, False)
-    say(executor, 1, 80, idle=True)
-    assert executor.merged(2).idle
 
 
 def test_r2_a_step_that_keeps_to_what_it_has_passed_may_send_from_there_again() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Epoch
 from malstrom_py.rescale.channels.channel import ChannelId, Credit, Frame, Grant
 from malstrom_py.rescale.moves.protocol import (
@@ -30,8 +29,6 @@ from tests.unit.workers.engine.region import (
     BEFORE_GAIN,
     BIG,
     CHANNELS,
-    CODEC,
-    EMPTY,
     MARK_GAIN,
     MARK_LOSE,
     SLOTS,
@@ -57,20 +54,6 @@ def test_r5_held_rows_of_all_channels_go_in_as_they_came() -> None:
     assert values(region) == []
     open_up(region)
     assert values(region) == [1, 5, 9, 13]
-
-
-@pytest.mark.parametrize("columns", [False, True])
-def test_r5_columns_are_parted_like_rows(columns: bool) -> None:
-    region = gaining()
-    batch: Batch = Batch([{"n": n} for n in range(4)], keys=[0, 1, 2, 3])
-    if columns:
-        batch = ColumnBatch(pa.RecordBatch.from_pydict({"n": [0, 1, 2, 3]}), keys=[0, 1, 2, 3])
-    region.send("left", 1, batch)
-    region.take()
-    assert region.got() == [{"n": 0}, {"n": 2}]
-    rest_marked(region, MARK_GAIN)
-    open_up(region)
-    assert values(region) == [{"n": 1}, {"n": 3}]
 
 
 # What is taken in however full the outputs are.
@@ -228,32 +211,7 @@ def test_r6_shipped_goes_out_behind_what_was_sent_before_and_once_all_is_shipped
     assert region.told()[-1] == RegionDone(1, 0, "R")
 
 
-def test_r6_a_region_that_feeds_no_exchange_opens_its_slots_by_itself() -> None:
-    region = gaining(feeds_exchanges=False)
-    region.send("left", 1, [1])
-    rest_marked(region, MARK_GAIN)
-    region.feed.receive(EMPTY)
-    assert values(region) == [1]
-    assert region.told()[-1] == RegionDone(1, 0, "R")
-
-
 # What rows that are held cost: their credit, all of it and no more (F2, R5).
-
-
-def cost_of(batch: list[int]) -> tuple[int, int]:
-    return len(batch), len(CODEC.encode_batch(Batch(batch, keys=batch), step="left"))
-
-
-def test_f2_held_rows_keep_their_credit_until_they_go_in() -> None:
-    region = gaining()
-    region.send("left", 1, [0, 1, 2, 3])
-    (grant,) = region.take()
-    rows, size = cost_of([0, 1, 2, 3])
-    assert (grant.rows, grant.size) == (2, size - size // 2)
-    rest_marked(region, MARK_GAIN)
-    (rest,) = open_up(region)
-    assert (rest.channel, rest.rows, rest.size) == (ChannelId("left", 1, 0), 2, size // 2)
-    assert rows == 4
 
 
 @pytest.mark.parametrize("keys", [[1], [0, 1], [0, 1, 1]])

@@ -138,6 +138,10 @@ def test_t2_it_never_follows_to_the_maximum_epoch() -> None:
     assert not worker.worker.finished
 
 
+def test_t2_it_is_not_behind_what_it_has_said_itself() -> None:
+    assert idle_worker().send(1, Epoch(50)).send(2, Epoch(60)).settle().said() == []
+
+
 def test_t2_when_it_wakes_it_is_judged_by_what_it_has_said_and_says_that_it_is_awake() -> None:
     worker = idle_worker(at((0.0, [100]), (20.0, [299, 300, 301, 302])))
     worker.send(1, Epoch(500)).send(2, Epoch(300)).settle()

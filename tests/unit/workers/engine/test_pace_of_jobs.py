@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import polars as pl
 import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.errors import PlanError
 from malstrom_py.rescale.channels.channel import OPEN
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
+from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.runtime.local_workers import local_run
 
 
@@ -188,48 +191,40 @@ def test_they_pass_though_a_sink_that_was_fast_has_become_slow() -> None:
     assert slowly.rows - before > 0.7 * fast, "it does not become fast again"
 
 
-def test_they_pass_one_slow_receiver_of_three() -> None:
-    def build(stream: Any, slowly: Slowly) -> None:
-        # Almost all rows are of one key.
-        keyed = stream.key_by("key", lambda n: 7 if n % 20 else n)
-        keyed.count("n").sink("out", sinks.Callable(slowly))
-
-    slowly = Slowly(build, 0.0004, workers=3).go(3.0)
-    assert max(slowly.snapshot_s() for _ in range(3)) <= PASSES_S
-    assert slowly.rescale_s(2) <= 10.0
+def into_one_of_three(stream: Any, slowly: Slowly) -> None:
+    """Almost all rows are of one key."""
+    stream.key_by("key", lambda n: 7 if n % 20 else n).count("n").sink("out", sinks.Callable(slowly))
 
 
-def test_they_pass_where_each_row_becomes_many() -> None:
-    def build(stream: Any, slowly: Slowly) -> None:
-        many = stream.flat_map("many", lambda n: [n] * 100)
-        many.key_by("key", lambda n: n % 1000).sink("out", sinks.Callable(slowly))
-
-    slowly = Slowly(build, 0.0004, workers=3).go(4.0)
-    assert max(slowly.snapshot_s() for _ in range(3)) <= PASSES_S
-    assert slowly.rescale_s(2) <= 10.0
+def into_many(stream: Any, slowly: Slowly) -> None:
+    """Each row becomes many."""
+    many = stream.flat_map("many", lambda n: [n] * 100)
+    many.key_by("key", lambda n: n % 1000).sink("out", sinks.Callable(slowly))
 
 
-def test_they_pass_two_exchanges_in_a_row() -> None:
-    def build(stream: Any, slowly: Slowly) -> None:
-        first = stream.key_by("key", lambda n: n % 1000).map("same", lambda n: n)
-        first.key_by("again", lambda n: n % 100).sink("out", sinks.Callable(slowly))
-
-    slowly = Slowly(build, 0.0004, workers=3).go(6.0)
-    assert max(slowly.snapshot_s() for _ in range(3)) <= 2 * PASSES_S
-    assert slowly.rescale_s(2) <= 10.0
+def through_two_exchanges(stream: Any, slowly: Slowly) -> None:
+    first = stream.key_by("key", lambda n: n % 1000).map("same", lambda n: n)
+    first.key_by("again", lambda n: n % 100).sink("out", sinks.Callable(slowly))
 
 
-def test_they_pass_a_slow_sink_of_columns() -> None:
-    import polars as pl
+def of_columns(stream: Any, slowly: Slowly) -> None:
+    chosen = stream.filter("some", pl.col("n") >= 0).key_by("key", "n")
+    chosen.sink("out", sinks.Callable(slowly.by_batch, batch=True))
 
-    frame = pl.DataFrame({"n": range(1_000_000)})
 
-    def build(stream: Any, slowly: Slowly) -> None:
-        chosen = stream.filter("some", pl.col("n") >= 0).key_by("key", "n")
-        chosen.sink("out", sinks.Callable(slowly.by_batch, batch=True))
-
-    slowly = Slowly(build, 0.0001, workers=3, source=sources.Memory(frame.to_dicts(), parts=3)).go(3.0)
-    assert max(slowly.snapshot_s() for _ in range(3)) <= PASSES_S
+@pytest.mark.parametrize(
+    ("build", "row_s", "began_s", "passes_s"),
+    [
+        (into_one_of_three, 0.0004, 3.0, PASSES_S),
+        (into_many, 0.0004, 4.0, PASSES_S),
+        (through_two_exchanges, 0.0004, 6.0, 2 * PASSES_S),
+        (of_columns, 0.0001, 3.0, PASSES_S),
+    ],
+)
+def test_they_pass_slow_sinks_of_every_shape(build: Any, row_s: float, began_s: float, passes_s: float) -> None:
+    source = sources.Memory([{"n": n} for n in range(1_000_000)], parts=3) if build is of_columns else None
+    slowly = Slowly(build, row_s, workers=3, source=source).go(began_s)
+    assert max(slowly.snapshot_s() for _ in range(3)) <= passes_s
     assert slowly.rescale_s(2) <= 10.0
 
 
@@ -283,3 +278,53 @@ def test_a_part_that_is_slow_to_poll_does_not_have_the_others_read_in_small_piec
     job.source("in", sources.Generator(rows, parts=2)).sink("out", sinks.Callable(lambda _: None))
     mp.InProcess(1, clock=clock, progress=False).run(job)
     assert at_s[1] - began_s < 3.0
+
+
+# Batching: what it is by default, and which settings make no sense.
+
+
+@pytest.mark.parametrize("rows_max", [0, -1, 1.5, "10", None, True])
+def test_rows_max_is_a_whole_number_above_0(rows_max: Any) -> None:
+    with pytest.raises(PlanError, match="Batching: rows_max"):
+        Batching(rows_max=rows_max)
+
+
+@pytest.mark.parametrize("linger_s", [-0.1, 61, float("nan"), float("inf"), "1", None])
+def test_linger_is_a_time_of_at_most_a_minute(linger_s: Any) -> None:
+    with pytest.raises(PlanError, match="Batching: linger_s"):
+        Batching(linger_s=linger_s)
+
+
+@pytest.mark.parametrize("rows_max", [1, 2, 3, 1000])
+def test_rows_max_cuts_what_a_source_gives_and_changes_no_result(rows_max: int) -> None:
+    sizes: list[int] = []
+
+    class Watched(sources.Memory[int]):
+        def build_part(self, part: Any, state: Any) -> Any:
+            built = super().build_part(part, state)
+            poll = built.poll
+
+            def watched(rows_max: int) -> list[int]:
+                polled = poll(rows_max)
+                sizes.append(len(polled))
+                return polled
+
+            built.poll = watched  # type: ignore[method-assign]
+            return built
+
+    stream = mp.Job("a").source("numbers", Watched([1] * 40)).key_by("all", lambda n: "all").sum("sum")
+    assert mp.collect(stream, batch=Batching(rows_max=rows_max)) == list(range(1, 41))
+    # A part is asked for few rows at first and for twice as many each time.
+    expected = [min(size, rows_max) for size in (4, 8, 16)]
+    assert sizes[:3] == expected
+    assert max(sizes) <= rows_max
+
+
+@pytest.mark.parametrize("amount", [0, -1, 1.5, "a", True])
+def test_a_credit_is_a_whole_number(amount: Any) -> None:
+    with pytest.raises(PlanError, match="Credit: rows must be a whole number"):
+        mp.Credit(rows=amount)
+    with pytest.raises(PlanError, match="Credit: size must be a whole number"):
+        mp.Credit(size=amount)
+    with pytest.raises(PlanError, match=r"credit must be a Credit\(rows=, size=\)"):
+        Batching(credit=amount)

@@ -112,9 +112,6 @@ class Region:
         assert isinstance(operator, StatefulOperator)
         return operator.state.values
 
-    def came_out(self) -> list[Any]:
-        return [value for message in self.recorder.take() if isinstance(message, Batch) for value in message.values]
-
 
 def keys_in(parcel: StateChunk) -> set[Any]:
     """The keys of a parcel, as its receiver finds them."""
@@ -186,27 +183,6 @@ def test_r4_what_is_sent_does_not_hang_on_the_order_in_which_keys_came(order: Se
         receiver.shipping.install(parcel)
     assert list(receiver.values()) == sorted(receiver.values())
     assert len(receiver.values()) == 40
-
-
-def test_r4_what_a_step_lets_go_of_is_in_the_state_of_those_behind_it() -> None:
-    """A step that holds records back releases them to the next step before the state of the next step is taken."""
-    region = Region(Holding, Kept).push([1, 2, 9], "abc")
-    assert region.came_out() == []
-    ((_, parcel),) = region.ship({1: 1})
-    assert region.came_out() == ["a", "c"]
-    receiver = Region(Holding, Kept)
-    receiver.shipping.install(parcel)
-    assert receiver.values(1) == {1: ["a"], 9: ["c"]}
-    assert region.values(1) == {}
-    assert region.push([2], "d").ship({2: 1})
-    assert region.came_out() == ["b", "d"]
-
-
-def test_r5_what_is_held_back_goes_before_state_is_put_in_also_where_a_step_gets_none() -> None:
-    giver, taker = Region(Holding, Kept), Region(Holding, Kept).push([2], "b")
-    ((_, parcel),) = giver.ship({1: 1})
-    taker.shipping.install(parcel)
-    assert taker.came_out() == ["b"]
 
 
 def test_r4_each_step_is_told_once_of_each_message() -> None:

@@ -138,6 +138,12 @@ class OneWorker:
             self.call(f"in{source}", poll)
         return self
 
+    def fall_idle(self) -> OneWorker:
+        """Ask all parts until those that have nothing are idle."""
+        self.poll(9)
+        self.clock.advance(IDLE_AFTER_S + 1)
+        return self.poll(9)
+
     def order(self, move: RescaleMove) -> OneWorker:
         self.switching.receive(StartMove(move))
         self.switching.check()
@@ -291,6 +297,30 @@ def test_r2_behind_several_sources_the_smallest_promise_counts(other: int, after
 
 
 # Joining and leaving.
+
+
+def test_t2_idle_parts_that_are_kept_are_raised_first_and_never_to_the_maximum() -> None:
+    """An idle part is as far as what was said without it, also when a gained one takes the promise back."""
+    worker = OneWorker(by_key, Silent({"a": [10], "b": [*range(50, 99)], "c": [30, 40]}), here=["a", "b"]).fall_idle()
+    reached = max(item.time for item in worker.sent() if isinstance(item, Epoch))
+    worker.order(move_of(given("b"), gained("c"))).comes(came("c", 1, 29))
+    marker = worker.marker()
+    assert (marker.before, marker.after, marker.idle) == (reached, 29, False)
+    tracker = worker.graph.operators["epochs"]._parts["in0/a"].tracker  # type: ignore[attr-defined]
+    assert tracker.epoch == reached
+
+
+def test_r2_parts_of_several_sources_are_all_taken() -> None:
+    worker = OneWorker(union_of_two, Silent({"a": [100], "b": [20]}), Silent({"x": [90], "y": [5]}), here=["a", "x"])
+    worker.poll().poll(source=1)
+    worker.order(move_of(gained("b"), gained("y", "in1")))
+    worker.comes(came("y", 0, 4, source="in1", step="second")).comes(came("b", 0, 19, step="first"))
+    assert worker.marker().after == 4
+    worker.switching.receive(PollParts(1, "in1"))
+    assert worker.sources[0].next_poll_s() is not None
+    worker.poll(2, source=1)
+    assert worker.sources[1].counters.rows_in == 2
+    assert worker.told()[-1] == PartsPolled(1, 0, "in1")
 
 
 def test_r8_who_leaves_says_bye_on_every_exchange_and_polls_nothing_more() -> None:

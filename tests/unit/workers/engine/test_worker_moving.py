@@ -16,10 +16,8 @@ from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.errors import InternalError
 from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant, Item
 from malstrom_py.rescale.moves.protocol import (
-    Bye,
     FindKeys,
     ForgetKeys,
-    Leave,
     Marker,
     MarkersIn,
     OpenSlots,
@@ -192,6 +190,20 @@ def test_r2_a_worker_switches_when_it_knows_which_keys_leave_and_goes_on_until_t
     assert (parcel.slots, [other.slots for other in others]) == ((), [(0,)])
 
 
+def test_r2_a_worker_is_not_finished_while_slots_move() -> None:
+    worker = OneOfTwo().send("key", Epoch(MAX_EPOCH)).send("again", Epoch(MAX_EPOCH)).step()
+    assert worker.worker.finished
+    worker.order(StartMove(GAIN)).step()
+    assert not worker.worker.finished
+    for exchange in ("key", "again"):
+        worker.send(exchange, Marker(GAIN, MAX_EPOCH, MAX_EPOCH))
+    worker.step()
+    assert not worker.worker.finished
+    worker.order(StateChunk("pulse", 1, 1, (1,)), StateChunk("out", 1, 1, (1,)), OpenSlots(1, "pulse")).step()
+    worker.send("again", Shipped(1)).step()
+    assert worker.worker.finished
+
+
 def test_r8_a_channel_on_which_something_is_left_is_not_dropped() -> None:
     worker = OneOfTwo().send("again", Epoch(1))
     for exchange in worker.worker._graph.exchanges.values():
@@ -208,25 +220,6 @@ def test_r8_credit_for_one_that_has_left_is_forgotten() -> None:
     worker.connect(7)
     worker.disconnect(7)
     assert worker.receive(Grant(ChannelId("key", 0, 7), 1, 1, 1)) == []
-
-
-def test_r8_who_leaves_sends_what_its_regions_reach_until_its_bye() -> None:
-    move = RescaleMove(1, SAME, (1,), (1, 1))
-    leaver = OneOfTwo().order(StartMove(move)).step()
-    for exchange in ("key", "again"):
-        leaver.send(exchange, Marker(move, 5 if exchange == "key" else MIN_EPOCH, 5))
-    leaver.step()
-    leaver.got("key")
-    assert [type(item) if not isinstance(item, Epoch) else item for item in leaver.got("again")] == [
-        Marker,
-        Epoch(5),
-        Shipped,
-    ]
-    leaver.order(Leave()).step(after_s=LINGER_S)
-    assert (leaver.got("key"), leaver.got("again")) == ([Bye()], [Bye()])
-    leaver.step(after_s=LINGER_S)
-    assert (leaver.got("key"), leaver.got("again")) == ([], [])
-    assert leaver.worker.due_s() is not None, "only the schedule is left"
 
 
 def test_keys_that_will_leave_are_found_with_rests_until_a_move_waits_for_them() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import select
 from collections.abc import Iterator
 
 import pytest
 
 from malstrom_py.errors import InternalError, PeerError
+from malstrom_py.workers.transport.base import JobSecret
 from malstrom_py.workers.transport.peers import LAST_WORDS_S, QUIET_S, Losses, Peers, Waker
 
 
@@ -147,3 +149,23 @@ def test_a_wake_after_the_end_does_nothing() -> None:
     waker = Waker()
     waker.close()
     waker.wake()
+
+
+# The secret of a job.
+
+
+def test_each_is_another() -> None:
+    assert len({JobSecret.new().key for _ in range(10)}) == 10
+
+
+def test_it_travels_and_gives_the_same_at_both_ends() -> None:
+    secret = JobSecret.new()
+    there = pickle.loads(pickle.dumps(secret))
+    assert there == secret
+    assert there.derive("stream") == secret.derive("stream") != JobSecret.new().derive("stream")
+
+
+def test_it_does_not_show() -> None:
+    secret = JobSecret(b"s3cret" * 5)
+    assert "s3cret" not in f"{secret} {secret!r}"
+    assert b"s3cret" not in secret.derive("call")
