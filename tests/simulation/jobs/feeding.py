@@ -36,6 +36,10 @@ class Fed(Input):
         """One record more."""
         self._add(part, made(self.name, part, len(self.records(part)), key, time))
 
+    def say_nothing(self, part: str, polls: int) -> None:
+        """The next ``polls`` polls after the fed records return nothing."""
+        self._add(part, polls)
+
     def end(self) -> None:
         """No part is fed any more."""
         self.ended.update(self.parts)
