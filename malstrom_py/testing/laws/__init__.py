@@ -41,13 +41,13 @@ LAWS: Final = (
     Law("epoch order", "no record is at or below a forwarded epoch, and epochs never decrease", epoch_order),
     Law("key kept", "the outputs of a record have its key", key_kept),
     Law("batch-split invariance", "any cutting of the input into batches gives the same output per key", batch_split),
-    Law("form invariance", "columns, rows and a mix of both give the same output per key", forms),
     Law("key isolation", "the output of a key depends on the records of that key only", key_isolation),
     Law("migration invariance", "moving a key (Interrogate, Collect, Acquire) does not change the output", migration),
     Law("snapshot invariance", "a step restored from a barrier gives the same output", snapshot),
     Law("scale invariance", "the persisted state of N instances restores on M", scale),
     Law("delta invariance", "a full artefact and its deltas are the whole state, at any scale", deltas),
     Law("chain invariance", "a step installed from a chain of artefacts continues as if it had not stopped", installed),
+    Law("form invariance", "columns, rows and a mix of both give the same output per key", forms),
 )
 """All laws."""
 

@@ -91,7 +91,7 @@ def test_every_type_of_parquet_is_read(reads: Any, tmp_path: Path) -> None:
         "day": "date",
         "clock": "string",
         "took": "interval day to second",
-        "price": "decimal(4,2)",
+        "price": "decimal(38,2)",
         "raw": "binary",
         "list": "array<bigint>",
         "nested": "struct<a:string,b:array<struct<c:double>>>",
