@@ -46,7 +46,7 @@ def forms(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
         return False
     _compare(_FormRun, subject, scenario, in_columns, broken)
     if subject.keyed and not subject.kinds & REKEYING:
-        with suppress(MalstromError):  # rows alone do not survive it: the laws of migration and snapshots say so
+        with suppress(MalstromError):  # rows alone do not survive it: other laws find that
             _compare(_DisturbedRun, subject, scenario, in_columns, broken)
     return True
 
