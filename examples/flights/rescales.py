@@ -21,7 +21,7 @@ WORKERS = 2
 """The number of workers at the start."""
 PLAN = ((0.1, 4), (0.35, 2))
 """The rescales: a share of the input, and the number of workers once that share has been read."""
-POLL_S = 0.25
+POLL_S = 0.1
 ENDED = {"finished", "failed", "stopped"}
 
 
@@ -42,6 +42,7 @@ def run_and_rescale(handle: mp.JobHandle, view: View, console: Console, rows: in
             if screen is not None:
                 screen.update(view.draw(status), refresh=True)
             sleep(POLL_S)
+    view.observe(status)  # the last size may have come between two looks
     return handle.wait()
 
 
