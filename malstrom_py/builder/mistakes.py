@@ -121,7 +121,8 @@ def sink_of(thing: object) -> str:
         return f": write sinks.Files({os.fspath(thing)!r})"
     if isinstance(thing, list):
         return ": write sinks.Memory()"
-    return f": write sinks.Callable({getattr(thing, '__name__', 'fn')})" if callable(thing) else ""
+    name = "print" if thing is print else getattr(thing, "__name__", "fn")  # Ray puts another print in its place
+    return f": write sinks.Callable({name})" if callable(thing) else ""
 
 
 class StreamTuple(tuple[T, ...]):  # noqa: SLOT001  a tuple has no slots for attributes

@@ -156,10 +156,10 @@ def _times_for_a_table(left: Traits, right: Traits) -> str:
     if left.unit is None or right.unit is not None:
         return ""
     unit = "" if left.unit == "ms" else f", unit={left.unit!r}"
-    return f". A table without times gets one for all: .assign_timestamps('…', lambda row: 0{unit}){_AND_EPOCHS}"
-
-
-_AND_EPOCHS = " and .generate_epochs('…', mp.limit_out_of_orderness(0)) before its key_by"
+    return (
+        f". A table without times gets one for all: .assign_timestamps('…', lambda row: 0{unit}) and "
+        f".generate_epochs('…', mp.limit_out_of_orderness(0)) before its key_by"
+    )
 
 
 def _timing(traits: Traits) -> str:

@@ -6,6 +6,7 @@ columns, also in snapshots and moves. Otherwise they become rows; pairs are the 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import repeat
 from operator import is_, itemgetter
 from typing import Any
@@ -172,7 +173,10 @@ class TableJoin(StatefulOperator):
 
     def _check_same(self, key: Any, held: Any, value: Any) -> None:
         """Refuse a change: by how batches are cut, records of the same source would find the former value or this."""
-        if held != value and repr(held) != repr(value):  # NaN differs from itself
+        with suppress(ValueError):  # numpy compares item by item
+            if held == value:
+                return
+        if repr(held) != repr(value):  # NaN differs from itself
             raise OperatorError(
                 f"step {self.context.step!r}: the value of key {shown(key)} in the table changes from "
                 f"{shown(held)} to {shown(value)}. With both streams from one source and wait=True, values must not "

@@ -225,6 +225,12 @@ def test_arguments_that_do_not_fit_are_answered_by_what_to_write(call: str) -> N
         CALLS[call][0]()
 
 
+def test_print_is_called_so_though_a_library_has_put_another_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.print", lambda *_: None)
+    with pytest.raises(PlanError, match=r"write sinks\.Callable\(print\)$"):
+        stream().sink("o", print)
+
+
 def test_an_error_inside_such_a_method_is_that_of_its_line() -> None:
     class Odd:
         def __fspath__(self) -> Any:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from operator import itemgetter
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -156,7 +157,7 @@ def test_a_table_that_is_a_branch_of_the_source_that_asks_it_is_refused(timed: b
 def test_a_table_of_the_source_that_asks_it_must_not_change(form: str, size: int) -> None:
     """By how batches are cut, ask 2 would be paired with the value before it, or after it."""
 
-    def joined(*rows: tuple[str, float, int]) -> list[Any]:
+    def joined(*rows: tuple[str, Any, int]) -> list[Any]:
         job = mp.Job("join")
         source: Any = job.source("rows", sources.Memory([dict(zip("kvn", row, strict=True)) for row in rows]))
         made = source.select("columns", "k", "v", "n") if form == "columns" else source
@@ -168,6 +169,9 @@ def test_a_table_of_the_source_that_asks_it_must_not_change(form: str, size: int
 
     nan = math.nan
     assert set(joined(("a", 7, 0), ("a", 0, 1), ("a", 7, 0), ("b", 0, 2), ("b", 8, 0))) == {(1, 7), (2, 8)}
+    if form == "rows":
+        array = np.array([1, 2])
+        assert len(joined(("a", array, 0), ("a", array.copy(), 0), ("a", 0, 1))) == 1
     assert len(joined(("a", nan, 0), ("a", nan, 0), ("a", 0.0, 1))) == 1
     with pytest.raises(
         OperatorError, match=r"step 'join': the value of key 'a' .* changes from .*7.* to .*9.*join_asof"
