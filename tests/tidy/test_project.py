@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 
@@ -97,3 +98,34 @@ def test_the_links_are_links() -> None:
         link = ROOT / "malstrom_py" / room
         assert link.is_symlink()
         assert str(link.readlink()) == f"../{room}"
+
+
+def announcements(source: str) -> list[tuple[str, tuple[int, ...]]]:
+    """Return what a module deprecates: the first name in backticks of each warning, and the version that removes it."""
+    found = []
+    for call in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)):
+        if any(isinstance(one, ast.Name) and one.id == "DeprecationWarning" for one in call.args):
+            text = ast.unparse(call.args[0])
+            name, version = re.search(r"`([^`]+)`", text), re.search(r"removed in (\d+)\.(\d+)", text)
+            assert name, f"a deprecation names no replaced name in backticks: {text}"
+            assert version, f"a deprecation names no version ('will be removed in 0.4'): {text}"
+            found.append((name[1], tuple(map(int, version.groups()))))
+    return found
+
+
+def test_each_deprecation_is_announced_one_minor_version_ahead() -> None:
+    announced = " ".join(
+        re.findall(r"### Deprecated\n(.*?)\n##", (ROOT / "CHANGELOG.md").read_text() + "\n##", re.DOTALL)
+    )
+    this = tuple(map(int, __version__.split(".")[:2]))
+    for file in modules().values():
+        for name, removed_in in announcements(file.read_text()):
+            assert f"`{name}`" in announced, f"{file}: the changelog lists no deprecation of `{name}`"
+            assert removed_in > this, f"{file}: `{name}` was to be gone in this version"
+
+
+def test_a_deprecation_is_found() -> None:
+    warning = 'warnings.warn("`old` is `new` now, and will be removed in 0.4", DeprecationWarning, stacklevel=2)'
+    assert announcements(warning) == [("old", (0, 4))]
+    with pytest.raises(AssertionError, match="names no version"):
+        announcements(warning.replace("0.4", "time"))
