@@ -11,7 +11,7 @@ Build a `Job`, `run` it, or `collect` the values of one of its streams:
 """
 
 from importlib import import_module as _import
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 try:
     import fcntl as _fcntl  # noqa: F401  it is only tried
@@ -37,69 +37,117 @@ except ModuleNotFoundError as _error:
         name=_error.name,
     ) from None
 
-from malstrom_py import agg, events, logs, metrics, partitioners, sinks, sources, windows
-from malstrom_py.builder.job import Job
-from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
-from malstrom_py.builder.plan import Plan
-from malstrom_py.builder.stream import StreamBuilder
-from malstrom_py.data.epochs import EpochGenerator, EpochTracker, limit_out_of_orderness
-from malstrom_py.data.messages import (
-    MAX_EPOCH,
-    MIN_EPOCH,
-    AbsBarrier,
-    Acquire,
-    Collect,
-    DataMessage,
-    DeadLetter,
-    Epoch,
-    Interrogate,
-    PersistenceBackend,
-    Rescale,
-    SuspendMarker,
-)
-from malstrom_py.errors import (
-    CodecError,
-    ControlError,
-    DagError,
-    DeadlineError,
-    FencedError,
-    InternalError,
-    JobEnded,
-    JobNotFound,
-    JobRunning,
-    MalformedRecord,
-    MalstromError,
-    NodeNotFound,
-    OperationInProgress,
-    OperatorError,
-    PeerError,
-    PlanError,
-    ReloadError,
-    RestoreFailed,
-    SinkError,
-    SnapshotError,
-    SourceError,
-    SparkError,
-)
-from malstrom_py.errors.unknown_names import MODULE, unknown_name
-from malstrom_py.metrics import JobMetrics, Metrics
-from malstrom_py.operators.enrich.calls import Cache
-from malstrom_py.operators.join import Pair
-from malstrom_py.operators.logic import KeyedLogic, Output, StatefulLogic, StatelessLogic
-from malstrom_py.rescale.autoscaling import Autoscale
-from malstrom_py.rescale.channels.channel import Credit
-from malstrom_py.snapshot.checkpointer import Checkpointer
-from malstrom_py.snapshot.snapshots import Snapshots
-from malstrom_py.worker_context import PerWorker, per_worker
-from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.monitoring.dashboard import Dashboard
-from malstrom_py.workers.ray.runtime import RayRuntime
-from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport, SnapshotStatus
-from malstrom_py.workers.reports.result import RunResult, StepCounts
-from malstrom_py.workers.runtime.in_process import InProcess, collect, run
-from malstrom_py.workers.runtime.job_handle import JobHandle
-from malstrom_py.workers.runtime.supervisor import Restart
-from malstrom_py.workers.simulator.simulation import SimulatedResult, Simulation
+from malstrom_py.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from malstrom_py import agg, events, logs, metrics, partitioners, sinks, sources, windows
+    from malstrom_py.builder.job import Job
+    from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
+    from malstrom_py.builder.plan import Plan
+    from malstrom_py.builder.stream import StreamBuilder
+    from malstrom_py.data.epochs import EpochGenerator, EpochTracker, limit_out_of_orderness
+    from malstrom_py.data.messages import (
+        MAX_EPOCH,
+        MIN_EPOCH,
+        AbsBarrier,
+        Acquire,
+        Collect,
+        DataMessage,
+        DeadLetter,
+        Epoch,
+        Interrogate,
+        PersistenceBackend,
+        Rescale,
+        SuspendMarker,
+    )
+    from malstrom_py.errors import (
+        CodecError,
+        ControlError,
+        DagError,
+        DeadlineError,
+        FencedError,
+        InternalError,
+        JobEnded,
+        JobNotFound,
+        JobRunning,
+        MalformedRecord,
+        MalstromError,
+        NodeNotFound,
+        OperationInProgress,
+        OperatorError,
+        PeerError,
+        PlanError,
+        ReloadError,
+        RestoreFailed,
+        SinkError,
+        SnapshotError,
+        SourceError,
+        SparkError,
+    )
+    from malstrom_py.metrics import JobMetrics, Metrics
+    from malstrom_py.operators.enrich.calls import Cache
+    from malstrom_py.operators.join import Pair
+    from malstrom_py.operators.logic import KeyedLogic, Output, StatefulLogic, StatelessLogic
+    from malstrom_py.rescale.autoscaling import Autoscale
+    from malstrom_py.rescale.channels.channel import Credit
+    from malstrom_py.snapshot.checkpointer import Checkpointer
+    from malstrom_py.snapshot.snapshots import Snapshots
+    from malstrom_py.worker_context import PerWorker, per_worker
+    from malstrom_py.workers.engine.flow_limits import Batching
+    from malstrom_py.workers.monitoring.dashboard import Dashboard
+    from malstrom_py.workers.ray.runtime import RayRuntime
+    from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport, SnapshotStatus
+    from malstrom_py.workers.reports.result import RunResult, StepCounts
+    from malstrom_py.workers.runtime.in_process import InProcess, collect, run
+    from malstrom_py.workers.runtime.job_handle import JobHandle
+    from malstrom_py.workers.runtime.supervisor import Restart
+    from malstrom_py.workers.simulator.simulation import SimulatedResult, Simulation
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "malstrom_py.agg": "agg",
+            "malstrom_py.events": "events",
+            "malstrom_py.logs": "logs",
+            "malstrom_py.metrics": "metrics JobMetrics Metrics",
+            "malstrom_py.partitioners": "partitioners",
+            "malstrom_py.sinks": "sinks",
+            "malstrom_py.sources": "sources",
+            "malstrom_py.windows": "windows",
+            "malstrom_py.builder.job": "Job",
+            "malstrom_py.builder.keyed_stream": "KeyedStreamBuilder",
+            "malstrom_py.builder.plan": "Plan",
+            "malstrom_py.builder.stream": "StreamBuilder",
+            "malstrom_py.data.epochs": "EpochGenerator EpochTracker limit_out_of_orderness",
+            "malstrom_py.data.messages": (
+                "MAX_EPOCH MIN_EPOCH AbsBarrier Acquire Collect DataMessage DeadLetter Epoch Interrogate "
+                "PersistenceBackend Rescale SuspendMarker"
+            ),
+            "malstrom_py.errors": (
+                "CodecError ControlError DagError DeadlineError FencedError InternalError JobEnded JobNotFound "
+                "JobRunning MalformedRecord MalstromError NodeNotFound OperationInProgress OperatorError "
+                "PeerError PlanError ReloadError RestoreFailed SinkError SnapshotError SourceError SparkError"
+            ),
+            "malstrom_py.operators.enrich.calls": "Cache",
+            "malstrom_py.operators.join": "Pair",
+            "malstrom_py.operators.logic": "KeyedLogic Output StatefulLogic StatelessLogic",
+            "malstrom_py.rescale.autoscaling": "Autoscale",
+            "malstrom_py.rescale.channels.channel": "Credit",
+            "malstrom_py.snapshot.checkpointer": "Checkpointer",
+            "malstrom_py.snapshot.snapshots": "Snapshots",
+            "malstrom_py.worker_context": "PerWorker per_worker",
+            "malstrom_py.workers.engine.flow_limits": "Batching",
+            "malstrom_py.workers.monitoring.dashboard": "Dashboard",
+            "malstrom_py.workers.ray.runtime": "RayRuntime",
+            "malstrom_py.workers.reports.job_status": "JobStatus ReloadReport RescaleReport SnapshotStatus",
+            "malstrom_py.workers.reports.result": "RunResult StepCounts",
+            "malstrom_py.workers.runtime.in_process": "InProcess collect run",
+            "malstrom_py.workers.runtime.job_handle": "JobHandle",
+            "malstrom_py.workers.runtime.supervisor": "Restart",
+            "malstrom_py.workers.simulator.simulation": "SimulatedResult Simulation",
+        },
+        "MODULE",
+    )
 
 __version__ = "0.2.0"
 
@@ -185,9 +233,3 @@ __all__ = [
     "sources",
     "windows",
 ]
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> NoReturn:
-        """Answer a name that is not here."""
-        raise unknown_name(__name__, name, MODULE)

@@ -35,12 +35,12 @@ from decimal import (
     localcontext,
 )
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from malstrom_py.data.equality import IN_ORDER, is_nan_form, is_smaller, seen_form
 from malstrom_py.errors import PlanError
 from malstrom_py.errors.text import describe_function
-from malstrom_py.errors.unknown_names import AGG, unknown_name
+from malstrom_py.lazy_names import lazy_names
 from malstrom_py.validation import is_coroutine_function
 
 S = TypeVar("S")
@@ -85,10 +85,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> NoReturn:
-        """Raise the error for an unknown name, with a hint."""
-        raise unknown_name(__name__, name, AGG)
+    __getattr__, __dir__ = lazy_names(__name__, {}, "AGG")
 
 
 @dataclass(frozen=True, slots=True)

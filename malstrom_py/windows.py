@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import gcd
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, NoReturn, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from malstrom_py.data.row_form import form_of
 from malstrom_py.data.time import PER_SECOND, Unit, from_time, to_span, to_time
 from malstrom_py.errors import PlanError
-from malstrom_py.errors.unknown_names import WINDOWS, unknown_name
+from malstrom_py.lazy_names import lazy_names
 
 V = TypeVar("V")
 
@@ -30,10 +30,7 @@ PANES_MAX: Final = 10_000
 __all__ = ["Count", "Session", "Sliding", "WindowResult", "Windows", "count", "session", "sliding", "tumbling"]
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> NoReturn:
-        """Raise the error for an unknown name, with a hint."""
-        raise unknown_name(__name__, name, WINDOWS)
+    __getattr__, __dir__ = lazy_names(__name__, {}, "WINDOWS")
 
 
 class WindowResult(NamedTuple, Generic[V]):

@@ -6,7 +6,6 @@ the equivalent and the page that describes it.
 
 from __future__ import annotations
 
-import dis
 import sys
 from typing import Any, Final
 
@@ -235,6 +234,8 @@ def unknown_name(module: str, name: str, table: Table) -> Exception:
 
 def _is_imported_by(frame: Any) -> bool:
     """Whether ``frame`` is at a ``from … import …``."""
+    import dis  # it is slow to import, and needed for a mistake only
+
     return bool(frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == dis.opmap["IMPORT_FROM"])
 
 

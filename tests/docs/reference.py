@@ -32,13 +32,16 @@ def public_modules() -> list[str]:
 
 def origins_of(module: str) -> dict[str, str]:
     """Name -> the module of ours that ``module`` imports it from."""
-    imports = [node for node in tree_of(modules()[module]).body if isinstance(node, ast.ImportFrom)]
+    imports = [node for node in ast.walk(tree_of(modules()[module])) if isinstance(node, ast.ImportFrom)]
     return {alias.name: node.module for node in imports for alias in node.names if node.module in modules()}
 
 
 def described(module: str) -> pdoc.doc.Module:
     """Return the text on ``module``. A constant that it imports has the text of its definition."""
-    page = pdoc.doc.Module.from_name(module)
+    face = importlib.import_module(module)
+    for name in getattr(face, "__all__", ()):
+        getattr(face, name)  # pdoc does not see a name that is loaded on first use before it is loaded
+    page = pdoc.doc.Module(face)
     origins = origins_of(module)
     for name, member in page.members.items():
         if isinstance(member, pdoc.doc.Variable) and not member.docstring and name in origins:

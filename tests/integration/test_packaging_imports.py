@@ -27,6 +27,38 @@ def test_an_import_loads_no_heavy_library(module: str) -> None:
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
+DEFINES_A_JOB = """
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+job = mp.Job("letters")
+words = job.source("words", sources.Memory(["ant", "bee"]))
+words.key_by("letter", lambda word: word[0]).count("seen").sink("out", sinks.Memory())
+job.explain()
+"""
+
+
+def ours_after(code: str) -> list[str]:
+    done = python(f"{code}\nimport sys; print(*(name for name in sys.modules if name.startswith('malstrom_py')))")
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_an_import_loads_the_names_of_the_package_and_nothing_behind_them() -> None:
+    assert len(ours_after("import malstrom_py")) <= 5
+
+
+def test_a_job_is_defined_without_what_runs_it() -> None:
+    ours = ours_after(DEFINES_A_JOB)
+    assert len(ours) <= 130
+    running = ("malstrom_py.workers.", "malstrom_py.rescale.", "malstrom_py.connectors.", "malstrom_py.spark")
+    assert [name for name in ours if name.startswith(running)] == []
+
+
+def test_a_job_is_defined_without_heavy_libraries() -> None:
+    done = python(f"{DEFINES_A_JOB}\nimport sys; print(sorted(set({HEAVY!r}) & set(sys.modules)))")
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
 @pytest.mark.parametrize("room", ["workers", "rescale"])
 def test_a_room_cannot_be_imported_by_its_bare_name(room: str) -> None:
     done = python(f"import {room}")

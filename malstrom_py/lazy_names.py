@@ -1,0 +1,44 @@
+"""Names of a module that are loaded when they are first used (PEP 562), so that an import is quick.
+
+Rule: a module lists its lazy names twice, as imports under ``TYPE_CHECKING`` for type checkers and editors, and in the
+table of `lazy_names`. A test compares the two.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(
+    module: str, homes: Mapping[str, str], answers: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of ``module``.
+
+    ``homes``: module -> the names that it defines, separated by spaces. A name may be that of a module itself.
+    ``answers``: the table in `malstrom_py.errors.unknown_names` that answers all other names.
+
+    >>> load, names = lazy_names("malstrom_py.partitioners", {"malstrom_py.clock": "SystemClock"}, "MODULE")
+    >>> load("SystemClock").__module__, "SystemClock" in names()
+    ('malstrom_py.clock', True)
+    """
+    home_of = {name: home for home, names in homes.items() for name in names.split()}
+
+    def load(name: str) -> Any:
+        home = home_of.get(name)
+        if home is None:
+            # Loaded for a mistake only. It looks at the frame that has called this function.
+            from malstrom_py.errors import unknown_names
+
+            raise unknown_names.unknown_name(module, name, getattr(unknown_names, answers))
+        found = import_module(home)
+        value = found if home == f"{module}.{name}" else getattr(found, name)
+        vars(sys.modules[module])[name] = value  # so that this function is called once for each name
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[module]), *home_of})
+
+    return load, names
