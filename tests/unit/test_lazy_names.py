@@ -27,7 +27,7 @@ def table_of(module: str) -> dict[str, str] | None:
 
 
 def seen_by_type_checkers(module: str) -> dict[str, str]:
-    """Name -> module that has it, as the imports under TYPE_CHECKING say that stand beside the table."""
+    """Name -> module that has it, by the imports under TYPE_CHECKING beside the table."""
     tests = [node for node in tree_of(modules()[module]).body if isinstance(node, ast.If) and node.orelse]
     imports = [node for test in tests for node in test.body if isinstance(node, ast.ImportFrom)]
     assert ast.unparse(tests[0].test) == "TYPE_CHECKING"
