@@ -1,6 +1,6 @@
 """What encoding costs, per record, each way: the candidates for one column, the batches of the product, stored values.
 
-Run with ``python -m bench.micro.codec``; it prints the tables of docs/codec.md. Best of several runs, one process.
+Run with ``python -m bench.micro.codec``; it compares our encodings with others. Best of several runs, one process.
 """
 
 from __future__ import annotations

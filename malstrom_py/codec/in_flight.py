@@ -5,7 +5,7 @@ the number of rows and the part; then for each column a tag, its size and its by
 stream; after the columns comes their row form, unless the rows are dicts. A column of one plain type is packed. So are
 the fields of values that are tuples or dicts of plain values, field by field, where there is the accelerator. Every
 other value is pickled: by pickle 5, or by cloudpickle where pickle fails (lambdas, classes made inside functions).
-``docs/codec.md`` has the measurements.
+``python -m bench.micro.codec`` measures it.
 
 Rule: a frame may contain pickle, so the checksum is verified first. The checksum finds damage, not malice: the workers
 of one job trust each other, and the transport rejects every other sender. Nothing here is stored.

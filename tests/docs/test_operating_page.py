@@ -33,7 +33,6 @@ MARGIN_S = 10
 KUBERNETES = "1.37"
 
 SHOWN = {"malstrom.service": ("operating.md", "ini"), "Dockerfile": ("operating.md", "dockerfile")}
-SHOWN["kuberay.yaml"] = ("ray.md", "yaml")
 
 RAY_JOB = {
     "": {"apiVersion", "kind", "metadata", "spec"},
