@@ -355,7 +355,7 @@ class CheckedOutput:
         above = above and f"{above}, and"
         return (
             f"give it a time{above} below mp.MAX_EPOCH. At the end that is mp.MAX_EPOCH - 1, see "
-            f"docs/event-time.md#one-figure-per-key-at-the-end"
+            f"docs/event-time.md#one-result-per-key-at-the-end"
         )
 
     def check_timer(self, time: int) -> None:
