@@ -33,6 +33,17 @@ SECTIONS = {
 }
 """Heading of the second level -> the text below it, over all pages."""
 
+PAGE_OF = {
+    "window": "windows",
+    **dict.fromkeys(("join", "join_interval", "join_asof", "join_table"), "joins"),
+    "enrich": "enrich",
+}
+"""A step that has its own page, on which the text from its signature on is its section."""
+
+for step, page in PAGE_OF.items():
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    SECTIONS[step] = text[text.index(f"`{step}(") :]
+
 
 def test_there_are_pages_and_steps() -> None:
     assert {"stateless", "keyed", "stateful", "time", "sources-and-sinks"} <= set(PAGES)
