@@ -45,7 +45,8 @@ def main(bootstrap: str, *, cuts_max: int = 10) -> None:
 
 def visible(bootstrap: str, topic: str) -> list[Any]:
     """Return the values that a reader of committed transactions sees."""
-    part = sources.Kafka(bootstrap, topic, follow=False).build_part(Part(f"{topic}/0"), None)
+    source = sources.Kafka(bootstrap, topic, follow=False, options={"fetch.wait.max.ms": 10})
+    part = source.build_part(Part(f"{topic}/0"), None)
     found: list[Any] = []
     ends_s = time.monotonic() + 60
     while not part.is_finished():

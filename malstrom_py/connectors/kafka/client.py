@@ -22,6 +22,9 @@ LOG: Final = logging.getLogger("malstrom_py.connectors.kafka")
 ANSWER_S: Final = 30.0
 """How long a broker has for the answer to a question."""
 
+_DEFAULTS: Final = {"reconnect.backoff.ms": 10}
+"""Of librdkafka it is 100, and each client waits for it as soon as it learns the names of the brokers."""
+
 _TOPIC_MAX: Final = 249
 _OWNED: Final = frozenset(
     (
@@ -84,7 +87,7 @@ class Cluster:
         self, kind: Callable[..., Any], settings: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
     ) -> Any:
         """Return a new client; `PlanError` if an option is wrong. ``settings`` win over the user's options."""
-        chosen = {**(defaults or {}), **self.options, "bootstrap.servers": self.bootstrap, **settings}
+        chosen = {**_DEFAULTS, **(defaults or {}), **self.options, "bootstrap.servers": self.bootstrap, **settings}
         chosen.setdefault("error_cb", lambda _error: None)  # librdkafka logs them too
         try:
             return kind(chosen, logger=LOG)

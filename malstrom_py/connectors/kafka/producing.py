@@ -23,7 +23,6 @@ Pair = tuple[bytes | None, bytes | None]
 """Key and value of a record."""
 
 DELIVERY_S: Final = 120
-_FIRST_TRY_S: Final = 0.01
 _PRIME_S: Final = 1.0
 OVERHEAD_BYTES: Final = 200
 """What a record and its batch take besides key and value, at most."""
@@ -160,11 +159,10 @@ class Sending:
             {"enable.idempotence": True, "error_cb": self._on_error, **settings},
             {**DEFAULTS, **fixed},
         )
-        if "transactional.id" not in settings:
-            # A question makes librdkafka connect. Without it, or before its first try to get a producer id, the first
-            # record waits half a second for the second try.
-            time.sleep(_FIRST_TRY_S)
-            with suppress(kafka(cluster.what).KafkaException):
+        # The first question tells librdkafka which brokers there are, the second makes it connect to one of them. If none
+        # is connected when it asks for a producer id, it waits half a second before it tries again.
+        with suppress(kafka(cluster.what).KafkaException):
+            for _ in range(2):
                 self.producer.list_topics(topic, timeout=_PRIME_S)
 
     def send(

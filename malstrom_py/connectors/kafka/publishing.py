@@ -34,6 +34,7 @@ _COMMIT_S: Final = 120.0
 _TRANSACTION_MS: Final = 600_000
 _READ_S: Final = 60.0
 _CHUNKS: Final = 16
+_WAIT_S: Final = 0.05
 
 
 class Publisher:
@@ -155,7 +156,7 @@ class Publisher:
         while not is_done:
             if time.monotonic() > ends_s:
                 raise self._silent(consumer, place, segment)
-            for message in consumer.consume(_CHUNKS, 0.05):
+            for message in _arrived(consumer):
                 if message.error() is not None:
                     self._unreadable(message, segment)
                     continue
@@ -218,3 +219,9 @@ class Publisher:
             f"offsets.retention.minutes. If the topic has its rows, set the offset of partition 0 in this group "
             f"to {number}, else to 0; then start again"
         )
+
+
+def _arrived(consumer: Consumer) -> list[Message]:
+    """Wait for a message, and return it with those that have arrived: `consume` alone would wait for all it may take."""
+    first = consumer.poll(_WAIT_S)
+    return [] if first is None else [first, *consumer.consume(_CHUNKS - 1, 0)]

@@ -96,6 +96,7 @@ class SharedReader:
         self._cluster = cluster
         self._lock = threading.Lock()
         self._closed = False
+        self._has_parts = threading.Event()
         self._feeds: dict[tuple[str, int], Feed] = {}
         self._had: set[tuple[str, int]] = set()
         self._primed: set[str] = set()
@@ -130,6 +131,7 @@ class SharedReader:
             self._had.add(place)
             feed = self._feeds[place] = Feed(self, place)
             self._gained.append(self._place_of(topic, partition, offset))
+            self._has_parts.set()
             return feed
 
     def remove(self, feed: Feed) -> None:
@@ -180,6 +182,8 @@ class SharedReader:
 
     def _fetch(self) -> list[Run] | SourceError | None:
         """Wait for a message, in the thread, and return it with all that have arrived."""
+        if not self._has_parts.wait(_WAIT_S):
+            return None
         self._assign()
         self._note_marks()
         if gone := self._deleted():
