@@ -203,19 +203,39 @@ def s3_server() -> Iterator[str]:
         server.stop()
 
 
+@dataclass(frozen=True)
+class Seaweed:
+    """The addresses of a SeaweedFS: of its S3, and of its REST catalog of Iceberg, whose tables are in `WAREHOUSE`."""
+
+    s3: str
+    catalog: str
+
+
+WAREHOUSE: Final = "s3://tables"
+
+
+def catalog_of(address: str) -> dict[str, str]:
+    """Return the properties of the REST catalog at ``address``."""
+    login = {"credential": f"{ACCESS_KEY}:{SECRET_KEY}", "oauth2-server-uri": f"{address}/v1/oauth/tokens"}
+    return {"type": "rest", "uri": address, "warehouse": WAREHOUSE, **login}
+
+
 @contextmanager
-def seaweed_server() -> Iterator[str]:
-    """Run SeaweedFS, an S3 that stores on disk, in another process; yield its address."""
+def seaweed_server() -> Iterator[Seaweed]:
+    """Run SeaweedFS, an S3 that stores on disk, in another process."""
     names = ("master", "volume", "filer", "s3", "admin")
     ports = {f"-{name}.port{more}": free_port() for name in names for more in ("", ".grpc")}
-    chosen = [f"{name}={port}" for name, port in ports.items()]
-    off = ["-webdav=false", "-admin.ui=false", "-s3.autoCreateBucket=false", "-s3.port.iceberg=0", "-s3.port.lance=0"]
+    ports["-s3.port.iceberg"] = free_port()
+    chosen = [f"{name}={port}" for name, port in ports.items()] + [f"-tableBucket={WAREHOUSE.removeprefix('s3://')}"]
+    off = ["-webdav=false", "-admin.ui=false", "-s3.autoCreateBucket=false", "-s3.port.lance=0"]
     program = str(Path(sys.executable).with_name("weed"))
     with tempfile.TemporaryDirectory(prefix="malstrom-s3-") as folder:
         command = [program, "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", *chosen, *off]
         options = {"env": {**os.environ, "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}}
         with _served(Server(Path(folder), ports["-s3.port"], command, options, ready=_makes_buckets)) as server:
-            yield f"http://127.0.0.1:{server.port}"
+            seaweed = Seaweed(f"http://127.0.0.1:{server.port}", f"http://127.0.0.1:{ports['-s3.port.iceberg']}")
+            wait_until(partial(_has_warehouse, seaweed.catalog), "SeaweedFS has its bucket for tables")
+            yield seaweed
 
 
 def make_folders(address: str, path: str) -> None:
@@ -234,4 +254,11 @@ def make_folders(address: str, path: str) -> None:
 
 def _makes_buckets(port: int) -> bool:
     make_folders(f"http://127.0.0.1:{port}", "ready")
+    return True
+
+
+def _has_warehouse(catalog: str) -> bool:
+    from pyiceberg.catalog import load_catalog
+
+    load_catalog("ready", **catalog_of(catalog)).list_namespaces()
     return True

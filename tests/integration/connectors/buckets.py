@@ -32,7 +32,12 @@ def new_bucket(address: str) -> TestBucket:
     """Make a bucket in the S3 at ``address``."""
     name = f"test-{uuid.uuid4().hex}"
     make_folders(address, name)
-    options = {
+    return TestBucket(f"s3://{name}", options_of(address))
+
+
+def options_of(address: str) -> dict[str, str]:
+    """Return what a store needs to reach the S3 at ``address``."""
+    return {
         "endpoint": address,
         "allow_http": "true",
         "region": "us-east-1",
@@ -40,4 +45,3 @@ def new_bucket(address: str) -> TestBucket:
         "secret_access_key": SECRET_KEY,
         "timeout": "60s",
     }
-    return TestBucket(f"s3://{name}", options)

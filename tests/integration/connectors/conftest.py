@@ -8,11 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.connectors.buckets import TestBucket, new_bucket
+from tests.integration.connectors.buckets import TestBucket, new_bucket, options_of
 from tests.integration.connectors.lakes import Lake
 from tests.integration.connectors.streams import NatsStream, RedisStream
 from tests.kafka_broker.server import ModelBroker, model_broker
-from tests.servers import Server, nats_server, postgres_server, redis_server, s3_server, seaweed_server
+from tests.servers import (
+    WAREHOUSE,
+    Seaweed,
+    Server,
+    nats_server,
+    postgres_server,
+    redis_server,
+    s3_server,
+    seaweed_server,
+)
 
 _NUMBERS = count()
 
@@ -46,10 +55,16 @@ def moto() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def seaweedfs() -> Iterator[str]:
+def seaweed() -> Iterator[Seaweed]:
+    """Return a running SeaweedFS."""
+    with seaweed_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(seaweed: Seaweed) -> str:
     """Return the address of the S3 of SeaweedFS."""
-    with seaweed_server() as address:
-        yield address
+    return seaweed.s3
 
 
 @pytest.fixture(scope="session", params=["moto", pytest.param("seaweedfs", marks=pytest.mark.long)])
@@ -107,10 +122,16 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, planned_by_pyiceberg: N
     params=[
         *("delta", "iceberg"),
         *(pytest.param(f"{kind}-moto", id=f"{kind}-s3") for kind in ("delta", "iceberg")),
-        *(pytest.param(f"{kind}-seaweedfs", marks=pytest.mark.long) for kind in ("delta", "iceberg")),
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("delta-seaweedfs", "iceberg-seaweedfs", "iceberg-rest")
+        ),
     ]
 )
 def lake_anywhere(request: pytest.FixtureRequest, tmp_path: Path, planned_by_pyiceberg: None) -> Lake:
-    """Return one of either kind."""
+    """Return one of either kind, or in a REST catalog of Iceberg."""
     form, _, store = request.param.partition("-")
+    if store == "rest":
+        server: Seaweed = request.getfixturevalue("seaweed")
+        return Lake(form, tmp_path, TestBucket(WAREHOUSE, options_of(server.s3)), server.catalog)
     return Lake(form, tmp_path, new_bucket(request.getfixturevalue(store)) if store else None)

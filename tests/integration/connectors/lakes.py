@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.integration.connectors.buckets import TestBucket
+from tests.servers import catalog_of
 
 TABLE = "tests.rows"
 Rows = Batch | list[Any]
@@ -36,14 +38,25 @@ def worker_of(number: int = 0, *, step: str = "out") -> WorkerInfo:
 
 @dataclass(frozen=True)
 class Lake:
-    """A table in ``folder``, which need not exist. With a ``bucket`` its files are there, in a folder of that name."""
+    """A table in ``folder``, which need not exist. With a ``bucket`` its files are there, in a folder of that name.
+
+    ``rest``: the address of a REST catalog, which has the table, and its files in ``bucket``.
+    """
 
     form: str
     folder: Path
     bucket: TestBucket | None = None
+    rest: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the table in a catalog."""
+        return TABLE if self.rest is None else f"tests{zlib.crc32(bytes(self.folder))}.rows"
 
     @property
     def catalog(self) -> dict[str, str]:
+        if self.rest is not None:
+            return catalog_of(self.rest)
         place = self.folder / "catalog.db"
         known = {"type": "sql", "uri": f"sqlite:///{place}", "warehouse": f"{self._url}/warehouse"}
         # Looking for the catalog's own tables takes longer than all else.
@@ -80,12 +93,12 @@ class Lake:
         self.folder.mkdir(exist_ok=True)
         if self.form == "delta":
             return sinks.Delta(self.table, **self._store, **options)
-        return sinks.Iceberg(TABLE, catalog=self.catalog, **self._store, **options)
+        return sinks.Iceberg(self.name, catalog=self.catalog, **self._store, **options)
 
     def source(self, **options: Any) -> Any:
         if self.form == "delta":
             return sources.Delta(self.table, **self._store, **options)
-        return sources.Iceberg(TABLE, catalog=self.catalog, **self._store, **options)
+        return sources.Iceberg(self.name, catalog=self.catalog, **self._store, **options)
 
     @contextmanager
     def opened(self) -> Iterator[Catalog]:
@@ -97,19 +110,22 @@ class Lake:
             catalog.close()
 
     def frame(self) -> pl.DataFrame:
-        """Return the rows as Polars reads them; none if there is no table."""
+        """Return the rows as Polars reads them, or pyiceberg from a REST catalog; none if there is no table."""
         if self.form == "delta":
             try:
                 found = DeltaTable(self.table, storage_options=self.storage)
             except TableNotFoundError:
                 return pl.DataFrame()
             return pl.scan_delta(found, storage_options=self.storage).collect()
-        if not (self.folder / "catalog.db").exists():
+        if self.rest is None and not (self.folder / "catalog.db").exists():
             return pl.DataFrame()
         with self.opened() as catalog:
-            if not catalog.table_exists(TABLE):
+            if not catalog.table_exists(self.name):
                 return pl.DataFrame()
-            return pl.scan_iceberg(catalog.load_table(TABLE), storage_options=self.storage).collect()
+            table = catalog.load_table(self.name)
+            if self.rest is not None:
+                return pl.DataFrame(table.scan().to_arrow())
+            return pl.scan_iceberg(table, storage_options=self.storage).collect()
 
     def values(self, column: str = "value") -> list[Any]:
         """Return the sorted values of a column."""
@@ -121,13 +137,14 @@ class Lake:
         if self.form == "delta":
             return DeltaTable(self.table, storage_options=self.storage).version()
         with self.opened() as catalog:
-            return len(catalog.load_table(TABLE).metadata.snapshots)
+            return len(catalog.load_table(self.name).metadata.snapshots)
 
     def staged(self) -> list[Path]:
         """Return the files that are staged."""
         if self.bucket is None:
             return sorted((self.root / "_staging").rglob("*.parquet"))
-        return [Path(key) for key in self.bucket.keys(f"{self.folder.name}/{self._data}/_staging/")]
+        root = f"{self.folder.name}/{self._data}" if self.rest is None else f"{self.name.replace('.', '/')}/data"
+        return [Path(key) for key in self.bucket.keys(f"{root}/_staging/")]
 
     def write(self, rows: Rows, number: int = 1, **options: Any) -> None:
         """Append ``rows`` by one snapshot."""
