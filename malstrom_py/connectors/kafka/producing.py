@@ -159,8 +159,8 @@ class Sending:
             {"enable.idempotence": True, "error_cb": self._on_error, **settings},
             {**DEFAULTS, **fixed},
         )
-        # The first question tells librdkafka which brokers there are, the second makes it connect to one of them. If none
-        # is connected when it asks for a producer id, it waits half a second before it tries again.
+        # The first question tells librdkafka which brokers there are, the second connects it to one of them. If none is
+        # connected when it asks for a producer id, it waits half a second before it tries again.
         with suppress(kafka(cluster.what).KafkaException):
             for _ in range(2):
                 self.producer.list_topics(topic, timeout=_PRIME_S)

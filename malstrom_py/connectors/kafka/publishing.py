@@ -222,6 +222,6 @@ class Publisher:
 
 
 def _arrived(consumer: Consumer) -> list[Message]:
-    """Wait for a message, and return it with those that have arrived: `consume` alone would wait for all it may take."""
+    """Wait for a message, and return it with those that have arrived: `consume` alone waits for all it may take."""
     first = consumer.poll(_WAIT_S)
     return [] if first is None else [first, *consumer.consume(_CHUNKS - 1, 0)]
