@@ -159,7 +159,7 @@ class Sending:
             {"enable.idempotence": True, "error_cb": self._on_error, **settings},
             {**DEFAULTS, **fixed},
         )
-        # The first question tells librdkafka which brokers there are, the second connects it to one of them. If none is
+        # After the first question librdkafka knows the brokers, by the second it connects to one of them. If none is
         # connected when it asks for a producer id, it waits half a second before it tries again.
         with suppress(kafka(cluster.what).KafkaException):
             for _ in range(2):
