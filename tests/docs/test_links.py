@@ -49,8 +49,15 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     assert [f"line {link.line}: {link.target}: {why}" for link, why in links if why] == []
 
 
+def listed_by(index: Path) -> set[Path]:
+    """Return the pages and folders that an index links to, and those of the indexes among them."""
+    listed = {(index.parent / link.target.partition("#")[0]).resolve() for link in links_of(index.read_text())}
+    below = {page for page in listed if page.name == "README.md" and index.parent in page.parent.parents}
+    return listed.union(*map(listed_by, below))
+
+
 def test_the_index_leads_to_every_page_of_the_docs_or_to_its_folder() -> None:
-    listed = {(INDEX.parent / link.target.partition("#")[0]).resolve() for link in links_of(INDEX.read_text())}
+    listed = listed_by(INDEX)
     listed |= {page for page in PAGES if page.parent in listed} | {INDEX}
     missing = [shown(page) for page in PAGES if INDEX.parent in page.parents and page not in listed]
     assert missing == []
