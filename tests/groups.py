@@ -23,6 +23,7 @@ GROUPS: Final = {
         "tests/integration/spark/test_source_on_ray.py",
         "tests/integration/test_demo_ray.py",
         "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/ray.md]",
+        "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/how-to/deploy-on-ray.md]",
         "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/debugging.md]",
     ),
     "spark": (
@@ -33,6 +34,7 @@ GROUPS: Final = {
         "tests/integration/connectors/test_lake_",
         "tests/integration/connectors/test_object_stores_",
         "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/connectors/lake.md]",
+        "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/how-to/cdc-to-delta.md]",
     ),
     "postgres": ("tests/integration/connectors/test_postgres_",),
     "types": ("tests/typing/",),
