@@ -48,6 +48,10 @@ class WindowResult(NamedTuple, Generic[V]):
 WINDOW_RESULT: Final = form_of(WindowResult)
 """The form of results in columns ``start``, ``end``, ``value`` (a struct where it is a dict) and ``update``."""
 
+WINDOW_START: Final = "window_start"
+WINDOW_END: Final = "window_end"
+"""The columns of a result in a table, where it is flat."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sliding:

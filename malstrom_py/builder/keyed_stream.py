@@ -16,6 +16,7 @@ from malstrom_py.builder.joins import Joins
 from malstrom_py.builder.mistakes import names_first
 from malstrom_py.builder.plan import Port
 from malstrom_py.builder.state_migration import Kept, Migrate, Upgrade, time_to_live
+from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.builder.windowed_stream import WindowedStream
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Final, Fold, Max, Mean, Min, Reduce, Sum, TopN
@@ -24,6 +25,7 @@ from malstrom_py.operators.collect import CollectStep
 from malstrom_py.operators.columns import KeyAsField
 from malstrom_py.operators.enrich.calls import Asking, Cache
 from malstrom_py.operators.enrich.enrich import Enrich
+from malstrom_py.operators.flat import Flat
 from malstrom_py.operators.logic import LogicLike, StatelessLike, hooks_of
 from malstrom_py.operators.stateful_map import StatefulFlatMap, StatefulMap, TtlMap
 from malstrom_py.operators.stateful_op import StatefulOp
@@ -335,11 +337,30 @@ class KeyedStreamBuilder(Joins[K, V_co]):
     ) -> WindowedStream[K, V_co]:
         """Gather the records of each key into ``windows`` of `malstrom_py.windows`; a method of the result says how.
 
-        Each window sends one final `WindowResult` under its key when it closes. With ``emit`` it also sends early ones,
-        marked ``update=True``: a timedelta, in event time or, with ``clock="processing"``, on the runtime's clock; or a
-        number of records. No record is late here: lateness is decided at ``generate_epochs``.
+        Each window sends one final `WindowResult` under its key when it closes; `flat` and sinks of tables make flat
+        rows of them. With ``emit`` it also sends early ones, marked ``update=True``: a timedelta, in event time or,
+        with ``clock="processing"``, on the runtime's clock; or a number of records. No record is late here: lateness is
+        decided at ``generate_epochs``.
         """
         return WindowedStream(self, name, windows, emit, clock, {"on_error": on_error, "upgrade": upgrade})
+
+    def flat(self, name: str) -> StreamBuilder[None, dict[str, Any]]:
+        """Replace each result of a window by a flat dict, without a key: for a table, or a message.
+
+        Its items are the key by the name of its column (``key`` if a function made it), ``window_start`` and
+        ``window_end`` as datetimes in UTC, and the aggregates by their names, or ``value``; with early results also
+        ``update``. Windows of a number of records without timestamps have no start and end here. Columns stay columns.
+        Sinks of tables do the same with results of windows: this step is for others.
+        """
+        flat = self.traits.flat
+        if flat is None:
+            raise PlanError(
+                f"step {name!r}: flat takes the results of windows, and no window is before it: put it after "
+                f".window('…', …).aggregate(…)"
+            )
+        traits = replace(self.traits, keyed=False, partitioner=None, key_names=("key",), results=None)
+        ref = self._add("flat", name, partial(Flat, flat=flat), None, traits=traits, detail=", ".join(flat.keys))
+        return StreamBuilder(self.job, ref, traits)
 
     def reduce(
         self, name: str, fn: Callable[[V_co, V_co], V_co], *, on_error: OnError = "fail", **upgrade: Unpack[Kept]

@@ -12,6 +12,7 @@ from malstrom_py.codec import TypeTable
 from malstrom_py.data.time import Unit
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.base import OnError, OperatorFactory
+from malstrom_py.operators.flat import FlatResults
 
 
 class Bindable(Protocol):
@@ -57,7 +58,8 @@ class Traits:
     ``unit`` is None on a stream without timestamps; ``epochs`` is whether epochs below the maximum may come,
     ``split`` whether ``generate_epochs`` is upstream. ``region`` is ``"source"`` or the name of the
     ``key_by`` that opened the keyed region; ``partitioner`` is that key_by's, None for the default. ``local``
-    streams have keys, but were not distributed by them.
+    streams have keys, but were not distributed by them. ``key_names``: of the columns that the key becomes in tables.
+    ``results``: how results of windows become flat rows, but for their key (see ``flat``); None before a window.
     """
 
     keyed: bool = False
@@ -67,6 +69,13 @@ class Traits:
     region: str = SOURCE_REGION
     partitioner: PartitionerLike | None = None
     local: bool = False
+    key_names: tuple[str, ...] = ("key",)
+    results: FlatResults | None = None
+
+    @property
+    def flat(self) -> FlatResults | None:
+        """How results of windows become flat rows; None if the stream has none."""
+        return None if self.results is None else replace(self.results, keys=self.key_names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +158,20 @@ def union_traits(name: str, streams: Sequence[Traits], kind: Literal["union", "j
                 + (", or put generate_epochs after it" if kind == "union" else _times_for_a_table(first, other))
             )
     region = next((traits.region for traits in streams if traits.region != SOURCE_REGION), SOURCE_REGION)
-    return replace(first, region=region, split=any(traits.split for traits in streams))
+    return replace(
+        first,
+        region=region,
+        split=any(traits.split for traits in streams),
+        key_names=first.key_names if all(one.key_names == first.key_names for one in others) else ("key",),
+        results=_results_of([traits.results for traits in streams if traits.results is not None]),
+    )
+
+
+def _results_of(results: Sequence[FlatResults]) -> FlatResults | None:
+    """Return how results of several windows become flat rows; None if their times have different units."""
+    if len({one.unit for one in results}) != 1:
+        return None
+    return replace(results[0], early=any(one.early for one in results))
 
 
 def _times_for_a_table(left: Traits, right: Traits) -> str:

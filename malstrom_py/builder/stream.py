@@ -34,6 +34,7 @@ from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.branching import Branch, Cloned, Split, Union
 from malstrom_py.operators.columns import FilterColumns, MapBatches, Select, WithColumns, expressions_of, is_expression
 from malstrom_py.operators.event_time import AssignTimestamps, GenerateEpochs
+from malstrom_py.operators.flat import key_names
 from malstrom_py.operators.key_by import KeyBy, KeyLocal
 from malstrom_py.operators.keyed import expiring
 from malstrom_py.operators.logic import StatelessLike, stateless_hooks_of
@@ -74,6 +75,7 @@ KEYED_METHODS = frozenset(
         *("max", "mean", "top_n", "distinct", "collect", "aggregate", "enrich", "window", "final"),
         *("join", "join_interval", "join_asof", "join_table"),
         "map_with_key",
+        "flat",
     )
 )
 
@@ -243,7 +245,9 @@ class StreamBuilder(Generic[K, V_co]):
         from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
 
         checked = check_partitioner(partitioner, name)
-        traits = replace(self.traits, keyed=True, local=False, region=name, partitioner=checked)
+        traits = replace(
+            self.traits, keyed=True, local=False, region=name, partitioner=checked, key_names=key_names(key)
+        )
         function = field_getter(key, name)
         factory = partial(KeyBy, fn=function, column=key if isinstance(key, str) else None)
         options: dict[str, Any] = {"on_error": on_error, "upgrade": {"renamed_from": renamed_from}}
@@ -257,7 +261,7 @@ class StreamBuilder(Generic[K, V_co]):
         self, name: str, key: Callable[[V_co], K2] | str, *, on_error: OnError = "fail"
     ) -> StreamBuilder[K2, V_co]:
         """Key each record on its worker, without distributing: no stateful step may follow (R11)."""
-        traits = replace(self.traits, keyed=False, local=True)
+        traits = replace(self.traits, keyed=False, local=True, key_names=key_names(key))
         function = field_getter(key, name)
         ref = self._add("key_local", name, partial(KeyLocal, fn=function), function, traits=traits, on_error=on_error)
         return StreamBuilder(self.job, ref, traits)
@@ -315,7 +319,8 @@ class StreamBuilder(Generic[K, V_co]):
         if not isinstance(sink, TransactionalSink | StatelessSink):
             lacks = sink_of(sink) or ": it has neither build(worker) nor open(worker), commit, abort and recover"
             raise PlanError(f"step {name!r}: {type(sink).__name__} is not a sink{lacks}")
-        self._add("sink", name, partial(WriteSink, sink=sink), None, ports=(), detail=short(sink), upgrade=upgrade)
+        factory = partial(WriteSink, sink=sink, flat=self.traits.flat)
+        self._add("sink", name, factory, None, ports=(), detail=short(sink), upgrade=upgrade)
 
     def capture_into(self, name: str, target: object, *, replace: bool = False) -> None:
         """Record this stream, its data and its event time, to be replayed by `Job.replay_from`.

@@ -16,6 +16,7 @@ from malstrom_py.data.time import Unit, to_span
 from malstrom_py.errors import PlanError
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import OperatorFactory
+from malstrom_py.operators.flat import FlatResults
 from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.window import (
     CLOSE,
@@ -144,7 +145,11 @@ class WindowedStream(Generic[K, V_co]):
     def _add(self, gather: Callable[[], Gathering], how: str) -> KeyedStreamBuilder[K, WindowResult[Any]]:
         stream, name, windows = self._stream, self._name, self._windows
         stream.job.register_type(WindowResult)
-        traits = replace(stream.traits, unit=None, epochs=False) if self._by_clock else stream.traits
+        unit: Unit | None = "ms" if self._by_clock else stream.traits.unit
+        flat = FlatResults(stream.traits.key_names, unit, early=self._emit != CLOSE)
+        traits = replace(stream.traits, results=flat)
+        if self._by_clock:
+            traits = replace(traits, unit=None, epochs=False)
         factory: OperatorFactory
         if isinstance(windows, Count):
             factory = partial(CountWindows, gather=gather, n=windows.n)

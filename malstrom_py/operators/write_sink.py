@@ -16,6 +16,7 @@ from malstrom_py.errors import MalstromError, OperatorError, SinkError, SparkErr
 from malstrom_py.errors.text import describe_function, missing_methods, text_of, text_with_place
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy
+from malstrom_py.operators.flat import FlatResults
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
 from malstrom_py.sinks.base import (
     CommitContext,
@@ -57,9 +58,12 @@ class WriteSink(Operator):
     (2, [1, 2])
     """
 
-    def __init__(self, context: StepContext, *, sink: StatelessSink | TransactionalSink) -> None:
+    def __init__(
+        self, context: StepContext, *, sink: StatelessSink | TransactionalSink, flat: FlatResults | None = None
+    ) -> None:
         super().__init__(context)
         self.sink = sink
+        self._flat = flat
         use_types = getattr(sink, "use_types", None)
         if use_types is not None:
             use_types(context.codec.types)
@@ -80,10 +84,18 @@ class WriteSink(Operator):
         if wrong := missing_methods(writer, build, methods if isinstance(sink, TransactionalSink) else methods[::2]):
             raise SinkError(f"sink {self.context.step!r}: {wrong}")
         self.writer = writer
+        takes_flat = getattr(sink, "takes_flat", None)
+        if self._flat is not None:
+            with sink_errors(self.context.step, "could not be opened"):
+                self._flat = self._flat if takes_flat is not None and takes_flat(info) else None
         self._notify_moved = getattr(self.writer, "moved", None)
         self._notify_advanced = getattr(self.writer, "advanced", None)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
+        for piece in (batch,) if self._flat is None else self._flat.pieces(batch, self.context.step):
+            self._write(piece)
+
+    def _write(self, batch: Batch) -> None:
         if self.writer is None:
             raise SinkError(f"sink {self.context.step!r} is not open")
         if isinstance(batch, ColumnBatch) and not batch.form.has_fields:

@@ -9,12 +9,13 @@ it succeeds. Rows that belong to no manifest are discarded and read again from t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NewType, Protocol, runtime_checkable
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import DataMessage
+from malstrom_py.windows import WINDOW_START
 from malstrom_py.worker_context import WorkerInfo
 
 SnapshotId = NewType("SnapshotId", str)
@@ -45,6 +46,17 @@ class CommitContext:
     stored: bool = field(default=True, repr=False, compare=False)
 
 
+def has_no_results(names: Iterable[str] | None) -> bool:
+    """Return whether a target with columns ``names`` takes results of windows as flat rows (``takes_flat``).
+
+    It does, unless it has the columns of the results themselves. None: its columns are not known yet.
+
+    >>> has_no_results(None), has_no_results(["key", "start", "end", "value"]), has_no_results(["window_start", "end"])
+    (True, False, True)
+    """
+    return names is None or not {"start", "end"} <= (known := {name.lower() for name in names}) or WINDOW_START in known
+
+
 def is_left_over(snapshot: str, context: CommitContext, committed: Collection[str]) -> bool:
     """Return whether `TransactionalSink.recover` discards the rows of ``snapshot``: an earlier start has left them.
 
@@ -63,6 +75,8 @@ class SinkWriter(Protocol):
     called on every worker after keys have moved, with the new version of the routing table. Versions only grow:
     what a key wrote under a lower version, on any worker, precedes what it wrote under a higher one. A writer with a
     method ``advanced(epoch)`` is called when event time advances: no record at or below ``epoch`` follows.
+    A sink with a method ``takes_flat(worker)`` is asked when a writer opens; if the answer is true, the writer gets
+    results of windows as the flat rows that ``flat`` makes, without keys.
     """
 
     def write(self, batch: Batch) -> None:

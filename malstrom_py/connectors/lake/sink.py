@@ -8,7 +8,7 @@ from malstrom_py.connectors.lake.files import unpack_files
 from malstrom_py.connectors.lake.types import Shape
 from malstrom_py.connectors.lake.writer import LakeTable, LakeWriter, app_of
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.sinks.base import CommitContext, SnapshotId, has_no_results
 from malstrom_py.snapshot.ids import number_of
 from malstrom_py.worker_context import WorkerInfo
 
@@ -27,6 +27,11 @@ class LakeSink:
 
     def open(self, worker: WorkerInfo) -> LakeWriter:
         return LakeWriter(self._table, worker, file_bytes_max=self._file_bytes_max)
+
+    def takes_flat(self, worker: WorkerInfo) -> bool:
+        """Return whether results of windows become flat columns: not where the table has others."""
+        seen = self._table.look(app_of(worker.job, worker.step))
+        return has_no_results(None if seen is None else seen.shape.schema.names)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         files = unpack_files(context, payloads)

@@ -26,7 +26,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.row_form import field_lists, fields_of
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.errors.text import list_fields, redacts
-from malstrom_py.sinks.base import CommitContext, SnapshotId, is_left_over
+from malstrom_py.sinks.base import CommitContext, SnapshotId, has_no_results, is_left_over
 from malstrom_py.worker_context import WorkerInfo
 
 _OWNER: Final = "sinks.Postgres"
@@ -114,6 +114,12 @@ class Postgres:
             target = find_target(connection, self._table, _OWNER)
             keys = check_keys(connection, target, self._keys, _OWNER) if self._keys else Keys()
         return PostgresWriter(self._dsn, target, keys, worker)
+
+    def takes_flat(self, worker: WorkerInfo) -> bool:
+        """Return whether results of windows become flat columns: not where the table has others."""
+        with connected(self._dsn, _OWNER, SinkError) as connection:
+            target = find_target(connection, self._table, _OWNER)
+        return has_no_results(column.name for column in target.columns)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         """See `TransactionalSink.commit`."""

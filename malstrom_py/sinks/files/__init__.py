@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.local_files import local_path, locked
 from malstrom_py.object_stores import checked_options, is_object_url
-from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.sinks.base import CommitContext, SnapshotId, has_no_results
 from malstrom_py.sinks.files.encoding import Encoder
 from malstrom_py.sinks.files.given_columns import GivenColumns
 from malstrom_py.sinks.files.json_lines import JsonEncoder
@@ -61,7 +61,8 @@ class Files:
 
     **Columns.** The items of a dict and the fields of a dataclass or namedtuple become columns; any other value becomes
     the column ``value``. On a keyed stream the first column is ``key``, unless all values have a field of that name.
-    Timestamps are not written.
+    Timestamps are not written. Results of windows become the columns of ``flat``: the key by its name, their times, and
+    the aggregates; but those of `WindowResult` where ``schema``, or files of the job, have these.
 
     - ``format="json"`` writes one object per line with its own fields (times as ISO 8601, NaN and infinity as null).
     - **parquet** (default) and **csv** have the columns of the first batch: a field that a later value lacks is None,
@@ -193,6 +194,13 @@ class Files:
         files = RollingFiles(staging, self._format, file_bytes_max=self._file_bytes_max)
         encoder = self._encoder(files, partial(self._visible, worker.job, worker.step))
         return FilesWriter(str(place), files, encoder, file_bytes_max=self._file_bytes_max)
+
+    def takes_flat(self, worker: WorkerInfo) -> bool:
+        """Return whether results of windows become flat columns: not where the schema, or files, have others."""
+        if self._given is not None:
+            return has_no_results(self._given.schema.names)
+        visible = self._visible(worker.job, worker.step) if self._format == "parquet" else None
+        return has_no_results(None if visible is None else visible.schema.names)
 
     def _encoder(self, files: RollingFiles, find_visible: Callable[[], Visible | None]) -> Encoder[Any]:
         if self._format == "json":

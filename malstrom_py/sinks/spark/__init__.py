@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from malstrom_py.errors import PlanError, SinkError, SparkError
 from malstrom_py.local_files import local_path
-from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.sinks.base import CommitContext, SnapshotId, has_no_results
 from malstrom_py.sinks.files.partitions import checked_columns
 from malstrom_py.sinks.files.publishing import StagedFile, discard, hold, staged_files
 from malstrom_py.sinks.files.staging import Staging, remove_leftovers, sink_errors
@@ -190,6 +190,11 @@ class Spark:
         files = RollingFiles(staging, "parquet", file_bytes_max=_FILE_BYTES_MAX)
         encoder = SparkEncoder(files, self._target.writer_partition_by, self._columns())
         return FilesWriter(str(self._root), files, encoder, file_bytes_max=_FILE_BYTES_MAX)
+
+    def takes_flat(self, worker: WorkerInfo) -> bool:
+        """Return whether results of windows become flat columns: not where the schema, or the target, has others."""
+        columns = self._columns()
+        return has_no_results(self._target.names_there() if columns is None else columns.schema.names)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         log, replaces = PublicationLog(self._root, context), self._target.mode != "append"

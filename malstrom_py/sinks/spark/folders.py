@@ -193,6 +193,11 @@ class ParquetFolder:
     def start(self) -> None:
         """Prepare a run: nothing to do without Spark."""
 
+    def names_there(self) -> Sequence[str] | None:
+        """Return the columns of the files that are appended to; None if there are none, or they are replaced."""
+        existing = existing_in(self.path) if self.mode == "append" else None
+        return None if existing is None else existing.schema.names
+
     def check(self) -> None:
         """Raise `SinkError` at the start of the job if the target cannot take the rows."""
         with sink_errors("cannot read", self.path):

@@ -199,6 +199,9 @@ class ThroughSpark:
         """Find the session of this run, before anything else. A later run may have another one."""
         self.program_session = existing_session() if self.session is None else None
 
+    def names_there(self) -> None:
+        """The columns of the target are not known here, but for those of a table (`columns_of_table`)."""
+
     def check(self) -> None:
         """Raise `SinkError` at the start of the job if the target cannot take the rows."""
         self._check(self.given)

@@ -37,8 +37,8 @@ from malstrom_py.testing.laws.scenario import (
 )
 from malstrom_py.testing.tester import CapturingPersistenceBackend, OperatorTester
 
-REKEYING = frozenset(("key_by", "key_local"))
-"""Kinds of steps that change the keys of records."""
+REKEYING = frozenset(("key_by", "key_local", "flat"))
+"""Kinds of steps that change the keys of records, or leave them out."""
 
 
 def determinism(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
