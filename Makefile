@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo picture pictures demo-ray demo-spark java test times test-kafka test-lake quick lint types mypy pyright format docs docs-check coverage bench house floors wheels fuzz long soak chaos mutants matrix exhaustive clean distclean
+.PHONY: help demo picture pictures demo-ray demo-spark java test times test-kafka test-lake quick lint types mypy pyright format site site-serve docs-check coverage bench house floors wheels fuzz long soak chaos mutants matrix exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -36,7 +36,8 @@ help:
 	@echo "make lint        ruff and import-linter"
 	@echo "make types       mypy --strict and pyright"
 	@echo "make format      let ruff rewrite what it can"
-	@echo "make docs        the API reference, generated from the docstrings, into docs-out/"
+	@echo "make site        the documentation site, with the API reference from the docstrings, into site-out/; VERSION=..."
+	@echo "make site-serve  the same at http://localhost:8000; it follows changes of the pages"
 	@echo "make docs-check  run the code of README and docs, follow their links"
 	@echo "make coverage    every test, with the coverage of every module"
 	@echo "make bench       micro benchmarks, as ratios against plain loops; BENCH=bench.macro.columns: columns beside Polars"
@@ -111,8 +112,11 @@ mypy pyright: $(VENV)/.dev
 format: $(VENV)/.dev
 	@$(VENV)/bin/ruff check --fix --quiet . ; $(VENV)/bin/ruff format .
 
-docs: $(VENV)/.dev
-	@$(PY) -m tests.docs.reference docs-out
+site: $(VENV)/.dev
+	@$(PY) -m tests.docs.website build site-out $(if $(VERSION),--version $(VERSION))
+
+site-serve: $(VENV)/.dev
+	@$(PY) -m tests.docs.website serve
 
 docs-check: $(VENV)/.dev
 	@$(PY) -m pytest tests/docs
@@ -162,7 +166,7 @@ exhaustive: $(VENV)/.dev
 
 clean:
 	@rm -rf build dist *.egg-info .coverage .coverage.* htmlcov .hypothesis .import_linter_cache
-	@rm -rf .mypy_cache .pytest_cache .ruff_cache demo-out bench-out docs-out
+	@rm -rf .mypy_cache .pytest_cache .ruff_cache demo-out bench-out site-out
 	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean

@@ -85,7 +85,7 @@ def _needs_java(item: pytest.Item) -> bool:
 
 NEEDS: Final = (
     Need("java", "the tests that start Spark", _missing_java, _needs_java),
-    Need("chromium", "the tests that open the dashboard", _missing_chromium, _marked("needs_chromium")),
+    Need("chromium", "the tests that open a browser", _missing_chromium, _marked("needs_chromium")),
     Need("prometheus", "the tests that start Prometheus", _missing_prometheus, _marked("needs_prometheus")),
     Need(
         "postgres",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,12 +112,29 @@ def links_of(markdown: str) -> list[Link]:
     >>> links_of("See [`map`](map.md#map) and `[x](y)`.")
     [Link(target='map.md#map', line=1)]
     """
-    # Fences are blanked, so that a wrapped link is still found with its line number.
+    return [Link(found["target"], markdown.count("\n", 0, found.start()) + 1) for found in _found_links(markdown)]
+
+
+def relinked(markdown: str, target_of: Callable[[str], str | None]) -> str:
+    """Return a page with other targets of its links; where the new one is None, the text of the link is left.
+
+    >>> relinked("See [a](a.md), [b](b.md) and `[c](c.md)`.", {"a.md": "x.md"}.get)
+    'See [a](x.md), b and `[c](c.md)`.'
+    """
+    for found in reversed(_found_links(markdown)):
+        target = target_of(found["target"])
+        link = found["text"] if target is None else f"[{found['text']}]({target})"
+        markdown = markdown[: found.start()] + link + markdown[found.end() :]
+    return markdown
+
+
+def _found_links(markdown: str) -> list[re.Match[str]]:
+    # Fences are blanked, so that a wrapped link is still found where it is.
     prose = dict(_cut(markdown)[1])
-    text = "\n".join(prose.get(number, "") for number in range(1, max(prose, default=0) + 1))
+    text = "\n".join(prose.get(number, " " * len(line)) for number, line in enumerate(markdown.split("\n"), 1))
     codes = [code.span() for code in _CODE.finditer(text)]
     return [
-        Link(found["target"], text.count("\n", 0, found.start()) + 1)
+        found
         for found in _LINK.finditer(text)
         if not any(start <= found.start() and found.end() <= end for start, end in codes)
     ]

@@ -1,20 +1,22 @@
-"""Generates the API reference from the docstrings: ``python -m tests.docs.reference FOLDER``, which `make docs` calls.
+"""Writes the API reference from the docstrings, as Markdown: a page for each public module, for `tests.docs.website`.
 
 Rule: the reference has the public modules and no others, and nothing in it is written by hand.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib
-import warnings
-from pathlib import Path
+import inspect
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from typing import Any
 
 import pdoc.doc
-import pdoc.render
+import pdoc.docstrings
 
-import malstrom_py
 from tests.tree import modules, tree_of
 
 ALSO_PUBLIC = ("malstrom_py.clock", "malstrom_py.errors", "malstrom_py.testing.strategies")
@@ -22,6 +24,9 @@ ALSO_PUBLIC = ("malstrom_py.clock", "malstrom_py.errors", "malstrom_py.testing.s
 
 NOT_PUBLIC = ("malstrom_py.codec", "malstrom_py.testing.laws")
 """Packages whose ``__all__`` is for other modules of ours."""
+
+EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", flags=re.MULTILINE)
+NAME = re.compile(r"(?<![`\[])`([A-Za-z_][\w.]*)`(?!`)")
 
 
 def public_modules() -> list[str]:
@@ -36,6 +41,7 @@ def origins_of(module: str) -> dict[str, str]:
     return {alias.name: node.module for node in imports for alias in node.names if node.module in modules()}
 
 
+@cache
 def described(module: str) -> pdoc.doc.Module:
     """Return the text on ``module``. A constant that it imports has the text of its definition."""
     face = importlib.import_module(module)
@@ -50,29 +56,95 @@ def described(module: str) -> pdoc.doc.Module:
     return page
 
 
-def generate(folder: Path) -> None:
-    """Write the reference into ``folder``, as HTML with a search; ``index.html`` is its beginning."""
-    pages = {module: described(module) for module in public_modules()}
-    footer = f"malstrom-py {malstrom_py.__version__}, Apache License 2.0"
-    pdoc.render.configure(docformat="google", show_source=False, footer_text=footer)
-    with warnings.catch_warnings():
-        # Types that only a type checker can evaluate are shown as in the source.
-        warnings.filterwarnings("ignore", message="Error parsing type annotation")
-        for module, page in pages.items():
-            file = folder / f"{module.replace('.', '/')}.html"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(pdoc.render.html_module(page, pages))
-    (folder / "index.html").write_text(pdoc.render.html_index(pages))
-    (folder / "search.js").write_text(pdoc.render.search_index(pages))
+def pages() -> dict[str, str]:
+    """Return module -> its page."""
+    return {module: "\n\n".join(_page(described(module))) + "\n" for module in public_modules()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Generate the API reference.")
-    parser.add_argument("folder", type=Path, help="where to write it")
-    folder: Path = parser.parse_args().folder
-    generate(folder)
-    print(f"The reference is in {folder / 'index.html'}")
+def shown(module: str, name: str) -> str:
+    """Return a public name as programs write it.
+
+    >>> shown("malstrom_py", "Job"), shown("malstrom_py.sinks", "Files")
+    ('mp.Job', 'sinks.Files')
+    """
+    return f"{'mp' if module == 'malstrom_py' else module.removeprefix('malstrom_py.')}.{name}"
 
 
-if __name__ == "__main__":
-    main()
+class _AsWritten(str):
+    """An annotation that is shown as in the source."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _page(module: pdoc.doc.Module) -> Iterator[str]:
+    """Yield the parts of the page of ``module``."""
+    yield f"# {module.modulename}"
+    yield _words(module)
+    for member in _members(module):
+        yield f"## `{shown(module.modulename, member.name)}` {{ #{member.name} data-toc-label='{member.name}' }}"
+        yield from _body(member)
+        for method in _members(member) if isinstance(member, pdoc.doc.Class) else ():
+            title = f"{member.name}.{method.name}"
+            yield f"### `{title}` {{ #{title} data-toc-label='{method.name}' }}"
+            yield from _body(method)
+
+
+def _members(of: pdoc.doc.Namespace[Any]) -> list[pdoc.doc.Doc[Any]]:
+    """Return what is described of a module or class: what is public, has words, and is not in a public base."""
+    elsewhere = _places() if isinstance(of, pdoc.doc.Class) else {}
+    return [
+        member
+        for name, member in of.members.items()
+        if not name.startswith("_") and member.docstring and not isinstance(member, pdoc.doc.Module)
+        if isinstance(of, pdoc.doc.Module) or member.taken_from[0].startswith("malstrom_py")
+        if (base := member.taken_from[1].partition(".")[0]) == of.name or base not in elsewhere
+    ]
+
+
+def _body(member: pdoc.doc.Doc[Any]) -> Iterator[str]:
+    """Yield how a member is called, and its words."""
+    called = member.obj if isinstance(member, pdoc.doc.Class | pdoc.doc.Function) else None
+    with suppress(TypeError, ValueError):  # it is not called
+        yield f"```python\n{member.name}{_signature(called)}\n```"
+    if isinstance(member, pdoc.doc.Class) and (bases := [name for _, name, _ in member.bases if name in _places()]):
+        yield "Has the methods of " + ", ".join(f"`{name}`" for name in bases) + " too."
+    yield _words(member)
+
+
+def _signature(called: object) -> str:
+    signature = inspect.signature(called)  # type: ignore[arg-type]  # it raises TypeError for what is not called
+    written = [p.replace(annotation=_as_written(p.annotation)) for p in signature.parameters.values()]
+    answer = _as_written(signature.return_annotation)
+    line = str(signature.replace(parameters=written, return_annotation=answer))
+    if len(line) < 80:
+        return line
+    inside = "".join(f"\n    {one}," for one in map(str, written))
+    return f"({inside}\n){line.rpartition(')')[2]}"
+
+
+def _as_written(annotation: object) -> object:
+    return _AsWritten(annotation) if isinstance(annotation, str) else annotation
+
+
+def _words(of: pdoc.doc.Doc[Any]) -> str:
+    """Return a docstring as Markdown: examples are fenced, and public names are links."""
+    text = re.sub(r"(?m)^#{6} (.+)$", r"**\1**\n", pdoc.docstrings.convert(of.docstring, "google", None))
+    parts = re.split(r"(?m)(^```[\s\S]*?^```$)", EXAMPLE.sub(lambda found: f"```pycon\n{found[0]}\n```", text))
+    return "".join(part if part.startswith("```") else NAME.sub(_link, part) for part in parts)
+
+
+def _link(name: re.Match[str]) -> str:
+    target = _places().get(name[1].removeprefix("mp."))
+    return f"[{name[0]}]({target})" if target else name[0]
+
+
+@cache
+def _places() -> dict[str, str]:
+    """Return name -> where its words are; the first module has a name that several have."""
+    return {
+        name: f"{module}.md#{member.name}"
+        for module in reversed(public_modules())
+        for member in _members(described(module))
+        for name in (member.name, shown(module, member.name))
+    }

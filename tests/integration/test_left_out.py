@@ -44,7 +44,7 @@ def test_tests_with_other_programs_are_left_out_too(environ: dict[str, str]) -> 
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", *chosen]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=400)
     last = done.stdout.splitlines()[-3:]
-    assert last[0].startswith("Left out: the tests that open the dashboard (")
+    assert last[0].startswith("Left out: the tests that open a browser (")
     assert last[0].endswith("Chromium: not found. Install it (on Debian: apt install chromium), or set CHROMIUM to it.")
     assert last[1].startswith("Left out: the tests that start Prometheus (")
     assert last[2].startswith("Left out: the tests in network namespaces (")
