@@ -97,6 +97,7 @@ def page_of(browser: Browser, address: str, wrong: list[str], *, dark: bool = Fa
     expect.set_options(timeout=PATIENCE_MS)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.on("response", lambda answer: wrong.append(answer.url) if answer.status >= 400 else None)
     page.on("request", lambda asked: None if asked.url.startswith((address, "data:")) else wrong.append(asked.url))
     return page
 

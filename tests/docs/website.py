@@ -40,7 +40,9 @@ MERMAID: Final = '"https://unpkg.com/mermaid@12/dist/mermaid.min.js"'
 OUR_MERMAID: Final = 'new URL("site/mermaid.tiny.js",__md_scope).href'
 
 FRONT_TITLE: Final = "---\ntitle: A stream processor for Python\n---\n"
-REDIRECT: Final = '<!doctype html><meta http-equiv="refresh" content="0; url={0}"><a href="{0}">{1}</a>\n'
+REDIRECT: Final = """<!doctype html><title>malstrom-py</title><link rel="icon" href="data:,">
+<meta http-equiv="refresh" content="0; url={0}"><a href="{0}">The documentation of malstrom-py</a>
+"""
 _ITEM: Final = re.compile(r"- \[(?P<title>.+?)\]\((?P<target>[^()\s#:]+)\)(?:: (?P<words>.*))?")
 
 
@@ -167,7 +169,7 @@ def list_versions(folder: Path) -> None:
     versions = sorted((file.parent.name for file in folder.glob("*/sitemap.xml")), key=_order, reverse=True)
     listed = [{"version": v, "title": v, "aliases": ["latest"] if v == versions[0] else []} for v in versions]
     (folder / "versions.json").write_text(json.dumps(listed, indent=1) + "\n")
-    (folder / "index.html").write_text(REDIRECT.format(f"{versions[0]}/", "The documentation"))
+    (folder / "index.html").write_text(REDIRECT.format(f"{versions[0]}/"))
     for name in ("404.html", "llms.txt", "llms-full.txt"):
         shutil.copy(folder / versions[0] / name, folder)
 
