@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, get_args
 
-from malstrom_py.builder import explain
+from malstrom_py.builder import diagram, explain
 from malstrom_py.builder.columns_read import narrow_sources
 from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
 from malstrom_py.builder.mistakes import names_first, source_of
@@ -80,6 +80,16 @@ class Job:
 
     def __repr__(self) -> str:
         return f"Job({self.name!r}, {len(self._steps)} steps)"
+
+    def _repr_html_(self) -> str:
+        """A picture of the steps, for a notebook."""
+        steps = list(self._steps.values())
+        return diagram.to_html(f"job {self.name}: {len(steps)} steps, {self.slots:,} slots", steps)
+
+    def shown_to(self, stream: StreamRef) -> str:
+        """Return a picture of the steps before ``stream``, for a notebook (for builders)."""
+        steps = ancestors(list(self._steps.values()), {stream.step})
+        return diagram.to_html(f"stream {stream.step} of job {self.name}", steps, last=stream)
 
     def source(
         self, name: str, source: Source[V], *, on_error: OnError = "fail", renamed_from: str | None = None

@@ -95,6 +95,10 @@ class StreamBuilder(Generic[K, V_co]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.ref.step!r})"
 
+    def _repr_html_(self) -> str:
+        """A picture of the steps up to this stream, for a notebook."""
+        return self.job.shown_to(self.ref)
+
     def map(self, name: str, fn: Callable[[V_co], W], *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
         """Replace each value by ``fn(value)``."""
         return self._then("map", name, partial(Map, fn=function_of(fn, name)), fn, on_error=on_error)

@@ -49,6 +49,9 @@ class FlatResults:
         if isinstance(batch, ColumnBatch):
             yield self.flat(batch, step) if batch.form is WINDOW_RESULT else batch
             return
+        if WindowResult not in set(map(type, batch.values)):
+            yield batch
+            return
         start = 0
         for is_result, run in groupby(batch.values, lambda value: type(value) is WindowResult):
             end = start + sum(1 for _ in run)

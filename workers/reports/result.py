@@ -19,6 +19,9 @@ _COLUMNS: Final = {
 }
 """What a notebook shows of each step, and its heading there."""
 
+_TEXTS: Final = ("step", "kind")
+"""The columns of text among them."""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StepCounts:
@@ -211,15 +214,20 @@ def as_html(text: str, steps: Mapping[str, StepCounts]) -> str:
     lines = "<br>".join(map(escape, text.splitlines()))
     if not steps:
         return f"<div>{lines}</div>"
-    head = "".join(f"<th>{heading}</th>" for heading in ("step", *_COLUMNS.values()))
-    rows = "".join(f"<tr><th>{escape(name)}</th>{_cells(counts)}</tr>" for name, counts in steps.items())
+    head = "".join(_cell("th", heading, is_text=heading in _TEXTS) for heading in ("step", *_COLUMNS.values()))
+    rows = "".join(f"<tr>{_cell('th', name, is_text=True)}{_cells(counts)}</tr>" for name, counts in steps.items())
     return f"<div>{lines}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
 
 
 def _cells(counts: StepCounts) -> str:
     values = [getattr(counts, name) for name in _COLUMNS]
-    shown = ["" if value is None else f"{value:,}" if isinstance(value, int) else escape(value) for value in values]
-    return "".join(f"<td>{text}</td>" for text in shown)
+    shown = ["" if value is None else f"{value:,}" if isinstance(value, int) else value for value in values]
+    return "".join(_cell("td", text, is_text=name in _TEXTS) for text, name in zip(shown, _COLUMNS, strict=True))
+
+
+def _cell(tag: str, text: str, *, is_text: bool) -> str:
+    """Return a cell of a table. Numbers are aligned to the right in each program that shows notebooks."""
+    return f'<{tag} style="text-align:{"left" if is_text else "right"}">{escape(text)}</{tag}>'
 
 
 def as_plain(result: RunResult) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from malstrom_py.workers.reports.commands import (
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.event_log import EventPage, read_events
 from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport, check_size
-from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.reports.result import RunResult, as_html
 
 __tracebackhide__ = True  # pytest shows the line of the user
 
@@ -81,6 +81,14 @@ class JobHandle:
 
     def __repr__(self) -> str:
         return f"JobHandle({self.name!r})"
+
+    def _repr_html_(self) -> str:
+        """The status with a table of the steps, for a notebook: each time the handle is shown, it is asked again."""
+        try:
+            status = self.status(timeout_s=1.0)
+        except MalstromError as error:
+            return as_html(f"job {self.name}: {error}", {})
+        return as_html(str(status), status.counts.steps)
 
     @property
     def name(self) -> str:

@@ -129,7 +129,7 @@ def test_what_asks_for_attributes_by_itself_is_not_led_astray() -> None:
     job, stream, _ = job_and_streams()
     assert copy.copy(job).name == copy.deepcopy(job).name == "docs"
     assert repr(pickle.loads(cloudpickle.dumps(stream))) == repr(stream)
-    assert getattr(stream, "__wrapped__", None) is getattr(job, "_repr_html_", None) is None
+    assert getattr(stream, "__wrapped__", None) is getattr(job, "_repr_png_", None) is None
     assert answer(STREAM, "_window") == ""
     exec("from malstrom_py import cli, testing", {})
     assert "tumbling" not in dir(stream)

@@ -106,7 +106,9 @@ def test_a_status_is_short_for_a_prompt_and_a_table_for_a_notebook() -> None:
     assert repr(status) == "<JobStatus of job flights: running, 2 workers (steady)>"
     shown = cast(Any, status)._repr_html_()
     assert "job flights: running, 2 workers (steady)<br>job flights: 3,000 read" in shown
-    assert "<tr><th>&lt;in&gt;</th><td>source</td><td>3,000</td>" in shown
+    left, right = (f'style="text-align:{side}"' for side in ("left", "right"))
+    assert f"<tr><th {left}>&lt;in&gt;</th><td {left}>source</td><td {right}>3,000</td>" in shown
+    assert f"<th {left}>kind</th><th {right}>rows in</th>" in shown
     assert "error: it failed: &lt;b&gt;" in shown
     assert (
         "<table>"
