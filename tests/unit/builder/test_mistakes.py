@@ -267,6 +267,7 @@ def test_a_table_without_times_is_told_how_it_gets_them() -> None:
 
 
 def test_a_name_that_is_taken_is_explained_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)  # another test may have imported it
     one = stream(1)
     one.map("m", len)
     with pytest.raises(PlanError, match=r"already has a step 'm' \(map\): give this map another name$"):
