@@ -358,6 +358,6 @@ def _rebalanced_text(job: str, report: mp.RescaleReport) -> str:
 
 def _moved_text(report: mp.RescaleReport) -> str:
     return (
-        f"{report.slots:,} slots and {report.parts:,} parts moved, with {report.keys:,} keys and "
+        f"{report.slots:,} slots and {report.parts:,} partitions moved, with {report.keys:,} keys and "
         f"{report.bytes / 1e6:,.1f} MB of state, in {report.moves:,} moves and {report.duration_s:.2f} s"
     )

@@ -193,7 +193,7 @@ def test_a_failed_job_is_told_with_the_users_own_line_and_without_a_traceback(fo
     assert "caused by" not in done.stderr
     assert lines[-3:] == [
         "  raised at jobs.py:11, in inverse",
-        "  it was processing a batch of part '0' of source 'numbers', which ended at position 3",
+        "  it was processing a batch of partition '0' of source 'numbers', which ended at position 3",
         "  run again with --traceback to see the full error",
     ]
 
@@ -222,7 +222,7 @@ def test_an_error_names_the_row_of_a_file_and_shows_no_schema(kind: str, tmp_pat
     (tmp_path / "files.py").write_text(OF_FILES)
     done = malstrom(tmp_path, "run", f"files:{kind}")
     assert done.returncode == 1
-    assert re.search(r"processing a batch of part '.*' of source 'numbers', which ended at row 3", done.stderr), (
+    assert re.search(r"processing a batch of partition '.*' of source 'numbers', which ended at row 3", done.stderr), (
         done.stderr
     )
     assert not re.search(r"\bb'|\{'|schema", done.stderr), done.stderr

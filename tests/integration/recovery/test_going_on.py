@@ -184,7 +184,7 @@ def test_s6_what_fails_each_time_ends_after_the_limit_and_says_so(tmp_path: Path
         mp.run(job, 2, batch=small(), snapshots=often(tmp_path / "kept"), restart=restart, progress=False)
     assert failing.failed == 3
     notes = raised.value.__notes__
-    assert any("of part 'part-1' of source 'in', which ended at position 7" in note for note in notes), notes
+    assert any("of partition 'part-1' of source 'in', which ended at position 7" in note for note in notes), notes
     assert any("restarted 2 times" in note for note in notes)
 
 

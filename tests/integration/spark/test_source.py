@@ -319,5 +319,7 @@ def test_an_error_names_the_row_of_a_pinned_file_in_words(spark: Any, tmp_path: 
         with pytest.raises(OperatorError) as caught:
             mp.run(job)
         text = "\n".join((str(caught.value), *getattr(caught.value, "__notes__", ())))
-        assert re.search(r"a batch of part '.+' of source 'in', which ended at row \d of row group 0(\n|$)", text), text
+        assert re.search(
+            r"a batch of partition '.+' of source 'in', which ended at row \d of row group 0(\n|$)", text
+        ), text
         assert not re.search(r"\bb['\"]|\{'|schema", text), text
