@@ -166,9 +166,9 @@ def test_run_says_that_rows_in_memory_end_with_it(folder: Path) -> None:
 
 
 def test_run_finds_an_example_of_the_repository() -> None:
-    done = malstrom(ROOT, "run", "examples.sensor_means:job")
+    done = malstrom(ROOT, "run", "examples.silence:job")
     assert done.returncode == 0
-    assert done.stdout.startswith("n1: 19.62")
+    assert "s1: silent for 12 minutes since 06:02" in done.stdout
 
 
 def test_run_takes_a_number_of_workers() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import xml.etree.ElementTree as ET
+import zipfile
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from inspect import signature
@@ -16,31 +16,34 @@ import polars as pl
 import pytest
 
 import malstrom_py as mp
-from examples import (
-    alerts,
-    csv_to_parquet,
-    dead_letters,
-    dice,
-    enrich,
-    file_per_sensor,
-    late_readings,
-    picture,
-    sensor_means,
-    sessions,
-    silence,
-    word_count,
-)
+from examples import delays, file_per_sensor, picture, sessions, silence, weather, word_count
 from examples.flights import jobs
+from examples.flights.data import package_data
 from malstrom_py.data.batch import Batch
 from malstrom_py.testing import check_operator
 from tests.tree import ROOT
 
 EXAMPLES = ROOT / "examples"
 INPUT = EXAMPLES / "input"
-MODULES = [
-    *(alerts, csv_to_parquet, dead_letters, dice, enrich, file_per_sensor, late_readings),
-    *(sensor_means, sessions, silence, word_count),
-]
+MODULES = [delays, file_per_sensor, sessions, silence, weather, word_count]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Three days of the flights, the weather of these days, and a few of the flights: the name of each file."""
+    folder = tmp_path_factory.mktemp("real")
+    with zipfile.ZipFile(package_data() / "flights.csv.zip") as archive:
+        lines = archive.read("flights.csv").decode().splitlines()[: 1 + 842 + 943 + 914]
+    observed = (package_data() / "weather.csv").read_text().splitlines()
+    days = [line for line in observed[1:] if line.split(",")[2] == "1" and int(line.split(",")[3]) <= 3]
+    content = {"flights": lines, "few": lines[:1] + lines[1::90], "weather": [observed[0], *days]}
+    for name, rows in content.items():
+        (folder / f"{name}.csv").write_text("\n".join(rows) + "\n")
+    return {name: str(folder / f"{name}.csv") for name in content}
+
+
+def frame(file: str) -> pl.DataFrame:
+    return pl.read_csv(file, null_values=["NA"], try_parse_dates=True)
 
 
 def csv_rows(folder: Path) -> list[dict[str, str]]:
@@ -49,10 +52,6 @@ def csv_rows(folder: Path) -> list[dict[str, str]]:
         with file.open(newline="") as lines:
             rows.extend(csv.DictReader(lines))
     return rows
-
-
-def json_rows(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for file in sorted(folder.glob("*.json*")) for line in file.read_text().splitlines()]
 
 
 PROGRAMS = {"dashboard_pictures.py", "picture.py", "ray_data.py", "spark_to_ray.py", "svg.py"}
@@ -81,102 +80,52 @@ def test_word_count_counts_every_word(tmp_path: Path) -> None:
     assert len(rows) == len(words)
 
 
-def test_dead_letters_keep_what_is_broken_and_say_why(tmp_path: Path) -> None:
-    result = mp.run(dead_letters.job(out=str(tmp_path)))
-    assert (result.read, result.dead_letters) == (8, 4)
-    assert [(row["order"], float(row["total"])) for row in csv_rows(tmp_path / "orders")] == [
-        ("1", 39.0),
-        ("2", 196.0),
-        ("5", 180.0),
-        ("8", 18.0),
+def test_delays_are_those_of_each_airline_and_day(real: dict[str, str], tmp_path: Path) -> None:
+    result = mp.run(delays.job(real["flights"], str(tmp_path)), 2, checks=True)
+    departed = frame(real["flights"]).drop_nulls("dep_delay").with_columns(day=pl.col("time_hour").dt.date())
+    expected = departed.group_by("carrier", "day").agg(
+        flights=pl.len(), mean=pl.col("dep_delay").mean(), worst=pl.col("dep_delay").max()
+    )
+    named = expected.join(frame(str(package_data() / "airlines.csv")), "carrier").sort("name", "day")
+    written = pl.read_parquet(tmp_path / "*.parquet").sort("airline", "day")
+    assert written.select("airline", "day", "flights", "mean", "worst").rows() == [
+        (row["name"], row["day"], row["flights"], pytest.approx(row["mean"]), row["worst"])
+        for row in named.iter_rows(named=True)
     ]
-    broken = json_rows(tmp_path / "broken")
-    assert sorted(row["step"] for row in broken) == ["lines", "lines", "total", "total"]
-    values = [row["value"] for row in broken]
-    assert '["order", 7]' in values
-    assert {"order": 6, "item": "chair", "pieces": 2} in values
-    assert any("KeyError: 'price'" in row["error"] for row in broken)
+    assert (result.late, written.height > 40) == (0, True)
 
 
-def test_sensor_means_prints_one_mean_per_sensor(capsys: pytest.CaptureFixture[str]) -> None:
-    mp.run(sensor_means.job())
-    assert sorted(capsys.readouterr().out.splitlines()) == ["n1: 19.62 °C", "n2: 12.47 °C", "s1: 9.55 °C"]
-
-
-def test_alerts_tells_the_unbelievable_from_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mp.run(alerts.job(out=str(tmp_path)))
-    assert sorted(capsys.readouterr().out.splitlines()) == [
-        "ALERT n1 at 06:30: 41.0 °C",
-        "ALERT n2 at 06:10: no value",
-        "ALERT s1 at 06:30: -9.0 °C",
-    ]
-    good = pl.read_parquet(tmp_path / "*.parquet")
-    assert good.height == 9
-    assert good["celsius"].is_between(alerts.LOWEST, alerts.HIGHEST).all()
-
-
-def test_late_readings_are_those_too_far_behind_their_own_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("workers", [1, 3])
+def test_weather_is_that_of_the_hour_at_the_airport(
+    workers: int, real: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = mp.run(late_readings.job(out=str(tmp_path)))
-    # The northern reading is 15 minutes later than its file, the southern one 13; the bound is 10.
-    assert sorted((row["sensor"], row["celsius"]) for row in json_rows(tmp_path)) == [("n2", 12.4), ("s1", 15.2)]
-    assert result.late == 2
-    assert "17.0" in capsys.readouterr().out.splitlines()
-
-
-def test_late_readings_under_a_wide_bound_has_none(tmp_path: Path) -> None:
-    assert mp.run(late_readings.job(out=str(tmp_path), bound=timedelta(hours=1))).late == 0
-    assert json_rows(tmp_path) == []
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_enrich_says_where_each_sensor_stands_in_the_order_of_its_readings(
-    workers: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    result = mp.run(enrich.job(), workers, checks=True)
-    told = capsys.readouterr().out.splitlines()
-    readings = pl.read_csv(INPUT / "readings-*.csv", try_parse_dates=True, null_values=["NA"])
-    for sensor, place in enrich.PLACES.items():
-        own = readings.filter(pl.col("sensor") == sensor)
-        expected = [f"{time:%H:%M} at {place}: {celsius} °C" for time, celsius in own.select("time", "celsius").rows()]
-        assert [line for line in told if f" at {place}: " in line] == expected
-    unknown = readings.filter(pl.col("sensor") == "s1").height
-    assert told.count("unknown place: s1") == result.dead_letters == unknown > 0
-    assert len(told) == readings.height
+    mp.run(weather.job(real["flights"], real["weather"]), workers)
+    flights = frame(real["flights"]).drop_nulls("dep_delay").sort("time_hour")
+    observed = (
+        frame(real["weather"]).drop_nulls("wind_speed").sort("time_hour").select("origin", "time_hour", "wind_speed")
+    )
+    speed = pl.col("wind_speed")
+    wind = pl.when(speed < 10).then(pl.lit("calm")).when(speed < 20).then(pl.lit("fresh")).otherwise(pl.lit("strong"))
+    joined = flights.join_asof(observed, on="time_hour", by="origin", tolerance="3h").drop_nulls("wind_speed")
+    means = joined.group_by(wind=wind).agg(flights=pl.len(), minutes=pl.col("dep_delay").mean())
+    expected = [weather.line(row["wind"], row) for row in means.iter_rows(named=True)]
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(expected)
+    assert len(expected) > 1
 
 
 def test_sessions_end_where_a_user_is_silent_for_a_minute(tmp_path: Path) -> None:
-    result = mp.run(sessions.job(out=str(tmp_path)))
-    assert sorted((row["key"], int(row["start"]), row["pages"]) for row in csv_rows(tmp_path)) == [
-        ("ann", 10, "home shop cart"),
-        ("ann", 500, "home"),
-        ("bob", 12, "home"),
-        ("bob", 190, "shop help"),
-        ("cid", 520, "home"),
+    result = mp.run(sessions.job(out=str(tmp_path)), 2)
+    rows = pl.read_parquet(tmp_path / "*.parquet").sort("user", "window_start")
+    shown = [f"{row['user']} {row['window_start']:%H:%M:%S} {row['window_end']:%H:%M:%S}" for row in rows.to_dicts()]
+    assert shown == [
+        "ann 09:00:10 09:01:31",
+        "ann 09:08:20 09:09:20",
+        "bob 09:00:12 09:01:12",
+        "bob 09:03:10 09:04:20",
+        "cid 09:08:40 09:09:40",
     ]
-    assert result.steps["sessions"].keys == 0, "a user without open clicks is forgotten"
-
-
-def test_sessions_are_what_a_list_with_an_end_gives_whatever_comes_when(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "GAP_S", 8)
-
-    def click(message: mp.DataMessage[Any, int], output: mp.Output[Any, Any]) -> None:
-        output.emit(message.key, {"second": message.timestamp, "page": str(message.value)}, message.timestamp)
-
-    def by_hand(rows: list[mp.DataMessage[Any, int]]) -> list[dict[str, Any]]:
-        found: list[list[tuple[int, str]]] = []
-        for second, page in sorted((row.timestamp or 0, str(row.value)) for row in rows):
-            if found and second - found[-1][-1][0] < 8:
-                found[-1].append((second, page))
-            else:
-                found.append([(second, page)])
-        return [{"start": clicks[0][0], "pages": " ".join(page for _, page in clicks)} for clicks in found]
-
-    def step(stream: mp.KeyedStreamBuilder[Any, Any]) -> Any:
-        return stream.stateless_op("click", click).stateful_op("sessions", sessions.Sessions())
-
-    assert check_operator(step, timed=True, oracle=by_hand).cases["oracle"] > 0
+    assert rows.select("clicks", "landed", "left").rows()[:4:3] == [(3, "home", "cart"), (2, "shop", "help")]
+    assert result.late == 0
 
 
 def test_silence_is_where_the_next_reading_is_too_far_whatever_comes_when(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,30 +142,6 @@ def test_silence_is_where_the_next_reading_is_too_far_whatever_comes_when(monkey
 
     step = silence.Silence()
     assert check_operator(lambda s: s.stateful_op("silence", step), timed=True, oracle=by_hand).cases["oracle"] > 0
-
-
-def test_csv_to_parquet_keeps_values_and_types(tmp_path: Path) -> None:
-    mp.run(csv_to_parquet.job(out=str(tmp_path)))
-    written = pl.read_parquet(tmp_path / "*.parquet").sort("sensor", "time", "celsius")
-    read = pl.read_csv(INPUT / "readings-*.csv", null_values=["NA"], try_parse_dates=True)
-    assert written["celsius"].to_list() == read.sort("sensor", "time", "celsius")["celsius"].to_list()
-    assert written.schema["time"] == pl.Datetime("us", "UTC")
-
-
-def test_csv_to_parquet_leaves_malformed_lines_out(tmp_path: Path) -> None:
-    (tmp_path / "in.csv").write_text("a,b\n1,2\n3\n4,5\n")
-    result = mp.run(csv_to_parquet.job(files=str(tmp_path / "in.csv"), out=str(tmp_path / "out")))
-    assert (result.written, result.skipped) == (2, 1)
-    assert pl.read_parquet(tmp_path / "out" / "*.parquet").rows() == [(1, 2), (4, 5)]
-
-
-def test_dice_counts_every_throw_and_starts_again_where_it_was(capsys: pytest.CaptureFixture[str]) -> None:
-    result = mp.run(dice.job())
-    thrown = Counter(throw for table in (0, 1) for throw in dice.throws(table, 0))
-    assert result.read == sum(thrown.values()) == 2 * dice.THROWS
-    told = [tuple(map(int, re.findall(r"\d+", line))) for line in capsys.readouterr().out.splitlines()]
-    assert {(table, face) for table, face, _ in told} == {throw for throw, times in thrown.items() if times >= 50}
-    assert list(dice.throws(1, 200)) == list(dice.throws(1, 0))[200:]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
@@ -258,11 +183,17 @@ def test_the_files_per_sensor_go_on_where_a_position_says(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
-def test_an_example_says_how_it_is_run(module: Any) -> None:
+def test_an_example_says_how_it_is_run(module: Any, real: dict[str, str]) -> None:
     name = Path(module.__file__).stem
     assert f"python -m examples.{name} " in (module.__doc__ or "")
     assert f"malstrom run examples.{name}\n" in (module.__doc__ or "")
-    assert isinstance(module.job(), mp.Job)
+    assert isinstance(module.job(**of_few(module, real)), mp.Job)
+
+
+def of_few(module: Any, real: dict[str, str]) -> dict[str, str]:
+    """Return the arguments of an example of real data with which it reads little."""
+    few = {"flights": real["few"], "weather": real["weather"]}
+    return {name: file for name, file in few.items() if name in signature(module.job).parameters}
 
 
 @pytest.mark.parametrize(
@@ -272,17 +203,22 @@ def test_an_example_says_how_it_is_run(module: Any) -> None:
 )
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_an_example_runs_in_test_mode_and_with_snapshots_as_it_runs_without(
-    module: Any, checks: bool, kept: bool, workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    module: Any,
+    checks: bool,
+    kept: bool,
+    workers: int,
+    tmp_path: Path,
+    real: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def said(run: str, **options: Any) -> tuple[list[str], set[str], int]:
-        """The output of a run, the lines of its text files, both in any order, and the number of rows that it wrote."""
+        """The output of a run, the rows of its files, both in any order, and the number of rows that it wrote."""
         out = tmp_path / run
         where = {"out": str(out)} if "out" in signature(module.job).parameters else {}
-        result = mp.run(module.job(**where), **options)
-        found = (file for ending in ("csv", "json*") for file in out.rglob(f"*.{ending}"))
-        files = (file for file in found if "_malstrom" not in file.parts)
-        lines = {line for file in files for line in file.read_text().splitlines()}
-        return sorted(capsys.readouterr().out.splitlines()), lines, result.written
+        result = mp.run(module.job(**of_few(module, real), **where), **options)
+        rows = {line for file in out.rglob("*.csv") for line in file.read_text().splitlines()}
+        rows |= {str(row) for file in out.rglob("*.parquet") for row in pl.read_parquet(file).rows()}
+        return sorted(capsys.readouterr().out.splitlines()), rows, result.written
 
     # A barrier after each record, so that the state of each step is stored each time.
     snapshots = mp.Snapshots(tmp_path / "snapshots", interval_s=0.001) if kept else None

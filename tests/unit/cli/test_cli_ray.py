@@ -156,7 +156,7 @@ def stopped_without(job: mp.Job) -> mp.JobHandle:
     [["--detached"], ["--resources", "a=1"], ["--runtime-env", "{}"], ["--address", "auto"], ["--num-cpus", "2"]],
 )
 def test_what_is_for_ray_is_refused_in_process(option: list[str]) -> None:
-    done = CliRunner().invoke(app, ["run", "examples.sensor_means", *option])
+    done = CliRunner().invoke(app, ["run", "examples.silence", *option])
     assert done.exit_code == 2
     assert f"{option[0]} is for jobs on Ray: add --runtime ray" in done.output
 
