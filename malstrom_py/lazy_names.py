@@ -22,9 +22,9 @@ def lazy_names(
     ``answers``: the table in `malstrom_py.errors.unknown_names` that answers names which are neither here nor modules
     of the package ``module``.
 
-    >>> load, names = lazy_names("malstrom_py.partitioners", {"malstrom_py.clock": "SystemClock"}, "MODULE")
-    >>> load("SystemClock").__module__, "SystemClock" in names()
-    ('malstrom_py.clock', True)
+    >>> import malstrom_py as mp
+    >>> "Job" in dir(mp), mp.Job.__module__
+    (True, 'malstrom_py.builder.job')
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
