@@ -78,6 +78,17 @@ def test_a_job_is_defined_without_heavy_libraries() -> None:
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
+def test_the_help_of_the_command_line_loads_no_command() -> None:
+    ours = ours_after(
+        "import contextlib, io, sys\n"
+        "from malstrom_py.cli.app import app\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as help: app(['--help'])\n"
+        "assert 'rebalance' in help.getvalue()"
+    )
+    assert {name for name in ours if ".cli." in name} == {"malstrom_py.cli.app", "malstrom_py.cli.commands"}
+    assert len(ours) <= 10
+
+
 @pytest.mark.parametrize("room", ["workers", "rescale"])
 def test_a_room_cannot_be_imported_by_its_bare_name(room: str) -> None:
     done = python(f"import {room}")
