@@ -39,7 +39,7 @@ _GROUPS: Final = ("snapshots", "capture")
 
 
 class Commands(TyperGroup):
-    """The group of all commands. Its help needs only their names and lines, so it loads none of them."""
+    """The group of all commands. Its help needs only their names and lines, so it loads no module of theirs."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
