@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import secrets
 import threading
@@ -18,10 +17,13 @@ from concurrent.futures import CancelledError
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import ModuleType, TracebackType
-from typing import Any, Final, Generic, NewType, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NewType, Self, TypeVar
 
 from malstrom_py.errors import DeadlineError, MalstromError, OperatorError, PlanError
 from malstrom_py.errors.text import PER_WORKER, describe_error, describe_function, failed_in, sentence
+
+if TYPE_CHECKING:
+    import asyncio
 
 WorkerId = NewType("WorkerId", int)
 """The number of a worker within its job: 0 to the number of workers - 1."""
@@ -50,6 +52,8 @@ class LoopThread:
     """An event loop in a daemon thread called ``name``. `close` ends the thread."""
 
     def __init__(self, name: str) -> None:
+        import asyncio  # it is slow to import, and few jobs have a loop
+
         self._loop = asyncio.new_event_loop()
         self._stopped = self._loop.create_future()
         self._thread = threading.Thread(target=_serve, args=(self._loop, self._stopped), name=name, daemon=True)
@@ -72,6 +76,8 @@ class LoopThread:
         Raises:
             DeadlineError: it took longer than ``timeout_s``; names ``what``.
         """
+        import asyncio
+
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except RuntimeError as error:
@@ -130,6 +136,8 @@ class LoopThread:
 
 
 def _serve(loop: asyncio.AbstractEventLoop, stopped: asyncio.Future[None]) -> None:
+    import asyncio
+
     try:
         # The runner cancels remaining tasks, ends asynchronous generators and the executor's threads, and closes the
         # loop.

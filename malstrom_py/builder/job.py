@@ -19,7 +19,6 @@ from malstrom_py.builder.plan import DEAD_LETTERS, Plan, Port, Step, StreamRef, 
 from malstrom_py.builder.regions import check_regions
 from malstrom_py.builder.state_migration import former_name
 from malstrom_py.builder.stream import StreamBuilder
-from malstrom_py.capture.recording import Recording
 from malstrom_py.codec import TypeTable, can_register
 from malstrom_py.data.epochs import limit_out_of_orderness
 from malstrom_py.data.messages import DeadLetter
@@ -33,7 +32,6 @@ from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sinks.output_record import check_targets
 from malstrom_py.sources.base import PartitionedSource, Source, StatelessSource
-from malstrom_py.sources.replay import Replay
 from malstrom_py.validation import check_name, refuse_class, short
 
 __tracebackhide__ = True  # pytest shows the line of the user
@@ -133,6 +131,9 @@ class Job:
         Raises:
             CaptureError: there is no such recording.
         """
+        from malstrom_py.capture.recording import Recording  # which few jobs need, with all that reads recordings
+        from malstrom_py.sources.replay import Replay
+
         header = Recording(target, recording).header()
         source = Replay(target, recording, streams=streams, since=since, pace=pace).restoring(self._types)
         stream: StreamBuilder[Any, Any] = self.source(name, source)

@@ -23,8 +23,6 @@ from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Final, F
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.collect import CollectStep
 from malstrom_py.operators.columns import KeyAsField
-from malstrom_py.operators.enrich.calls import Asking, Cache
-from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.operators.flat import Flat
 from malstrom_py.operators.logic import LogicLike, StatelessLike, hooks_of
 from malstrom_py.operators.stateful_map import StatefulFlatMap, StatefulMap, TtlMap
@@ -45,6 +43,8 @@ from malstrom_py.windows import Clock, Windows
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
+
+    from malstrom_py.operators.enrich.calls import Cache
 
 __tracebackhide__ = True  # pytest shows the line of the user
 
@@ -312,6 +312,9 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         worker: ``async_fn`` must await operations that take long, because blocking code delays all calls
         (``asyncio.to_thread`` helps).
         """
+        from malstrom_py.operators.enrich.calls import Asking, Cache  # with asyncio, which is slow to import
+        from malstrom_py.operators.enrich.enrich import Enrich
+
         asking = Asking(async_fn, concurrency, retries, retry_backoff_s, timeout_s).checked(name)
         kept = Cache(ttl=cache) if isinstance(cache, timedelta) else cache
         if kept is not None and not isinstance(kept, Cache):

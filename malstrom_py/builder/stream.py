@@ -42,7 +42,6 @@ from malstrom_py.operators.stateless import Filter, FilterMap, FlatMap, Flatten,
 from malstrom_py.operators.stateless_op import StatelessOp
 from malstrom_py.operators.write_sink import KeyByPart, WriteParts, WriteSink
 from malstrom_py.sinks.base import PartitionedSink, Sink, StatelessSink, TransactionalSink
-from malstrom_py.sinks.capture import Capture
 from malstrom_py.validation import (
     NAME_MAX,
     at_least,
@@ -333,6 +332,8 @@ class StreamBuilder(Generic[K, V_co]):
         recording can be read while the job runs and after it failed. ``replace``: delete the recording of an earlier
         run; otherwise the job fails if there is one.
         """
+        from malstrom_py.sinks.capture import Capture  # which few jobs need, with all that writes recordings
+
         traits = self.traits
         sink = Capture(
             target,

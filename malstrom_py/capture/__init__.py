@@ -4,13 +4,31 @@
 gives its contents. A recording is in a `Folder`, `InMemory`, in an `ObjectStore`, or with a `Receiver`.
 """
 
-from malstrom_py.capture.check import Fault, Stats, check, read, stats
-from malstrom_py.capture.frames import Clock, Corrupt, End, Header, Moved, Progress, Snapshotted, Truncated
-from malstrom_py.capture.places import Folder, InMemory, ObjectStore, Place
-from malstrom_py.capture.progress import ProtocolError
-from malstrom_py.capture.recording import Recording
-from malstrom_py.capture.socket import Receiver, Socket
-from malstrom_py.data.batch import Batch
+from typing import TYPE_CHECKING
+
+from malstrom_py.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from malstrom_py.capture.checks import Fault, Stats, check, read, stats
+    from malstrom_py.capture.frames import Clock, Corrupt, End, Header, Moved, Progress, Snapshotted, Truncated
+    from malstrom_py.capture.places import Folder, InMemory, ObjectStore, Place
+    from malstrom_py.capture.progress import ProtocolError
+    from malstrom_py.capture.recording import Recording
+    from malstrom_py.capture.socket import Receiver, Socket
+    from malstrom_py.data.batch import Batch
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "malstrom_py.capture.checks": "Fault Stats check read stats",
+            "malstrom_py.capture.frames": "Clock Corrupt End Header Moved Progress Snapshotted Truncated",
+            "malstrom_py.capture.places": "Folder InMemory ObjectStore Place",
+            "malstrom_py.capture.progress": "ProtocolError",
+            "malstrom_py.capture.recording": "Recording",
+            "malstrom_py.capture.socket": "Receiver Socket",
+            "malstrom_py.data.batch": "Batch",
+        },
+    )
 
 __all__ = [
     "Batch",

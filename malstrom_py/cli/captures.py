@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from malstrom_py import capture
-from malstrom_py.cli.options import JsonOption, examples
+from malstrom_py.cli.commands import examples
+from malstrom_py.cli.options import JsonOption
 from malstrom_py.cli.output import FAILED, print_json, print_out, reporting_errors, table
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH

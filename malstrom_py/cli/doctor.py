@@ -12,11 +12,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
 from typing import Final, Literal
 
+import typer
+
+import malstrom_py as mp
 from malstrom_py import accelerator
+from malstrom_py.cli.commands import examples
+from malstrom_py.cli.options import JsonOption
+from malstrom_py.cli.output import FAILED, print_json, print_out, reporting_errors
 from malstrom_py.errors import EXTRAS, pip_command, pip_install
 from malstrom_py.spark.java import find_java
 
@@ -241,3 +247,22 @@ def _version_of(python: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if re.fullmatch(r"\d+\.\d+\S*\s*", done.stdout) else None
+
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(epilog=examples("malstrom doctor", "malstrom doctor --json"))
+def doctor(as_json: JsonOption = False) -> None:
+    """Check what works on this machine.
+
+    Print each problem with its remedy. The exit code is 0 if jobs can run.
+    """
+    findings = examine()
+    with reporting_errors(traceback=False):
+        if as_json:
+            print_json({"version": mp.__version__, "findings": [asdict(finding) for finding in findings]})
+        else:
+            print_out("\n  ".join((f"malstrom {mp.__version__}", *map(str, findings))))
+    if any(finding.is_fatal for finding in findings):
+        raise typer.Exit(FAILED)

@@ -15,6 +15,7 @@ import msgspec
 import typer
 
 import malstrom_py as mp
+from malstrom_py.cli.commands import examples
 from malstrom_py.cli.options import (
     AddressOption,
     AnyNameArgument,
@@ -23,7 +24,6 @@ from malstrom_py.cli.options import (
     TargetOption,
     TimeoutOption,
     autoscale_of,
-    examples,
 )
 from malstrom_py.cli.output import WrongCommand, print_json, print_out, reporting_errors, stopped_text
 from malstrom_py.cli.watching import found_job
@@ -63,12 +63,6 @@ _EXAMPLES: Final = {
     "reload": ("malstrom reload shop totals", "malstrom reload shop totals --probation 10 --json"),
     "stop": ("malstrom stop shop", "malstrom stop shop --drain --timeout 600", "malstrom stop shop --json"),
 }
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add the commands of this module to ``app``."""
-    for command in (rescale, rebalance, autoscale, snapshot, savepoint, status, events, reload, stop):
-        app.command(epilog=examples(*_EXAMPLES[command.__name__]))(command)
 
 
 def rescale(
@@ -361,3 +355,8 @@ def _moved_text(report: mp.RescaleReport) -> str:
         f"{report.slots:,} slots and {report.parts:,} partitions moved, with {report.keys:,} keys and "
         f"{report.bytes / 1e6:,.1f} MB of state, in {report.moves:,} moves and {report.duration_s:.2f} s"
     )
+
+
+app = typer.Typer(rich_markup_mode=None)
+for _command in (rescale, rebalance, autoscale, snapshot, savepoint, status, events, reload, stop):
+    app.command(epilog=examples(*_EXAMPLES[_command.__name__]))(_command)

@@ -48,15 +48,6 @@ def complete_job(incomplete: str) -> list[str]:
         return []
 
 
-def examples(*lines: str) -> str:
-    r"""Return the end of a help text.
-
-    >>> examples("malstrom status")
-    '\x08\nExamples:\n  malstrom status'
-    """
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
-
-
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the full traceback of an error.")]
 NameArgument = Annotated[

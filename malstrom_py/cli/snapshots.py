@@ -13,7 +13,8 @@ from typing import Annotated, TypedDict
 
 import typer
 
-from malstrom_py.cli.options import JsonOption, examples
+from malstrom_py.cli.commands import examples
+from malstrom_py.cli.options import JsonOption
 from malstrom_py.cli.output import (
     FAILED,
     WrongCommand,

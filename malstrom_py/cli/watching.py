@@ -16,7 +16,8 @@ import msgspec
 import typer
 
 import malstrom_py as mp
-from malstrom_py.cli.options import AddressOption, JsonOption, NameArgument, examples
+from malstrom_py.cli.commands import examples
+from malstrom_py.cli.options import AddressOption, JsonOption, NameArgument
 from malstrom_py.cli.output import WrongCommand, print_json, print_out, reporting_errors, table
 from malstrom_py.clock import SystemClock
 from malstrom_py.metrics import ENDED, LOOPBACK, JobMetrics, url_of
@@ -60,12 +61,6 @@ _OLD_S: Final = 2.0
 _FIND_S: Final = 2.0
 _EVENTS: Final = 5
 _BAR: Final = 10
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add the commands of this module to ``app``."""
-    for command in (top, metrics, dashboard):
-        app.command(epilog=examples(*_EXAMPLES[command.__name__]))(command)
 
 
 _EXAMPLES: Final = {
@@ -347,3 +342,8 @@ def _remarks(found: JobMetrics) -> Iterator[str]:
         yield f"error: {found.error}" if _is_bad(found) else found.error
     if found.age_s > _OLD_S:
         yield f"these figures are {found.age_s:,.1f} s old"
+
+
+app = typer.Typer(rich_markup_mode=None)
+for _command in (top, metrics, dashboard):
+    app.command(epilog=examples(*_EXAMPLES[_command.__name__]))(_command)

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
 import malstrom_py
 from malstrom_py import sinks, sources
-from malstrom_py.cli import app as cli
+from malstrom_py.cli.commands import COMMANDS, loaded
 from malstrom_py.errors import PlanError
 from tests.pages import PAGES, shown
 from tests.tree import ROOT, modules
@@ -71,13 +70,11 @@ def docstrings(module: Path) -> Iterator[str]:
 
 def commands() -> set[str]:
     """The commands of ``malstrom``, of all depths."""
-
-    def below(command: Any, words: str) -> Iterator[str]:
-        for name, inner in getattr(command, "commands", {}).items():
-            yield f"{words} {name}"
-            yield from below(inner, f"{words} {name}")
-
-    return set(below(typer.main.get_command(cli.app), "malstrom"))
+    inner = {name: getattr(loaded(name), "commands", ()) for name in COMMANDS}
+    return {
+        *(f"malstrom {name}" for name in inner),
+        *(f"malstrom {name} {one}" for name in inner for one in inner[name]),
+    }
 
 
 def is_there(name: str) -> bool:

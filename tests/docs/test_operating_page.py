@@ -14,10 +14,9 @@ from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
-import typer
 import yaml  # type: ignore[import-untyped]  # Ray brings it, without types
 
-from malstrom_py.cli.app import app
+from malstrom_py.cli.commands import loaded
 from malstrom_py.errors import EXTRAS
 from tests.docs import metrics_table
 from tests.pages import blocks_of
@@ -87,9 +86,7 @@ def parsed(command: list[str]) -> dict[str, Any]:
     """The options of a ``malstrom run``, as the command line reads them; it refuses those that it does not have."""
     assert Path(command[0]).name == "malstrom"
     assert command[1] == "run"
-    group: Any = typer.main.get_command(app)
-    run = group.commands["run"]
-    return dict(run.make_context("run", command[2:]).params)
+    return dict(loaded("run").make_context("run", command[2:]).params)
 
 
 def test_the_table_of_metrics_is_that_of_the_code() -> None:

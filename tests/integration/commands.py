@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from select import select
 from typing import IO, Final
@@ -91,7 +92,15 @@ class _Origin:
 
 def serve(orders: IO[str]) -> bool:
     """Fork for each order. Return whether this is the process of a command."""
-    import malstrom_py.cli.app  # noqa: F401 - what is imported here need not be imported there
+    import malstrom_py as mp
+    from malstrom_py.cli.commands import COMMANDS
+
+    # What is loaded here need not be loaded there.
+    for module, _ in COMMANDS.values():
+        import_module(f"malstrom_py.cli.{module}")
+    for face in (mp, mp.sources, mp.sinks):
+        for name in face.__all__:
+            getattr(face, name)
 
     for order in orders:
         if not (pid := os.fork()):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import malstrom_py as mp
-from malstrom_py.cli.app import load_job
 from malstrom_py.cli.output import UserCodeFailed, WrongCommand
+from malstrom_py.cli.running import load_job
 from tests.integration.commands import malstrom
 from tests.tree import ROOT
 

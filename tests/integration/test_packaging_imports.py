@@ -12,7 +12,20 @@ import pytest
 from tests.integration.test_packaging import NOT_SOURCE
 from tests.tree import ROOT
 
-HEAVY = ("ray", "zmq", "pyspark", "polars", "pyarrow", "pandas", "numpy", "rich", "typer", "cloudpickle")
+HEAVY = (
+    "ray",
+    "zmq",
+    "pyspark",
+    "polars",
+    "pyarrow",
+    "pandas",
+    "numpy",
+    "rich",
+    "typer",
+    "cloudpickle",
+    "asyncio",
+    "ssl",
+)
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
@@ -49,14 +62,31 @@ def test_an_import_loads_the_names_of_the_package_and_nothing_behind_them() -> N
 
 def test_a_job_is_defined_without_what_runs_it() -> None:
     ours = ours_after(DEFINES_A_JOB)
-    assert len(ours) <= 130
-    running = ("malstrom_py.workers.", "malstrom_py.rescale.", "malstrom_py.connectors.", "malstrom_py.spark")
+    assert len(ours) <= 115
+    running = (
+        "malstrom_py.workers.",
+        "malstrom_py.rescale.",
+        "malstrom_py.connectors.",
+        "malstrom_py.spark",
+        "malstrom_py.capture.checks",
+    )
     assert [name for name in ours if name.startswith(running)] == []
 
 
 def test_a_job_is_defined_without_heavy_libraries() -> None:
     done = python(f"{DEFINES_A_JOB}\nimport sys; print(sorted(set({HEAVY!r}) & set(sys.modules)))")
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_the_help_of_the_command_line_loads_no_command() -> None:
+    ours = ours_after(
+        "import contextlib, io, sys\n"
+        "from malstrom_py.cli.app import app\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as help: app(['--help'])\n"
+        "assert 'rebalance' in help.getvalue()"
+    )
+    assert {name for name in ours if ".cli." in name} == {"malstrom_py.cli.app", "malstrom_py.cli.commands"}
+    assert len(ours) <= 10
 
 
 @pytest.mark.parametrize("room", ["workers", "rescale"])

@@ -39,7 +39,8 @@ def home_of(node: ast.ImportFrom, name: str) -> str:
     return f"{node.module}.{name}" if is_module else str(node.module)
 
 
-TABLES: dict[str, dict[str, str]] = {name: table for name in modules() if (table := table_of(name))}
+CALLING = [name for name, file in modules().items() if "lazy_names(" in file.read_text()]
+TABLES: dict[str, dict[str, str]] = {name: table for name in CALLING if (table := table_of(name))}
 
 
 def test_there_are_tables() -> None:
@@ -91,3 +92,16 @@ def test_a_lazy_name_is_pickled_by_reference_and_has_its_signature() -> None:
     assert pickle.loads(pickle.dumps(mp.Job)) is mp.Job
     assert b"malstrom_py.builder.job" in pickle.dumps(mp.Job)
     assert list(inspect.signature(mp.Job).parameters) == ["name", "slots"]
+
+
+@pytest.mark.parametrize("module", sorted(TABLES))
+def test_a_lazy_name_is_not_that_of_another_module_in_the_package(module: str) -> None:
+    """The import of that module would take its place."""
+    taken = {name for name, home in TABLES[module].items() if home != f"{module}.{name}"}
+    assert [name for name in taken if f"{module}.{name}" in modules()] == []
+
+
+def test_a_module_of_the_package_needs_no_import_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(mp, "errors", raising=False)
+    assert mp.errors is sys.modules["malstrom_py.errors"]
+    assert not hasattr(mp, "no_such_module")

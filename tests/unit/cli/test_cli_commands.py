@@ -18,6 +18,7 @@ import malstrom_py as mp
 from malstrom_py import events, sinks, sources
 from malstrom_py.cli import jobs as cli_jobs
 from malstrom_py.cli.app import app
+from malstrom_py.cli.commands import loaded
 from malstrom_py.cli.output import reporting_errors
 from malstrom_py.cli.watching import plain_text, watched_options
 from malstrom_py.clock import SystemClock
@@ -213,6 +214,8 @@ def test_an_error_of_this_process_shows_them_once(capsys: pytest.CaptureFixture[
 
 
 ROOT: Any = typer.main.get_command(app)
+LISTED = {name: command.get_short_help_str(1000) for name, command in ROOT.commands.items()}
+ROOT.commands |= {name: loaded(name) for name in LISTED}
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -265,6 +268,10 @@ def test_examples_are_printed_line_by_line(path: tuple[str, ...]) -> None:
     lines = [line.strip() for line in shown.splitlines()]
     assert "Examples:" in lines
     assert lines[lines.index("Examples:") + 1 :] == [shlex.join(words) for words in examples_of(ALL[path])]
+
+
+def test_the_help_lists_each_command_with_the_first_sentence_of_its_own_help() -> None:
+    assert {name: command.get_short_help_str(1000) for name, command in ROOT.commands.items()} == LISTED
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=named)

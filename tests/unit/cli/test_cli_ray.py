@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.cli.app import app, ray_options, start_detached
+from malstrom_py.cli.app import app
 from malstrom_py.cli.options import autoscale_of
 from malstrom_py.cli.output import WrongCommand, reporting_errors
+from malstrom_py.cli.running import ray_options, start_detached
 
 
 def test_nothing_said_is_nothing_given() -> None:
