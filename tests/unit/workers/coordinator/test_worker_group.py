@@ -9,9 +9,11 @@ import pytest
 import malstrom_py as mp
 from malstrom_py.builder.plan import Plan
 from malstrom_py.testing import VirtualClock
+from malstrom_py.workers.coordinator.worker_group import StartGroup
 from malstrom_py.workers.runtime.local_workers import LocalWorkers
 from malstrom_py.workers.simulator.coverage import Coverage
 from malstrom_py.workers.simulator.simulated_workers import SimulatedWorkers
+from malstrom_py.workers.transport.messages import Build
 from tests.unit.workers.coordinator.worker_groups import (
     CHECKS,
     Grouped,
@@ -54,3 +56,9 @@ def test_a_group_keeps_the_contract(made: Callable[[Plan], Grouped], check: Call
 @pytest.mark.parametrize("made", [local, simulated])
 def test_a_start_that_fails_is_an_error(made: Callable[[Plan], Grouped]) -> None:
     check_failed_start_is_an_error(made(counted(Refusing())))
+
+
+def test_r1_joiners_are_built_from_the_old_table_as_no_members_and_connected_with_each_other() -> None:
+    start = StartGroup((3, 4), members=(0, 1), table=(0, 1, 0, 1), version=5)
+    built = [start.build(worker, incarnation=2) for worker in start.workers]
+    assert built == [Build(3, (0, 1), (0, 1, 0, 1), 5, 2, (4,)), Build(4, (0, 1), (0, 1, 0, 1), 5, 2, (3,))]
