@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks
@@ -16,6 +19,7 @@ from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
 from malstrom_py.testing.single_step import RemoteWorker
 from malstrom_py.workers.engine.graph_builder import Membership
+from malstrom_py.workers.engine.idle_sources import IdleSource
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.transport.messages import COORDINATOR
 from tests.unit.workers.harness import Scheduled, Script
@@ -177,6 +181,29 @@ def test_t7_the_clock_stops_where_one_is_active_again_and_starts_from_there() ->
     assert worker.wait(50.0).said() == [Epoch(before + 10, idle=True)]
     worker.send(2, Epoch(before + 10, idle=True)).send(1, Epoch(before + 20, idle=True)).settle()
     assert before + 10 < worker.wait(1.0).said()[-1].time <= before + 1_010
+
+
+@pytest.mark.parametrize("by", ["a part here", "another generator"])
+def test_t7_a_silence_that_was_interrupted_begins_anew_also_if_no_channel_has_shown_it(by: str) -> None:
+    clock, said, fed = VirtualClock(), list[int](), SimpleNamespace(idle=True)
+    generator = SimpleNamespace(idle=True, sent=0, idle_after_s=5.0, unit="s", context=SimpleNamespace(clock=clock))
+    generator.follow = print  # it is bound, not called
+    executor: Any = SimpleNamespace(
+        merged=lambda _: fed, call=lambda _, follow: said.append(follow.keywords["time"]), run=lambda: None
+    )
+    channels: Any = SimpleNamespace(active=lambda _: None, silent=lambda _: 100)
+    region: Any = SimpleNamespace(sources_open=True)
+    source = IdleSource(executor, 0, generator, region, [("key", 1, channels)])  # type: ignore[arg-type]
+    source.follow()
+    clock.advance(10.0)
+    source.follow()
+    interrupted = generator if by == "a part here" else fed
+    interrupted.idle = False
+    source.follow()
+    interrupted.idle = True
+    clock.advance(10.0)
+    source.follow()
+    assert said == [100, 110, 100]
 
 
 def test_f2_it_does_not_follow_while_its_region_has_a_backlog() -> None:

@@ -98,6 +98,11 @@ def test_t7_beside_a_side_that_has_ended_it_continues_from_there_by_the_clock(wo
     assert 10 < seen[3_000] < 30
 
 
+def test_t7_a_silence_that_the_other_side_has_interrupted_begins_anew() -> None:
+    again = Script((*((float(at_s), [at_s * 1_000]) for at_s in range(5)), (30.0, [1_000_000])), END_S)
+    assert results(by_window, again, SILENT)[1_000_000] < END_S
+
+
 def test_t2_who_wakes_below_what_has_been_followed_is_late_and_above_it_is_on_time() -> None:
     wakes = Script(((20.0, [5_000, 20_000]),), END_S)
     seen = results(by_window, LIVE, wakes)
