@@ -36,9 +36,11 @@ def test_who_accepts_and_says_nothing_is_silent_and_who_answers_or_hangs_up_is_n
     for thread in threads:
         thread.start()
     nodes = {name: ("127.0.0.1", int(end.getsockname()[1])) for name, end in listening.items()}
-    assert reacting(nodes, 1.0) == {"a", "b"}
+    silent = nodes.pop("c")
+    assert reacting(nodes, 60.0) == {"a", "b"}
+    assert reacting({"c": silent}, 0.2) == set()
     for thread in threads:
-        thread.join(10.0)
+        thread.join(60.0)
 
 
 def test_where_nobody_listens_there_is_no_node(listening: dict[str, socket.socket]) -> None:

@@ -32,9 +32,9 @@ def test_what_a_coroutine_returns_and_raises_comes_back(loop: LoopThread) -> Non
         await asyncio.sleep(0)
         return 1 / number
 
-    assert loop.run(half(2), timeout_s=5, what="half") == 0.5
+    assert loop.run(half(2), timeout_s=60, what="half") == 0.5
     with pytest.raises(ZeroDivisionError):
-        loop.run(half(0), timeout_s=5, what="half")
+        loop.run(half(0), timeout_s=60, what="half")
 
 
 def test_a_timeout_of_the_coroutine_itself_is_its_own(loop: LoopThread) -> None:
@@ -42,7 +42,7 @@ def test_a_timeout_of_the_coroutine_itself_is_its_own(loop: LoopThread) -> None:
         raise TimeoutError("of a socket")
 
     with pytest.raises(TimeoutError, match="of a socket"):
-        loop.run(impatient(), timeout_s=5, what="it")
+        loop.run(impatient(), timeout_s=60, what="it")
 
 
 def test_what_is_called_there_sees_the_context_of_the_caller(loop: LoopThread) -> None:
@@ -56,7 +56,7 @@ def test_what_is_called_there_sees_the_context_of_the_caller(loop: LoopThread) -
         done.set()
 
     loop.call(look)
-    assert done.wait(5)
+    assert done.wait(60)
     assert seen == [("the caller's", "under-test")]
 
 
@@ -65,7 +65,7 @@ def test_it_works_beside_a_loop_that_runs_in_the_calling_thread(loop: LoopThread
         return 42
 
     async def notebook() -> int:
-        return loop.run(answer(), timeout_s=5, what="the answer")
+        return loop.run(answer(), timeout_s=60, what="the answer")
 
     assert asyncio.run(notebook()) == 42
 
@@ -94,7 +94,7 @@ def test_closing_ends_what_still_goes_on(loop: LoopThread) -> None:
         await asyncio.to_thread(lambda: None)  # starts a thread of the loop's own executor
         return task
 
-    task = loop.run(begin(), timeout_s=5, what="beginning")
+    task = loop.run(begin(), timeout_s=60, what="beginning")
     loop.close()
     assert task.cancelled()
     assert ended == ["task", "generator"]
@@ -106,7 +106,7 @@ def test_a_loop_that_is_closed_takes_nothing(loop: LoopThread) -> None:
     with pytest.raises(OperatorError, match="'under-test' has ended"):
         loop.call(print)
     with pytest.raises(OperatorError, match="'under-test' has ended"):
-        loop.run(forever(), timeout_s=5, what="it")
+        loop.run(forever(), timeout_s=60, what="it")
 
 
 def test_a_task_that_asks_the_program_to_end_ends_the_loop_and_says_so(loop: LoopThread) -> None:
@@ -120,7 +120,7 @@ def test_a_task_that_asks_the_program_to_end_ends_the_loop_and_says_so(loop: Loo
         await asyncio.wait(tasks)
 
     with pytest.raises(OperatorError, match="raised SystemExit"):
-        loop.run(begin(), timeout_s=5, what="it")
+        loop.run(begin(), timeout_s=60, what="it")
     loop.close()
     assert isinstance(tasks[0].exception(), SystemExit)
 
@@ -131,10 +131,10 @@ def test_what_does_not_end_is_told_when_it_is_closed(loop: LoopThread, monkeypat
 
     def block() -> None:
         began.set()
-        gate.wait(5)
+        gate.wait(60)
 
     loop.call(block)
-    assert began.wait(5)
+    assert began.wait(60)
     with pytest.raises(DeadlineError, match="did not end within"):
         loop.close()
     gate.set()

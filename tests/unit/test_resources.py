@@ -84,7 +84,7 @@ def test_two_threads_that_ask_at_once_get_the_same() -> None:
     got: list[object] = []
 
     def ask() -> None:
-        barrier.wait(5)
+        barrier.wait(60)
         got.append(handle())
 
     with Resources():
@@ -92,7 +92,7 @@ def test_two_threads_that_ask_at_once_get_the_same() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(5)
+            thread.join(60)
     assert (len(made), len(got), len(set(map(id, got)))) == (1, 4, 1)
 
 
@@ -121,7 +121,7 @@ def test_a_thread_of_the_users_own_has_no_worker_unless_it_is_given_the_context(
 
         thread = threading.Thread(target=context.run, args=(ask,))
         thread.start()
-        thread.join(5)
+        thread.join(60)
         return got[0]
 
     assert run(lambda _: in_thread(contextvars.Context()), 1) == [None]

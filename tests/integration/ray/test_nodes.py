@@ -63,7 +63,8 @@ def test_a_lost_node_ends_a_job_without_snapshots_with_a_peer_error(cluster: Any
 @pytest.mark.parametrize("autoscaling", [False, True])
 def test_s6_a_job_with_snapshots_continues_without_a_lost_node(autoscaling: bool, cluster: Any, tmp_path: Path) -> None:
     snapshots = mp.Snapshots(tmp_path / "kept", interval_s=0.5)
-    runtime = mp.RayRuntime(3, num_cpus=1, snapshots=snapshots, autoscaling=autoscaling, start_timeout_s=8)
+    timeout_s = 15 if autoscaling else 60  # with an autoscaler it is waited for a third worker for so long
+    runtime = mp.RayRuntime(3, num_cpus=1, snapshots=snapshots, autoscaling=autoscaling, start_timeout_s=timeout_s)
     handle = runtime.start(chaotic("one-node-less", tmp_path / "out"))
     until(lambda: (made := handle.status().snapshots) is not None and made.last is not None, handle.status)
     assert len(set(nodes())) == 2

@@ -147,7 +147,7 @@ def open_and_close(transport: Any, address: Any) -> tuple[tuple[int, int], tuple
     _rounds(transport, address)  # descriptors that a library opens once are not a leak
     before = held()
     _rounds(transport, address)
-    deadline = monotonic() + QUIET_S
+    deadline = monotonic() + PATIENCE_S
     while leaked(before, after := held()) and monotonic() < deadline:
         sleep(0.1)
     return before, after

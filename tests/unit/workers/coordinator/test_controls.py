@@ -320,20 +320,20 @@ def test_threads_that_ask_while_the_run_ends_are_all_answered() -> None:
         start = threading.Barrier(4)
 
         def ask(controls: CommandQueue = controls, start: Any = start, answers: list[str] = answers) -> None:
-            start.wait(5)
+            start.wait(60)
             try:
-                rescale(controls, 2).result(5)
+                rescale(controls, 2).result(60)
             except JobEnded as error:
                 answers.append(error.how)
-            answers.append(controls.submit(StatusCommand(1.0)).result(5).state)
+            answers.append(controls.submit(StatusCommand(1.0)).result(60).state)
 
         threads = [threading.Thread(target=ask) for _ in range(3)]
         for thread in threads:
             thread.start()
-        start.wait(5)
+        start.wait(60)
         controls.end(finished())
         for thread in threads:
-            thread.join(5)
+            thread.join(60)
         assert answers == ["finished"] * 6
 
 
