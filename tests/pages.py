@@ -115,16 +115,15 @@ def links_of(markdown: str) -> list[Link]:
     return [Link(found["target"], markdown.count("\n", 0, found.start()) + 1) for found in _found_links(markdown)]
 
 
-def relinked(markdown: str, target_of: Callable[[str], str | None]) -> str:
-    """Return a page with other targets of its links; where the new one is None, the text of the link is left.
+def relinked(markdown: str, target_of: Callable[[str], str]) -> str:
+    """Return a page with other targets of its links.
 
-    >>> relinked("See [a](a.md), [b](b.md) and `[c](c.md)`.", {"a.md": "x.md"}.get)
-    'See [a](x.md), b and `[c](c.md)`.'
+    >>> relinked("See [a](a.md) and `[b](b.md)`.", str.upper)
+    'See [a](A.MD) and `[b](b.md)`.'
     """
     for found in reversed(_found_links(markdown)):
-        target = target_of(found["target"])
-        link = found["text"] if target is None else f"[{found['text']}]({target})"
-        markdown = markdown[: found.start()] + link + markdown[found.end() :]
+        start, end = found.span("target")
+        markdown = markdown[:start] + target_of(found["target"]) + markdown[end:]
     return markdown
 
 

@@ -23,7 +23,7 @@ from tests.docs.reference import public_modules
 from tests.docs.test_reference import MODULES, names_of
 from tests.docs.website import INDEX, build, list_versions, navigation, places
 from tests.left_out import chromium
-from tests.pages import PAGES, shown
+from tests.pages import PAGES, links_of, shown
 
 VERSION, OLDER = "1.10.0", "1.9.2"
 SWITCHES = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--disable-background-networking")
@@ -114,6 +114,12 @@ def test_every_page_is_in_the_navigation_and_in_the_site(site: Path) -> None:
     assert [shown(page) for page in PAGES if places()[page] not in [*listed, "index.md"]] == []
     assert [place for place in [*listed, "index.md"] if not (site / html_at(place)).is_file()] == []
     assert {entry.tab for entry in navigation()} == set(re.findall(r"(?m)^## (.+)$", INDEX.read_text()))
+
+
+def test_recipes_are_in_the_order_of_their_index() -> None:
+    listed = [link.target for link in links_of((INDEX.parent / "how-to" / "README.md").read_text())]
+    pages = [entry.place for entry in navigation() if entry.place.startswith("how-to/")]
+    assert pages == ["how-to/README.md", *(f"how-to/{name}" for name in dict.fromkeys(listed) if "/" not in name)]
 
 
 def test_every_link_leads_somewhere(site: Path) -> None:

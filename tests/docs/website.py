@@ -19,19 +19,19 @@ import subprocess
 import sys
 import time
 import tomllib
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import malstrom_py
 from tests.docs.reference import pages as reference_pages
-from tests.pages import PAGES, relinked
+from tests.pages import PAGES, links_of, relinked
 from tests.tree import ROOT, pyproject
 
 DOCS: Final = ROOT / "docs"
 INDEX: Final = DOCS / "README.md"
 STAGE: Final = ROOT / "build" / "site"
-ADDRESSES: Final = pyproject()["project"].get("urls", {})
+ADDRESSES: Final = pyproject()["project"]["urls"]
 
 ZENSICAL: Final = (sys.executable, "-c", "from zensical.main import cli; cli()")
 
@@ -56,6 +56,7 @@ class Entry(NamedTuple):
     words: str = ""
 
 
+@cache
 def places() -> dict[Path, str]:
     """Return page of the repository -> its place in the site. The two front pages have one place."""
     inside = {page: page.relative_to(DOCS).as_posix() for page in PAGES if DOCS in page.parents}
@@ -81,11 +82,14 @@ def navigation() -> list[Entry]:
 
 
 def _pages_at(target: Path) -> list[Path]:
-    """Return the pages that a link leads to: one, or those of a folder, its index first."""
+    """Return the pages that a link leads to: one, or those of a folder, its index first, in the order of the index."""
     if target.name == "README.md" and DOCS in target.parent.parents:
         target = target.parent
     if target.is_dir():
-        return sorted(target.glob("*.md"), key=lambda page: (page.name != "README.md", page.name))
+        index = target / "README.md"
+        listed = [link.target for link in links_of(index.read_text())] if index.exists() else []
+        first = {name: place for place, name in reversed(list(enumerate(["README.md", *listed])))}
+        return sorted(target.glob("*.md"), key=lambda page: (first.get(page.name, len(first)), page.name))
     return [target]
 
 
@@ -111,8 +115,8 @@ def _write(file: Path, content: str | bytes) -> None:
         file.write_bytes(data)
 
 
-def _leads(page: Path, place: str, target: str) -> str | None:
-    """Return where a link of ``page`` leads in the site: to the repository for other files, or nowhere without one."""
+def _leads(page: Path, place: str, target: str) -> str:
+    """Return where a link of ``page`` leads in the site; one to another file leads to the repository."""
     path, sharp, anchor = target.partition("#")
     if not path or re.match(r"[a-z]+:", target):
         return target
@@ -121,11 +125,10 @@ def _leads(page: Path, place: str, target: str) -> str | None:
     inside = places().get(file) or (file.relative_to(DOCS).as_posix() if DOCS in file.parents else None)
     if inside:
         return os.path.relpath(inside, Path(place).parent) + sharp + anchor
-    source = ADDRESSES.get("Homepage")
-    return f"{source}/blob/main/{file.relative_to(ROOT)}{sharp}{anchor}" if source else None
+    return f"{ADDRESSES['Homepage']}/blob/main/{file.relative_to(ROOT)}{sharp}{anchor}"
 
 
-def configure(into: Path, version: str = "") -> Path:
+def configure(into: Path, address: str, *, switch: bool) -> Path:
     """Write zensical's configuration: ``docs/site/zensical.toml``, and what depends on the pages. Return its file."""
     project: dict[str, Any] = tomllib.loads((DOCS / "site" / "zensical.toml").read_text())["project"]
     tabs: dict[str, dict[str, list[Any]]] = {}
@@ -135,11 +138,11 @@ def configure(into: Path, version: str = "") -> Path:
         tabs.setdefault(entry.tab, {}).setdefault(entry.group, []).append(page)
         sections.setdefault(entry.tab, []).append({entry.place: entry.words})
     project["nav"] = [{"Home": "index.md"}, *({tab: _nested(groups)} for tab, groups in tabs.items())]
-    project["site_url"] = f"{ADDRESSES.get('Documentation', 'http://localhost:8000/')}{version}"
-    if repository := ADDRESSES.get("Homepage"):  # not as repo_url, which asks GitHub for its stars
-        project["extra"]["social"] = [{"icon": "fontawesome/brands/github", "link": repository}]
+    project["site_url"] = address
+    # Not as repo_url, which asks GitHub for its stars.
+    project["extra"]["social"] = [{"icon": "fontawesome/brands/github", "link": ADDRESSES["Homepage"]}]
     project["plugins"]["llmstxt"] = {"sections": sections, "full_output": "llms-full.txt"}
-    if not version:
+    if not switch:
         del project["extra"]["version"]
     file = into / "mkdocs.yml"
     file.write_text(json.dumps(project))  # JSON is YAML
@@ -154,7 +157,8 @@ def build(folder: Path, version: str, stage_in: Path = STAGE) -> None:
     """Build the site of ``version`` into its folder below ``folder``."""
     shutil.rmtree(stage_in, ignore_errors=True)
     stage(stage_in)
-    subprocess.run([*ZENSICAL, "build", "--strict", "-f", str(configure(stage_in, version))], check=True)
+    config = configure(stage_in, f"{ADDRESSES['Documentation']}{version}/", switch=True)
+    subprocess.run([*ZENSICAL, "build", "--strict", "-f", str(config)], check=True)
     for script in (stage_in / "out" / "assets" / "javascripts").glob("bundle.*.js"):
         text = script.read_text()
         assert MERMAID in text, f"{script.name} loads Mermaid from elsewhere: see MERMAID"
@@ -181,8 +185,10 @@ def _order(version: str) -> list[int]:
 
 def serve(address: str) -> None:
     """Serve the site, and follow changes of the pages. Those of docstrings need a new start."""
+    shutil.rmtree(STAGE, ignore_errors=True)
     stage(STAGE)
-    command = [*ZENSICAL, "serve", "--dev-addr", address, "-f", str(configure(STAGE))]
+    config = configure(STAGE, f"http://{address}/", switch=False)
+    command = [*ZENSICAL, "serve", "--dev-addr", address, "-f", str(config)]
     with subprocess.Popen(command) as server:
         while server.poll() is None:
             time.sleep(0.5)
