@@ -15,10 +15,10 @@ END: Final = "<!-- the end of the table -->"
 
 def table() -> str:
     """Return the table: a row for each metric, as Prometheus has it."""
-    lines = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    lines = ["| metric | labels | meaning |", "|---|---|---|"]
     for metric in METRICS:
         labels = ", ".join(f"`{label}`" for label in metric.labels)
-        lines.append(f"| `{metric.exported}` | {metric.kind} | {labels} | {metric.help} |")
+        lines.append(f"| `{metric.exported}` | {labels} | {metric.help} |")
     return "\n".join(lines)
 
 

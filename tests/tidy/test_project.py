@@ -63,7 +63,7 @@ def test_no_advice_needs_an_index_that_does_not_have_malstrom_py() -> None:
 
 
 def test_every_dependency_has_its_reason() -> None:
-    page = (ROOT / "docs" / "dependencies.md").read_text()
+    page = "\n".join((ROOT / name).read_text() for name in ("docs/dependencies.md", "CONTRIBUTING.md"))
     explained = {name.lower() for name in re.findall(r"^\| `([^`]+)` \|", page, flags=re.MULTILINE)}
     extras = PROJECT["optional-dependencies"].values()
     needed = {requirement_name(r) for r in [*PROJECT["dependencies"], *(r for extra in extras for r in extra)]}

@@ -3,6 +3,17 @@
 Run it: ``python -m tests.simulation.protocol_model.mutants``.
 
 Only a `Violation` counts: what the oracle or the end of a run says, never an error of the wrong code itself.
+
+Clauses that no whole job can show, so no wrong protocol of whole jobs breaks them:
+
+- Between hand-over and marker a region is silent too, where a source feeds the same exchange (R2). In a job only dead
+  letters are such an exchange, and they carry no epoch but the maximum one. The model has such exchanges with epochs.
+- Nothing after ``Bye``, not even epochs (R8). No worker sends an epoch to one that is not a member of the new version.
+- Keys that an earlier move of the rescale has brought are looked for in a later one (R4). No plan moves a slot twice in
+  one rescale (R10); a test has a planner that does.
+- Idle parts are raised before a switch gains parts (T2). A part that wakes later is raised to at most F(v).
+- A source sends its epoch at a switch (R2). The marker has it; the next record or poll sends it too.
+- Keys whose state is gone are left out of parcels (R4). A step gives no state for such a key.
 """
 
 from __future__ import annotations
