@@ -1,4 +1,4 @@
-"""Metrics: the figures of a running job, for its user, for Prometheus and for OpenTelemetry.
+"""Metrics: the counts and times of a running job, for its user, for Prometheus and for OpenTelemetry.
 
 `JobHandle.metrics` returns them typed; ``metrics=Metrics(port=…)`` of every runtime serves them to Prometheus, as
 `METRICS` lists them.
@@ -97,7 +97,7 @@ class StepMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_def
     ``in_per_s``, ``out_per_s``: the rates over the last seconds. ``busy_s``: the time that workers have spent in this
     step, and ``busy``: the same as a share of the time of one worker, over the last seconds; 2.0 are two workers.
     ``keys`` and ``state_bytes`` of steps with keyed state: the number of keys, and about how many bytes their state
-    takes, estimated from a sample. ``watermark``: the last epoch as seconds since 1970, and ``lag_s``: how far it is
+    takes, estimated from a sample. ``watermark``: the last one, as seconds since 1970, and ``lag_s``: how far it is
     from now. ``place``: the file and line of the function. Rows that were dropped are counted by cause: ``filtered``,
     ``late``, ``unmatched`` (by a join), ``skipped`` and ``dead_letters`` (errors by policy).
     """
@@ -122,11 +122,11 @@ class StepMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_def
 
 
 class PartMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """One part of a source that ``worker`` reads. ``position``: where it is, for people.
+    """One partition of a source that ``worker`` reads. ``position``: where it is, for people.
 
     ``lag_rows``, ``lag_bytes``: how much could be read and was not yet; None where the source does not know.
-    ``watermark``: the epoch of the part as seconds since 1970; ``lag_s``: how far it is from now. ``idle``: the part
-    does not hold event time back.
+    ``watermark``: that of the partition as seconds since 1970; ``lag_s``: how far it is from now. ``idle``: the
+    partition does not hold event time back.
     """
 
     source: str
@@ -300,7 +300,7 @@ class JobMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defa
     how many have ended, and with them ``moved_slots``, ``moved_keys``, ``moved_bytes`` and ``rescale_s`` in sum.
     ``hot_keys``: those that are too heavy for one worker. ``imbalance``: the load of the most loaded worker over the
     mean, by the rows of the slots that workers own, 1.0 if all are alike; None until that is measured. ``age_s``: how
-    old the figures are. ``rates``: those of the last ten minutes, about one a second, if `JobHandle.metrics` was asked
+    old the values are. ``rates``: those of the last ten minutes, about one a second, if `JobHandle.metrics` was asked
     ``since`` when.
 
     >>> metrics = JobMetrics("flights", "running", "steady", steps={"in": StepMetrics("source", rows_in=3)})
@@ -347,7 +347,7 @@ class JobMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defa
 
     @property
     def watermark(self) -> float | None:
-        """The smallest epoch of the timed steps in seconds since 1970; None without any."""
+        """The smallest watermark of the timed steps in seconds since 1970; None without any."""
         return min((step.watermark for step in self.steps.values() if step.watermark is not None), default=None)
 
     @property
@@ -461,7 +461,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("malstrom_job_workers", "gauge", "Workers that are members", (), lambda job: [({}, len(job.workers))]),
     _JOB.counter("malstrom_job_restarts", "Restarts from a snapshot", "restarts"),
     _JOB.gauge(
-        "malstrom_job_metrics_age_seconds", "Age of these figures: it grows while the job does not answer", "age_s"
+        "malstrom_job_metrics_age_seconds", "Age of these values: it grows while the job does not answer", "age_s"
     ),
     _STEPS.counter("malstrom_step_in_rows", "Rows that a step has taken", "rows_in"),
     _STEPS.counter("malstrom_step_out_rows", "Rows that a step has sent", "rows_out"),
@@ -478,13 +478,13 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     _STEPS.gauge(
         "malstrom_step_watermark_timestamp_seconds",
-        "Last epoch (watermark) of a step, in seconds since 1970",
+        "Last watermark of a step, in seconds since 1970",
         "watermark",
     ),
     _SOURCES.counter("malstrom_source_read_rows", "Rows that a source has read", "rows_in"),
-    _PARTS.gauge("malstrom_source_lag_rows", "Rows of a part that could be read now", "lag_rows"),
-    _PARTS.gauge("malstrom_source_lag_bytes", "Bytes of a part that could be read now", "lag_bytes"),
-    _PARTS.gauge("malstrom_source_event_lag_seconds", "The time now less the epoch of a part", "lag_s"),
+    _PARTS.gauge("malstrom_source_lag_rows", "Rows of a partition that could be read now", "lag_rows"),
+    _PARTS.gauge("malstrom_source_lag_bytes", "Bytes of a partition that could be read now", "lag_bytes"),
+    _PARTS.gauge("malstrom_source_event_lag_seconds", "The time now less the watermark of a partition", "lag_s"),
     _EXCHANGES.counter("malstrom_exchange_rows", "Rows that an exchange has routed", "rows"),
     _EXCHANGES.counter("malstrom_exchange_sent_bytes", "Bytes that an exchange has sent to other workers", "bytes"),
     _EXCHANGES.gauge("malstrom_exchange_backlog_rows", "Rows that wait for credit now", "backlog"),

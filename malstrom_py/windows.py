@@ -1,7 +1,7 @@
 """Windows for ``keyed.window``: which records of a key belong together.
 
 Rule: the end of a window is exclusive. A size is a timedelta, or an int in the stream's unit. Windows of event time
-close when the epoch (watermark) reaches their last moment; lateness is decided once, at ``generate_epochs``, so a
+close when the watermark reaches their last moment; lateness is decided once, at ``generate_epochs``, so a
 closed window never opens again. Windows of ``clock="processing"`` go by the runtime's clock, in milliseconds.
 """
 

@@ -124,7 +124,7 @@ class Job:
         since: int | datetime | None = None,
         pace: float | None = None,
     ) -> Any:
-        """Return the stream that `StreamBuilder.capture_into` recorded: its records, keys, timestamps and epochs.
+        """Return the stream that `StreamBuilder.capture_into` recorded: its records, keys, timestamps and watermarks.
 
         ``recording``: the name of the captured step, if several are at ``target``. ``streams``: the numbers of the
         workers whose streams are replayed, by default all. ``since`` and ``pace``: as of `sources.Replay`. The job may

@@ -185,7 +185,7 @@ class Joins(StreamBuilder[K, V_co]):
 
         ``direction="forward"`` takes the earliest that is not earlier, ``"nearest"`` the nearer of the two, the earlier
         one if both are as near. ``tolerance``: the largest distance. A left record without a partner comes as
-        ``(left, None)``; with ``how="inner"`` it is dropped. The answer comes once the epoch (watermark) proves it.
+        ``(left, None)``; with ``how="inner"`` it is dropped. The answer comes once the watermark proves it.
         """
         _check_choice(name, "direction", direction, Direction)
         _check_choice(name, "how", how, LeftHow)
@@ -305,10 +305,10 @@ class Joins(StreamBuilder[K, V_co]):
             step, *_ = self.job.steps_before("generate_epochs", self.ref)
             raise PlanError(
                 f"step {name!r}: {what} runs on event time, but this is the late stream of step {step!r}, which has no "
-                f"epochs: use the first stream that it returns"
+                f"watermarks: use the first stream that it returns"
             )
         raise PlanError(
-            f"step {name!r}: {what} runs on event time, but the stream has no epochs: put assign_timestamps "
+            f"step {name!r}: {what} runs on event time, but the stream has no watermarks: put assign_timestamps "
             f"and generate_epochs before key_by, and use its on-time stream"
         )
 

@@ -478,7 +478,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         )
 
     def final(self, name: str | None = None, **upgrade: Unpack[Upgrade]) -> KeyedStreamBuilder[K, V_co]:
-        """Send the last value of each key, once, at the end of the stream: of running figures the final ones.
+        """Send the last value of each key, once, at the end of the stream: of a running aggregate the final one.
 
         ``name``: by default that of the step before, with ``-final``. The stream has no timestamps after it.
         """

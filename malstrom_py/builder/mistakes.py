@@ -79,7 +79,7 @@ def _answer(
     if not (parameters and parameters[0].name == "name"):
         step = stream._name
         if arguments and isinstance(arguments[0], str):
-            words, arguments = "a figure of windows takes no name, .window(…) has it", arguments[1:]
+            words, arguments = "an aggregate of windows takes no name, .window(…) has it", arguments[1:]
     else:
         step = arguments[0] if arguments else options.get("name", "?")
         column = parameters[1:2] and parameters[1].default is parameters[1].empty and "str" in parameters[1].annotation

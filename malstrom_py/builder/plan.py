@@ -154,7 +154,7 @@ def union_traits(name: str, streams: Sequence[Traits], kind: Literal["union", "j
         if (other.unit, other.epochs) != (first.unit, first.epochs):
             raise PlanError(
                 f"step {name!r}: a {kind} of streams that are timed differently ({_timing(first)}; {_timing(other)}): "
-                f"give all the same timestamps and epochs before it"
+                f"give all the same timestamps and watermarks before it"
                 + (", or put generate_epochs after it" if kind == "union" else _times_for_a_table(first, other))
             )
     region = next((traits.region for traits in streams if traits.region != SOURCE_REGION), SOURCE_REGION)
@@ -187,7 +187,7 @@ def _times_for_a_table(left: Traits, right: Traits) -> str:
 def _timing(traits: Traits) -> str:
     if traits.unit is None:
         return "without timestamps"
-    return f"timestamps in {traits.unit}, {'with' if traits.epochs else 'without'} epochs"
+    return f"timestamps in {traits.unit}, {'with' if traits.epochs else 'without'} watermarks"
 
 
 def epochs_traits(name: str, traits: Traits) -> Traits:
@@ -195,7 +195,7 @@ def epochs_traits(name: str, traits: Traits) -> Traits:
     if traits.region != SOURCE_REGION:
         raise PlanError(
             f"step {name!r}: generate_epochs is after key_by {traits.region!r}, but lateness belongs "
-            f"to the source's parts: put it between the source and the first key_by"
+            f"to the source's partitions: put it between the source and the first key_by"
         )
     if traits.unit is None:
         raise PlanError(f"step {name!r}: the stream has no timestamps: put assign_timestamps before it")

@@ -37,7 +37,7 @@ class Upgrade(TypedDict, total=False):
 
 class Kept(Upgrade, total=False):
     """Options of a step whose state can expire. ``ttl``: a key's state is dropped once event time has passed its last
-    record + ``ttl``; on a stream without epochs once the runtime's clock has.
+    record + ``ttl``; on a stream without watermarks once the runtime's clock has.
     """
 
     ttl: timedelta | int | None

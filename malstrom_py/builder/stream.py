@@ -183,7 +183,7 @@ class StreamBuilder(Generic[K, V_co]):
         return stream_tuple("cloned", (self._at(ref, number) for number in range(n)))  # type: ignore[no-any-return]
 
     def union(self, name: str, *streams: StreamBuilder[K, V_co]) -> Self:
-        """Merge this stream and ``streams``. All must have the same keying and the same timestamps and epochs."""
+        """Merge this stream and ``streams``. All must have the same keying and the same timestamps and watermarks."""
         check_name(name, "step")
         for stream in streams:
             if not isinstance(stream, StreamBuilder):
@@ -277,7 +277,7 @@ class StreamBuilder(Generic[K, V_co]):
         if self.traits.epochs:
             raise PlanError(
                 f"step {name!r}: timestamps cannot change after generate_epochs, because they could fall below "
-                f"an epoch already passed: put assign_timestamps before it"
+                f"a watermark already passed: put assign_timestamps before it"
             )
         function, column = field_getter(fn, name), fn if isinstance(fn, str) else None
         factory = partial(AssignTimestamps, fn=function, unit=check_unit(unit, name), column=column)
@@ -293,11 +293,11 @@ class StreamBuilder(Generic[K, V_co]):
         max_ahead: timedelta | int | None = None,
         renamed_from: str | None = None,
     ) -> tuple[Self, Self]:
-        """Return two streams: the records that are on time, with epochs (watermarks), and the late ones, without (T1).
+        """Return two streams: the records that are on time, with watermarks (epochs), and the late ones, without.
 
-        Lateness is judged per record against the current epoch of its source part. A part that has had no record for
+        Lateness is judged per record against the watermark of its source partition. A partition without a record for
         ``idle_after`` does not delay event time. A record more than ``max_ahead`` (a timedelta, or an int in the
-        stream's unit) in the future is late, and advances no epoch. Both use the runtime's clock.
+        stream's unit) in the future is late, and advances no watermark. Both use the runtime's clock.
         """
         traits, unit = epochs_traits(name, self.traits), self.traits.unit or "ms"
         if not callable(getattr(generator, "tracker", None)):
@@ -313,7 +313,7 @@ class StreamBuilder(Generic[K, V_co]):
         return stream_tuple("generate_epochs", streams, ("on_time", "late"))  # type: ignore[no-any-return]
 
     def sink(self, name: str, sink: Sink, *, renamed_from: str | None = None) -> None:
-        """Write the stream to ``sink``. For a `PartitionedSink` the stream is first distributed by part."""
+        """Write the stream to ``sink``. For a `PartitionedSink` the stream is first distributed by partition."""
         check_name(name, "step")
         refuse_class(sink, name)
         upgrade: Upgrade = {"renamed_from": renamed_from}
@@ -350,7 +350,7 @@ class StreamBuilder(Generic[K, V_co]):
             raise PlanError(
                 f"step {name!r}: the name of a partitioned sink can have at most {NAME_MAX - len('-parts')} "
                 f"characters, "
-                f"because the step that distributes by part is called <name>-parts"
+                f"because the step that distributes by partition is called <name>-parts"
             )
         traits = replace(self.traits, keyed=True, local=False, region=parts, partitioner=None)
         moved: Upgrade = {"renamed_from": None if former is None else f"{former}-parts"}

@@ -29,7 +29,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Stats:
-    """The figures of one stream. ``epoch``: no record at or below it follows."""
+    """The counts of one stream. ``epoch``: no record at or below it follows."""
 
     stream: str
     generation: int

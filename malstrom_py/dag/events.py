@@ -121,7 +121,7 @@ def _times(times: list[Any], node: str) -> list[int]:
     whole = [time_of(time, f"node {node!r}: a timestamp", node) for time in times]
     if MAX_EPOCH in whole:
         raise DagError(
-            f"node {node!r}: a timestamp is the maximum epoch, which marks the end of the stream; give a smaller one",
+            f"node {node!r}: a timestamp is the maximum watermark, the end of the stream; give a smaller one",
             node=node,
         )
     return whole

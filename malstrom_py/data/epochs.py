@@ -1,6 +1,6 @@
-"""Epoch generators: how event time advances, and the epoch (watermark) of each source part (T1, T2).
+"""Epoch generators: how event time advances, and the watermark of each partition of a source (T1, T2).
 
-Rule: whether a record is late is decided by its own part's running epoch, record by record, never per batch.
+Rule: whether a record is late is decided by the watermark of its partition, record by record, never per batch.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class EpochTracker(Protocol):
-    """The running epoch of one part. A new tracker has the epoch `MIN_EPOCH`: no record is late yet."""
+    """The watermark of one partition, ``epoch``. That of a new tracker is `MIN_EPOCH`: no record is late yet."""
 
     epoch: int
 
     def observe(self, timestamps: list[int]) -> list[int]:
         """Advance ``epoch`` by the timestamps of consecutive records (at least one), record by record.
 
-        Return the indices of the late records: those at or below the epoch that the records before them left.
+        Return the indices of the late records: those at or below the watermark that the records before them left.
         """
         ...
 
     def raise_to(self, epoch: int) -> None:
-        """Raise the running epoch to at least ``epoch``."""
+        """Raise the watermark to at least ``epoch``."""
         ...
 
     def snapshot(self) -> Any:
@@ -49,7 +49,7 @@ class ArrayTracker(EpochTracker, Protocol):
     """A tracker that takes the timestamps of columns as an array, at a tenth of the cost of a list."""
 
     def observe_array(self, times: Times) -> Late | None:
-        """Advance the epoch as `observe` does; return whether each record is late, None if none is."""
+        """Advance the watermark as `observe` does; return whether each record is late, None if none is."""
         ...
 
 
@@ -57,7 +57,7 @@ class EpochGenerator(Protocol):
     """The argument of ``generate_epochs``."""
 
     def tracker(self, unit: Unit) -> EpochTracker:
-        """Return a tracker for one part, whose timestamps are in ``unit``."""
+        """Return a tracker for one partition, whose timestamps are in ``unit``."""
         ...
 
 
@@ -79,9 +79,9 @@ class LimitOutOfOrderness:
 
 
 def limit_out_of_orderness(bound: timedelta | int) -> LimitOutOfOrderness:
-    """Return a generator for parts whose records are at most ``bound`` out of order.
+    """Return a generator for partitions whose records are at most ``bound`` out of order.
 
-    The epoch is the largest timestamp - bound - 1 unit: a record exactly ``bound`` older is on time. ``bound`` is a
+    The watermark is the largest timestamp - bound - 1 unit: a record exactly ``bound`` older is on time. ``bound`` is a
     timedelta, or an int in the stream's unit.
 
     >>> tracker = limit_out_of_orderness(10).tracker("ms")

@@ -18,10 +18,10 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 MAX_EPOCH: Final = 2**63 - 1
-"""The last epoch of a finished bounded job, on untimed streams too (T5)."""
+"""The last watermark of a finished bounded job, on untimed streams too (T5)."""
 
 MIN_EPOCH: Final = -(2**63)
-"""The frontier of an operator, and the epoch of an `EpochTracker`, before the first record: none is at or below it."""
+"""The frontier of an operator, and the watermark of an `EpochTracker`, before the first record."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -37,7 +37,7 @@ class DataMessage(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """No record with a timestamp at or below ``time`` follows. `MAX_EPOCH`: no record follows at all.
+    """A watermark: no record at or below ``time`` follows. `MAX_EPOCH`: no record follows at all.
 
     ``idle``: the sender has no records right now and does not hold back event time (T2); used in source regions and
     on their exchanges.
@@ -198,7 +198,7 @@ class Rescale:
 
 @dataclass(frozen=True, slots=True)
 class SuspendMarker:
-    """The job is being suspended: nothing follows on this channel, not even the maximum epoch."""
+    """The job is being suspended: nothing follows on this channel, not even the maximum watermark."""
 
 
 StateMessage = Interrogate | Collect | Acquire | AbsBarrier | Rescale | SuspendMarker

@@ -4,7 +4,7 @@ MalstromError
 ├── PlanError            the job is wrong; found while it is built or planned, names the step and the remedy
 ├── OperatorError        a user's function raised; names step, key and the function's file:line
 ├── SourceError          a source could not be listed, opened or read
-│   └── MalformedRecord  one record could not be read; the part continues after it
+│   └── MalformedRecord  one record could not be read; the partition continues after it
 ├── SinkError            a sink could not be opened, written or committed
 ├── SparkError           Spark cannot be started or reached, or has ended
 ├── SnapshotError        a snapshot could not be written, read or found; names it and what to do
@@ -109,13 +109,13 @@ class OperatorError(MalstromError):
 
 class SourceError(MalstromError):
     """A source could not be listed, opened or read. Sources raise it with what to do; any other
-    error of a source is wrapped in one that names step and part."""
+    error of a source is wrapped in one that names step and partition."""
 
 
 class MalformedRecord(SourceError):
     """Raised by ``SourcePart.poll`` for one record that cannot be read.
 
-    The part's position is already past the record: the step's ``on_error`` policy decides about it, and the
+    The partition's offset is already past the record: the step's ``on_error`` policy decides about it, and the
     next ``poll`` continues after it. A ``poll`` that raises returns no rows: return the rows before the record first,
     and raise in the next ``poll``. ``record`` is the text or bytes that were read, for the dead-letter stream.
     """

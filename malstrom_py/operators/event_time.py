@@ -290,8 +290,8 @@ class GenerateEpochs(Operator):
     def _part_of(self, batch: Batch) -> _Part:
         if batch.part is None:
             raise OperatorError(
-                f"step {self.context.step!r} received records that come from no part of a source, so their lateness "
-                f"cannot be decided: let steps before it send in on_data only, not in on_epoch",
+                f"step {self.context.step!r} received records that come from no partition of a source, so their "
+                f"lateness cannot be decided: let steps before it send in on_data only, not in on_epoch",
                 step=self.context.step,
             )
         part = self._parts.get(batch.part)

@@ -56,7 +56,7 @@ def lists_again_every_s(source: object, step: str) -> float | None:
     is_number = isinstance(every_s, int | float) and not isinstance(every_s, bool)
     if not is_number or not isfinite(every_s) or every_s <= 0:
         raise SourceError(
-            f"source {step!r}: lists_again_every_s must be a number of seconds above 0, or None to list the parts "
+            f"source {step!r}: lists_again_every_s must be a number of seconds above 0, or None to list the partitions "
             f"only once, got {shown(every_s)}"
         )
     return float(every_s)

@@ -190,15 +190,15 @@ class KeyedLogic(Generic[K, VI, VO, S]):
         raise NotImplementedError
 
     def on_epoch(self, epoch: Epoch, state: MutableMapping[K, S], output: Output[K, VO]) -> None:
-        """React to ``epoch``, which the step's frontier has reached and which is forwarded after this call.
+        """React to ``epoch``, a watermark that the step has reached and that is forwarded after this call.
 
-        Outputs at or below ``epoch`` are allowed here, above the epoch before it.
+        Outputs at or below it are allowed here, above the watermark before it.
         """
 
     def on_timer(self, key: K, time: int, key_state: S | None, output: Output[K, VO]) -> S | None:
         """React to a timer of ``key``, due because the step's frontier, or the clock, has reached ``time``.
 
-        Return the new state. Timers of event time are called before ``on_epoch`` of the epoch that makes them due. At
+        Return the new state. Timers of event time are called before ``on_epoch`` of the watermark that fires them. At
         the end of the stream (``output.ended``) all timers fire, those of later times too; a timer that is set here
         then is dropped and counted.
         """
@@ -211,7 +211,7 @@ class KeyedLogic(Generic[K, VI, VO, S]):
         """React to an event of the job (`malstrom_py.events`); ignore kinds that you do not know.
 
         Called between two batches on each worker. `Input` comes before each batch and has its records; `InputClosed`
-        for each input after the last epoch, then `Stop`, unless the job was stopped before. An error fails the job.
+        for each input after the last watermark, then `Stop`, unless the job was stopped before. An error fails the job.
         """
 
 
@@ -336,18 +336,18 @@ class CheckedOutput:
             raise self._error(f"sent a timestamp of type {kind.__name__}: send an int in the stream's unit")
         if min(timestamps) <= self.passed:
             raise self._error(
-                f"sent a record at {min(timestamps)}, at or below the epoch {self.passed} it has passed on: "
-                f"an epoch means that no earlier record follows. {_sentence(self._a_time_to_give())}",
+                f"sent a record at {min(timestamps)}, at or below the watermark {self.passed} it has passed on: "
+                f"a watermark means that no earlier record follows. {_sentence(self._a_time_to_give())}",
                 rule="epoch order",
             )
         if max(timestamps) >= MAX_EPOCH:
             raise self._error(
-                f"sent a record at the maximum epoch, the end of the stream, or beyond it: {self._a_time_to_give()}"
+                f"sent a record at the maximum watermark, the end of the stream, or beyond it: {self._a_time_to_give()}"
             )
 
     def _a_time_to_give(self) -> str:
         """Advise which time to give a record whose time is not allowed."""
-        above = "" if self.passed == MIN_EPOCH else f" above the epoch {self.passed}"
+        above = "" if self.passed == MIN_EPOCH else f" above the watermark {self.passed}"
         if self._closing is None:
             return f"give it a time{above or ' of the stream'}, for instance its input's"
         if self._closing < MAX_EPOCH:
@@ -361,11 +361,11 @@ class CheckedOutput:
     def check_timer(self, time: int) -> None:
         """Raise `OperatorError` if ``time`` is not valid for a timer of event time."""
         if not self._event_time:
-            raise self._error('set a timer of event time on a stream without epochs: give it clock="processing"')
+            raise self._error('set a timer of event time on a stream without watermarks: give it clock="processing"')
         if type(time) is not int:
             raise self._error(f"set a timer at a time of type {type(time).__name__}: give an int in the stream's unit")
         if time > MAX_EPOCH:
-            raise self._error("set a timer at a time beyond the maximum epoch, the end of the stream")
+            raise self._error("set a timer at a time beyond the maximum watermark, the end of the stream")
 
     def clock_time(self, time: object, now_s: float) -> int:
         """Return the ``time`` of a timer of the runtime's clock, in ms. `OperatorError` if it is not valid."""

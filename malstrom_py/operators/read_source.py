@@ -74,13 +74,12 @@ def check_parts(parts: Sequence[object], source: Source[Any], step: str) -> None
     for part in parts:
         if not isinstance(part, str):
             raise SourceError(
-                f"source {step!r} lists a part of type {type(part).__name__}: the name of a part must be a str, "
-                f"such as a "
-                f"path (in {describe_function(getattr(source, 'list_parts', source))})"
+                f"source {step!r} lists a partition of type {type(part).__name__}: the name of a partition must "
+                f"be a str, such as a path (in {describe_function(getattr(source, 'list_parts', source))})"
             )
     for part, times in Counter(parts).items():
         if times > 1:
-            raise SourceError(f"source {step!r} lists part {part!r} twice: each part needs its own name")
+            raise SourceError(f"source {step!r} lists partition {part!r} twice: each partition needs its own name")
 
 
 def size_of(value: Any) -> int:
@@ -223,7 +222,7 @@ class ReadSource(Operator):
         try:
             parts = parts_of(self._source, known)
         except Exception as error:
-            self._raise(error, "could not list its parts")
+            self._raise(error, "could not list its partitions")
         check_parts(parts, self._source, self.context.step)
         if self.lists_again_every_s is not None and known is not None and not self.reads_new:
             parts = with_known(parts, known)
@@ -240,7 +239,7 @@ class ReadSource(Operator):
                 return new_positions(self._source, parts, known)
             return grown_positions(self._source, parts, known) if self.reads_new else {}
         except Exception as error:
-            self._raise(error, "could not say where its new parts begin")
+            self._raise(error, "could not say where its new partitions begin")
 
     def find_parts(self, known: Collection[Part]) -> list[tuple[Part, Any]]:
         """List the parts again. Return those that are not ``known``, with the positions at which they begin (R13)."""
@@ -250,12 +249,12 @@ class ReadSource(Operator):
         try:
             parts = list(source.list_parts())
         except Exception as error:
-            self._raise(error, "could not list its parts again")
+            self._raise(error, "could not list its partitions again")
         check_parts(parts, source, self.context.step)
         try:
             return [(part, new_part_position(source, part)) for part in parts if part not in known]
         except Exception as error:
-            self._raise(error, "could not say where its new parts begin")
+            self._raise(error, "could not say where its new partitions begin")
 
     def open(
         self, out: Outlet, *, parts: Sequence[Part], restored: Mapping[Part, RestoredPart] = NO_RESTORED_PARTS
@@ -495,7 +494,7 @@ class ReadSource(Operator):
                 bad, malformed = 1, [error]
             finished = reader.source_part.is_finished()
         except Exception as error:
-            self._raise(error, f"failed in part {reader.part!r}")
+            self._raise(error, f"failed in partition {reader.part!r}")
         if bad:
             self._malformed(malformed, bad, reader, out)
         rows = 0 if batch is None else len(batch)
@@ -527,7 +526,7 @@ class ReadSource(Operator):
             return
         for error in errors:
             raise SourceError(
-                f"source {self.context.step!r}, part {reader.part!r}: {text_of(error) or text_with_place(error)} "
+                f"source {self.context.step!r}, partition {reader.part!r}: {text_of(error) or text_with_place(error)} "
                 f"Correct the input, or give the source on_error='skip' or on_error='dead-letter'."
             ) from error
 
@@ -543,7 +542,7 @@ class ReadSource(Operator):
             try:
                 source_part = self._build(part, position)
             except Exception as error:
-                self._raise(error, f"could not open part {part!r}")
+                self._raise(error, f"could not open partition {part!r}")
             self._readers.append(PartReader(part, self._name(part), source_part))
 
     def _build(self, part: Part, position: Any) -> SourcePart[Any]:
@@ -569,7 +568,7 @@ class ReadSource(Operator):
         try:
             return reader.source_part.snapshot()
         except Exception as error:
-            self._raise(error, f"could not return its position in part {reader.part!r}")
+            self._raise(error, f"could not return its offset in partition {reader.part!r}")
 
     def _name(self, part: Part) -> str:
         return f"{self.context.step}/{part}"
@@ -583,7 +582,7 @@ class ReadSource(Operator):
         try:
             reader.source_part.close()
         except Exception as error:
-            self._raise(error, f"could not close part {reader.part!r}")
+            self._raise(error, f"could not close partition {reader.part!r}")
 
     def _raise(self, error: Exception, what: str) -> NoReturn:
         """Raise ``error`` as a `SourceError` that names this step; other errors of ours are raised unchanged."""

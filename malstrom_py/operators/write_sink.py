@@ -168,8 +168,8 @@ class KeyByPart(Operator):
                 parts.append(self._sink.assign_part(DataMessage(key, value, timestamp)))
         for kind in set(map(type, parts)) - {str}:
             raise OperatorError(
-                f"step {self.context.step!r}: assign_part returned a part of type {kind.__name__}: the name of a part "
-                f"is a str (in {describe_function(self._sink.assign_part)})",
+                f"step {self.context.step!r}: assign_part returned a partition of type {kind.__name__}: the name of a "
+                f"partition is a str (in {describe_function(self._sink.assign_part)})",
                 step=self.context.step,
             )
         pairs = list(zip(keys, batch.values, strict=True)) if batch.keys is not None else batch.values
@@ -201,7 +201,7 @@ class WriteParts(StatefulOperator):
             else:
                 taken = Batch(taken.values, timestamps=taken.timestamps)
             writer = self._part(part)
-            with sink_errors(self.context.step, f"could not write to part {part!r}"):
+            with sink_errors(self.context.step, f"could not write to partition {part!r}"):
                 writer.write(taken)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
@@ -245,7 +245,7 @@ class WriteParts(StatefulOperator):
                 self.state.note((part,))
                 self.state.values[part] = _OPENED
             state = self.state.values[part]
-            with sink_errors(self.context.step, f"could not open part {part!r}"):
+            with sink_errors(self.context.step, f"could not open partition {part!r}"):
                 writer = self.sink.build_part(part, None if state == _OPENED else state)
             if wrong := missing_methods(writer, self.sink.build_part, ("write(batch)", "snapshot", "close")):
                 raise SinkError(f"sink {self.context.step!r}: {wrong}")
@@ -254,7 +254,7 @@ class WriteParts(StatefulOperator):
 
     def _fetch(self, parts: Iterable[str]) -> None:
         for part in parts:
-            with sink_errors(self.context.step, f"could not return its position in part {part!r}"):
+            with sink_errors(self.context.step, f"could not return its offset in partition {part!r}"):
                 position = self._parts[part].snapshot()
             position = _OPENED if position is None else position
             known = self.state.values.get(part)
@@ -263,7 +263,7 @@ class WriteParts(StatefulOperator):
             self.state.values[part] = position
 
     def _close(self, part: str) -> None:
-        with sink_errors(self.context.step, f"could not close part {part!r}"):
+        with sink_errors(self.context.step, f"could not close partition {part!r}"):
             self._parts.pop(part).close()
 
 

@@ -97,6 +97,6 @@ class _GeneratorPart(Generic[V]):
 
     def _failure(self, what: str, error: Exception) -> SourceError:
         return SourceError(
-            f"the generator function {failed_in(self._fn, error)} {what} in part {self._part} after item "
+            f"the generator function {failed_in(self._fn, error)} {what} in partition {self._part} after item "
             f"{self._position}: {sentence(describe_error(error))}. Correct the function."
         )

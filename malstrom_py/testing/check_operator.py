@@ -49,7 +49,7 @@ def check_operator(
     ``factory``, ``keyed``, ``timed``, ``inputs`` and ``types`` are as in `OperatorTester`. ``values`` and ``keys``: a
     hypothesis strategy, or examples to pick from (by default whole numbers, and "a" to "d"). ``ticks``: also advance
     the clock, for steps with ``on_schedule``. ``laws``: only these, by name. ``max_examples``: the number of cases per
-    law, each with at most ``size_max`` records and epochs; the cases are the same each time, unless ``seed`` is given.
+    law, each with at most ``size_max`` records and watermarks; they are the same each time, unless ``seed`` is given.
 
     ``oracle``: a function that returns the expected output, checked as one more law, "oracle", for any ``laws``. It is
     called once for each key with that key's records, a list of `DataMessage` in their order (on a stream without keys,

@@ -180,7 +180,7 @@ def _missing_option(error: PlanError, *, keyed: bool, timed: bool) -> str | None
     """Return the missing option of the test kit that caused ``error``, or None."""
     if not keyed and "has no keys" in str(error):
         return "keyed=True"
-    return "timed=True" if not timed and "has no epochs" in str(error) else None
+    return "timed=True" if not timed and "has no watermarks" in str(error) else None
 
 
 def _streams(made: Any) -> list[StreamBuilder[Any, Any]]:

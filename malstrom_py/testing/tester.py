@@ -60,7 +60,7 @@ class CapturingPersistenceBackend:
 
 @dataclass(frozen=True, slots=True)
 class Persisted:
-    """The result of `OperatorTester.barrier`: the states of the steps by name, and the epoch of the input."""
+    """The result of `OperatorTester.barrier`: the states of the steps by name, and the watermark of the input."""
 
     states: Mapping[str, bytes] = field(default_factory=dict)
     epoch: int = MIN_EPOCH
@@ -137,8 +137,8 @@ Sendable = Batch | Sequence[Any] | Control
 class OperatorTester:
     """Runs the step (or steps) that ``factory`` makes of a stream: ``OperatorTester(lambda stream: stream.map(…))``.
 
-    ``keyed``: whether the input stream has keys; ``timed``: whether it has timestamps (in ms) and epochs. A row has the
-    form of the stream: ``(key, value, timestamp)``, ``(key, value)`` without times, ``(value, timestamp)`` without
+    ``keyed``: whether the input stream has keys; ``timed``: whether it has timestamps (in ms) and watermarks. A row has
+    the form of the stream: ``(key, value, timestamp)``, ``(key, value)`` without times, ``(value, timestamp)`` without
     keys, the value alone without either; a `DataMessage` is always possible. ``inputs``: the number of input streams of
     ``factory``. ``workers``: worker 0, which runs the step, and fake workers for steps with an exchange. ``types``:
     classes to register, as ``job.register_type`` does. With ``checks`` (test mode) each `step` checks that values which
@@ -255,7 +255,7 @@ class OperatorTester:
         return [message for name, _ in self._single.dead_letters for message in self._received.pop(name, [])]
 
     def send_remote(self, worker: int, *messages: Any, exchange: str | None = None) -> Self:
-        """Send from ``worker``: rows, as ``(key, value)`` or with times, epochs, or ``Barrier`` and ``Suspend``."""
+        """Send from ``worker``: rows, as ``(key, value)`` or with times, `Epoch`, or ``Barrier`` and ``Suspend``."""
         name = self._exchange(exchange)
         timed = self._single.plan.steps[self._single.plan.rank(name)].traits.unit is not None
         for message in messages:

@@ -41,6 +41,6 @@ def as_awaited(report: Report) -> str:
         case RegionDone():
             return f"region {report.region!r} on worker {report.worker}"
         case PartsPolled():
-            return f"worker {report.worker} to read the parts of {report.source!r} that it gains"
+            return f"worker {report.worker} to read the partitions of {report.source!r} that it gains"
         case ByesTaken():
             return f"Bye of all leavers on exchange {report.exchange!r} at worker {report.worker}"

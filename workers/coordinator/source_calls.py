@@ -217,7 +217,7 @@ class SourceCalls:
             log(
                 _LOG,
                 logging.INFO,
-                "job %s: new parts of source %s: %d",
+                "job %s: new partitions of source %s: %d",
                 *(self._job, step, len(new)),
                 job=self._job,
                 step=step,

@@ -31,7 +31,7 @@ _RATE_DRAWINGS: Final = 8
 _FRAME_LINES: Final = 6
 """Lines of a drawing that are not steps: title, head, rule, what was left out, the whole job, and the cursor's."""
 
-_OPTIONAL: Final = ("keys", "epoch (UTC)", "late", "unmatched", "skipped", "dead letters")
+_OPTIONAL: Final = ("keys", "watermark (UTC)", "late", "unmatched", "skipped", "dead letters")
 
 
 def progress_for(plan: Plan, wanted: bool | None) -> Progress | None:
@@ -128,7 +128,7 @@ class Progress:
     def _cells(self, name: str, step: StepCounts) -> dict[str, str]:
         return {
             "keys": "" if step.keys is None else f"{step.keys:,}",
-            "epoch (UTC)": epoch_text(step.epoch, self._units.get(name)),
+            "watermark (UTC)": epoch_text(step.epoch, self._units.get(name)),
             "late": f"{step.late:,}" if step.late else "",
             "unmatched": f"{step.unmatched:,}" if step.unmatched else "",
             "skipped": f"{step.skipped:,}" if step.skipped else "",

@@ -43,7 +43,7 @@ def position_of(state: Any, part: str) -> int | None:
         return None
     offset = state.get("offset") if isinstance(state, dict) else None
     if type(offset) is not int or offset < 0:
-        raise SourceError(f"the snapshot has a position of part {part!r} that sources.Kafka has not written")
+        raise SourceError(f"the snapshot has an offset of partition {part!r} that sources.Kafka has not written")
     return offset
 
 

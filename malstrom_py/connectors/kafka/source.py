@@ -227,7 +227,9 @@ class Kafka(UpToEnds):
 def _place_of(part: str) -> tuple[str, int]:
     topic, _, partition = part.rpartition("/")
     if not topic or not partition.isdecimal():
-        raise SourceError(f"{_WHAT}: {part!r} is not a part of this source: it was in a snapshot of another source")
+        raise SourceError(
+            f"{_WHAT}: {part!r} is not a partition of this source: it was in a snapshot of another source"
+        )
     return topic, int(partition)
 
 

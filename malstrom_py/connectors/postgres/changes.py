@@ -34,7 +34,7 @@ class PostgresChanges(UpToEnds):
     are missing in ``new``, because an update did not change them), ``lsn`` and ``index`` (the place of the commit, and
     of the change in its transaction), ``committed_at``. Rows have the columns of the table at the time of the change,
     with the types of psycopg; a value that Python cannot hold, such as an infinite date or one BC, is PostgreSQL's text
-    of it, such as ``"infinity"``. There is one part: changes are read by one worker.
+    of it, such as ``"infinity"``. There is one partition: changes are read by one worker.
 
     ``follow=False`` ends at the end of the server's log at the start of the job; a job with snapshots that has finished
     reads, when it is started again, the changes since. A slot that keeps ``warn_bytes`` or
@@ -75,7 +75,7 @@ class PostgresChanges(UpToEnds):
     def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
         """See `PartitionedSource.build_part`."""
         if part != self._slot:
-            raise SourceError(f"{self!r} has no part {part}: the snapshot is of another slot")
+            raise SourceError(f"{self!r} has no partition {part}: the snapshot is of another slot")
         position = {"lsn": 0, "commit": 0, "index": 0, "finished": False} if state is None else dict(state)
         position["finished"] = not self._follow and has_finished(position) and not self.has_more(part, position)
         return ChangesPart(self._reader, position)

@@ -41,7 +41,7 @@ class RowFetcher:
 
     def fetch(self) -> Chunk | None:
         """Return the next rows; `StopIteration` after the last."""
-        with database_errors(f"{OWNER}: part {self._part.part!r}", SourceError):
+        with database_errors(f"{OWNER}: partition {self._part.part!r}", SourceError):
             connection = self._connection or self._opened()
             rows: Chunk = connection.execute(_FETCH, binary=True).fetchall()
         if not rows:

@@ -118,7 +118,7 @@ class Postgres:
         pin = self._pin.of(self)
         known = next((each for each in pin.ranges if each.part == part), None)
         if known is None:
-            raise SourceError(f"{OWNER}: {self!r} has no part {part}: start the job from the beginning")
+            raise SourceError(f"{OWNER}: {self!r} has no partition {part}: start the job from the beginning")
         position = {"after": None, "same": 0, "finished": False} if state is None else state
         opened = partial(RowFetcher, self._dsn, pin.snapshot, pin.shape, known)
         return RowsPart(pin.shape, known, position, opened, _dicts)

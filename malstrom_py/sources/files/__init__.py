@@ -406,9 +406,9 @@ class Files(Generic[V_co]):
         before, now = state["split_bytes"], self._reading.options.split_bytes_of(section.file)
         if before != now and section not in self._reading.split(section.file):
             raise SourceError(
-                f"{part} is not a part of {section.file} as split now (by {now or 'no'} bytes): its saved position "
-                f"was made with split_bytes={before}. Give the former split_bytes and newlines_in_values, or start the "
-                f"job without resuming."
+                f"{part} is not a partition of {section.file} as split now (by {now or 'no'} bytes): its saved "
+                f"position was made with split_bytes={before}. Give the former split_bytes and "
+                f"newlines_in_values, or start the job without resuming."
             )
 
     def _start(self, files: Sequence[str]) -> None:

@@ -41,7 +41,7 @@ def record_bounds(path: FilePath, start: int, stop: int, *, begin: int, line_end
         size = file.seek(0, 2)
         if start and start >= size:
             raise SourceError(
-                f"it has {size} bytes, and its part begins at byte {start}: the file changed since it was split. "
+                f"it has {size} bytes, and its partition begins at byte {start}: the file changed since it was split. "
                 f"Restore the file, or start the job without resuming"
             )
         first = begin if start <= begin else _after_line_end(file, start - 1, line_end)

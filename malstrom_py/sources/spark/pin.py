@@ -114,7 +114,9 @@ class Pin:
         section = section_of(part)
         file = self._by_path.get(section.file)
         if file is None or section.unit != "rowgroups" or section.start not in file.groups:
-            raise SourceError(f"{part!r} is not one of the parts that were pinned when the job started ({self.id})")
+            raise SourceError(
+                f"{part!r} is not one of the partitions that were pinned when the job started ({self.id})"
+            )
         return file, section.start
 
     def record(self) -> dict[str, Any]:

@@ -194,7 +194,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "windowed count": (
         lambda: windowed().count("n"),
-        r"step 'w': a figure of windows takes no name.*: write \.count\(\)$",
+        r"step 'w': an aggregate of windows takes no name.*: write \.count\(\)$",
     ),
     "windowed fold": (lambda: windowed().fold("n", max, default=int), r"write \.fold\(fn, default=…\)$"),
     "windowed aggregate": (lambda: windowed().aggregate(agg.count()), r"write \.aggregate\(n=agg\.count\(\)\)$"),
@@ -242,10 +242,10 @@ def test_an_error_inside_such_a_method_is_that_of_its_line() -> None:
 
 def test_the_late_stream_is_called_so() -> None:
     _, late = with_epochs()
-    said = "but this is the late stream of step 'epochs', which has no epochs: use the first stream that it returns"
+    said = "but this is the late stream of step 'epochs', which has no watermarks: use the first stream that it returns"
     with pytest.raises(PlanError, match=said):
         late.key_by("k", lambda _: "key").window("w", windows.tumbling(timedelta(seconds=5)))
-    with pytest.raises(PlanError, match="but the stream has no epochs: put assign_timestamps and generate_epochs"):
+    with pytest.raises(PlanError, match="but the stream has no watermarks: put assign_timestamps and generate_epochs"):
         keyed(1).window("w", windows.tumbling(timedelta(seconds=5)))
 
 
@@ -267,6 +267,7 @@ def test_a_table_without_times_is_told_how_it_gets_them() -> None:
 
 
 def test_a_name_that_is_taken_is_explained_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)  # another test may have imported it
     one = stream(1)
     one.map("m", len)
     with pytest.raises(PlanError, match=r"already has a step 'm' \(map\): give this map another name$"):

@@ -155,7 +155,7 @@ def test_nothing_may_be_sent_at_or_below_the_epoch_that_was_restored() -> None:
     executor.process_watermark("in", 20)
     fresh = line(early)
     fresh.restore(executor.checkpoint())
-    with pytest.raises(OperatorError, match="at or below the epoch 20"):
+    with pytest.raises(OperatorError, match="at or below the watermark 20"):
         fresh.process_event("in", at(1, 25))
     fresh.process_event("in", at(1, 5))
     assert fresh.node_metrics()["in"].late == 1

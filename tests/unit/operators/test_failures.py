@@ -233,9 +233,9 @@ class OddSource:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ([[1]], "'in' lists a part of type list: .* must be a str.*OddSource.list_parts"),
-        ([1], "'in' lists a part of type int"),
-        (None, "'in' could not list its parts: TypeError"),
+        ([[1]], "'in' lists a partition of type list: .* must be a str.*OddSource.list_parts"),
+        ([1], "'in' lists a partition of type int"),
+        (None, "'in' could not list its partitions: TypeError"),
     ],
 )
 def test_parts_that_are_no_names_are_refused(parts: object, message: str) -> None:

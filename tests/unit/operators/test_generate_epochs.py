@@ -146,7 +146,7 @@ def test_a_batch_of_a_part_that_is_not_open_is_our_bug() -> None:
 
 
 def test_records_that_come_from_no_part_are_an_error_of_the_step_that_made_them() -> None:
-    with pytest.raises(OperatorError, match="'under-test' received records that come from no part"):
+    with pytest.raises(OperatorError, match="'under-test' received records that come from no partition"):
         stepped().push(PartOpened("p"), Batch([1], timestamps=[1]))
 
 

@@ -104,12 +104,12 @@ def test_a_join_that_is_not_possible_is_refused() -> None:
         (lambda: left.join("join", other, window=tens), "timed differently"),
         (lambda: left.join("join", apart, window=tens), "a join of differently keyed streams"),
         (lambda: left.join("join", foreign, window=tens), "one job only"),
-        (lambda: other.join("join", other, window=tens), "no epochs"),
+        (lambda: other.join("join", other, window=tens), "no watermarks"),
         (lambda: left.join_interval("join", right, lower=2, upper=1), "lower is above upper"),
         (lambda: left.join_interval("join", right, lower=True, upper=2), "lower must be a timedelta"),
         (lambda: left.join_interval("join", right, lower=timedelta(microseconds=1), upper=2), "not a whole number"),
         (lambda: left.join_interval("join", right, lower=0, upper=1, how="right"), "how must be"),
-        (lambda: other.join_interval("join", other, lower=0, upper=1), "no epochs"),
+        (lambda: other.join_interval("join", other, lower=0, upper=1), "no watermarks"),
         (lambda: left.join_asof("join", right, direction="before"), "direction must be"),
         (lambda: left.join_asof("join", right, tolerance=-1), "must not be negative"),
         (lambda: left.join_asof("join", right, how="outer"), "how must be"),
@@ -119,7 +119,7 @@ def test_a_join_that_is_not_possible_is_refused() -> None:
         (lambda: left.join_table("join", right, how="outer"), "how must be"),
         (lambda: left.join_table("join", right, wait=0), "wait must be above 0"),
         (lambda: left.join_table("join", right, wait="long"), "wait must be a timedelta"),
-        (lambda: other.join_table("join", other, wait=5), "no epochs"),
+        (lambda: other.join_table("join", other, wait=5), "no watermarks"),
     ]
     for wrong, says in cases:
         with pytest.raises(PlanError, match=f"step 'join': .*{says}"):

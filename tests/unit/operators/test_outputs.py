@@ -50,9 +50,9 @@ def test_every_int64_is_a_time_above_the_epoch_that_stands_for_none(time: int) -
         ([5, 2.0], "of type float"),
         ([True], "of type bool"),
         (["5"], "of type str"),
-        ([MAX_EPOCH], "at the maximum epoch"),
-        ([MIN_EPOCH], "at or below the epoch"),
-        ([-(1 << 70)], "at or below the epoch"),
+        ([MAX_EPOCH], "at the maximum watermark"),
+        ([MIN_EPOCH], "at or below the watermark"),
+        ([-(1 << 70)], "at or below the watermark"),
     ],
 )
 def test_times_that_are_none_are_refused(times: list[Any], why: str) -> None:
@@ -64,7 +64,7 @@ def test_nothing_is_sent_at_or_below_what_has_passed() -> None:
     by = checked()
     by.passed = 7
     assert len(sent(by, output_of(("a", 1, 8)))) == 1
-    with pytest.raises(OperatorError, match="sent a record at 7, at or below the epoch 7") as caught:
+    with pytest.raises(OperatorError, match="sent a record at 7, at or below the watermark 7") as caught:
         sent(by, output_of(("a", "secret", 9), ("a", "secret", 7)))
     assert caught.value.rule == "epoch order"
     assert "secret" not in str(caught.value)
@@ -139,7 +139,7 @@ def test_a_side_output_that_the_step_does_not_have_is_refused_and_named() -> Non
 def test_the_rules_of_time_hold_for_side_outputs() -> None:
     by = checked(sides=["odd", "late"])
     by.passed = 8
-    with pytest.raises(OperatorError, match="sent a record at 5, at or below the epoch 8"):
+    with pytest.raises(OperatorError, match="sent a record at 5, at or below the watermark 8"):
         sent(by, with_sides())
     with pytest.raises(OperatorError, match="timestamp on an untimed stream"):
         sent(checked(timed=False, sides=["odd", "late"]), with_sides())

@@ -169,7 +169,7 @@ MALFORMED = {"a": [[1], MalformedRecord("line 2 is not a number", record="x"), [
 
 def test_a_malformed_record_fails_and_names_step_and_part() -> None:
     reading = Reading(Scripted(MALFORMED)).open()
-    with pytest.raises(SourceError, match=r"'under-test', part 'a': line 2 is not a number.*on_error=") as caught:
+    with pytest.raises(SourceError, match=r"'under-test', partition 'a': line 2 is not a number.*on_error=") as caught:
         reading.read_all()
     assert type(caught.value) is SourceError
     assert isinstance(caught.value.__cause__, MalformedRecord)
@@ -219,7 +219,7 @@ def test_an_error_names_the_source_and_leaves_what_is_open_to_be_closed(where: s
 def test_an_error_while_a_finished_part_is_closed_names_the_source() -> None:
     source = Scripted({"a": [[1]]}, close_error=OSError("disk"))
     reading = Reading(source).open()
-    with pytest.raises(SourceError, match=r"source 'under-test'.*part 'a'") as caught:
+    with pytest.raises(SourceError, match=r"source 'under-test'.*partition 'a'") as caught:
         reading.read_all()
     assert isinstance(caught.value.__cause__, OSError)
     assert source.closed == {"a": 1}
@@ -281,7 +281,7 @@ def test_is_finished_that_raises_behind_a_malformed_record_names_the_source() ->
 
 
 def test_the_text_of_a_users_error_is_shown_unless_it_is_hidden() -> None:
-    place = r"failed in part 'a': ValueError in \S*poll at \S+\.py:\d+"
+    place = r"failed in partition 'a': ValueError in \S*poll at \S+\.py:\d+"
     with pytest.raises(SourceError, match=rf"{place}: secret\. Correct it$"):
         Reading(Scripted({"a": [ValueError("secret")]})).open().poll()
     with (
@@ -292,7 +292,8 @@ def test_the_text_of_a_users_error_is_shown_unless_it_is_hidden() -> None:
     with (
         redacting(True),
         pytest.raises(
-            SourceError, match=r"failed in part 'a': OSError in \S*poll at \S+\.py:\d+: \[Errno 5\] Input/output error$"
+            SourceError,
+            match=r"failed in partition 'a': OSError in \S*poll at \S+\.py:\d+: \[Errno 5\] Input/output error$",
         ),
     ):
         Reading(Scripted({"a": [OSError(5, "secret")]})).open().poll()

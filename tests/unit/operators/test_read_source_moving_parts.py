@@ -202,7 +202,7 @@ def test_a_position_that_cannot_be_told_names_source_and_part(moment: str) -> No
 
     with pytest.raises(
         SourceError,
-        match=r"'in' could not return its position in part '0': ValueError in snapshot at \S+: secret. Correct it$",
+        match=r"'in' could not return its offset in partition '0': ValueError in snapshot at \S+: secret. Correct it$",
     ):
         act()
 

@@ -247,9 +247,11 @@ def test_what_on_epoch_sends_at_a_wrong_time_is_refused_with_the_times_that_are_
     passed = (Batch([1], keys=["a"], timestamps=[7]), Epoch(7))
     step = stepped(AtEpochs(timestamp), timed=True)
     step.push(*passed)
-    with pytest.raises(OperatorError, match=r"(?i)give it a time above the epoch 7, for instance epoch\.time, 9$"):
+    with pytest.raises(OperatorError, match=r"(?i)give it a time above the watermark 7, for instance epoch\.time, 9$"):
         step.push(Epoch(9))
-    allowed = r"(?i)give it a time above the epoch 7, and below mp\.MAX_EPOCH\. At the end that is mp\.MAX_EPOCH - 1"
+    allowed = (
+        r"(?i)give it a time above the watermark 7, and below mp\.MAX_EPOCH\. At the end that is mp\.MAX_EPOCH - 1"
+    )
     step = stepped(AtEpochs(timestamp), timed=True)
     step.push(*passed)
     with pytest.raises(OperatorError, match=allowed) as caught:

@@ -97,7 +97,7 @@ def test_what_on_timer_sends_may_be_at_the_epoch_and_comes_before_it() -> None:
     assert step.rows() == [("a", "woken", 5)]
     assert [type(message) for message in step.messages()] == [Batch, Epoch]
     assert step.operator.keys == 0  # it returned None
-    with pytest.raises(OperatorError, match="sent a record at 4, at or below the epoch 5") as caught:
+    with pytest.raises(OperatorError, match="sent a record at 4, at or below the watermark 5") as caught:
         step.push(wake("a", 4))
     assert caught.value.rule == "epoch order"
 
@@ -453,10 +453,10 @@ class Both(Alarm):
 
 def test_a_timer_of_event_time_on_a_stream_without_epochs_is_an_error_that_names_the_clock() -> None:
     step, _ = alarming(Both())
-    with pytest.raises(OperatorError, match='stream without epochs: give it clock="processing"'):
+    with pytest.raises(OperatorError, match='stream without watermarks: give it clock="processing"'):
         step.push(at(1))
     job = mp.Job("docs").source("words", sources.Memory(["a"])).key_by("word", str)
-    with pytest.raises(OperatorError, match="stream without epochs"):
+    with pytest.raises(OperatorError, match="stream without watermarks"):
         mp.collect(job.stateful_op("it", Both()))
 
 

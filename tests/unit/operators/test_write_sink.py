@@ -327,10 +327,10 @@ def test_collecting_parts_that_are_not_here_opens_and_closes_nothing() -> None:
 @pytest.mark.parametrize(
     ("failing", "what"),
     [
-        ("build", "could not open part 'b'"),
-        ("write", "could not write to part 'b'"),
-        ("snapshot", "could not return its position in part 'b'"),
-        ("close", "could not close part 'b'"),
+        ("build", "could not open partition 'b'"),
+        ("write", "could not write to partition 'b'"),
+        ("snapshot", "could not return its offset in partition 'b'"),
+        ("close", "could not close partition 'b'"),
     ],
 )
 def test_what_goes_wrong_is_an_error_that_names_sink_part_and_text(failing: str, what: str) -> None:
@@ -344,7 +344,7 @@ def test_what_goes_wrong_is_an_error_that_names_sink_part_and_text(failing: str,
 def test_a_part_that_cannot_be_opened_when_it_has_come_is_named() -> None:
     moved = Collect(frozenset({"b"}))
     writing(Shelf())[0].push(words("b1"), moved)
-    with pytest.raises(SinkError, match="could not open part 'b'"):
+    with pytest.raises(SinkError, match="could not open partition 'b'"):
         writing(Shelf("build"))[0].push(Acquire(moved.states))
 
 
@@ -352,7 +352,7 @@ def test_every_part_is_closed_also_behind_one_that_fails_and_none_twice() -> Non
     shelf = Shelf("close")
     step, operator = writing(shelf)
     step.push(words("a1", "b1", "c1"))
-    with pytest.raises(SinkError, match="could not close part 'b'"):
+    with pytest.raises(SinkError, match="could not close partition 'b'"):
         operator.close()
     operator.close()
     assert shelf.closed == ["a", "b", "c"]
@@ -374,5 +374,5 @@ def test_a_part_without_a_name_is_refused_with_one_worker_too(part: Any) -> None
 
     job = mp.Job("a")
     job.source("in", sources.Memory(["a"])).sink("out", Nameless())
-    with pytest.raises(OperatorError, match=r"'out-parts': assign_part returned a part of type .*assign_part at "):
+    with pytest.raises(OperatorError, match=r"'out-parts': assign_part returned a partition of type .*assign_part at "):
         mp.run(job)

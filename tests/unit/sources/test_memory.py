@@ -111,7 +111,7 @@ def test_what_came_before_an_error_is_delivered_before_it() -> None:
         part.poll(3)
     assert isinstance(raised.value.__cause__, ValueError)
     message = str(raised.value)
-    assert "part 0 after item 5" in message
+    assert "partition 0 after item 5" in message
     assert f"breaks_at_five at {Path(__file__)}:{breaks_at_five.__code__.co_firstlineno + 2}" in message
     assert not part.is_finished()
 

@@ -90,7 +90,7 @@ def test_a_position_or_pin_of_another_source_is_an_error() -> None:
     source.pin("docs", {"starts": {}, "stops": None})
     with pytest.raises(SourceError, match="has not written"):
         source.build_part(Part("topic/0"), {"row": 3})
-    with pytest.raises(SourceError, match="is not a part of this source"):
+    with pytest.raises(SourceError, match="is not a partition of this source"):
         source.build_part(Part("orders.csv"), None)
     with pytest.raises(SourceError, match="a record of another source"):
         source.pin("docs", {"folder": "x"})

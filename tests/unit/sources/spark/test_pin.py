@@ -50,7 +50,7 @@ def test_each_row_group_is_a_part_and_is_found_by_its_name() -> None:
 
 @pytest.mark.parametrize("part", ["/data/b.parquet", "/data/b.parquet#rowgroups=1-2", "/data/c.parquet#rowgroups=0-1"])
 def test_a_part_of_another_pin_is_an_error(part: str) -> None:
-    with pytest.raises(SourceError, match="is not one of the parts that were pinned"):
+    with pytest.raises(SourceError, match="is not one of the partitions that were pinned"):
         pin().find(Part(part))
 
 

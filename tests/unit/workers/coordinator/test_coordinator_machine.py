@@ -269,7 +269,7 @@ def test_r7_what_is_waited_for_is_what_has_not_been_reported() -> None:
     coordinator.handle(ce.RescaleRequested((0, 1)))
     reports = all_reports(move_of(coordinator.handle(Connected(1))))
     told(coordinator, *reports[:-3])
-    last = "worker 1 to read the parts of 'S' that it gains"
+    last = "worker 1 to read the partitions of 'S' that it gains"
     assert coordinator.waiting_for() == f"region 'Q' on worker 1, region 'R' on worker 1, {last}"
     told(coordinator, *reports[-3:-1])
     assert coordinator.waiting_for() == last

@@ -98,7 +98,7 @@ def test_closing_closes_everything_and_raises_the_first_error() -> None:
     second = Scripted({"b": [[1]]}, close_error=OSError("second"))
     worker, _ = worker_of(first, second, journal=journal, failing="close")
     opened(worker)
-    with pytest.raises(MalstromError, match="source 'in0' could not close part 'a'"):
+    with pytest.raises(MalstromError, match="source 'in0' could not close partition 'a'"):
         worker.close()
     worker.close()
     assert (first.closed, second.closed) == ({"a": 1}, {"b": 1})
