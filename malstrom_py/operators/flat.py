@@ -6,7 +6,7 @@ datetimes have no finer ones, and neither have the tables of Spark, Delta, Icebe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -31,9 +31,10 @@ UPDATE: Final = "update"
 class FlatResults:
     """Makes flat rows of `WindowResult` values: the key, start and end as moments in UTC, then the value's fields.
 
-    A value without fields is the field ``value``. ``keys``: the names of the key; of several, the key is a tuple.
-    ``unit``: of start and end; None if they are not moments, so that they are left out. ``early``: whether `UPDATE` is
-    the last field.
+    A value without fields is the field ``value``; a field with the name of another column takes its place.
+
+    ``keys``: the names of the key; of several, the key is a tuple. ``unit``: of start and end; None if they are not
+    moments, so that they are left out. ``early``: whether `UPDATE` is the last field.
 
     >>> rows = Batch([WindowResult(0, 60, {"n": 2})], keys=["tea"])
     >>> FlatResults(("article",), None, early=False).flat(rows, "docs").values
@@ -71,7 +72,6 @@ class FlatResults:
 
     def _rows(self, batch: Batch, step: str) -> list[dict[str, Any]]:
         fields = fields_of([result.value for result in batch.values])
-        self._check_names(set().union(*fields), step)
         keys = keys_of(batch, step)
         named = [{self.keys[0]: key} for key in keys] if len(self.keys) == 1 else self._named(keys)
         if self.unit is not None:
@@ -82,7 +82,7 @@ class FlatResults:
         for row, values, result in zip(named, fields, batch.values, strict=True):
             row.update(values)
             if self.early:
-                row[UPDATE] = result.update
+                row.setdefault(UPDATE, result.update)
         return named
 
     def _columns(self, columns: pa.RecordBatch, keys: pa.Array, step: str) -> pa.RecordBatch:
@@ -93,14 +93,13 @@ class FlatResults:
             fields = dict(zip((field.name for field in value.type), value.flatten(), strict=True))
         else:
             fields = {"value": value}
-        self._check_names(fields, step)
         made = {self.keys[0]: keys}
         if self.unit is not None:
             made[WINDOW_START] = self._moment_column(columns.column("start"), WINDOW_START, step)
             made[WINDOW_END] = self._moment_column(columns.column("end"), WINDOW_END, step)
         made.update(fields)
         if self.early:
-            made[UPDATE] = columns.column("update")
+            made.setdefault(UPDATE, columns.column("update"))
         return pa.RecordBatch.from_pydict(made)
 
     def _named(self, keys: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
@@ -132,16 +131,6 @@ class FlatResults:
                 f"assign_timestamps the unit= that the timestamps have",
                 step=step,
             ) from None
-
-    def _check_names(self, names: Collection[Any], step: str) -> None:
-        own = [*self.keys, *((UPDATE,) if self.early else ())]
-        own += [] if self.unit is None else [WINDOW_START, WINDOW_END]
-        if twice := [name for name in own if name in names]:
-            raise OperatorError(
-                f"step {step!r}: an aggregate is called {twice[0]!r}, as the key or a time of a result in a table: "
-                f"give the aggregate another name",
-                step=step,
-            )
 
 
 def key_names(key: object) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ STATE = {
     "snapshot invariance",
     "state round trip",
 }
+KEYLESS = frozenset(KEYED | {"chain invariance", "delta invariance", "scale invariance"})
 EPOCHS = {"epoch order"}
 FORMS = {"form invariance"}
 """Has cases where columns can hold the values; `tests.laws.test_forms` has all steps that take columns."""
@@ -218,6 +219,7 @@ TABLE = [
     stateful("time_windows", lambda s: s.window("step", windows.sliding(6, 4)).collect(), timed=True),
     stateful("time_windows", lambda s: s.window("step", windows.sliding(5, 2)).fold(max, default=int), timed=True),
     stateful("time_windows", lambda s: s.window("step", windows.tumbling(9), on_error="skip").sum(risky), timed=True),
+    Row("flat", lambda s: s.window("w", WIDE).count().flat("step"), {"timed": True, "keys": ["a"]}, KEYLESS),
     stateful("time_windows", lambda s: s.window("step", WIDE).fold(chained, default=tuple), timed=True),
     stateful("time_windows", lambda s: s.window("step", WIDE).aggregate(**FIGURES), timed=True),
     stateful("time_windows", lambda s: s.window("step", WIDE).reduce(extended), values=LISTS, timed=True),

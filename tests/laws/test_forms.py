@@ -134,6 +134,8 @@ CASES: dict[str, Case] = {
         for name in ("aggregate", "aggregate in arrays", "sum", "count", "collect", "min", "mean")
         for kind in (TUMBLING, SLIDING, SESSION, windows.count(2))
     },
+    "flat": timed(lambda s: s.window("window", TUMBLING).aggregate(**IN_ARRAYS).flat("step")),
+    "flat of a number": timed(lambda s: s.window("window", SLIDING, emit=2).count().flat("step")),
     **{
         f"join {how} of {kind}": joined(lambda a, b, how=how, kind=kind: a.join("step", b, window=kind, how=how))
         for how in ("inner", "left", "outer")

@@ -96,14 +96,14 @@ def test_a_time_that_no_datetime_holds_is_an_error_that_names_the_unit(time: int
 
 
 @pytest.mark.parametrize("name", ["item", "window_start", "window_end", "update"])
-def test_an_aggregate_that_is_called_as_another_column_is_refused(name: str) -> None:
-    results = Batch([WindowResult(0, 1, {name: 1})], keys=["a"])
-    value = pa.array([{name: 1}])
+def test_an_aggregate_that_is_called_as_another_column_takes_its_place(name: str) -> None:
+    results = Batch([WindowResult(0, 1, {name: 5})], keys=["a"])
     made = in_columns([WindowResult(0, 1, 1)], ["a"])
-    columns = made.columns.set_column(2, "value", value)
+    columns = made.columns.set_column(2, "value", pa.array([{name: 5}]))
     for batch in (results, ColumnBatch(columns, key_column=made.key_column, form=WINDOW_RESULT)):
-        with pytest.raises(OperatorError, match=f"an aggregate is called '{name}'"):
-            FlatResults(("item",), "s", early=True).flat(batch, "out")
+        (row,) = FlatResults(("item",), "s", early=True).flat(batch, "out").values
+        assert list(row) == ["item", "window_start", "window_end", "update"]
+        assert row[name] == 5
 
 
 def test_results_among_other_values_are_flat_and_the_order_stays() -> None:
