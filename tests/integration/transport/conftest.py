@@ -32,3 +32,10 @@ def zeromq() -> Iterator[ZeroMQKind]:
     made = ZeroMQKind()
     yield made
     made.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ends of this process take a peer that is silent for a second for dead."""
+    for name, ms in (("_HEARTBEAT_MS", 300), ("_SILENCE_MS", 1000), ("_HANDSHAKE_MS", 1500)):
+        monkeypatch.setattr(f"malstrom_py.workers.transport.zeromq.{name}", ms)

@@ -138,6 +138,7 @@ def test_who_has_no_secret_makes_no_memory_grow(zeromq: ZeroMQKind) -> None:
     assert grown < 60_000_000, f"{grown:,} bytes more, of 325,000,000 that were offered"
 
 
+@pytest.mark.usefixtures("impatient")
 def test_connections_that_say_nothing_are_closed(zeromq: ZeroMQKind) -> None:
     victim = zeromq.end(1)
     with ExitStack() as clients:

@@ -106,6 +106,7 @@ def pid(end: ProcessEnd) -> int:
     return found
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_peer_that_stands_still_is_reported(zeromq: ZeroMQKind) -> None:
     watcher, victim = zeromq.end(1), process(zeromq, 0)
     watcher.run(acts.connect, 0, victim.address)
@@ -120,13 +121,14 @@ def hold_the_gil(transport: Transport, seconds: float) -> None:
     ctypes.PyDLL(None).usleep(int(seconds * 1e6))
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_peer_whose_python_stands_still_is_not_taken_for_dead(zeromq: ZeroMQKind) -> None:
     watcher, busy = zeromq.end(1), process(zeromq, 0)
     watcher.run(acts.connect, 0, busy.address)
     watcher.run(acts.send, 0, [Leave()])
     assert busy.run(acts.receive, 1) == [Leave()]
-    done = busy.start(hold_the_gil, 7.0)
-    for _ in range(8):
+    done = busy.start(hold_the_gil, 2.5)
+    for _ in range(3):
         assert watcher.run(acts.receive_quietly) == []
     done()
     watcher.run(acts.send, 0, [Leave()])
