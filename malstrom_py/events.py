@@ -77,8 +77,8 @@ class Input(Event, frozen=True, tag=True):
 class InputClosed(Event, frozen=True, tag=True):
     """Input ``id`` has ended: no record follows. Once per input, though a restart may read some of it again.
 
-    In the events of the job ``id`` is a source: all its parts on all workers have ended, or the job is drained. On a
-    worker it is a step that sends to this one.
+    In the events of the job ``id`` is a source: all its partitions on all workers have ended, or the job is drained. On
+    a worker it is a step that sends to this one.
     """
 
     id: str

@@ -281,7 +281,7 @@ class RateMetrics(msgspec.Struct, frozen=True):
     """The rates of a job at one moment, ``at`` in seconds since 1970: rows read and written per second.
 
     ``busy`` and ``waiting``: the mean of the shares of their time for which workers were busy, and had a backlog.
-    ``event_lag_s``: how far event time is from now, of the part with the largest lag; None without event time.
+    ``event_lag_s``: how far event time is from now, of the partition with the largest lag; None without event time.
     """
 
     at: float
@@ -352,7 +352,7 @@ class JobMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defa
 
     @property
     def lag_rows(self) -> int | None:
-        """How many records all parts could read and have not; None where no source knows."""
+        """How many records all partitions could read and have not; None where no source knows."""
         known = [part.lag_rows for part in self.parts if part.lag_rows is not None]
         return sum(known) if known else None
 

@@ -107,7 +107,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Keys or parts have moved between workers: what a key has in the frames of lower versions came before."""
+    """Keys or partitions have moved between workers: what a key has in the frames of lower versions came before."""
 
     version: int
 

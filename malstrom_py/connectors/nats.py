@@ -67,8 +67,8 @@ class JetStream(UpToEnds, Generic[V_co]):
     """A source of the messages of a JetStream stream, exactly once into the state of the job.
 
     ``servers``: a URL such as ``"nats://localhost:4222"``, or several of one cluster. ``stream``: the name of the
-    stream, which is one part. ``subject``: reads only the messages of a subject, with wildcards if you like. Several
-    subjects are several parts; a message that matches two is read twice. ``connect``: further arguments of
+    stream, which is one partition. ``subject``: reads only the messages of a subject, with wildcards if you like.
+    Several subjects are several partitions; a message that matches two is read twice. ``connect``: further arguments of
     ``nats.connect``, such as ``{"user_credentials": "job.creds"}``.
 
     Messages are read in the order of the stream, without end. ``follow=False`` reads up to the message that is the

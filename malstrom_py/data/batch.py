@@ -38,8 +38,8 @@ class Batch:
     """Rows as parallel columns of equal length.
 
     ``values`` is always there; ``keys`` is None on an unkeyed stream and ``timestamps`` (int64 in the
-    stream's unit) None on one without timestamps. ``part`` names the source part all rows come from, as long
-    as they have not been exchanged (T1: lateness belongs to the part). A batch and its lists are shared between
+    stream's unit) None on one without timestamps. ``part`` names the source partition all rows come from, as long
+    as they have not been exchanged (T1: lateness belongs to the partition). A batch and its lists are shared between
     branches of the graph: never change them. Test mode finds what was changed.
 
     >>> batch = Batch([10, 20, 30], keys=["a", "b", "a"])
@@ -93,7 +93,7 @@ class Batch:
         return Batch(values, keys=self.keys, timestamps=self.timestamps, part=self.part, span=self._span)
 
     def with_keys(self, keys: list[Any]) -> Batch:
-        """Return the same rows under other keys, for an exchange: the batch has no part any more."""
+        """Return the same rows under other keys, for an exchange: the batch has no partition any more."""
         return Batch(self.values, keys=keys, timestamps=self.timestamps, span=self._span)
 
     def with_timestamps(self, timestamps: list[int], span: tuple[int, int] | None = None) -> Batch:

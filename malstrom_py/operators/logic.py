@@ -34,7 +34,7 @@ HOOKS: Final = ("on_data", "on_batch", "on_epoch", "on_timer", "on_schedule", "o
 
 class Output(Generic[K, VO]):
     """Collects the records and timers of a logic. An output has its input's key; on a timed stream it has a timestamp
-    above the last epoch forwarded, on an untimed one none.
+    above the last watermark forwarded, on an untimed one none.
 
     >>> output = Output()
     >>> output.emit("a", 1, None)

@@ -165,10 +165,10 @@ class TransactionalSink(Protocol):
 
 
 class SinkPart(Protocol):
-    """The writer of one part of a `PartitionedSink`."""
+    """The writer of one partition of a `PartitionedSink`."""
 
     def write(self, batch: Batch) -> None:
-        """Write rows of this part, in order. Never change the batch's lists."""
+        """Write rows of this partition, in order. Never change the batch's lists."""
         ...
 
     def snapshot(self) -> Any:
@@ -182,10 +182,11 @@ class SinkPart(Protocol):
 
 @runtime_checkable
 class PartitionedSink(Protocol):
-    """A sink of parts: one worker writes each part, rows are routed by part, and parts move between workers."""
+    """A sink of partitions: one worker writes each partition, rows are routed by partition, and partitions move between
+    workers."""
 
     def assign_part(self, message: DataMessage[Any, Any]) -> str:
-        """Return the stable name of the part that a record belongs to."""
+        """Return the stable name of the partition that a record belongs to."""
         ...
 
     def build_part(self, part: str, state: Any) -> SinkPart:

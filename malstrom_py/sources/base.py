@@ -31,7 +31,7 @@ class ArrowColumns(Protocol):
 
 
 class SourcePart(Protocol[V_co]):
-    """One part while it is read. Its methods are called from one thread at a time.
+    """One partition while it is read. Its methods are called from one thread at a time.
 
     Optional: ``wait_max_s``, the longest pause between two polls without records, in seconds; by default half a second.
     ``lag_rows()`` and ``lag_bytes()``, for metrics: how much could be read and was not yet, None if that is unknown;
@@ -72,23 +72,23 @@ def lag_of(part: object, name: Literal["lag_rows", "lag_bytes"]) -> int | None:
 
 @runtime_checkable
 class PartitionedSource(Protocol[V_co]):
-    """A source whose parts are read, moved between workers and rewound one by one.
+    """A source whose partitions are read, moved between workers and rewound one by one.
 
-    A worker reads up to 256 parts in turn. A source whose parts take much memory sets a smaller number with the
-    attribute ``parts_open_max``, one whose parts never end a larger one: a part is opened when another has ended. Event
-    time does not advance before the last part has been opened.
+    A worker reads up to 256 partitions in turn. A source whose partitions take much memory sets a smaller number with
+    the attribute ``parts_open_max``, one whose partitions never end a larger one: a partition is opened when another
+    has ended. Event time does not advance before the last partition has been opened.
 
     Optional: ``lists_again_every_s``, a number of seconds. `list_parts` is then called again that often while the job
-    runs, in the process that coordinates it, and new parts are added (R13). It may block for a while; an error is
-    logged, and the next call is the next try. Parts that are no longer listed are kept. A method
-    ``new_part_position(part)`` returns the position at which such a new part begins, None for its start; it is also
-    asked for parts that have appeared between a snapshot and the run that resumes from it. Both are called in a
-    separate thread, while other threads may call the other methods. The job runs until it is stopped, even when all its
-    parts are finished.
+    runs, in the process that coordinates it, and new partitions are added (R13). It may block for a while; an error is
+    logged, and the next call is the next try. Partitions that are no longer listed are kept. A method
+    ``new_part_position(part)`` returns the position at which such a new partition begins, None for its start; it is
+    also asked for partitions that have appeared between a snapshot and the run that resumes from it. Both are called in
+    a separate thread, while other threads may call the other methods. The job runs until it is stopped, even when all
+    its partitions are finished.
     """
 
     def list_parts(self) -> Sequence[Part]:
-        """Return the stable names of the parts. Called when a job starts and when it is resumed."""
+        """Return the stable names of the partitions. Called when a job starts and when it is resumed."""
         ...
 
     def build_part(self, part: Part, state: Any) -> SourcePart[V_co]:
@@ -112,7 +112,7 @@ class NarrowingSource(Protocol[V_co]):
 
 @runtime_checkable
 class StatelessSource(Protocol[V_co]):
-    """A source without parts or positions: each worker builds its own, and no position is restored."""
+    """A source without partitions or positions: each worker builds its own, and no position is restored."""
 
     def build(self, worker: WorkerInfo) -> SourcePart[V_co]:
         """Return what one worker reads. Its ``snapshot`` is not called."""
@@ -168,34 +168,35 @@ class AcknowledgingSource(Protocol):
 
 @runtime_checkable
 class GrowingSource(Protocol):
-    """The additional methods of a `PartitionedSource` from which a finished job can read new parts.
+    """The additional methods of a `PartitionedSource` from which a finished job can read new partitions.
 
-    If ``reads_new`` is true, starting a finished job does not return the stored result: the job reads the parts that
-    its last snapshot does not contain. A pinned source also has `pin_next` (`PinnedGrowingSource`).
+    If ``reads_new`` is true, starting a finished job does not return the stored result: the job reads the partitions
+    that its last snapshot does not contain. A pinned source also has `pin_next` (`PinnedGrowingSource`).
 
-    Optional: ``has_more(part, position)``, whether a part that an earlier run has read up to ``position`` continues in
-    this run, called after the source was pinned; without it, a part that was read is never opened again.
-    ``reads_new_with``, the argument with which the source reads new data, such as ``"new_files=True"``, for messages;
-    None if a run without snapshots, which reads all data, needs no warning.
+    Optional: ``has_more(part, position)``, whether a partition that an earlier run has read up to ``position``
+    continues in this run, called after the source was pinned; without it, a partition that was read is never opened
+    again. ``reads_new_with``, the argument with which the source reads new data, such as ``"new_files=True"``, for
+    messages; None if a run without snapshots, which reads all data, needs no warning.
     """
 
     @property
     def reads_new(self) -> bool:
-        """Whether a finished job, started again, reads new parts."""
+        """Whether a finished job, started again, reads new partitions."""
         ...
 
     def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
-        """Return the parts of a job that resumes from a snapshot; called instead of `list_parts`.
+        """Return the partitions of a job that resumes from a snapshot; called instead of `list_parts`.
 
-        ``known``: the parts in that snapshot with their positions. Return the known parts to keep or continue, and the
-        new parts. A known part that is left out is forgotten: a new part of that name is read from its start.
+        ``known``: the partitions in that snapshot with their positions. Return the known partitions to keep or
+        continue, and the new partitions. A known partition that is left out is forgotten: a new partition of that name
+        is read from its start.
         """
         ...
 
     def has_read(self, position: Any) -> bool:
-        """Return whether a part at ``position`` is read to its end.
+        """Return whether a partition at ``position`` is read to its end.
 
-        False after a job was drained in the middle of the part: the next run reads the rest.
+        False after a job was drained in the middle of the partition: the next run reads the rest.
         """
         ...
 

@@ -14,11 +14,11 @@ V = TypeVar("V")
 
 
 class Generator(Generic[V]):
-    """Reads what ``fn(part, start)`` yields, for parts 0 to ``parts - 1`` (named ``"0"``, ``"1"``, …).
+    """Reads what ``fn(part, start)`` yields, for partitions 0 to ``parts - 1`` (named ``"0"``, ``"1"``, …).
 
-    ``start`` is the number of items taken from this part before: 0 at first; on resume ``fn`` is called again and
+    ``start`` is the number of items taken from this partition before: 0 at first; on resume ``fn`` is called again and
     must continue there. Only polled items are taken, so the iterator may be endless. When ``fn`` raises, the items
-    yielded before are delivered first; then `SourceError` names part,
+    yielded before are delivered first; then `SourceError` names partition,
     position and function. PlanError: ``fn`` cannot be called, or ``parts`` is not a whole number above 0.
 
     >>> def squares(part, start):

@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class Memory(Generic[V]):
-    """Deals ``items`` round-robin to ``parts`` parts and keeps their order in each.
+    """Deals ``items`` round-robin to ``parts`` partitions and keeps their order in each.
 
     >>> source = Memory(["a", "b", "c"], parts=2)
     >>> source.list_parts()

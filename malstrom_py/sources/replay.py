@@ -34,8 +34,8 @@ class Replay:
     ``name``: the step that was captured; required if several are there. ``streams``: read only the streams of these
     workers. ``since``: leave out records before this event time, an int in the unit of the recording or an aware
     datetime; they are skipped without being decoded. ``pace``: 1.0 for the pace of the original, 2.0 for twice as
-    fast; None: as fast as the job can. `Job.replay_from` also restores keys, timestamps and epochs; as a plain source
-    it gives the values.
+    fast; None: as fast as the job can. `Job.replay_from` also restores keys, timestamps and watermarks; as a plain
+    source it gives the values.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import capture, sources
@@ -68,7 +68,7 @@ class Replay:
         self._restores = False
 
     def restoring(self, types: TypeTable) -> Replay:
-        """Return this source with keys, timestamps and epochs, and the classes of a job, for the builder."""
+        """Return this source with keys, timestamps and watermarks, and the classes of a job, for the builder."""
         made = Replay(self.target, self.name, streams=self.workers, since=self.since, pace=self.pace)
         made._types, made._restores = types, True
         return made

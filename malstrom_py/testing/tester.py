@@ -339,7 +339,7 @@ class OperatorTester:
     def restore(self, persisted: Persisted, owned: Callable[[Any], bool] = lambda key: True) -> None:
         """Restore the result of `barrier`, with the keys that are ``owned`` here. For a new tester.
 
-        As in a restored job, the epoch passes before the state is restored, so that no key sees it twice; but it is
+        As in a restored job, the watermark passes before the state is restored, so that no key sees it twice; but it is
         queued after the rows that a step holds back.
         """
         codec, states, enriching = self._runner.codec, self.states, self._runner.enriching
@@ -356,7 +356,7 @@ class OperatorTester:
         self._forget()
 
     def release_parts(self) -> dict[str, dict[str, Any]]:
-        """Release the source parts of an unkeyed input (R2); return input -> the steps' state of its part."""
+        """Release the source partitions of an unkeyed input (R2); return input -> the steps' state of its partition."""
         self.step()
         released = {name: PartReleased(part_of(name)) for name in self._single.inputs}
         for name, message in released.items():
@@ -365,7 +365,7 @@ class OperatorTester:
         return {name: message.state for name, message in released.items()}
 
     def take_parts(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Open the source parts with state that `release_parts` of another tester returned."""
+        """Open the source partitions with state that `release_parts` of another tester returned."""
         self._opened = True
         for name in self._single.inputs:
             self._runner.push(PartOpened(part_of(name), states[name]), name)

@@ -144,7 +144,7 @@ class RunResult:
 
     @property
     def late(self) -> int:
-        """The number of records at or below the epoch of their part, or too far ahead of the clock."""
+        """The number of records at or below the watermark of their partition, or too far ahead of the clock."""
         return sum(step.late for step in self.steps.values())
 
     @property

@@ -296,7 +296,7 @@ class JobHandle:
         """End the job before its sources do. A job with ``snapshots=`` can resume later; any other cannot.
 
         ``drain=True``, the default without snapshots: the sources stop, records in flight are processed, the maximum
-        epoch (watermark) is emitted, and the sinks commit. The job is finished, and `wait` returns its result.
+        watermark is emitted, and the sinks commit. The job is finished, and `wait` returns its result.
         ``drain=False``, the default with ``snapshots=``: all workers stop immediately, and the sinks discard
         uncommitted rows. With ``snapshots=`` the job first makes a last snapshot, from which its next start resumes.
         `wait` then raises `JobEnded` with the id of that snapshot.

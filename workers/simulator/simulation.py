@@ -77,13 +77,12 @@ class Simulation:
     resumes from its last snapshot on a number of workers that the seed decides; without snapshots it starts from the
     beginning, with empty sinks. With ``crashes=None`` a job crashes only if all its sinks can discard their output. A
     job with snapshots that may crash is also stopped at times, and resumes in the same way. A job whose sources are
-    listed again is drained when it has nothing more to do and two listings have found no part. ``snapshots``: the store
-    and the interval; None: the seed decides, and the store is in memory; False: no snapshots. ``resume``,
+    listed again is drained when it has nothing more to do and two listings have found no partition. ``snapshots``: the
+    store and the interval; None: the seed decides, and the store is in memory; False: no snapshots. ``resume``,
     ``allow_dropped_state`` and ``on_event``: as of `InProcess`. ``row_cost_s``: how long a worker is busy with a row in
     a step, by the simulated clock, which then advances by nothing else; workers work at the same time. ``autoscale``:
-    as of `InProcess`, with such a cost. ``batch``: how batches are cut, None: as the seed
-    decides. ``clock``: by default a virtual one. ``checks``: test mode, and
-    ``redact_errors``, as of `InProcess`.
+    as of `InProcess`, with such a cost. ``batch``: how batches are cut, None: as the seed decides. ``clock``: by
+    default a virtual one. ``checks``: test mode, and ``redact_errors``, as of `InProcess`.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources

@@ -34,9 +34,9 @@ class Delta(LakeSource):
     of ``pyarrow.compute``; files and row groups whose partition values or statistics exclude it are not read. A row for
     which it is null is left out.
 
-    Each row group is a part, which moves when a job is rescaled. Rows keep their order within a row group; parts have
-    no order. Values: dicts, column -> value, or columns for steps that take these, as `sources.Files` gives them for
-    Parquet. A column that a file lacks is None.
+    Each row group is a partition, which moves when a job is rescaled. Rows keep their order within a row group;
+    partitions have no order. Values: dicts, column -> value, or columns for steps that take these, as `sources.Files`
+    gives them for Parquet. A column that a file lacks is None.
 
     PlanError: an argument is wrong, or deltalake is not installed. SourceError: there is no such table, version or
     column, files of the version were vacuumed, or the table uses what is not read here (column mapping, deletion

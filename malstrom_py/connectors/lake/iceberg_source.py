@@ -40,9 +40,9 @@ class Iceberg(LakeSource):
     ``columns``: the columns to read, in this order; a plan that reads fewer reads only these. ``filter``: an expression
     of ``pyarrow.compute``; row groups whose statistics exclude it are not read. A row for which it is null is left out.
 
-    Each row group is a part, which moves when a job is rescaled. Rows keep their order within a row group; parts have
-    no order. Values: dicts, column -> value, or columns for steps that take these, as `sources.Files` gives them for
-    Parquet. A column that a file lacks is None.
+    Each row group is a partition, which moves when a job is rescaled. Rows keep their order within a row group;
+    partitions have no order. Values: dicts, column -> value, or columns for steps that take these, as `sources.Files`
+    gives them for Parquet. A column that a file lacks is None.
 
     PlanError: an argument is wrong, or pyiceberg is not installed. SourceError: the catalog does not answer, there is
     no such table, snapshot or column, files of the snapshot were removed, rows were deleted by delete files, or a

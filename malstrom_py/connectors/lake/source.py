@@ -74,7 +74,7 @@ class LakeSource:
         return self._part(self._pin.of(self), part, state)
 
     def build_narrow_part(self, part: Part, state: Any, columns: Collection[str]) -> SourcePart[dict[str, Any]]:
-        """Build a part that reads ``columns`` only."""
+        """Build a partition that reads ``columns`` only."""
         return self._part(narrow_pin(self._pin.of(self), self._keep, tuple(columns)), part, state)
 
     def _part(self, pin: Pin, part: Part, state: Any) -> LazyPart | PinnedPart:

@@ -67,7 +67,7 @@ class PostgresChanges(UpToEnds):
         return f"PostgresChanges({self._publication!r}, {self._slot!r})"
 
     def list_parts(self) -> Sequence[Part]:
-        """Return the one part, which is named as the slot. Checks slot and publication."""
+        """Return the one partition, which is named as the slot. Checks slot and publication."""
         with connected(self._dsn, OWNER, SourceError) as connection:
             find_slot(connection, self._slot, self._publication)
         return [Part(self._slot)]

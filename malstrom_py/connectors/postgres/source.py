@@ -28,18 +28,19 @@ class Postgres:
     the columns to read, all by default. Values are dicts, column -> value, with the types of psycopg: a numeric is a
     Decimal, a timestamptz a datetime in UTC, JSON is decoded, an array is a list, bytea is bytes.
 
-    The program that starts the job exports a snapshot of the database, and holds it until the job has ended; all parts
-    are read at it, also those that begin later. That keeps VACUUM from removing old rows for so long.
+    The program that starts the job exports a snapshot of the database, and holds it until the job has ended; all
+    partitions are read at it, also those that begin later. That keeps VACUUM from removing old rows for so long.
 
-    ``split_by``: a column whose values divide the rows into up to ``parts`` parts of about the same size, found by one
-    pass of the server over the column; the first column of the primary key by default. Rows without a value are one
-    more part. A query without ``split_by``, or a table without a primary key, is one part. Within a part, rows are
-    read in the order of ``split_by``, then of the primary key or of a hash of the row: an index on ``split_by`` helps.
+    ``split_by``: a column whose values divide the rows into up to ``parts`` partitions of about the same size, found by
+    one pass of the server over the column; the first column of the primary key by default. Rows without a value are one
+    more partition. A query without ``split_by``, or a table without a primary key, is one partition. Within a
+    partition, rows are read in the order of ``split_by``, then of the primary key or of a hash of the row: an index on
+    ``split_by`` helps.
 
-    **After a restart** the parts and positions are those of the snapshot of the job, and the database is read at a new
-    snapshot: the former one ended with the program. Rows that did not change are read exactly once. A row
-    that was inserted, changed or deleted in between is read in its new state if its place comes after the position of
-    its part, and not read again otherwise. For all changes use `PostgresChanges`.
+    **After a restart** the partitions and positions are those of the snapshot of the job, and the database is read at a
+    new snapshot: the former one ended with the program. Rows that did not change are read exactly once. A row that was
+    inserted, changed or deleted in between is read in its new state if its place comes after the position of its
+    partition, and not read again otherwise. For all changes use `PostgresChanges`.
 
     SourceError: there is no such table or column, a value that Python cannot hold (an infinite date), or the session
     that holds the snapshot has ended. PlanError: wrong arguments, or psycopg is not installed. Needs PostgreSQL 12.
@@ -83,7 +84,7 @@ class Postgres:
         return {**self.__dict__, "_holder": None}
 
     def pin(self, job: str, record: Any = None) -> None:
-        """Export a snapshot of the database, and find the parts; those in ``record``, if there is one."""
+        """Export a snapshot of the database, and find the partitions; those in ``record``, if there is one."""
         ranges = None if record is None else self._ranges_in(record)
 
         def find() -> _Pin:
@@ -95,7 +96,7 @@ class Postgres:
         self._pin.take(self, find, lambda pin: ranges is None or ranges == pin.ranges)
 
     def pin_record(self) -> dict[str, Any]:
-        """Return the parts in plain types."""
+        """Return the partitions in plain types."""
         pin = self._pin.of(self)
         ranges = [[each.part, each.low, each.high] for each in pin.ranges]
         return {"source": repr(self), "shape": pin.shape.record(), "ranges": ranges}

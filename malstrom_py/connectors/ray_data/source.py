@@ -78,9 +78,9 @@ class RayDataset:
     """Reads the rows of a ``ray.data.Dataset``, which is computed and pinned when the job starts.
 
     A dataset that is computed again may have other rows, or another order. So it is computed once, in the program that
-    starts the job, and its blocks are kept until the job has ended. Each block is a part: a split that moves
+    starts the job, and its blocks are kept until the job has ended. Each block is a partition: a split that moves
     when a job is rescaled, with a row as its position. ``parts``: the number of blocks to make of it, by default those
-    that it has. Rows keep their order within a block; parts have no order.
+    that it has. Rows keep their order within a block; partitions have no order.
 
     **Without** ``staging`` the blocks stay in Ray's object store, and workers read them there, without a copy on their
     own node. They outlive workers and the coordinator of the job. Those that a lost node had, Ray computes again; if

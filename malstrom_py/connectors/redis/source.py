@@ -59,7 +59,7 @@ def texts_of(id: str, fields: Fields) -> dict[str, str]:
 class RedisStream(UpToEnds, Generic[V_co]):
     """A source of the entries of Redis streams, exactly once into the state of the job.
 
-    ``streams``: the name of a stream, or several. Each is a part, read in order by one worker, without end. With
+    ``streams``: the name of a stream, or several. Each is a partition, read in order by one worker, without end. With
     ``follow=False`` it is read up to the entry that is the newest when the job starts; a job with snapshots that has
     finished reads, when it is started again, what is new since. Positions are stored in the snapshots of the job.
     Nothing is written to Redis, and no consumer group is used. A stream may be missing at first.

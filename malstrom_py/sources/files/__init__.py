@@ -62,15 +62,15 @@ class Files(Generic[V_co]):
     that the zone has twice or not at all makes its record malformed. A file with two names is read once, under the
     name found first.
 
-    A file is one part, named by its path. One larger than ``split_bytes`` (None: never) is several: Parquet by row
-    groups (``path#rowgroups=0-3``), json and text by bytes (``path#bytes=0-134217728``; a record is in the part in
+    A file is one partition, named by its path. One larger than ``split_bytes`` (None: never) is several: Parquet by row
+    groups (``path#rowgroups=0-3``), json and text by bytes (``path#bytes=0-134217728``; a record is in the partition in
     which it begins), csv likewise with ``newlines_in_values=False``, which states that no value holds a line end. Then
     every line is a record, and one whose quotes do not make whole fields is malformed. Compressed files are never
     split. Do not change the files, ``split_bytes`` or ``newlines_in_values`` while a run may be resumed.
 
-    With ``follow=True`` the source has no end: each folder before the wildcards is one part, which continues with new
-    files in that folder, sorted by name within one listing. A file is read once, whole, and known by its name: write it
-    under a hidden name, then rename it. Folder and files may be missing at first. Removed files are forgotten.
+    With ``follow=True`` the source has no end: each folder before the wildcards is one partition, which continues with
+    new files in that folder, sorted by name within one listing. A file is read once, whole, and known by its name:
+    write it under a hidden name, then rename it. Folder and files may be missing at first. Removed files are forgotten.
 
     With ``new_files=True`` a finished job with snapshots, started again, reads the files that are new, in the types
     that were inferred first. Files already read are known by their paths; one that was changed since is a SourceError.
@@ -255,7 +255,7 @@ class Files(Generic[V_co]):
 
     @property
     def parts_open_max(self) -> int:
-        """How many parts a worker reads in turn; few of Parquet, which holds decoded pages of all columns, and of
+        """How many partitions a worker reads in turn; few of Parquet, which holds decoded pages of all columns, and of
         objects, each of which has a thread.
         """
         if self._objects is not None:
@@ -289,7 +289,7 @@ class Files(Generic[V_co]):
         return None if self._watched else "new_files=True"
 
     def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
-        """Return the parts in a snapshot whose files still exist, and the parts of new files.
+        """Return the partitions in a snapshot whose files still exist, and the partitions of new files.
 
         `SourceError`: a file was changed after it had been read.
         """
@@ -322,7 +322,7 @@ class Files(Generic[V_co]):
         return self._reading.options.rows
 
     def has_read(self, position: Any) -> bool:
-        """Return whether a part at ``position`` is at its end."""
+        """Return whether a partition at ``position`` is at its end."""
         return position is not None and position["finished"] is True
 
     @property
@@ -332,7 +332,7 @@ class Files(Generic[V_co]):
         return options.format == "parquet" and options.rows is dict and not options.follow
 
     def build_narrow_part(self, part: Part, state: Any, columns: Collection[str]) -> SourcePart[V_co]:
-        """Build a part that reads ``columns`` only."""
+        """Build a partition that reads ``columns`` only."""
         section = section_of(part)
         self._check_format(part, state)
         built: SourcePart[V_co] = self._read(part, section, state, columns)

@@ -57,8 +57,8 @@ class Spark:
     a job ends unfinished, until it is resumed and finishes, or starts from the beginning; give a ``staging`` that
     outlives the machine's temporary folder.
 
-    Each row group is a part: a split that moves when a job is rescaled, and resumes at (file, row group, row). Rows
-    keep their order within a row group; parts have no order.
+    Each row group is a partition: a split that moves when a job is rescaled, and resumes at (file, row group, row).
+    Rows keep their order within a row group; partitions have no order.
 
     Values: dicts, column -> value, or columns for steps that take these, as `sources.Files` gives them for Parquet.
     ``TIMESTAMP`` is a datetime in UTC, ``TIMESTAMP_NTZ`` one without a zone, an interval of days and seconds a
@@ -187,11 +187,11 @@ class Spark:
         return self._pin.of(self).parts
 
     def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
-        """Return the parts pinned now; parts of earlier runs are not read again."""
+        """Return the partitions pinned now; partitions of earlier runs are not read again."""
         return self.list_parts()
 
     def has_read(self, position: Any) -> bool:
-        """Return whether a part at ``position`` is at its end."""
+        """Return whether a partition at ``position`` is at its end."""
         return position is not None and position["finished"] is True
 
     def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
