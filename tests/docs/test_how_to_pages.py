@@ -1,4 +1,4 @@
-"""A recipe is one screen: for whom, code that prints its result, what to watch, where to read on; the index lists it."""
+"""A recipe is one screen: for whom, code and what it prints, what to watch, where to read on; the index lists it."""
 
 from __future__ import annotations
 
