@@ -1,6 +1,7 @@
 """Runs the unit tests, doctests and laws of what has changed since main: ``python -m tests.quick [pytest options]``.
 
-On main itself it takes what the last commit changed. Every test runs in ``make test``.
+On main itself it takes what the last commit changed. Of the laws it takes those of the changed steps: all laws of all
+steps take longer than all else here. Every test runs in ``make test``.
 """
 
 from __future__ import annotations
@@ -49,12 +50,37 @@ def tests_of(name: str) -> set[str]:
     return {module, str(tests.relative_to(ROOT))} if tests.is_dir() else {module}
 
 
+def laws_of(changed: set[str]) -> set[str]:
+    """Return the tests of laws of the changed steps; every eighth if what many steps share has changed.
+
+    >>> sorted(laws_of({"malstrom_py/operators/stateful_op.py"}))[0]
+    'tests/laws/test_all_operators.py::test_a_step_of_ours_obeys_every_law[stateful_op-...]'
+    >>> laws_of({"malstrom_py/clock.py"})
+    set()
+    """
+    subjects = {
+        name for name in changed if name.startswith(("malstrom_py/operators/", "malstrom_py/state/", "malstrom_py/agg"))
+    }
+    if not subjects:
+        return set()
+    from tests.laws.test_all_operators import TABLE  # slow imports, for a change of a step only
+    from tests.laws.test_forms import CASES, modules_of
+
+    every_law = "tests/laws/test_all_operators.py::test_a_step_of_ours_obeys_every_law"
+    every_form = "tests/laws/test_forms.py::test_columns_rows_and_a_mix_give_the_same"
+    cases = {f"{every_law}[{row.step}-{n}]": modules_of(row.factory, row.options) for n, row in enumerate(TABLE)}
+    cases |= {f"{every_form}[{name}]": modules_of(*case) for name, case in CASES.items()}
+    steps = {f"malstrom_py/operators/{module}.py" for modules in cases.values() for module in modules}
+    chosen = {
+        test for test, modules in cases.items() if {f"malstrom_py/operators/{one}.py" for one in modules} & changed
+    }
+    return chosen if subjects <= steps else chosen | set(sorted(cases)[::8])
+
+
 def main(options: list[str]) -> int:
     """Run pytest on the tests of what has changed."""
     changed = changed_files()
-    chosen = set[str]().union(*(tests_of(name) for name in changed))
-    if any(name.startswith(("malstrom_py/operators/", "malstrom_py/state/", "malstrom_py/agg")) for name in changed):
-        chosen.add("tests/laws")
+    chosen = laws_of(changed).union(*(tests_of(name) for name in changed))
     if not chosen:
         print("No module has changed since main, so there is nothing to test; make test runs every test.")
         return 0

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import agg, windows
-from malstrom_py.operators.base import Operator
 from malstrom_py.testing import check_operator
 from malstrom_py.testing.laws import StepUnderTest
 from tests.tidy.test_operators import STEPS
@@ -176,6 +175,13 @@ def gathered(stream: Any, name: str) -> Any:
     return ways[name]()
 
 
+def modules_of(step: Callable[..., Any], options: dict[str, Any]) -> set[str]:
+    """Return the modules of ``malstrom_py.operators`` whose operators a case consists of."""
+    form = {name: value for name, value in options.items() if name in ("keyed", "inputs", "timed", "types")}
+    operators = StepUnderTest(step, **{"keyed": True, **form}).build()._runner.operators.values()
+    return {type(operator).__module__.rpartition(".")[2] for operator in operators}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_columns_rows_and_a_mix_give_the_same(name: str) -> None:
     step, options = CASES[name]
@@ -186,18 +192,8 @@ def test_columns_rows_and_a_mix_give_the_same(name: str) -> None:
 
 def test_every_step_that_takes_columns_has_a_case() -> None:
     takes = {module for module in STEPS if "takes_columns" in inspect.getsource(import_module(f"{PACKAGE}.{module}"))}
-    covered = {type(operator).__module__.rpartition(".")[2] for operator in _operators()}
+    covered = {module for step, options in CASES.values() for module in modules_of(step, options)}
     assert takes - {"read_source", "write_sink"} <= covered, "give it cases above"
 
 
 PACKAGE = "malstrom_py.operators"
-
-
-def _operators() -> list[Operator]:
-    """Return the operators of all cases, and what their classes are made of."""
-    found: list[Any] = []
-    for step, options in CASES.values():
-        form = {name: value for name, value in options.items() if name in ("inputs", "timed")}
-        subject = StepUnderTest(step, keyed=options.get("keyed", True), **form)
-        found += subject.build()._runner.operators.values()
-    return found
