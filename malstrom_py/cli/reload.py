@@ -53,15 +53,15 @@ class Reloads:
         if not files:
             raise WrongCommand("--reload: no step of the job has a function of a file that can be imported again")
         typer.echo(f"reloading when these change: {', '.join(files)}", err=True)
-        watch = threading.Thread(target=self._watch, args=(job.name, files, address), daemon=True)
+        known = {path: _time(path) for path in files}
+        watch = threading.Thread(target=self._watch, args=(job.name, files, known, address), daemon=True)
         watch.start()
 
     def end(self) -> None:
         """End watching."""
         self._ended.set()
 
-    def _watch(self, job: str, files: dict[str, str], address: str | None) -> None:
-        known = {path: _time(path) for path in files}
+    def _watch(self, job: str, files: dict[str, str], known: dict[str, int | None], address: str | None) -> None:
         while not self._ended.wait(LOOK_S):
             for path, step in files.items():
                 now = _time(path)
