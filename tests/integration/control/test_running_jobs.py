@@ -221,17 +221,6 @@ def test_what_a_killed_process_left_is_taken_over(folder: Path, runtime: Path) -
     assert list(runtime.iterdir()) == []
 
 
-@pytest.mark.long
-def test_a_process_that_is_killed_while_somebody_waits_ends_the_waiting(folder: Path) -> None:
-    with running(folder) as process, started(folder, "-m", "malstrom_py.cli", "stop", "endless") as stopping:
-        process.send_signal(signal.SIGSTOP)
-        time.sleep(0.5)
-        process.kill()
-        _, err = stopping.communicate(timeout=DEADLINE_S)
-    assert stopping.returncode in {0, 1, 2}, err
-    assert "Traceback" not in err
-
-
 def test_a_process_that_stands_still_is_waited_for_no_longer_than_its_deadline(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

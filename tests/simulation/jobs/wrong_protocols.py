@@ -5,8 +5,6 @@ Run it: ``python -m tests.simulation.jobs.wrong_protocols`` searches for the fir
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing as mp
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -60,6 +58,7 @@ from tests.simulation.jobs.wrong_listings import (
     never_late,
     without_unsaved,
 )
+from tests.simulation.searching import Found, first_seed, search
 
 Right = Callable[..., Any]
 Change = tuple[Any, str, Callable[[Right], Any]]
@@ -573,28 +572,10 @@ WRONG: Final[dict[str, WrongProtocol]] = {
 }
 
 
-def found(name: str) -> tuple[str, int | None, str]:
-    """The first seed that catches it, and what it says."""
-    for seed in range(SEEDS):
-        if (said := WRONG[name].caught(seed)) is not None:
-            return name, seed, said
-    return name, None, ""
-
-
-def main() -> int:
-    """The program."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=[*WRONG])
-    given = parser.parse_args()
-    missed = []
-    with mp.get_context("spawn").Pool() as pool:
-        for name, seed, said in pool.imap_unordered(found, given.names):
-            print(f'    "{name}": {seed},  # {said[:150]}', flush=True)
-            if seed is None:
-                missed.append(name)
-    print(f"{len(given.names)} wrong protocols, not caught: {', '.join(missed) or 'none'}")
-    return 1 if missed else 0
+def found(name: str) -> Found:
+    """Search for a seed that shows a wrong protocol."""
+    return first_seed(WRONG, SEEDS, name)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(search(found, WRONG, __doc__))

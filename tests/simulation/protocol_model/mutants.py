@@ -18,8 +18,6 @@ Clauses that no whole job can show, so no wrong protocol of whole jobs breaks th
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing as mp
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +31,7 @@ from tests.simulation.protocol_model import wrong_sources as so
 from tests.simulation.protocol_model.oracle import Violation
 from tests.simulation.protocol_model.runs import play, run
 from tests.simulation.protocol_model.setups import Machines, Setup
+from tests.simulation.searching import Found, first_seed, search
 
 SEEDS = 300
 
@@ -167,28 +166,10 @@ MUTANTS: dict[str, Mutant] = {
 }
 
 
-def found(name: str) -> tuple[str, int | None, str]:
-    """The first seed that catches it, and what the oracle says."""
-    for seed in range(SEEDS):
-        if (said := MUTANTS[name].caught(seed)) is not None:
-            return name, seed, said
-    return name, None, ""
-
-
-def main() -> int:
-    """The program."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=[*MUTANTS])
-    given = parser.parse_args()
-    missed = []
-    with mp.get_context("spawn").Pool() as pool:
-        for name, seed, said in pool.imap(found, given.names):
-            print(f'    "{name}": {seed},  # {said[:80]}', flush=True)
-            if seed is None:
-                missed.append(name)
-    print(f"{len(given.names)} wrong protocols, not caught: {', '.join(missed) or 'none'}")
-    return 1 if missed else 0
+def found(name: str) -> Found:
+    """Search for a seed that shows a wrong protocol."""
+    return first_seed(MUTANTS, SEEDS, name)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(search(found, MUTANTS, __doc__))
