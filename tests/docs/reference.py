@@ -114,7 +114,7 @@ def _body(member: pdoc.doc.Doc[Any]) -> Iterator[str]:
 
 
 def _signature(called: object) -> str:
-    """Return the parameters as in the source, each in a line of its own where they are long."""
+    """Return the parameters as in the source, one per line where they are long."""
     signature = inspect.signature(called)  # type: ignore[arg-type]  # it raises TypeError for what is not called
     parameters = [
         p.replace(annotation=_as_written(p.annotation)) for p in signature.parameters.values() if p.name != "self"
