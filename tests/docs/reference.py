@@ -107,20 +107,30 @@ def _body(member: pdoc.doc.Doc[Any]) -> Iterator[str]:
     called = member.obj if isinstance(member, pdoc.doc.Class | pdoc.doc.Function) else None
     with suppress(TypeError, ValueError):  # it is not called
         yield f"```python\n{member.name}{_signature(called)}\n```"
-    if isinstance(member, pdoc.doc.Class) and (bases := [name for _, name, _ in member.bases if name in _places()]):
-        yield "Has the methods of " + ", ".join(f"`{name}`" for name in bases) + " too."
+    bases = member.obj.__mro__[1:] if isinstance(member, pdoc.doc.Class) else ()
+    if public := [f"[`{base.__name__}`]({_places()[base.__name__]})" for base in bases if base.__name__ in _places()]:
+        yield f"Has all of {', '.join(public)} too."
     yield _words(member)
 
 
 def _signature(called: object) -> str:
+    """Return the parameters as in the source, one per line where they are long."""
     signature = inspect.signature(called)  # type: ignore[arg-type]  # it raises TypeError for what is not called
-    written = [p.replace(annotation=_as_written(p.annotation)) for p in signature.parameters.values()]
-    answer = _as_written(signature.return_annotation)
-    line = str(signature.replace(parameters=written, return_annotation=answer))
+    parameters = [
+        p.replace(annotation=_as_written(p.annotation)) for p in signature.parameters.values() if p.name != "self"
+    ]
+    start = str(inspect.Signature(parameters))
+    answer = inspect.Signature.empty if isinstance(called, type) else _as_written(signature.return_annotation)
+    line = str(inspect.Signature(parameters, return_annotation=answer))
     if len(line) < 80:
         return line
-    inside = "".join(f"\n    {one}," for one in map(str, written))
-    return f"({inside}\n){line.rpartition(')')[2]}"
+    written = [str(parameter) for parameter in parameters]
+    keywords = [n for n, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY]
+    if keywords and all(p.kind is not p.VAR_POSITIONAL for p in parameters):
+        written.insert(keywords[0], "*")
+    if positional := sum(p.kind is p.POSITIONAL_ONLY for p in parameters):
+        written.insert(positional, "/")
+    return "(" + "".join(f"\n    {one}," for one in written) + "\n)" + line.removeprefix(start)
 
 
 def _as_written(annotation: object) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from types import ModuleType
 
 import pytest
@@ -49,3 +50,10 @@ def test_examples_are_fenced_and_names_are_links() -> None:
     assert "## `sinks.Files` { #Files " in page
     assert "[`SinkError`](malstrom_py.md#SinkError)" in page
     assert page.count("```pycon\n>>> ") == page.count("```pycon") > 3
+
+
+def test_a_signature_is_as_in_the_source() -> None:
+    page = pages()["malstrom_py"]
+    assert "```python\ncollect(" in page
+    assert re.search(r"\nrun\(\n    job: Job,\n    workers: int = 1,\n    \*,\n.*\n\) -> RunResult\n", page, re.DOTALL)
+    assert "Has all of [`StreamBuilder`](malstrom_py.md#StreamBuilder) too." in page
