@@ -1,7 +1,7 @@
 """``JetStream``: a source over streams of NATS JetStream. A position is the sequence number of a message.
 
-Each part has an asyncio client in the thread that reads ahead. It reads by a consumer that NATS keeps in memory, and
-that is made again, after the position, whenever anything is in doubt: the server keeps no state for the job.
+Each partition has an asyncio client in the thread that reads ahead. It reads by a consumer that NATS keeps in memory,
+and that is made again, after the position, whenever anything is in doubt: the server keeps no state for the job.
 
 Rule: a position moves past a number only if its message was read, or if the consumer says that it has delivered all
 messages up to there, and as many have arrived.
@@ -209,7 +209,7 @@ class Position:
 class Chunk:
     """Messages in order, and the position after them. ``left``: how many more there are.
 
-    ``is_last``: nothing follows up to the end at which the part stops.
+    ``is_last``: nothing follows up to the end at which the partition stops.
     """
 
     messages: Sequence[Message]
@@ -234,7 +234,7 @@ class _Again(Exception):
 
 @dataclass(slots=True)
 class Reader:
-    """Reads chunks of one part, from ``position`` on; with ``is_new``, after the newest message. For one thread.
+    """Reads chunks of one partition, from ``position`` on; with ``is_new``, after the newest message. For one thread.
 
     ``upto``: the number of the last message to read.
     """
@@ -505,7 +505,7 @@ class JetStreamPart(Generic[V_co]):
             self._ahead.close()
 
     def _wait_for_start(self, ahead: ReadAhead[Chunk]) -> None:
-        """Wait until the newest message is known, so that the part begins when the job does."""
+        """Wait until the newest message is known, so that the partition begins when the job does."""
         try:
             chunk = ahead.take(wait_s=_PATIENCE_S + _TIMEOUT_S)
             if chunk is None:

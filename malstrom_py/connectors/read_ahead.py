@@ -1,4 +1,4 @@
-"""Reads ahead of the polls of a part, in a thread: clients of other systems block, and `SourcePart.poll` must not.
+"""Reads ahead of the polls of a partition, in a thread: clients of other systems block, and `SourcePart.poll` must not.
 
 Rules:
 - At most ``chunks_max`` chunks wait; then the thread waits too.
@@ -92,7 +92,7 @@ class ReadAhead(Generic[T]):
                         self._changed.notify_all()
         except StopIteration:
             pass
-        except BaseException as error:  # raised by `take`, in the thread of the part
+        except BaseException as error:  # raised by `take`, in the thread of the partition
             self._error = error
         finally:
             try:
@@ -104,7 +104,7 @@ class ReadAhead(Generic[T]):
                 self._changed.notify_all()
 
     def _has_room(self) -> bool:
-        """Wait until a chunk may be read; False once the part is closed."""
+        """Wait until a chunk may be read; False once the partition is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._chunks) < self._chunks_max)
             return not self._closed

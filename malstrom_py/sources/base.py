@@ -1,4 +1,4 @@
-"""The contracts of sources, for users to implement: parts that can be listed, read, rewound and moved."""
+"""The contracts of sources, for users to implement: partitions that can be listed, read, rewound and moved."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final, Literal, NewType, Protocol, TypeVar, runtime_chec
 from malstrom_py.worker_context import WorkerInfo
 
 Part = NewType("Part", str)
-"""The stable name of one part of a source, for instance a file's path."""
+"""The stable name of one partition of a source, for instance a file's path."""
 
 V_co = TypeVar("V_co", covariant=True)
 
 WAIT_MAX_S: Final = 0.5
-"""The longest pause between two polls of a part without records."""
+"""The longest pause between two polls of a partition without records."""
 
 
 class ArrowColumns(Protocol):
@@ -65,7 +65,7 @@ def lag_of(part: object, name: Literal["lag_rows", "lag_bytes"]) -> int | None:
     """Return the lag of ``part`` by its method ``name``; None if it has none, does not know it or fails."""
     try:
         found = getattr(part, name)()
-    except Exception:  # figures for people: no job fails because of them
+    except Exception:  # counts for people: no job fails because of them
         return None
     return found if type(found) is int and 0 <= found < 1 << 63 else None
 
@@ -159,9 +159,9 @@ class AcknowledgingSource(Protocol):
 
         Called in the process that coordinates the job, in a thread for it, after the commit of each snapshot and at the
         end of the job; never twice at the same time. It may be called again with the same positions, and positions may
-        be left out between two calls. Parts that have not begun are left out. An error is logged as a warning, and the
-        next snapshot is the next try. The end of a job waits for it at most ten seconds. A job without snapshots calls
-        it once, at its end. It is not called if two steps read the same object, which are at different positions.
+        be left out between two calls. Partitions that have not begun are left out. An error is logged as a warning, and
+        the next snapshot is the next try. The end of a job waits for it at most ten seconds. A job without snapshots
+        calls it once, at its end. It is not called if two steps read the same object, which are at different positions.
         """
         ...
 

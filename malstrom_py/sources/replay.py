@@ -1,7 +1,7 @@
-"""``Replay``: reads a recording that ``capture_into`` made, with its keys, timestamps and epochs.
+"""``Replay``: reads a recording that ``capture_into`` made, with its keys, timestamps and watermarks.
 
-Rule: if keys have moved while the recording was made, it is one part, so that the order of each key is kept; otherwise
-each captured stream is a part.
+Rule: if keys have moved while the recording was made, it is one partition, so that the order of each key is kept;
+otherwise each captured stream is a partition.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Replay:
                         if any(frame.kind == MOVED for frame in frames(file)):
                             return True
                     except CaptureError:
-                        continue  # the part that reads it says what is wrong
+                        continue  # the partition that reads it says what is wrong
         return False
 
 
@@ -185,7 +185,7 @@ class _ReplayPart:
         return None if found is None else found.values
 
     def _next(self) -> Batch | Epoch | None:
-        """Return the next batch or epoch that is due, without records before ``since``."""
+        """Return the next batch or watermark that is due, without records before ``since``."""
         found: Batch | Epoch | None = self._held
         if found is None:
             if self._pacing is not None:

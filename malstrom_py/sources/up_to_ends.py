@@ -1,7 +1,7 @@
-"""Sources to which others keep adding: with ``follow=False`` a run reads each part up to the end it has at the start.
+"""Sources to which others keep adding: with ``follow=False`` a run reads each partition up to its end at the start.
 
 Rule: the ends are pinned when a job starts, and recorded in its snapshots, so that a resumed job ends at the same
-place. A job that has finished, started again, pins the ends of then, and its parts continue at their positions.
+place. A job that has finished, started again, pins the ends of then, and its partitions continue at their positions.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from malstrom_py.sources.base import Part
 from malstrom_py.sources.shared_pin import SharedPin
 
 FINISHED: Final = "finished"
-"""The item of a position that says that its part was read up to the pinned end."""
+"""The item of a position that says that its partition was read up to the pinned end."""
 
 
 def has_finished(position: Any) -> bool:
-    """Whether ``position`` is one at the end of a part.
+    """Whether ``position`` is one at the end of a partition.
 
     >>> has_finished({"offset": 3, "finished": True}), has_finished({"offset": 3}), has_finished(None)
     (True, False, False)
@@ -47,7 +47,7 @@ class UpToEnds(ABC):
 
     @abstractmethod
     def _find_ends(self) -> dict[str, Any]:
-        """Return the end that each part has now, in plain types."""
+        """Return the end that each partition has now, in plain types."""
 
     @abstractmethod
     def _is_at(self, position: Any, end: Any) -> bool:
@@ -68,7 +68,7 @@ class UpToEnds(ABC):
         return "follow=False" if self._follow else None
 
     def pin(self, job: str, record: Any = None) -> None:
-        """Determine where each part ends; or take it from ``record``."""
+        """Determine where each partition ends; or take it from ``record``."""
         known = None if record is None else self._recorded(record, job)
         pin = known
         if known is not None and self._follow:
@@ -78,7 +78,7 @@ class UpToEnds(ABC):
         self._take(known, pin)
 
     def pin_next(self, job: str, record: Any) -> None:
-        """Determine where each part ends now: an earlier run has read all of ``record``."""
+        """Determine where each partition ends now: an earlier run has read all of ``record``."""
         self._take(self._recorded(record, job), None)
 
     def _take(self, known: Mapping[str, Any] | None, pin: Mapping[str, Any] | None) -> None:
@@ -90,7 +90,7 @@ class UpToEnds(ABC):
         self._pin.take(self, find, lambda there: pin is None or pin == there)
 
     def pin_record(self) -> dict[str, Any]:
-        """Return where the parts end, in plain types."""
+        """Return where the partitions end, in plain types."""
         return dict(self._pin.of(self))
 
     def unpin(self, *, keep: bool = False) -> None:
@@ -98,12 +98,12 @@ class UpToEnds(ABC):
         self._pin.leave(lambda keep: None)
 
     def list_parts_after(self, known: Mapping[Part, Any]) -> list[Part]:
-        """Return all parts. Those that are no longer listed are kept if they were read: they may be listed again."""
+        """Return all partitions. Those that are not listed any more are kept if they were read: they may return."""
         listed = list(self.list_parts())
         return [*listed, *(part for part, at in known.items() if has_finished(at) and part not in listed)]
 
     def has_read(self, position: Any) -> bool:
-        """Return whether a part at ``position`` was read to its end."""
+        """Return whether a partition at ``position`` was read to its end."""
         return has_finished(position)
 
     def has_more(self, part: Part, position: Any) -> bool:

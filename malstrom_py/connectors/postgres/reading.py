@@ -1,4 +1,4 @@
-"""Reads one part of `sources.Postgres` with a cursor of the server, ahead of the polls.
+"""Reads one partition of `sources.Postgres` with a cursor of the server, ahead of the polls.
 
 The position is ``{"after": the texts of the order of the last row, "same": how many rows at that place were read,
 "finished": …}``. Only equal rows share a place, so that it does not matter which of them come first.
@@ -28,7 +28,7 @@ Chunk = list[tuple[Any, ...]]
 
 
 class RowFetcher:
-    """The session of one part, used in the thread that reads ahead."""
+    """The session of one partition, used in the thread that reads ahead."""
 
     def __init__(self, dsn: str, snapshot: str, shape: Shape, part: Range, position: dict[str, Any]) -> None:
         self._dsn = dsn
@@ -91,7 +91,7 @@ class RowFetcher:
 
 
 class RowsPart:
-    """One part while it is read; ``make_rows`` makes dicts of names and rows of values."""
+    """One partition while it is read; ``make_rows`` makes dicts of names and rows of values."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
-"""What `sources.Postgres` reads: the columns of a table or query, an order of its rows, and the bounds of its parts.
+"""What `sources.Postgres` reads: the columns of a table or query, an order of its rows, bounds of partitions.
 
 Rules:
 - The order of rows is total, but for equal rows: ``split_by`` first, then the primary key of a table, or else a hash of
   the row. So a position is a place in this order, also after rows were inserted or deleted.
-- The bounds are values that exist, so that parts have about the same number of rows. Rows without a value of
-  ``split_by`` are one more part.
+- The bounds are values that exist, so that partitions have about the same number of rows. Rows without a value of
+  ``split_by`` are one more partition.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import psycopg
 
 NULLS: Final = "null"
-"""The part of rows without a value of ``split_by``."""
+"""The partition of rows without a value of ``split_by``."""
 
 _QUERY: Final = re.compile(r"\s*(select|with|values|table)\s", re.IGNORECASE)
 _HASH: Final = "encode(sha256(convert_to((q.*)::text, 'UTF8')), 'hex')"
@@ -64,7 +64,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The rows of one part: ``split_by`` above ``low`` and up to ``high``, as text; None is without a bound."""
+    """The rows of one partition: ``split_by`` above ``low`` and up to ``high``, as text; None is without a bound."""
 
     part: str
     low: str | None
@@ -155,7 +155,7 @@ def _type_of(connection: psycopg.Connection[Any], oid: int) -> str:
 
 
 def find_ranges(connection: psycopg.Connection[Any], shape: Shape, parts: int) -> list[Range]:
-    """Return the ranges of the parts: at most ``parts``, and one of rows without a value."""
+    """Return the ranges of the partitions: at most ``parts``, and one of rows without a value."""
     if not shape.is_split:
         return [Range("0", None, None)]
     by = shape.order[0].expression
@@ -176,7 +176,7 @@ def find_ranges(connection: psycopg.Connection[Any], shape: Shape, parts: int) -
 
 
 def statement_of(shape: Shape, part: Range, after: Sequence[str] | None) -> bytes:
-    """Return the query of the rows of a part at or after the place ``after``.
+    """Return the query of the rows of a partition at or after the place ``after``.
 
     Its columns are those of the rows, and then the texts of the order.
     """
@@ -200,7 +200,7 @@ def statement_of(shape: Shape, part: Range, after: Sequence[str] | None) -> byte
 
 
 def order_of(shape: Shape, part: Range) -> Sequence[OrderKey]:
-    """Return the order within a part: rows without a value of ``split_by`` are not ordered by it."""
+    """Return the order within a partition: rows without a value of ``split_by`` are not ordered by it."""
     return shape.order[1:] if part.part == NULLS else shape.order
 
 

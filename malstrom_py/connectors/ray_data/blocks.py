@@ -40,7 +40,7 @@ _WAIT_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The rows of one part: how many, and their digest."""
+    """The rows of one partition: how many, and their digest."""
 
     rows: int
     digest: str
@@ -57,7 +57,7 @@ class Blocks(Protocol):
 
 
 def name_of(number: int) -> str:
-    """Return the name of a block: of its part, and of its file.
+    """Return the name of a block: of its partition, and of its file.
 
     >>> name_of(7)
     'block-00007'

@@ -1,4 +1,4 @@
-"""``RayDataset``: a source over a dataset of Ray Data. Each block is a part; a position is a row of it."""
+"""``RayDataset``: a source over a dataset of Ray Data. Each block is a partition; a position is a row of it."""
 
 from __future__ import annotations
 

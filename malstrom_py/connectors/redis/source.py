@@ -1,4 +1,4 @@
-"""``RedisStream``: a source over streams of Redis. Each stream is a part; a position is the id of an entry.
+"""``RedisStream``: a source over streams of Redis. Each stream is a partition; a position is the id of an entry.
 
 Rule: entries and the state of their stream are read in one transaction, so that the numbers of `positions` fit.
 """
@@ -133,7 +133,7 @@ class RedisStream(UpToEnds, Generic[V_co]):
         return position is not None and position_of(position).id == parse_id(end)
 
     def _begins_at_end(self, state: Any, id: EntryId, stop: EntryId) -> bool:
-        """Return whether nothing is to be read: after a late start, or of a part that was read outside a job."""
+        """Return whether nothing is to be read: after a late start, or of a partition that was read outside a job."""
         return id > stop if state is None else has_finished(state) and not self._is_pinned
 
     def _last(self, name: str) -> str:
@@ -142,7 +142,7 @@ class RedisStream(UpToEnds, Generic[V_co]):
         return show_id(ZERO if stream is None else stream.last)
 
     def _first(self, name: str) -> Position:
-        """Return where a part begins. All but "first" is fixed when the job starts, by a call to Redis."""
+        """Return where a partition begins. All but "first" is fixed when the job starts, by a call to Redis."""
         id = None if self._start == "new" else before(parse_id(self._start) or ZERO)
         if self._start == "first" or id == ZERO:
             return Position()
@@ -165,7 +165,7 @@ class RedisStream(UpToEnds, Generic[V_co]):
 class Chunk:
     """Entries in order. ``before``: how many had been added before the first of them; ``added``: up to now.
 
-    ``is_last``: nothing follows up to the end at which the part stops.
+    ``is_last``: nothing follows up to the end at which the partition stops.
     """
 
     entries: Sequence[Entry] = ()

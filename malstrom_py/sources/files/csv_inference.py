@@ -147,7 +147,7 @@ def _first_frames(path: FilePath, offset: int, frames_max: int, *, one_line: boo
             if data := b"" if frame.flaw is not None else _readable(frame.data, dialect, one_line=one_line):
                 yield data
     except READ_ERRORS:
-        return  # the part that reads there reports the damage and the position
+        return  # the partition that reads there reports the damage and the position
     finally:
         stream.close()
 

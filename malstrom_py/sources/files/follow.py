@@ -268,7 +268,7 @@ def identity_of(path: Path | ObjectPath) -> list[Any]:
 
 
 def check_same(part: str, before: Sequence[Any], now: Sequence[Any]) -> None:
-    """Raise `SourceError` if the object of a part is another one than at the saved position."""
+    """Raise `SourceError` if the object of a partition is another one than at the saved position."""
     if [before[0], before[2]] != [now[0], now[2]]:
         raise lasting(
             SourceError(
@@ -279,7 +279,7 @@ def check_same(part: str, before: Sequence[Any], now: Sequence[Any]) -> None:
 
 
 class KnownFiles:
-    """The files of a snapshot; ``known`` holds its parts and their positions. Names are relative to ``base``."""
+    """The files of a snapshot; ``known`` holds its partitions and their positions. Names are relative to ``base``."""
 
     def __init__(self, known: Mapping[Part, Any], base: Path | ObjectFolders) -> None:
         self._known = known
@@ -312,7 +312,7 @@ class KnownFiles:
         return new
 
     def remembered(self, *, any_there: bool) -> list[Part]:
-        """Return the known parts of existing files; if no file exists (``any_there``), of all files that were read.
+        """Return the known partitions of existing files; if none exists (``any_there``), of all files that were read.
 
         Call `new` first: it finds renamed files. `SourceError`: a file was changed since it was read.
         """
@@ -346,7 +346,7 @@ class KnownFiles:
         return True
 
     def _read_whole(self, file: str) -> list[Any] | None:
-        """Return the identity of ``file`` at the end of its parts; None if it was not read whole or changed between."""
+        """Return the identity of ``file`` at the end of its partitions; None if it was not read whole or changed."""
         identities = [self._identity(part) for part in self._parts[file]]
         return identities[0] if all(identity == identities[0] for identity in identities) else None
 

@@ -1,4 +1,4 @@
-"""The footers of Parquet files, which the parts of one file share: read once, while the file is the same."""
+"""The footers of Parquet files, which the partitions of one file share: read once, while the file is the same."""
 
 from __future__ import annotations
 

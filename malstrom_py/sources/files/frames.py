@@ -323,7 +323,7 @@ class FramedPart:
 
     ``framer`` is at ``position``; ``remembered`` goes into each position unchanged. ``before_sifting`` is called before
     the first poll where bad records fail no job. A frame holds few more records than
-    a poll asks for, so that many parts read in turn take little memory.
+    a poll asks for, so that many partitions read in turn take little memory.
     """
 
     def __init__(
@@ -375,7 +375,7 @@ class FramedPart:
         return self._finished
 
     def snapshot(self) -> dict[str, Any]:
-        # Records that a restored part has yet to skip count as taken.
+        # Records that a restored partition has yet to skip count as taken.
         position = {"offset": self._begin, "records": self._cursor.taken + self._skip}
         if self._cursor.is_empty() and not self._skip:
             position = {"offset": self._end, "records": 0}

@@ -1,6 +1,6 @@
-"""Which files a pattern names, their formats, and the sections that are read as parts. Reads folders, never a file.
+"""Which files a pattern names, their formats, and the sections that are partitions. Reads folders, never a file.
 
-The name of a part holds its section, so that a worker can read a part by its name alone.
+The name of a partition holds its section, so that a worker can read a partition by its name alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Section:
 
     @property
     def part(self) -> Part:
-        """The name of the part.
+        """The name of the partition.
 
         The name of a whole file is its path, unless the path itself ends like the name of a section.
 

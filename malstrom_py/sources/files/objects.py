@@ -1,9 +1,9 @@
 """Files in object stores: which objects a pattern names, and an object as a file that is read by ranges.
 
 Rules:
-- An object is opened once per part, and every range is read on the condition that its tag is still the same: an object
-  that is replaced while it is read is a `SourceError`.
-- A store blocks, so a part reads ahead in a thread (`ahead`).
+- An object is opened once per partition, and every range is read on the condition that its tag is still the same: an
+  object that is replaced while it is read is a `SourceError`.
+- A store blocks, so a partition reads ahead in a thread (`ahead`).
 - Sequential reads fetch blocks that grow; a read at another place fetches what it asks for.
 """
 

@@ -1,8 +1,8 @@
 """Parquet files while they are read: row groups in record batches as large as the polls ask for.
 
 The position is (row group, rows taken from it). The types of the source's first file apply to all files: smaller types
-in another file are widened, any other difference is refused when the file is opened. The parts of one file share its
-footer, which is read once.
+in another file are widened, any other difference is refused when the file is opened. The partitions of one file share
+its footer, which is read once.
 
 For chains of steps that take columns, whole row groups are read one ahead with Polars, which decodes on all cores
 while the steps run and returns frames that the steps take unchanged. The result equals that of small batches: types

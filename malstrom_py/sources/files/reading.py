@@ -1,6 +1,6 @@
 """Reads the files of one source: infers column types, splits files into sections, and opens sections.
 
-A part opens its file at its first poll, so that many parts can be built at no cost.
+A partition opens its file at its first poll, so that many partitions can be built at no cost.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _LOG: Final = logging.getLogger("malstrom_py.sources")
 
 
 class LazyPart:
-    """A part that opens its file with ``open_at`` at the first poll; never if ``position`` is at the end."""
+    """A partition that opens its file with ``open_at`` at the first poll; never if ``position`` is at the end."""
 
     def __init__(self, position: dict[str, Any], open_at: Callable[[dict[str, Any]], SourcePart[Any]]) -> None:
         self._position = position

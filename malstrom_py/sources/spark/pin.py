@@ -106,7 +106,7 @@ class Pin:
 
     @property
     def parts(self) -> list[Part]:
-        """One part for each row group, by file."""
+        """One partition for each row group, by file."""
         return [Section(file.path, "rowgroups", group, group + 1).part for file in self.files for group in file.groups]
 
     def find(self, part: Part) -> tuple[PinnedFile, int]:

@@ -137,7 +137,7 @@ def read_ahead(
     """Read ``group`` of the object at ``path`` from ``position`` on, in a thread, which opens it at the first poll."""
 
     def open_at(inside: dict[str, Any]) -> ParquetPart:
-        now = ObjectPath(path.bucket, path.name)  # each part asks the store once
+        now = ObjectPath(path.bucket, path.name)  # each partition asks the store once
         try:
             file.check(now.stat())
             opened = footers.open(now)

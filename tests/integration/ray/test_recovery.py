@@ -251,5 +251,5 @@ def test_s6_the_error_names_step_part_and_position_of_a_record_that_kills_its_wo
         handle.wait(timeout_s=PATIENCE_S)
     said = str(caught.value)
     assert "step 'parse' was at work on" in said
-    assert "part '0' of source 'in', which ended at position" in said
+    assert "partition '0' of source 'in', which ended at position" in said
     assert any("restarted 1 time" in note for note in caught.value.__notes__)

@@ -221,7 +221,9 @@ def test_s5_a_part_that_is_gone_is_told_at_once(tmp_path: Path) -> None:
     handle.snapshot()
     handle.stop(drain=False)
     handle = mp.InProcess(snapshots=kept).start(numbered(str(tmp_path / "out"), parts=3), control=False)
-    with pytest.raises(SourceError, match="source 'in' no longer has part 'part-3', which was not read to its end"):
+    with pytest.raises(
+        SourceError, match="source 'in' no longer has partition 'part-3', which was not read to its end"
+    ):
         handle.wait(timeout_s=60)
     assert handle.status().restarts == 0
 

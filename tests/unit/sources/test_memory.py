@@ -71,7 +71,7 @@ def test_what_is_no_iterable_is_refused(items: Any) -> None:
 
 
 def test_the_text_tells_how_many_and_no_item() -> None:
-    assert repr(sources.Memory(["secret"] * 3, parts=2)) == "Memory(3 items in 2 parts)"
+    assert repr(sources.Memory(["secret"] * 3, parts=2)) == "Memory(3 items in 2 partitions)"
 
 
 FIRST = Part("0")

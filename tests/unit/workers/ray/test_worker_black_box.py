@@ -46,7 +46,7 @@ def test_it_names_the_step_the_part_and_up_to_where_it_was_read(tmp_path: Path) 
         until_it_fails(worker)
     worker.close()
     assert said[0].startswith("step 'parse' was at work on")
-    assert "part '0' of source 'in', which ended at position" in said[0]
+    assert "partition '0' of source 'in', which ended at position" in said[0]
     assert read_black_box(tmp_path / "box") == said[-1]
 
 
