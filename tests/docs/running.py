@@ -6,13 +6,35 @@ import contextlib
 import doctest
 import io
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.pages import Block, blocks_of, shown
 
 
+@contextlib.contextmanager
+def no_ray_is_left() -> Iterator[None]:
+    """Shut down a Ray that was started here: tests that come later in this process start one of another size."""
+    before = _ray_runs()
+    try:
+        yield
+    finally:
+        if _ray_runs() and not before:
+            sys.modules["ray"].shutdown()
+
+
+def _ray_runs() -> bool:
+    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
+
+
 def run_page(page: Path) -> None:
     """Run the page in the working directory; a `text` block after one that printed something shows the output."""
+    with no_ray_is_left():
+        _run_page(page)
+
+
+def _run_page(page: Path) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
     printed = ""
     for block in blocks_of(page.read_text()):
