@@ -8,9 +8,12 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
 from tests.tree import ROOT
@@ -70,6 +73,18 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests.left_out import LeftOut  # it imports the package, which such a checkout cannot
 
     config.pluginmanager.register(LeftOut())
+    config.pluginmanager.register(Examples())
+
+
+class Examples:
+    """A plugin of pytest: only a file with an example is imported for its examples, which four of five do not have."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+        found = yield
+        if any(isinstance(one, DoctestModule) for one in found) and b">>>" not in file_path.read_bytes():
+            return [one for one in found if not isinstance(one, DoctestModule)]
+        return found
 
 
 def pytest_unconfigure() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,12 +23,15 @@ _LEFT_OUT: Final = "left_out"
 
 @dataclass(frozen=True)
 class Need:
-    """Something that tests need. ``tests``: what they do; ``missing`` returns what is missing and what to do, or ""."""
+    """Something that tests need. ``tests``: what they do; ``missing`` returns what is missing and what to do, or "".
+
+    ``needed``: whether a test needs it, by its name and its marks.
+    """
 
     name: str
     tests: str
     missing: Callable[[], str]
-    needed: Callable[[pytest.Item], bool]
+    needed: Callable[[str, Set[str]], bool]
 
 
 def chromium() -> str:
@@ -73,14 +76,14 @@ def _missing_namespaces() -> str:
     return missing()
 
 
-def _marked(mark: str) -> Callable[[pytest.Item], bool]:
-    return lambda item: item.get_closest_marker(mark) is not None
+def _marked(mark: str) -> Callable[[str, Set[str]], bool]:
+    return lambda test, marks: mark in marks
 
 
-def _needs_java(item: pytest.Item) -> bool:
+def _needs_java(test: str, marks: Set[str]) -> bool:
     from tests.groups import group_of
 
-    return group_of(item.nodeid) == "spark" or item.get_closest_marker("needs_java") is not None
+    return "needs_java" in marks or group_of(test) == "spark"
 
 
 NEEDS: Final = (
@@ -117,8 +120,9 @@ class LeftOut:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        marks = {item: {mark.name for mark in item.iter_markers()} for item in items}
         for need in NEEDS:
-            asking = [item for item in items if need.needed(item)]
+            asking = [item for item in items if need.needed(item.nodeid, marks[item])]
             if asking and need.missing():
                 config.hook.pytest_deselected(items=asking)
                 items[:] = [item for item in items if item not in asking]

@@ -13,15 +13,16 @@ from typing import Any, Final
 import pytest
 
 from tests.integration.spark.local_spark import Kind, local_spark
+from tests.tree import ROOT
 
 KIND: Final[Kind] = "connect" if os.environ.get("MALSTROM_SPARK", "classic") == "connect" else "classic"
 _OTHER: Final = {"classic": "only_connect", "connect": "only_classic"}[KIND]
-_HERE: Final = Path(__file__).parent
+_HERE: Final = str(Path(__file__).parent.relative_to(ROOT))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is of the other kind."""
-    others = [item for item in items if _HERE in item.path.parents and item.get_closest_marker(_OTHER)]
+    others = [item for item in items if item.nodeid.startswith(_HERE) and item.get_closest_marker(_OTHER)]
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
