@@ -29,7 +29,7 @@ OnLost = Literal["fail", "earliest"]
 
 @dataclass(frozen=True)
 class Reading:
-    """What the parts of a source share."""
+    """What the partitions of a source share."""
 
     cluster: Cluster
     decoder: Decoder

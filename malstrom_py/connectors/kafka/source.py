@@ -43,7 +43,7 @@ Start = Literal["earliest", "latest"] | datetime
 class Kafka(UpToEnds):
     """A source that reads topics of Kafka: each record once per state of the job, from offsets in its snapshots.
 
-    A part is a partition; rows of a partition come in their order. A row is the value, decoded from JSON, or what
+    Rows of a partition come in their order. A row is the value, decoded from JSON, or what
     ``value`` returns for its bytes; a record without a value (a tombstone) is the row None, and ``value`` is not called
     for it. With ``records=True`` a row is a `KafkaRecord` (``value``, ``key``, ``timestamp_ms``, ``headers``,
     ``topic``, ``partition``, ``offset``), and ``key`` decodes its key, which is bytes otherwise.
@@ -206,7 +206,7 @@ class Kafka(UpToEnds):
         return {"starts": starts, "stops": None if self._follow else ends}
 
     def _offsets_at(self, consumer: Consumer, parts: Sequence[str], time_ms: int) -> dict[str, int]:
-        """Return the first offset of each part with this time or later; `_ENDS` means the end of the part."""
+        """Return the first offset of each partition with this time or later; `_ENDS` means its end."""
         found = kafka(_WHAT)
         asked = [found.TopicPartition(*_place_of(part), time_ms) for part in parts]
         answers = consumer.offsets_for_times(asked, timeout=ANSWER_S)
@@ -216,7 +216,7 @@ class Kafka(UpToEnds):
         return {f"{answer.topic}/{answer.partition}": answer.offset for answer in answers}
 
     def _shared(self) -> Reading:
-        """Return what all parts in this process share."""
+        """Return what all partitions in this process share."""
         if self._reading is None:
             decoder = Decoder(self._value, self._key, records=self._records)
             readers = Readers(self._cluster, self._group or _GROUP)

@@ -1,4 +1,4 @@
-"""``Files``: a source over files, with one part per file, section of a file, or watched folder.
+"""``Files``: a source over files, with one partition per file, section of a file, or watched folder.
 
 `options` checks the arguments, `listing` finds files and names sections, `reading` infers types and opens sections,
 `follow` watches folders and finds new files. `frames` (with `csv`, `csv_scan`, `lines`) and `parquet` read one file.
@@ -250,7 +250,7 @@ class Files(Generic[V_co]):
         self._reading = FileReader(options.with_format(known), self._objects or Path.cwd(), roots=roots)
         self._watched = watched_folders(self._patterns, Path.cwd()) if follow else []
         self._types = Types()
-        # The files to infer types from, if that failed when the parts were listed.
+        # The files to infer types from, if that failed when the partitions were listed.
         self._types_files: list[str] = []
 
     @property
@@ -414,7 +414,7 @@ class Files(Generic[V_co]):
     def _start(self, files: Sequence[str]) -> None:
         """Infer the types again for each run: the files may have been corrected since the last one.
 
-        An error in the first files is raised when a part needs the types; a resumed part has its own.
+        An error in the first files is raised when a partition needs the types; a resumed one has its own.
         """
         self._types, self._types_files = Types(), []
         try:
@@ -423,7 +423,7 @@ class Files(Generic[V_co]):
             self._types_files = list(files[:TYPES_FILES])
 
     def _types_by(self, files: Sequence[str]) -> Types:
-        """Return the types that all parts share; infer them from ``files`` if they are not known yet."""
+        """Return the types that all partitions share; infer them from ``files`` if they are not known yet."""
         if self._types.schema is None:
             types = self._reading.find_types(self._types_files or files)
             self._types_files = []
@@ -433,7 +433,7 @@ class Files(Generic[V_co]):
         return self._types
 
     def _pin(self, part: Part, state: Any) -> Types | None:
-        """Make the types in a position those of all parts and return them; None if the position has none."""
+        """Make the types in a position those of all partitions and return them; None if the position has none."""
         if state["schema"] is None:
             return None
         self._types = self._reading.pinned(part, state)

@@ -1,4 +1,4 @@
-"""A part of an object, read ahead in a thread: a store blocks, and `SourcePart.poll` must not.
+"""A partition of an object, read ahead in a thread: a store blocks, and `SourcePart.poll` must not.
 
 The thread polls the partition and keeps what it returns, with the positions before and after. A chunk may be taken in
 pieces. Its position in between counts from one of the two: a row group has its own count of records, and a frame may
