@@ -39,26 +39,20 @@ def test_what_a_start_leaves_that_was_cut_short_at_its_first_step_is_removed_too
     assert not left.exists()
 
 
-def test_a_folder_that_is_held_is_left_alone_by_other_starts_and_copies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_copy_last", [False, True])
+def test_a_folder_is_left_alone_by_other_starts_and_removed_by_the_last_that_holds_it(
+    is_copy_last: bool, tmp_path: Path
+) -> None:
     held = new_folder(tmp_path, "job", keep=False)
     fill(held)
     copy = PinFolder(held.path)
     copy.hold()
     new_folder(tmp_path, "job", keep=False).leave(keep=False)
-    copy.leave(keep=False)
-    assert held.rows.exists()
-    held.leave(keep=False)
-    assert not held.path.exists()
-
-
-def test_of_two_that_hold_it_the_last_one_removes_it(tmp_path: Path) -> None:
-    first = new_folder(tmp_path, "job", keep=False)
-    second = PinFolder(first.path)
-    second.hold()
+    first, last = (held, copy) if is_copy_last else (copy, held)
     first.leave(keep=False)
-    assert first.path.exists()
-    second.leave(keep=False)
-    assert not first.path.exists()
+    assert held.rows.exists()
+    last.leave(keep=False)
+    assert not held.path.exists()
 
 
 def test_other_jobs_and_what_is_not_ours_are_left_alone(tmp_path: Path) -> None:

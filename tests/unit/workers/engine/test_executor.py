@@ -309,16 +309,15 @@ def taken_back(executor: Executor, node: int, time: int, *, idle: bool = False) 
     executor.rewind(node)
 
 
-def test_r2_a_generator_promises_by_its_parts_and_not_by_its_source() -> None:
+def generating() -> tuple[Promising, Executor]:
+    """Return a generator behind a source, and an executor of both and of what follows its ports."""
     generator = Promising()
-    executor = Executor(
-        [
-            NodeSpec("in", Promising()),
-            NodeSpec("generator", generator, ((0, 0),), (True, False)),
-            NodeSpec("on-time", None, ((1, 0),)),
-            NodeSpec("late", None, ((1, 1),)),
-        ]
-    )
+    nodes = [NodeSpec("in", Promising()), NodeSpec("generator", generator, ((0, 0),), (True, False))]
+    return generator, Executor([*nodes, NodeSpec("on-time", None, ((1, 0),)), NodeSpec("late", None, ((1, 1),))])
+
+
+def test_r2_a_generator_promises_by_its_parts_and_not_by_its_source() -> None:
+    generator, executor = generating()
     say(executor, 1, 50)
     generator.now = Epoch(30)
     taken_back(executor, 0, MIN_EPOCH)
@@ -328,15 +327,7 @@ def test_r2_a_generator_promises_by_its_parts_and_not_by_its_source() -> None:
 
 @pytest.mark.parametrize("after", [30, MAX_EPOCH])
 def test_t5_an_end_is_taken_back_on_ports_without_epochs_too(after: int) -> None:
-    generator = Promising()
-    executor = Executor(
-        [
-            NodeSpec("in", Promising()),
-            NodeSpec("generator", generator, ((0, 0),), (True, False)),
-            NodeSpec("on-time", None, ((1, 0),)),
-            NodeSpec("late", None, ((1, 1),)),
-        ]
-    )
+    generator, executor = generating()
     say(executor, 0, MAX_EPOCH)
     say(executor, 1, MAX_EPOCH)
     generator.now = Epoch(after)
