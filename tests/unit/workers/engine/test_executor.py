@@ -310,7 +310,7 @@ def taken_back(executor: Executor, node: int, time: int, *, idle: bool = False) 
 
 
 def generating() -> tuple[Promising, Executor]:
-    """Return a generator behind a source, and an executor of both and of what follows its ports."""
+    """Return a generator that a source feeds, and an executor of both and of what follows its ports."""
     generator = Promising()
     nodes = [NodeSpec("in", Promising()), NodeSpec("generator", generator, ((0, 0),), (True, False))]
     return generator, Executor([*nodes, NodeSpec("on-time", None, ((1, 0),)), NodeSpec("late", None, ((1, 1),))])
