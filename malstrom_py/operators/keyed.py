@@ -7,6 +7,7 @@ raised leaves the state unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from malstrom_py.clock import Clock
@@ -70,13 +71,25 @@ class StatefulOperator(Operator):
         self._expires_by_clock = False
 
     def expire_after(self, ttl: int, *, by_clock: bool) -> None:
-        """Drop a key's state once the frontier passes its last record + ``ttl``, in the stream's unit. Called first.
+        """Drop a key's state at a record later than its last one + ``ttl``, or once the frontier passes that time.
 
-        ``by_clock``: once the runtime's clock passes it, in ms.
+        Called first. ``ttl`` is in the stream's unit. ``by_clock``: once the runtime's clock passes that time, in ms.
         """
         self.state.expiry = Expiry(ttl, was_timer=isinstance(self, KeyedOperator))
         self._expires_by_clock = by_clock
         self.scheduled = self.scheduled or by_clock
+        if not by_clock:
+            self.on_batch = partial(self._in_pieces, self.on_batch)  # type: ignore[method-assign]  # for this one alone
+
+    def _in_pieces(self, process: Callable[[Batch, Outlet], None], batch: Batch, out: Outlet) -> None:
+        """Process a batch in pieces, within which no key's state ends. Requires a ttl of event time."""
+        expiry = self.state.expiry
+        assert expiry is not None
+        for start, end, ended in expiry.lives(keys_of(batch, self.context.step), batch.timestamps or []):
+            if ended:
+                self.state.end(ended)
+                expiry.forget(ended)
+            process(batch if end - start == len(batch) else batch.cut(start, end), out)
 
     @property
     def dormant(self) -> bool:

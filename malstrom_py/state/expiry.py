@@ -1,12 +1,15 @@
 """When the states of keys expire: a time to live after the last record of a key.
 
-Rules. No timer per key: keys are gathered in buckets by the
-time until which they live. Only the bucket that the limit has reached is put in order, so each key expires in time.
+Rules. A record that comes later than its key lives meets no state, so results do not depend on when the frontier
+passes: the frontier only frees the memory. No timer per key: keys are gathered in buckets by the time until which they
+live. Only the bucket that the limit has reached is put in order, so each key expires in time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 _BUCKETS: Final = 8
@@ -56,6 +59,33 @@ class Expiry:
             self.undated.difference_update(keys)
         self._largest = last if self._largest is None else max(last, self._largest)
         self._gather(keys, first, last)
+
+    def lives(self, keys: Sequence[Any], times: Sequence[int]) -> Iterator[tuple[int, int, list[Any]]]:
+        """Cut records so that no key's life ends within a piece: (start, end, the keys whose life ended before it).
+
+        A piece must be processed, and `touch` called for it, before the next one is asked for.
+
+        >>> list(Expiry(10).lives(["a", "b", "a", "a"], [1, 5, 11, 22]))
+        [(0, 3, []), (3, 4, ['a'])]
+        """
+        until, ttl = self.until, self.ttl
+        if not keys:
+            return
+        if max(times) <= min(min(times) + ttl, *map(until.get, keys, repeat(math.inf))):
+            yield 0, len(keys), []
+            return
+        start, ended = 0, list[Any]()
+        ends: dict[Any, int] = {}
+        for index, (key, time) in enumerate(zip(keys, times, strict=True)):
+            end = ends[key] if key in ends else until.get(key)
+            if end is not None and end < time:
+                if key in ends:
+                    yield start, index, ended
+                    start, ended, ends = index, [], {}
+                ended.append(key)
+                end = None
+            ends[key] = time + ttl if end is None else max(end, time + ttl)
+        yield start, len(keys), ended
 
     def put(self, until: Mapping[Any, int]) -> None:
         """Set until when keys live, which have come from elsewhere."""

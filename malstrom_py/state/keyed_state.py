@@ -105,12 +105,13 @@ class KeyedState:
             raise InternalError(f"step {self.step!r}: its state does not expire")
         if expiry.undated:
             self.note(expiry.undated)
-        gone = expiry.expired(limit)
-        if gone:
-            self.note(gone)
-            values = self.values
-            for key in gone:
-                values.pop(key, None)
+        self.end(expiry.expired(limit))
+
+    def end(self, keys: Collection[Any]) -> None:
+        """Drop the states of ``keys``, whose time to live has ended."""
+        self.note(keys)
+        for key in keys:
+            self.values.pop(key, None)
 
     def date(self, key: Any) -> None:
         """Let the state of ``key``, which a timer has made, last from the next epoch on. Requires `expiry`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -91,9 +92,26 @@ def run(step: str, ttl: Any, moves: list[Any], *, clock: VirtualClock | None = N
 
 @pytest.mark.parametrize("step", NUMBERED)
 def test_a_key_starts_again_once_event_time_has_passed_its_last_record_and_the_ttl(step: str) -> None:
-    assert run(step, 10, [1, 3, Epoch(13), 14])[0] == [1, 2, 3]  # a record exactly at the end still finds the state
+    assert run(step, 10, [1, 3, Epoch(12), 13])[0] == [1, 2, 3]  # a record exactly at the end still finds the state
     assert run(step, 10, [1, 3, Epoch(14), 15])[0] == [1, 2, 1]
-    assert run(step, 10, [5, 2, Epoch(13), 14])[0] == [1, 2, 3]  # the latest counts, not the last
+    assert run(step, 10, [1, 3, 14, 12, 25])[0] == [1, 2, 1, 2, 1]  # the frontier only frees the memory
+    assert run(step, 10, [5, 2, Epoch(13), 15])[0] == [1, 2, 3]  # the latest counts, not the last
+
+
+@pytest.mark.parametrize("step", STEPS)
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40)), max_size=12),
+    cuts=st.sets(st.integers(1, 11)),
+)
+def test_a_ttl_does_not_depend_on_how_batches_are_cut(step: str, rows: list[tuple[str, int]], cuts: set[int]) -> None:
+    def sent(cuts: set[int]) -> list[Any]:
+        tester = OperatorTester(lambda stream: STEPS[step](stream, ttl=10), keyed=True, timed=True)
+        for start, end in pairwise([0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]):
+            tester.send_local([DataMessage(key, 1, time) for key, time in rows[start:end]])
+            tester.step()
+        return tester.receive_local()
+
+    assert sent(cuts) == sent(set())
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -303,6 +321,8 @@ def test_it_does_what_the_words_of_the_rule_say(moves: list[Any]) -> None:
         key, ahead, value = move
         time = frontier + 1 + ahead
         step.push(at(time, key=key, value=value))
+        if key in counts and time > last[key] + TTL:
+            del counts[key], last[key]
         counts[key] = counts.get(key, 0) + 1
         last[key] = max(time, last.get(key, time))
         expected.append(counts[key])
