@@ -100,12 +100,10 @@ class KeyedState:
 
     def expire(self, limit: int) -> None:
         """Drop the states that last until ``limit`` at most. Requires `expiry`."""
-        expiry = self.expiry
-        if expiry is None:
+        if self.expiry is None:
             raise InternalError(f"step {self.step!r}: its state does not expire")
-        if expiry.undated:
-            self.note(expiry.undated)
-        self.end(expiry.expired(limit))
+        self.note(self.expiry.undated)
+        self.end(self.expiry.expired(limit))
 
     def end(self, keys: Collection[Any]) -> None:
         """Drop the states of ``keys``, whose time to live has ended."""
