@@ -137,7 +137,7 @@ class Error(Event, frozen=True, tag=True):
 class Autoscaled(Event, frozen=True, tag=True):
     """The autoscaler goes from ``workers`` to ``target`` workers, for this ``reason``; a rescale follows.
 
-    ``error``: it could not, and tries again later. The figures that the decision rests on are of the last samples:
+    ``error``: it could not, and tries again later. The numbers that the decision is based on are of the last samples:
     ``arrival_per_s``: the rows that arrived; ``needed_per_s``: the same with what reads the lag in time;
     ``capacity_per_s``: what the workers take at their target; ``busy`` and ``waiting``: mean shares of their time, and
     ``busiest``: of the busiest one; ``lag_rows``: the rows that could be read, None where no source knows.
@@ -158,7 +158,7 @@ class Autoscaled(Event, frozen=True, tag=True):
 
 class RescaleBegun(Event, frozen=True, tag=True):
     """The job begins to go from ``workers`` to ``target`` workers. A later request may change the target. The two are
-    the same if slots move by load only.
+    the same if key groups move by load only.
     """
 
     workers: int

@@ -258,7 +258,7 @@ class AutoscaleMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omi
     number of workers, ``refused``: how often it could not.
 
     ``reason``: of its last sample, also where the workers stay. ``arrival_per_s``, ``needed_per_s``,
-    ``capacity_per_s``: the figures that it rests on, as in `malstrom_py.events.Autoscaled`.
+    ``capacity_per_s``: the numbers that it is based on, as in `malstrom_py.events.Autoscaled`.
     """
 
     min: int
@@ -510,7 +510,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     _WORKERS.counter("malstrom_worker_cpu_seconds", "CPU time of the process of a worker", "cpu_s"),
     _WORKERS.gauge("malstrom_worker_resident_memory_bytes", "Memory of the process of a worker", "rss_bytes"),
     _WORKERS.gauge("malstrom_worker_keys", "Keys with state on a worker", "keys"),
-    _WORKERS.gauge("malstrom_worker_slots", "Slots that a worker owns", "slots"),
+    _WORKERS.gauge("malstrom_worker_slots", "Key groups that a worker owns", "slots"),
     _JOB.gauge(
         "malstrom_job_imbalance_ratio",
         "Load of the most loaded worker over the mean of all: 1 is balanced",
@@ -531,7 +531,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     _JOB.counter("malstrom_rescales", "Rescales that have ended", "rescales"),
     _JOB.counter("malstrom_rescale_duration_seconds", "Duration of all rescales", "rescale_s"),
-    _JOB.counter("malstrom_rescale_moved_slots", "Slots that rescales have moved", "moved_slots"),
+    _JOB.counter("malstrom_rescale_moved_slots", "Key groups that rescales have moved", "moved_slots"),
     _JOB.counter("malstrom_rescale_moved_keys", "Keys with state that rescales have moved", "moved_keys"),
     _JOB.counter("malstrom_rescale_moved_bytes", "Bytes of state that rescales have moved", "moved_bytes"),
     _AUTOSCALE.counter("malstrom_autoscale_decided_rescales", "Rescales by load", "decisions"),

@@ -55,7 +55,7 @@ def check(uri: UriArgument, name: NameArgument = None, as_json: JsonOption = Fal
 
 @app.command(epilog=examples("malstrom capture stats recordings", "malstrom capture stats recordings orders --json"))
 def stats(uri: UriArgument, name: NameArgument = None, as_json: JsonOption = False) -> None:
-    """Show the streams of a recording: rows, size, and how far event time is."""
+    """Show the streams of a recording: rows, size, and and the watermark."""
     with reporting_errors(traceback=False):
         found = capture.stats(uri, name)
         if as_json:
@@ -72,7 +72,7 @@ def stats(uri: UriArgument, name: NameArgument = None, as_json: JsonOption = Fal
             )
             for stream in found
         ]
-        print_out(table(("start", "stream", "rows", "size", "segments", "event time"), rows))
+        print_out(table(("start", "stream", "rows", "size", "segments", "watermark"), rows))
 
 
 def _epoch(epoch: int) -> str:

@@ -153,14 +153,14 @@ def examine_core(name: str) -> Finding:
 
 
 def examine_accelerator(environ: Mapping[str, str]) -> Finding:
-    """Check whether figures over columns and the routing of rows run in C."""
+    """Check whether aggregates over columns and the routing of rows run in C."""
     parts = [
-        ("groups", accelerator.library(), "figures over columns run in numpy"),
+        ("groups", accelerator.library(), "aggregates over columns run in numpy"),
         ("rows", accelerator.rows(), "rows are routed in Python"),
     ]
     missing = [(name, said) for name, loaded, said in parts if loaded is None]
     if not missing:
-        return Finding("ok", "accelerator", "figures over columns and the routing of rows run in C")
+        return Finding("ok", "accelerator", "aggregates over columns and the routing of rows run in C")
     said = f"{' and '.join(said for _, said in missing)}, with the same results"
     if environ.get(accelerator.VARIABLE) == "off":
         return Finding("missing", "accelerator", f"off; {said}", f"Unset {accelerator.VARIABLE}")

@@ -97,7 +97,7 @@ def rebalance(
     as_json: JsonOption = False,
     address: AddressOption = None,
 ) -> None:
-    """Move slots of a running job from loaded workers to others.
+    """Move key groups of a running job from loaded workers to others.
 
     The number of workers stays. Nothing moves unless the most loaded worker has more than 1.1 times the mean load.
     After the timeout the exit code is 1, and the moves continue.
@@ -111,7 +111,9 @@ def rebalance(
                 else {"job": job, "state": "running", **asdict(report)}
             )
         else:
-            print_out(f"job {job} has begun to move slots by load" if report is None else _rebalanced_text(job, report))
+            print_out(
+                f"job {job} has begun to move key groups by load" if report is None else _rebalanced_text(job, report)
+            )
 
 
 def autoscale(
@@ -341,7 +343,7 @@ def _report_text(job: str, report: mp.RescaleReport) -> str:
 
 def _rebalanced_text(job: str, report: mp.RescaleReport) -> str:
     if report.imbalance_before is None or report.imbalance_after is None:
-        why = "too few rows have arrived to weigh slots"
+        why = "too few rows have arrived to weigh key groups"
     elif report.slots:
         why = f"the most loaded worker had {report.imbalance_before:.2f} times the mean load, and has "
         why += f"{report.imbalance_after:.2f} times"
@@ -352,7 +354,7 @@ def _rebalanced_text(job: str, report: mp.RescaleReport) -> str:
 
 def _moved_text(report: mp.RescaleReport) -> str:
     return (
-        f"{report.slots:,} slots and {report.parts:,} partitions moved, with {report.keys:,} keys and "
+        f"{report.slots:,} key groups and {report.parts:,} partitions moved, with {report.keys:,} keys and "
         f"{report.bytes / 1e6:,.1f} MB of state, in {report.moves:,} moves and {report.duration_s:.2f} s"
     )
 

@@ -140,7 +140,7 @@ def show(
 ) -> None:
     """Show the steps and sources of a snapshot.
 
-    Steps have the size of their state, sources their positions.
+    Steps have the size of their state, sources their offsets.
     """
     with reporting_errors(traceback=False):
         checkpointer = _the_checkpointer(uri, option, job)
@@ -321,7 +321,7 @@ def _paragraphs(manifest: Manifest) -> Iterator[str]:
     workers = f"{manifest.workers} worker{'' if manifest.workers == 1 else 's'}"
     yield (
         f"job {manifest.job}, snapshot {manifest.id} of {made:%Y-%m-%d %H:%M:%S} UTC, {age} ago{notes}\n"
-        f"{workers}, {manifest.plan.slots:,} slots, {format_size(summary.size_of(manifest))} of state, "
+        f"{workers}, {manifest.plan.slots:,} key groups, {format_size(summary.size_of(manifest))} of state, "
         f"entry {manifest.sequence} of the log, incarnation {manifest.incarnation}"
     )
     state = {one.step: one for one in summary.state_of(manifest)}
@@ -332,9 +332,9 @@ def _paragraphs(manifest: Manifest) -> Iterator[str]:
     yield table(("step", "kind", "full", "deltas", "longest chain", "migrate"), rows)
     if positions := list(summary.positions_of(manifest)):
         sources = [(step, part, shown(position), "yes" if done else "") for step, part, position, done in positions]
-        yield table(("source", "part", "position", "finished"), sources)
+        yield table(("source", "partition", "offset", "finished"), sources)
     if manifest.frontiers:
-        yield table(("exchange", "event time"), [(name, _shown_epoch(at)) for name, at in manifest.frontiers.items()])
+        yield table(("exchange", "watermark"), [(name, _shown_epoch(at)) for name, at in manifest.frontiers.items()])
 
 
 def _shown_epoch(epoch: int) -> str:

@@ -55,7 +55,7 @@ HostOption = Annotated[
 ]
 
 ANSWER_S: Final = 5.0
-"""How long a job may take to answer; then its last known figures are shown."""
+"""How long a job may take to answer; then its last known numbers are shown."""
 
 _OLD_S: Final = 2.0
 _FIND_S: Final = 2.0
@@ -87,13 +87,13 @@ def watched_options(
 def top(
     job: NameArgument,
     interval_s: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two drawings.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Print the figures once, and return.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the metrics once, and return.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per interval.")] = False,
     address: AddressOption = None,
 ) -> None:
     """Watch a running job in the terminal: steps, workers, lag, back-pressure, snapshots, events.
 
-    Where standard output is not a terminal the figures are printed once.
+    Where standard output is not a terminal the metrics are printed once.
     """
     with reporting_errors(traceback=False):
         watched = found_job(job, address)
@@ -237,14 +237,14 @@ def _draw(job: WatchedJob, interval_s: float) -> None:
 
 
 def plain_text(found: JobMetrics) -> str:
-    """Return the figures as text, for files and pipes."""
+    """Return the metrics as text, for files and pipes."""
     steps = table(_STEP_HEADINGS, list(_step_rows(found)), drawn=False)
     workers = table(_WORKER_HEADINGS, list(_worker_rows(found)), drawn=False)
     return "\n".join((_headline(found), "", steps, "", workers, *_remarks(found)))
 
 
 def screen(found: JobMetrics, events: list[str]) -> RenderableType:
-    """Return the figures and the last ``events`` as a drawing."""
+    """Return the metrics and the last ``events`` as a drawing."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
@@ -271,12 +271,12 @@ def screen(found: JobMetrics, events: list[str]) -> RenderableType:
 
 _LEFT: Final = frozenset({"step", "kind", "worker", "use", "host"})
 _STEP_HEADINGS: Final = ("step", "kind", "in/s", "out/s", "rows", "busy", "late", "failed", "keys", "state", "lag")
-_WORKER_HEADINGS: Final = ("worker", "use", "busy", "waiting", "CPU", "memory", "keys", "slots", "rows/s", "host")
+_WORKER_HEADINGS: Final = ("worker", "use", "busy", "waiting", "CPU", "memory", "keys", "key groups", "rows/s", "host")
 
 
 def _headline(found: JobMetrics) -> str:
     workers = f"{len(found.workers)} worker{'' if len(found.workers) == 1 else 's'}"
-    moving = "" if found.moving is None else f" ({found.moving.slots:,} of {found.moving.of_slots:,} slots moved)"
+    moving = "" if found.moving is None else f" ({found.moving.slots:,} of {found.moving.of_slots:,} key groups moved)"
     sums = f"{found.read:,} read, {found.written:,} written"
     return f"job {found.job}: {found.state}{moving}, {workers}, {sums}, {found.duration_s:,.0f} s"
 
@@ -328,7 +328,7 @@ def _remarks(found: JobMetrics) -> Iterator[str]:
     lagging = [part for part in found.parts if part.lag_rows or part.lag_bytes]
     for part in sorted(lagging, key=lambda part: -(part.lag_rows or part.lag_bytes or 0))[:3]:
         left = f"{part.lag_rows:,} rows" if part.lag_rows is not None else format_size(part.lag_bytes or 0)
-        yield f"source {part.source}, part {part.part}: {left} to read"
+        yield f"source {part.source}, partition {part.part}: {left} to read"
     if found.heavy_keys:
         heaviest = found.heavy_keys[0]
         where = f"{heaviest.share:.0%} of the rows, on worker {heaviest.worker}"
@@ -341,7 +341,7 @@ def _remarks(found: JobMetrics) -> Iterator[str]:
     if found.error:
         yield f"error: {found.error}" if _is_bad(found) else found.error
     if found.age_s > _OLD_S:
-        yield f"these figures are {found.age_s:,.1f} s old"
+        yield f"these numbers are {found.age_s:,.1f} s old"
 
 
 app = typer.Typer(rich_markup_mode=None)

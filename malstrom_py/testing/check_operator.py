@@ -86,7 +86,7 @@ def check_operator(
     malstrom_py.testing.law_error.LawError: law 'determinism' is broken: the same input gives the same output, but ...
       input (key, value):
          0  ('a', 1)
-         1  epoch MAX
+         1  watermark MAX
       output 0, as (key, value, timestamp):
         expected  [('a', ..., None)]
         got       [('a', ..., None)]

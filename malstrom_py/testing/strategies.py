@@ -1,4 +1,4 @@
-"""Hypothesis strategies for streams: keys, values, rows with epochs, batch cuts, schedules.
+"""Hypothesis strategies for streams: keys, values, rows with watermarks, batch cuts, schedules.
 
 They shrink to few rows, simple values, early times and no cuts. Needs hypothesis.
 """
@@ -68,10 +68,10 @@ def sequences(
     ticks: bool = False,
     size_max: int = 12,
 ) -> tuple[Atom, ...]:
-    """Draw the messages of one input: records (`DataMessage`), epochs if ``timed``, the maximum epoch at the end.
+    """Draw the messages of one input: records (`DataMessage`), watermarks (`Epoch`) if ``timed``, the last at the end.
 
-    Timestamps are above the last epoch. ``keys``: None for a stream without keys. ``ticks``: sometimes advance the
-    clock. At most ``size_max`` records and epochs.
+    Timestamps are above the last watermark. ``keys``: None for a stream without keys. ``ticks``: sometimes advance the
+    clock. At most ``size_max`` records and watermarks.
 
     >>> from hypothesis import find
     >>> find(sequences(keys="a", values=[7], timed=True), lambda sequence: len(sequence) == 2)

@@ -431,7 +431,7 @@ class Coordinator(RunView, Generic[G]):
         for worker, source in self.group.fixed().items():
             if worker not in members:
                 raise PlanError(
-                    f"source {source!r} reads on worker {worker} and cannot move, because it has no positions: keep at "
+                    f"source {source!r} reads on worker {worker} and cannot move, because it has no offsets: keep at "
                     f"least {worker + 1} workers, or make it a PartitionedSource"
                 )
 

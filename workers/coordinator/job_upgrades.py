@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _DEFAULT_PARTITIONER: Final = "StableHash"
 
-_KEPT: Final = {"source": "how far it had read", "generate_epochs": "how far event time had come in each part"}
+_KEPT: Final = {"source": "how far it had read", "generate_epochs": "the watermark of each partition"}
 """The state of steps without keyed state, by kind."""
 
 

@@ -147,7 +147,7 @@ class RestorePoint:
                 others = f" (and {len(gone) - 1} others)" if len(gone) > 1 else ""
                 message = (
                     f"source {step!r} no longer has partition {gone[0]!r}, which was not read to its end in snapshot "
-                    f'{self.manifest.id}{others}: restore the part, or start over with resume="none"'
+                    f'{self.manifest.id}{others}: restore the partition, or start over with resume="none"'
                 )
                 raise lasting(SourceError(message))
             begun[step] = {

@@ -151,8 +151,8 @@ class RescaleRequests:
         log(
             _LOG,
             logging.INFO,
-            "job %s has been rescaled from %d to %d workers: %d slots and %d partitions moved, with %d keys and %d "
-            "bytes of state, in %d moves and %.3f s%s",
+            "job %s has been rescaled from %d to %d workers: %d key groups and %d partitions moved, with %d keys and "
+            "%d bytes of state, in %d moves and %.3f s%s",
             *(self._job, workers, len(report.members), report.slots, report.parts, report.keys, report.bytes),
             *(report.moves, report.duration_s, by_load),
             job=self._job,

@@ -70,9 +70,9 @@ def place_in(error: str) -> str:
 def _rescaled(event: RescaleEnded) -> str:
     if event.error:
         return f"the rescale was called off, with {event.workers} workers: {event.error}"
-    moved = f"{_many(event.slots, 'slot')} and {_many(event.parts, 'part')} moved, with {_many(event.keys, 'key')}"
-    state = f"{format_size(event.bytes)} of state, in {event.duration_s:.2f} s"
-    text = f"the job has {_many(event.workers, 'worker')}: {moved} and {state}"
+    moved = f"{_many(event.slots, 'key group')} and {_many(event.parts, 'partition')} moved"
+    state = f"{_many(event.keys, 'key')} and {format_size(event.bytes)} of state, in {event.duration_s:.2f} s"
+    text = f"the job has {_many(event.workers, 'worker')}: {moved}, with {state}"
     if event.imbalance_before is None or event.imbalance_after is None:
         return text
     before, after = event.imbalance_before, event.imbalance_after
@@ -111,7 +111,7 @@ _SENTENCES: Final[dict[type, Callable[[Any], str]]] = {
         + (f". It could not: {event.error}" if event.error else "")
     ),
     RescaleBegun: lambda event: (
-        "slots begin to move by load"
+        "key groups begin to move by load"
         if event.workers == event.target
         else f"the job begins to go from {event.workers} to {event.target} workers"
     ),

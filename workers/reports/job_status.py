@@ -63,13 +63,13 @@ class RescaleReport:
     """A rescale that has ended.
 
     ``members``: the workers that are there now. ``version``: of the routing table they route by. ``moves``: how many
-    moves it took. ``slots`` and ``parts``: how many of each changed worker. ``duration_s``: how long it took by the
-    runtime's clock, in seconds. ``superseded_by``: how many workers the later request asked for that overtook this one;
-    None if none did. ``keys``: how many keys with state changed worker, counted once for each region that keeps
-    something of them. ``bytes``: how many were sent for their state; ``bytes_ahead``: of these were sent while
-    the old owners still worked (R12). ``imbalance_before``, ``imbalance_after``:
-    the load of the most loaded worker over the mean, 1.0 if all are alike, by the loads that slots were placed by; None
-    if they were not known, and slots were placed by number.
+    moves it took. ``slots`` (key groups) and ``parts`` (partitions): how many of each changed worker.
+    ``duration_s``: how long it took by the runtime's clock, in seconds. ``superseded_by``: how many workers the later
+    request asked for that overtook this one; None if none did. ``keys``: how many keys with state changed worker,
+    counted once for each region that keeps something of them. ``bytes``: how many were sent for their state;
+    ``bytes_ahead``: of these were sent while the old owners still worked (R12). ``imbalance_before``,
+    ``imbalance_after``: the load of the most loaded worker over the mean, 1.0 if all are alike; None if loads were not
+    known, and key groups were placed by number.
 
     >>> RescaleReport((0, 1), version=1, moves=1, slots=512, parts=2, duration_s=0.1).superseded_by is None
     True
@@ -121,7 +121,7 @@ class Moving:
     done so. ``keys``, ``bytes``: what has been sent with them, as in `RescaleReport`.
 
     >>> print(Moving(2, slots=16, of_slots=512, keys=1_600, bytes=2_000_000))
-    move 2, 16 of 512 slots moved, with 1,600 keys and 2.0 MB of state
+    move 2, 16 of 512 key groups moved, with 1,600 keys and 2.0 MB of state
     """
 
     move: int
@@ -132,7 +132,7 @@ class Moving:
 
     def __str__(self) -> str:
         return (
-            f"move {self.move}, {self.slots:,} of {self.of_slots:,} slots moved, with {self.keys:,} keys and "
+            f"move {self.move}, {self.slots:,} of {self.of_slots:,} key groups moved, with {self.keys:,} keys and "
             f"{self.bytes / 1e6:,.1f} MB of state"
         )
 
@@ -185,8 +185,8 @@ class JobStatus:
     was committed after its last snapshot). ``workers``: their number. ``phase``: of the run,
     "opening", "steady", "joining", "copying", "moving", "leaving", "barrier", "recovering", "committing" or "ended".
     ``counts``: the rows so far. ``error``: why it failed, or how it was stopped, else None. ``age_s``: how old the
-    figures are, in seconds; above 0 only if a function of the job has kept its thread from reporting newer ones.
-    ``moving``: the progress of a rescale that moves slots, else None. ``restarts``: the number of restarts from a
+    numbers are, in seconds; above 0 only if a function of the job has kept its thread from reporting newer ones.
+    ``moving``: the progress of a rescale that moves key groups, else None. ``restarts``: the number of restarts from a
     snapshot. ``snapshots``: their status, None if the job makes none.
 
     >>> counts = RunResult("flights", {}, 2.0)
@@ -229,7 +229,7 @@ class JobStatus:
             lines.append(self.error if self.state == "stopped" else f"error: {self.error}")
         if self.age_s:
             lines.append(
-                f"these figures are {self.age_s:.1f} s old: a function of the job keeps it from reporting newer ones"
+                f"these numbers are {self.age_s:.1f} s old: a function of the job keeps it from reporting newer ones"
             )
         return "\n".join(lines)
 

@@ -102,7 +102,7 @@ def _merged(here: Sequence[StepCounts], left: Sequence[StepCounts]) -> StepCount
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunResult:
-    """The counts of a run. ``steps`` is in the order of the plan; the other figures are sums over the steps.
+    """The counts of a run. ``steps`` is in the order of the plan; the others are sums over the steps.
 
     ``snapshots``: how many it has completed, and ``last_snapshot``: the id of the one that the result is in; None for a
     job without. A run that resumed from a snapshot counts only its own rows. ``resumed_finished``: the job had

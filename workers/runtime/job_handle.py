@@ -170,13 +170,13 @@ class JobHandle:
     def rebalance(self, *, wait: bool, timeout_s: float = TIMEOUT_S) -> RescaleReport | None: ...
 
     def rebalance(self, *, wait: bool = True, timeout_s: float = TIMEOUT_S) -> RescaleReport | None:
-        """Move slots from loaded workers to others while the job runs, without a change of their number.
+        """Move key groups (slots) from loaded workers to others while the job runs, without a change of their number.
 
         Slots are weighed by the rows and bytes that have arrived for them lately. If the most loaded worker has more
-        than 1.1 times the mean load, few slots move, until all are within a tenth of it, as far as slots allow
+        than 1.1 times the mean load, few key groups move, until all are within a tenth of it, as far as they allow
         that: a key cannot be divided (``metrics().hot_keys``). Else nothing moves, and ``slots`` of the report is 0.
         ``imbalance_before`` and ``imbalance_after`` give the reason; they are None if too few rows have arrived to
-        weigh slots. Requests are merged with those of `rescale`: after both the job has the size asked for last.
+        weigh key groups. Requests are merged with those of `rescale`: after both the job has the size asked for last.
 
         Raises:
             OperationInProgress: it takes longer than ``timeout_s`` and continues.

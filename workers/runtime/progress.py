@@ -1,4 +1,4 @@
-"""Live progress of a run on a terminal: rows per second, keys, epochs, late and skipped records per step; workers,
+"""Live progress of a run on a terminal: rows per second, keys, watermarks, late and skipped records per step; workers,
 watermark, lag and the last snapshot of the job.
 
 Rule: a batch costs one comparison of a clock that is read anyway. Everything else happens at most four times a second,
@@ -147,7 +147,7 @@ def remark(metrics: JobMetrics) -> str:
     age_s = None if made is None or made.at is None else max(0.0, metrics.at - made.at)
     known = {
         f"{len(metrics.workers)} worker{'' if len(metrics.workers) == 1 else 's'}": True,
-        "" if moving is None else f"{moving.slots:,} of {moving.of_slots:,} slots moved": moving is not None,
+        "" if moving is None else f"{moving.slots:,} of {moving.of_slots:,} key groups moved": moving is not None,
         f"watermark {_moment(metrics.watermark)}": metrics.watermark is not None,
         f"{metrics.lag_rows or 0:,} rows to read": bool(metrics.lag_rows),
         f"{late:,} late": late > 0,
@@ -165,7 +165,7 @@ def _moment(seconds: float | None) -> str:
 
 
 def epoch_text(epoch: int | None, unit: Unit | None) -> str:
-    """Return an epoch as text: a time in UTC, "end" for the maximum epoch, "" on an untimed stream.
+    """Return a watermark as text: a time in UTC, "end" for the last one, "" on an untimed stream.
 
     >>> epoch_text(1357034400000, "ms")
     '2013-01-01 10:00:00'

@@ -34,15 +34,15 @@ def require_plain(position: Any, clause: str, where: str) -> None:
     require(
         culprit is None,
         clause,
-        "a position consists of numbers, str, bytes, list, dict and None",
+        "an offset consists of numbers, str, bytes, list, dict and None",
         f"{where}: it holds a {culprit.__name__ if culprit else ''}",
     )
     codec = Codec()
     try:
         back = codec.decode_at_rest(codec.encode_at_rest(position, step="contract"), step="contract")
     except CodecError as error:
-        raise LawError(clause, "a position can be stored", case=f"  {where}: {error}") from error
-    require(same(back, position), clause, "a stored position is restored", f"{where}: {position!r} became {back!r}")
+        raise LawError(clause, "an offset can be stored", case=f"  {where}: {error}") from error
+    require(same(back, position), clause, "a stored offset is restored", f"{where}: {position!r} became {back!r}")
 
 
 def _not_plain(value: Any) -> type | None:

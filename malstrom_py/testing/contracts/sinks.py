@@ -394,9 +394,9 @@ def _check_parts(make: Callable[[], Any], read: Read, values: Sequence[Any]) -> 
     sink: PartitionedSink = make()
     messages = [DataMessage(index % 3, value, index) for index, value in enumerate(values)]
     parts = [sink.assign_part(message) for message in messages]
-    require(all(isinstance(part, str) for part in parts), PART, "the name of a part is a str", f"{parts}")
+    require(all(isinstance(part, str) for part in parts), PART, "the name of a partition is a str", f"{parts}")
     again = [make().assign_part(message) for message in messages]
-    require(parts == again, PART, "a record belongs to the same part each time", f"{parts}\n  {again}")
+    require(parts == again, PART, "a record belongs to the same partition each time", f"{parts}\n  {again}")
     for cut in (0, 1, len(values) // 2, len(values)):
         sink = make()
         for part in dict.fromkeys(parts):
@@ -407,7 +407,7 @@ def _check_parts(make: Callable[[], Any], read: Read, values: Sequence[Any]) -> 
             read,
             values,
             RESTORED,
-            f"each part restored after {cut} rows: written rows are visible, once",
+            f"each partition restored after {cut} rows: written rows are visible, once",
             ordered=False,
         )
 
@@ -418,8 +418,8 @@ def _write_part(sink: PartitionedSink, part: str, rows: Sequence[DataMessage[Any
     if rows[:cut]:
         writer.write(batch_of_rows(rows[:cut], keyed=True, timed=True))
     position = writer.snapshot()
-    require_plain(position, POSITION, f"part {part!r}")
-    require(same(writer.snapshot(), position), RESTORED, "reading the position does not change it", f"part {part!r}")
+    require_plain(position, POSITION, f"partition {part!r}")
+    require(same(writer.snapshot(), position), RESTORED, "reading the offset does not change it", f"partition {part!r}")
     writer.close()
     writer = sink.build_part(part, position)
     if rows[cut:]:

@@ -36,10 +36,10 @@ class UnreadableRecord:
 
 
 def check_source(source: Any, *, rows_max: int = 1000, cuts_max: int = 20) -> None:
-    """Check the contract of sources (`malstrom_py.sources.base`) for ``source``, part by part.
+    """Check the contract of sources (`malstrom_py.sources.base`) for ``source``, partition by partition.
 
-    At most about ``rows_max`` rows of each part are read, and a part is stopped and restored at up to ``cuts_max``
-    places. Polls may be empty; after 100 empty polls in a row the check leaves an unfinished part.
+    At most about ``rows_max`` rows of each partition are read, and it is stopped and restored at up to ``cuts_max``
+    places. Polls may be empty; after 100 empty polls in a row the check leaves an unfinished partition.
 
     >>> from malstrom_py import sources
     >>> check_source(sources.Memory(range(20), parts=3))
@@ -52,9 +52,9 @@ def check_source(source: Any, *, rows_max: int = 1000, cuts_max: int = 20) -> No
         _check_stateless(source, rows_max)
         return
     parts = list(source.list_parts())
-    require(all(isinstance(part, str) and part for part in parts), NAMES, "parts have names", f"{parts}")
-    require(len(set(parts)) == len(parts), NAMES, "parts have different names", f"{parts}")
-    require(parts == list(source.list_parts()), NAMES, "parts have the same names each time", f"{parts}")
+    require(all(isinstance(part, str) and part for part in parts), NAMES, "partitions have names", f"{parts}")
+    require(len(set(parts)) == len(parts), NAMES, "partitions have different names", f"{parts}")
+    require(parts == list(source.list_parts()), NAMES, "partitions have the same names each time", f"{parts}")
     for part in parts:
         _check_part(source, part, rows_max, cuts_max)
 
@@ -69,7 +69,7 @@ def _check_stateless(source: StatelessSource[Any], rows_max: int) -> None:
 
 
 def _check_part(source: PartitionedSource[Any], part: Part, rows_max: int, cuts_max: int) -> None:
-    where = f"part {part!r}"
+    where = f"partition {part!r}"
     opened = source.build_part(part, None)
     rows = _check_sizes(opened, where, rows_max)
     end = opened.snapshot() if opened.is_finished() else None
@@ -105,18 +105,21 @@ def _check_cuts(
     """Stop the part after some polls, restore it twice, and check that it continues at its position."""
     polls = len(rows) * len(sizes) // sum(sizes) + 1
     for cut in sorted({round(number * polls / cuts_max) for number in range(cuts_max + 1)}):
-        where = f"part {part!r}, restored after {cut} polls of {sizes} rows"
+        where = f"partition {part!r}, restored after {cut} polls of {sizes} rows"
         opened = source.build_part(part, None)
         read = list(itertools.chain.from_iterable(itertools.islice(_polls(opened, itertools.cycle(sizes)), cut)))
         for _ in range(2):
             position = opened.snapshot()
             require_plain(position, PLAIN_POSITION, where)
-            require(same(opened.snapshot(), position), EXACT, "reading the position does not change it", where)
+            require(same(opened.snapshot(), position), EXACT, "reading the offset does not change it", where)
             _closed(opened, where)
             opened = source.build_part(part, copy.deepcopy(position))
             now = opened.snapshot()
             require(
-                same(now, position), EXACT, "a restored part has the saved position", f"{where}: {position!r}, {now!r}"
+                same(now, position),
+                EXACT,
+                "a restored partition has the saved offset",
+                f"{where}: {position!r}, {now!r}",
             )
             read += next(_polls(opened, itertools.cycle(sizes)), [])
         for polled in _polls(opened, itertools.repeat(50)):
@@ -143,16 +146,16 @@ def _check_end(opened: SourcePart[Any], where: str, *, positions: bool) -> None:
     before = opened.snapshot() if positions else None
     for _ in range(2):
         polled = _poll(opened, 10)
-        require(not polled, FINISHED, "a finished part gives no more rows", f"{where}: {polled}")
-        require(opened.is_finished(), FINISHED, "a finished part stays finished", where)
+        require(not polled, FINISHED, "a finished partition gives no more rows", f"{where}: {polled}")
+        require(opened.is_finished(), FINISHED, "a finished partition stays finished", where)
     after = opened.snapshot() if positions else None
-    require(same(after, before), FINISHED, "a finished part keeps its position", f"{where}: {before!r}, {after!r}")
+    require(same(after, before), FINISHED, "a finished partition keeps its offset", f"{where}: {before!r}, {after!r}")
 
 
 def _check_restored_end(opened: SourcePart[Any], where: str) -> None:
     polled = _poll(opened, 10)
-    require(not polled, FINISHED, "restored at its end, a part gives no rows", f"{where}: {polled}")
-    require(opened.is_finished(), FINISHED, "restored at its end, a part is finished after one poll", where)
+    require(not polled, FINISHED, "restored at its end, a partition gives no rows", f"{where}: {polled}")
+    require(opened.is_finished(), FINISHED, "restored at its end, a partition is finished after one poll", where)
     _closed(opened, where)
 
 
@@ -187,4 +190,4 @@ def _closed(opened: SourcePart[Any], where: str) -> None:
     try:
         opened.close()
     except Exception as error:
-        require(False, CLOSE, "a part can be closed, read or not", f"{where}: {type(error).__name__}: {error}")
+        require(False, CLOSE, "a partition can be closed, read or not", f"{where}: {type(error).__name__}: {error}")

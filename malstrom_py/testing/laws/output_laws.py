@@ -62,7 +62,7 @@ def no_mutation(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> b
 
 
 def epoch_order(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
-    """Check that no record is at or below a forwarded epoch, and that epochs never decrease or overtake the input."""
+    """Check that no record is at or below a forwarded watermark, and that none decreases or overtakes the input."""
     play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
     instance = play.build()
     passed = [MIN_EPOCH] * len(instance.single.outputs)
@@ -76,11 +76,11 @@ def epoch_order(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> b
             for message in instance.receive_local(output):
                 last = passed[output]
                 if isinstance(message, DataMessage) and message.timestamp is not None and message.timestamp <= last:
-                    raise broken(f"  output {output}: {message} came after epoch {last}", marks)
+                    raise broken(f"  output {output}: {message} came after watermark {last}", marks)
                 if not isinstance(message, Epoch):
                     continue
                 if message.time <= last or (message.time > promised and not subject.generates):
-                    raise broken(f"  output {output}: {message} after epoch {last}, the input at {promised}", marks)
+                    raise broken(f"  output {output}: {message} after watermark {last}, the input at {promised}", marks)
                 passed[output] = message.time
     return any(epoch > MIN_EPOCH for epoch in passed)
 

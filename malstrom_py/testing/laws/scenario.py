@@ -134,7 +134,7 @@ class Scenario:
                 where = f"  (input {self._input(place)})" if any(self.inputs) else ""
                 lines.append(f"    {place:>2}  {row[0] if len(row) == 1 else row!r}{where}")
             elif isinstance(atom, Epoch):
-                lines.append(f"    {place:>2}  epoch {'MAX' if atom.time == MAX_EPOCH else atom.time}")
+                lines.append(f"    {place:>2}  watermark {'MAX' if atom.time == MAX_EPOCH else atom.time}")
             elif atom is not None:
                 lines.append(f"    {place:>2}  the clock advances by {atom.seconds} s")
         return "\n".join(lines)

@@ -91,7 +91,8 @@ def test_a_job_that_malstrom_runs_is_watched_rescaled_and_stopped_from_another_t
         rescaled = malstrom(folder, "rescale", "endless", "4")
         assert (rescaled.returncode, rescaled.stderr) == (0, "")
         assert re.match(
-            r"job endless runs on 4 workers: \d+ slots and 2 partitions moved, with [\d,]+ keys and [\d.]+ MB of state",
+            r"job endless runs on 4 workers: \d+ key groups and 2 partitions moved, "
+            r"with [\d,]+ keys and [\d.]+ MB of state, in ",
             rescaled.stdout,
         )
         found = json.loads(malstrom(folder, "status", "endless", "--json").stdout)

@@ -130,7 +130,7 @@ def test_show_tells_steps_state_positions_and_event_time(folder: Path, start: St
     assert done.exit_code == 0
     head, steps, positions, frontiers = done.stdout.rstrip("\n").split("\n\n")
     assert head.startswith(f"job {JOB}, snapshot {start.ids[1]} of 2026-11-22 04:22:42 UTC, ")
-    assert "2 workers, 64 slots, 3.0 kB of state, entry 3 of the log, incarnation 1" in head
+    assert "2 workers, 64 key groups, 3.0 kB of state, entry 3 of the log, incarnation 1" in head
     assert [line.split() for line in steps.splitlines()] == [
         ["step", "kind", "full", "deltas", "longest", "chain", "migrate"],
         ["read", "source"],

@@ -116,7 +116,7 @@ function showJob(job) {
     document.body.classList.toggle("is-lost", lost);
     setShown("lost", lost);
     if (!lost) return;
-    setText("lost-text", view ? `These figures are ${age(figuresAge)} old.` : "Waiting for it.");
+    setText("lost-text", view ? `These numbers are ${age(figuresAge)} old.` : "Waiting for it.");
     setShown("actions", false);
   }
 
@@ -171,7 +171,7 @@ function renderTiles(view) {
   const working = view.workers.length || view.workers_wanted;
   setText("workers", exact(working));
   setAttribute(field("workers"), "data-value", working);
-  const moved = moving && `${exact(moving.slots)} / ${exact(moving.of_slots)} slots moved`;
+  const moved = moving && `${exact(moving.slots)} / ${exact(moving.of_slots)} key groups moved`;
   const target = working !== view.workers_wanted && !ended.has(view.state) ? `to become ${exact(view.workers_wanted)}` : null;
   setText("workers-note", moved || target || rescalesAndRestarts(view));
   setShown("moving", Boolean(moving));

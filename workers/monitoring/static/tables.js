@@ -26,7 +26,7 @@ function twoLines(cell) {
 }
 
 export function makeWorkers() {
-  const columns = [["Worker"], ["Time", "time"], ["CPU cores", "number"], ["Memory", "number"], ["Keys", "number"], ["Slots", "number"], ["Rows/s", "number"]];
+  const columns = [["Worker"], ["Time", "time"], ["CPU cores", "number"], ["Memory", "number"], ["Keys", "number"], ["Key groups", "number"], ["Rows/s", "number"]];
   const list = makeTable(field("worker-table"), columns, (row, cells, worker) => {
     row.dataset.testid = `worker-${worker.worker}`;
     const name = twoLines(cells[0]);
@@ -56,13 +56,13 @@ const shownParts = 100;
 const keptOrder_ms = 5000; // rows that change places every second cannot be read
 
 export function makeParts() {
-  const columns = [["Part"], ["Event time, UTC", "number"], ["Lag", "number"], ["To be read", "number"], ["Rows read", "number"]];
+  const columns = [["Partition"], ["Event time, UTC", "number"], ["Lag", "number"], ["To be read", "number"], ["Rows read", "number"]];
   const list = makeTable(field("part-table"), columns, (row, cells) => {
     const name = twoLines(cells[0]);
     const lag = make("span"), idle = make("span", { class: "badge small-badge", text: "idle" });
     cells[2].append(idle, lag);
     return (part) => {
-      name(/^\d+$/.test(part.part) ? `part ${part.part}` : part.part || part.source, [part.part && part.source, `worker ${part.worker}`, part.position].filter(Boolean).join(" · "));
+      name(/^\d+$/.test(part.part) ? `partition ${part.part}` : part.part || part.source, [part.part && part.source, `worker ${part.worker}`, part.position].filter(Boolean).join(" · "));
       setText(cells[1], eventTime(part.watermark));
       setText(lag, duration(part.lag_s));
       setShown(idle, Boolean(part.idle));
@@ -81,7 +81,7 @@ export function makeParts() {
     }
     const sorted = [...view.parts].sort((one, other) => compare(ranks.get(keyOf(one)), ranks.get(keyOf(other))));
     list.update(sorted.slice(0, shownParts), keyOf);
-    const more = sorted.length > shownParts ? `${shownParts} of ${exact(sorted.length)} parts, ` : "";
+    const more = sorted.length > shownParts ? `${shownParts} of ${exact(sorted.length)} partitions, ` : "";
     setText("parts-note", sorted.length ? `${more}largest lag first` : "");
     setShown("parts-empty", sorted.length === 0);
   };
@@ -118,7 +118,7 @@ function makeBars(name, title) {
 
 export function makeHeavy() {
   const keys = makeBars("heavy-keys", (item) => item.key);
-  const slots = makeBars("heavy-slots", (item) => `slot ${item.slot}`);
+  const slots = makeBars("heavy-slots", (item) => `key group ${item.slot}`);
   return (view) => {
     keys(view.heavy_keys || []);
     slots(view.heavy_slots || []);

@@ -195,5 +195,5 @@ def test_the_moves_are_told_where_they_happen() -> None:
         "     2  ('b', 'b1')",
         "       -- the keys ['c', 'd'] have arrived at instance 1, which processes the held rows",
         "     3  ('c', 'c2')",
-        "     4  epoch MAX",
+        "     4  watermark MAX",
     ]

@@ -49,7 +49,7 @@ def test_what_obeys_all_laws_and_is_wrong_is_found_by_an_oracle() -> None:
         check_operator(merged, timed=True, oracle=by_hand)
     assert caught.value.law == "oracle"
     # Two records with the gap between them are the smallest case.
-    assert "0  ('a', 0, 1)\n     1  ('a', 0, 11)\n     2  epoch MAX" in caught.value.case
+    assert "0  ('a', 0, 1)\n     1  ('a', 0, 11)\n     2  watermark MAX" in caught.value.case
     assert "expected  [[0], [0]]\n    got       [[0, 0]]" in caught.value.case
 
 
@@ -163,7 +163,7 @@ def test_the_input_on_which_an_oracle_raises_is_shrunk() -> None:
     assert said.count("the oracle, or its result, raised") == 1
     (_, first, second, end) = said.splitlines()[1:]
     assert (first, second) == ("     0  ('a', 0)", "     1  ('a', 4)")
-    assert end == "     2  epoch MAX"
+    assert end == "     2  watermark MAX"
 
 
 async def later(rows: Readings) -> list[int]:

@@ -38,11 +38,11 @@ def test_it_is_shown_as_the_stream_has_it_with_marks_in_their_places() -> None:
         "  input (key, value, timestamp):",
         "     0  ('a', 1, 1)",
         "     1  ('b', 2, 2)",
-        "     2  epoch 2",
+        "     2  watermark 2",
         "       -- here",
         "     3  ('c', 3, 3)",
         "     4  the clock advances by 1 s",
-        "     5  epoch MAX",
+        "     5  watermark MAX",
         "       -- end",
     ]
     assert "     0  1\n" in SCENARIO.shown(keyed=False, timed=False, marks={})

@@ -197,7 +197,7 @@ def test_steps_without_state_come_and_go() -> None:
     [
         (lambda: job(total="sum"), "step 'total' (sum, its keyed state)"),
         (lambda: job(source="sales"), "step 'orders' (source, how far it had read)"),
-        (lambda: job(epochs="time"), "step 'epochs' (generate_epochs, how far event time had come in each part)"),
+        (lambda: job(epochs="time"), "step 'epochs' (generate_epochs, the watermark of each partition)"),
         (lambda: job(sink="files"), "step 'out' (sink, its uncommitted output)"),
         (
             lambda: job(total="sum", source="sales"),

@@ -81,7 +81,8 @@ def test_a_status_says_what_there_is_to_say() -> None:
     assert str(JobStatus("a", "running", 1, "steady", COUNTS, None)).startswith("job a: running, 1 worker (steady)\n")
     moving = str(JobStatus("a", "rescaling", 2, "moving", COUNTS, None, moving=Moving(3, 80, 512, 1_200, 2_500_000)))
     assert moving.startswith(
-        "job a: rescaling, 2 workers (moving: move 3, 80 of 512 slots moved, with 1,200 keys and 2.5 MB of state)\n"
+        "job a: rescaling, 2 workers "
+        "(moving: move 3, 80 of 512 key groups moved, with 1,200 keys and 2.5 MB of state)\n"
     )
     failed = str(JobStatus("a", "failed", 2, "ended", COUNTS, "step 'b' failed", 1.25))
     assert failed.startswith("job a: failed, 2 workers (ended)\n")

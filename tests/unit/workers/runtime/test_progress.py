@@ -82,7 +82,8 @@ def test_the_line_below_has_workers_watermark_lag_late_rows_and_the_last_snapsho
     with Progress(plan, console) as progress:
         progress.show(result(1.0, **{"in": counts(5), "out": counts(5)}), metrics)
     assert (
-        "2 workers · 16 of 512 slots moved · watermark 2013-01-01 10:00:00 · 5,000 rows to read · 1,200 late · snapshot"
+        "2 workers · 16 of 512 key groups moved · watermark 2013-01-01 10:00:00 · 5,000 rows to read"
+        " · 1,200 late · snapshot"
     ) in drawn(console)
 
 
