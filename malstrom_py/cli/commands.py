@@ -16,7 +16,7 @@ COMMANDS: Final = {
     "explain": ("running", "Print the steps of a job without running it."),
     "doctor": ("doctor", "Check what works on this machine."),
     "rescale": ("jobs", "Rescale a running job to N workers without stopping it."),
-    "rebalance": ("jobs", "Move slots of a running job from loaded workers to others."),
+    "rebalance": ("jobs", "Move key groups of a running job from loaded workers to others."),
     "autoscale": ("jobs", "Let the number of workers of a running job follow its load from now on."),
     "snapshot": ("jobs", "Make a snapshot of a running job now, in addition to those by interval."),
     "savepoint": ("jobs", "Make a complete snapshot of a running job in another place, where it is never pruned."),

@@ -83,9 +83,11 @@ class StatefulOperator(Operator):
 
     def _in_pieces(self, process: Callable[[Batch, Outlet], None], batch: Batch, out: Outlet) -> None:
         """Process a batch in pieces, within which no key's state ends. Requires a ttl of event time."""
-        expiry = self.state.expiry
+        expiry, times = self.state.expiry, batch.timestamps
         assert expiry is not None
-        for start, end, ended in expiry.lives(keys_of(batch, self.context.step), batch.timestamps or []):
+        keys = keys_of(batch, self.context.step)
+        distinct(keys, self.context.step)  # an error of a key that cannot be hashed names it
+        for start, end, ended in expiry.lives(keys, times) if times else ((0, len(batch), ()),):
             if ended:
                 self.state.end(ended)
                 expiry.forget(ended)

@@ -63,28 +63,38 @@ class Expiry:
     def lives(self, keys: Sequence[Any], times: Sequence[int]) -> Iterator[tuple[int, int, list[Any]]]:
         """Cut records so that no key's life ends within a piece: (start, end, the keys whose life ended before it).
 
-        A piece must be processed, and `touch` called for it, before the next one is asked for.
+        A piece must be processed, and `touch` called for its records that did not fail, before the next is asked for.
 
-        >>> list(Expiry(10).lives(["a", "b", "a", "a"], [1, 5, 11, 22]))
-        [(0, 3, []), (3, 4, ['a'])]
+        >>> expiry, keys, times = Expiry(10), ["a", "b", "a", "a"], [1, 5, 11, 22]
+        >>> for start, end, ended in expiry.lives(keys, times):
+        ...     expiry.touch(keys[start:end], times[start:end])
+        ...     print(start, end, ended)
+        0 3 []
+        3 4 ['a']
         """
         until, ttl = self.until, self.ttl
-        if not keys:
-            return
         if max(times) <= min(min(times) + ttl, *map(until.get, keys, repeat(math.inf))):
             yield 0, len(keys), []
             return
         start, ended = 0, list[Any]()
-        ends: dict[Any, int] = {}
+        # Until when each key of the piece lives at least, whichever of its records fail; those that had no life before.
+        least, fresh = dict[Any, int](), set[Any]()
         for index, (key, time) in enumerate(zip(keys, times, strict=True)):
-            end = ends[key] if key in ends else until.get(key)
-            if end is not None and end < time:
-                if key in ends:
-                    yield start, index, ended
-                    start, ended, ends = index, [], {}
-                ended.append(key)
-                end = None
-            ends[key] = time + ttl if end is None else max(end, time + ttl)
+            if time > least.get(key, time):
+                yield start, index, ended
+                start, ended = index, []
+                least.clear()
+                fresh.clear()
+            if key not in least:
+                end = until.get(key)
+                if end is not None and end < time:
+                    ended.append(key)
+                    end = None
+                if end is None:
+                    fresh.add(key)
+                least[key] = time + ttl if end is None else end
+            elif key in fresh:
+                least[key] = min(least[key], time + ttl)
         yield start, len(keys), ended
 
     def put(self, until: Mapping[Any, int]) -> None:

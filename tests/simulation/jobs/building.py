@@ -134,7 +134,7 @@ class _Builder:
         """A keyed step that counts."""
         name = stage.name
         keyed = self.keyed(stage.inputs, name, stage.key, stage.partitioner, apart=stage.apart)
-        keyed = watched(keyed, f"{name}-in", self.seen, arrivals=stage.ttl is not None)
+        keyed = watched(keyed, f"{name}-in", self.seen)
         if stage.enriched:
             keyed = keyed.enrich(f"{name}-ask", ask, combine=lambda passed, answer: passed._replace(answer=answer))
         timed = self.layout.is_timed(stage.inputs[0])

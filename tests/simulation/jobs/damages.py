@@ -27,7 +27,6 @@ def damaged(damage: Damage, layout: Layout, outcome: Outcome, rng: random.Random
     broken = Outcome(
         {name: list(rows) for name, rows in outcome.rows.items()},
         copy.deepcopy(outcome.frontiers),
-        dict(outcome.arrivals),
         list(outcome.broken),
         list(outcome.broken_at_sources),
         outcome.hits,

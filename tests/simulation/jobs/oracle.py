@@ -223,15 +223,15 @@ class _Oracle:
         return found
 
     def expired(self, stage: Stage, ttl: int, lives: list[list[Item]], where: str) -> None:
-        """A state goes when the frontier where it is passes its last record + ``ttl``, neither before nor after."""
+        """A record finds no state if it is later than the latest one before it + ``ttl``, and only then."""
         lives.sort(key=lambda life: life[0].record.time)
         reach: int | None = None
         for life in lives:
             for n, item in enumerate(life):
-                frontier = self.outcome.arrivals[f"{stage.name}-in", item.ident]
-                gone = reach is not None and frontier > reach
-                require(gone or reach is None or n > 0, f"{where}: the state was gone at {frontier}, before {reach}")
-                require(not (gone and n > 0), f"{where}: the state of {reach} was still there at {frontier}")
+                time = item.record.time
+                gone = reach is not None and time > reach
+                require(gone or reach is None or n > 0, f"{where}: the state was gone at {time}, before {reach}")
+                require(not (gone and n > 0), f"{where}: the state of {reach} was still there at {time}")
                 reach = max(item.record.time + ttl, reach if reach is not None and n > 0 else item.record.time + ttl)
 
     def tally(self, items: list[Item], marks: dict[Ident, Mark], where: str) -> None:

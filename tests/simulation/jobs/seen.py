@@ -30,7 +30,7 @@ class Row(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What the oracle is shown. ``frontiers``: (step, worker) -> the frontiers there; ``arrivals``: who came at which.
+    """What the oracle is shown. ``frontiers``: (step, worker) -> the frontiers there.
 
     ``left``: the workers that were gone before the end; ``rescaled``: whether any came or went. ``broken``: what was
     seen to be wrong when it happened; ``broken_at_sources``: what is, unless parts have moved. ``took_s``: by
@@ -39,7 +39,6 @@ class Outcome:
 
     rows: dict[str, list[Row]]
     frontiers: dict[tuple[str, int], list[int]]
-    arrivals: dict[tuple[str, Any], int]
     broken: list[str]
     broken_at_sources: list[str]
     hits: Counter[str]
@@ -56,7 +55,6 @@ class Seen:
     """
 
     frontiers: dict[tuple[str, int], list[int]] = field(default_factory=dict)
-    arrivals: dict[tuple[str, Any], int] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
     broken_at_sources: list[str] = field(default_factory=list)
     hits: Counter[str] = field(default_factory=Counter)
@@ -88,7 +86,7 @@ class Seen:
         if not self.is_fresh:
             self.frontiers, self.open_parts, self.broken_at_sources = {}, {}, []
             if afresh:
-                self.arrivals, self.written = {}, {name: [] for name in self.written}
+                self.written = {name: [] for name in self.written}
             self.left, self.has_read, self.has_joiners = set(), False, False
             self.incarnation += 1
             self.is_fresh = True
@@ -128,9 +126,7 @@ class Seen:
         broken, at_sources = list(self.broken), list(self.broken_at_sources)
         left, rescaled = frozenset(self.left), bool(self.left) or self.has_joiners
         took_s = 0.0 if self.clock is None else self.clock.monotonic_s()
-        return Outcome(
-            rows, self.frontiers, self.arrivals, broken, at_sources, Counter(self.hits), left, rescaled, took_s
-        )
+        return Outcome(rows, self.frontiers, broken, at_sources, Counter(self.hits), left, rescaled, took_s)
 
     def _stands(self, sink: str, row: Row) -> bool:
         """Return whether the current run has read past a row of a part."""

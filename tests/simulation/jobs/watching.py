@@ -9,38 +9,32 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MIN_EPOCH, Epoch
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.testing import as_step
-from tests.simulation.jobs.records import Passed, ident
 from tests.simulation.jobs.seen import Seen
 
 
-def watched(stream: Any, name: str, seen: Seen, *, arrivals: bool = False, at_source: bool = False) -> Any:
-    """Return ``stream`` after a watch. With ``arrivals`` it records the frontier at which each record arrives.
+def watched(stream: Any, name: str, seen: Seen, *, at_source: bool = False) -> Any:
+    """Return ``stream`` after a watch.
 
     ``at_source``: in the region of a source, where an epoch may come again, to say that the parts before it are idle,
     or are no more, and where a part that moves here brings its own frontier (T2).
     """
-    return as_step(partial(Watching, seen=seen, arrivals=arrivals, at_source=at_source), name=name)(stream)
+    return as_step(partial(Watching, seen=seen, at_source=at_source), name=name)(stream)
 
 
 class Watching(Operator):
     """Passes everything on, and notes what is against the rules."""
 
-    def __init__(self, context: StepContext, *, seen: Seen, arrivals: bool, at_source: bool) -> None:
+    def __init__(self, context: StepContext, *, seen: Seen, at_source: bool) -> None:
         super().__init__(context)
         self._seen = seen
-        self._arrivals = arrivals
         self._at_source = at_source
         self._moves: list[int] | None = None
         self._frontier = MIN_EPOCH
-        self.takes_columns = not arrivals
+        self.takes_columns = True
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if batch.timestamps is not None and min(batch.timestamps) <= self._frontier:
             self._broken(f"was sent a record at {min(batch.timestamps)}, at or below its frontier {self._frontier}")
-        if self._arrivals:
-            for value in batch.values:
-                if isinstance(value, Passed):
-                    self._seen.arrivals[self.context.step, ident(value)] = self._frontier
         out.send(batch)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:

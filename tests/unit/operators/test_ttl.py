@@ -298,6 +298,12 @@ def test_a_new_key_that_only_raises_has_neither_state_nor_timer() -> None:
     assert (step.operator.keys, timers(step)) == (0, [])
 
 
+def test_a_record_that_fails_does_not_keep_alive_those_of_its_batch() -> None:
+    step = stepped("skip")
+    step.push(Batch(["raise", 0, 0], keys=["a"] * 3, timestamps=[40, 30, 30 + TTL + 1]))
+    assert step.values() == [1, 1]
+
+
 @given(
     moves=st.lists(
         st.one_of(
