@@ -77,7 +77,7 @@ class Expiry:
             yield 0, len(keys), []
             return
         start, ended = 0, list[Any]()
-        # Until when each key of the piece lives at least, whichever of its records fail; those that had no life before.
+        # Until when each key of the piece lives at least if any of its records fail; those that had no life before.
         least, fresh = dict[Any, int](), set[Any]()
         for index, (key, time) in enumerate(zip(keys, times, strict=True)):
             if time > least.get(key, time):
