@@ -53,7 +53,7 @@ class Job:
     >>> words.key_by("letter", lambda word: word[0]).count("seen").sink("out", sinks.Memory())
     >>> print(job.explain())  # doctest: +ELLIPSIS
     job words (4 steps, 1024 slots)
-       0  words   source  [Memory(3 items in 1 partitions)]
+       0  words   source  [Memory(3 items)]
        1  letter  key_by <- words  [<lambda> at ...; exchange: a keyed region begins]
        2  seen    count <- letter
        3  out     sink <- seen  [Memory]

@@ -295,8 +295,20 @@ def _step_rows(found: JobMetrics) -> Iterator[list[str]]:
             f"{failed:,}" if failed else "",
             "" if step.keys is None else f"{step.keys:,}",
             "" if step.state_bytes is None else format_size(step.state_bytes),
-            "" if step.lag_s is None else f"{step.lag_s:,.1f} s",
+            "" if step.lag_s is None else _duration(step.lag_s),
         ]
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration in a unit of its size: the event times of old data are years before now.
+
+    >>> _duration(0.25), _duration(300), _duration(86_400 * 4_500)
+    ('0.2 s', '5 min', '4,500 days')
+    """
+    for unit, name in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:,.0f} {name}"
+    return f"{seconds:,.1f} s"
 
 
 def _worker_rows(found: JobMetrics) -> Iterator[list[str]]:

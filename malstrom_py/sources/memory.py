@@ -30,7 +30,8 @@ class Memory(Generic[V]):
         self._parts = [everything] if parts == 1 else [everything[index::parts] for index in range(parts)]
 
     def __repr__(self) -> str:
-        return f"Memory({sum(map(len, self._parts))} items in {len(self._parts)} partitions)"
+        items, parts = sum(map(len, self._parts)), len(self._parts)
+        return f"Memory({items} item{'' if items == 1 else 's'}{'' if parts == 1 else f' in {parts} partitions'})"
 
     def list_parts(self) -> Sequence[Part]:
         return [Part(str(index)) for index in range(len(self._parts))]

@@ -108,7 +108,7 @@ def test_the_text_has_a_line_per_step_with_inputs_details_and_policies() -> None
     lines = flights().explain().splitlines()
     expected = [
         r"job flights \(8 steps, 8 slots\)",
-        r"   0  flights    source  \[Memory\(1 items in 1 partitions\); on_error=skip\]",
+        r"   0  flights    source  \[Memory\(1 item\); on_error=skip\]",
         rf"   1  departure  assign_timestamps <- flights  \[flights\.<locals>\.<lambda> at {here}:\d+\]",
         r"   2  epochs     generate_epochs <- departure  \[limit_out_of_orderness\(10\)\]",
         rf"   3  carrier    key_by <- epochs\.on_time  \[.*{here}:\d+; exchange: a keyed region begins\]",
@@ -167,7 +167,7 @@ def test_what_a_step_was_is_told() -> None:
     numbers = job.source("in", sources.Memory([1]), renamed_from="numbers").key_by("key", lambda n: n)
     numbers.count("seen", renamed_from="count", migrate=doubled).sink("out", sinks.Memory())
     lines = job.explain().splitlines()
-    assert lines[1].endswith("source  [Memory(1 items in 1 partitions); renamed from numbers]")
+    assert lines[1].endswith("source  [Memory(1 item); renamed from numbers]")
     assert lines[3].endswith("count <- key  [renamed from count; migrate=test_plan:doubled]")
 
 
