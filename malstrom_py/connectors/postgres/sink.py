@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from malstrom_py.connectors.postgres.connecting import checked_dsn, connected
@@ -57,6 +57,8 @@ class Postgres:
     be None if that index has ``NULLS NOT DISTINCT`` (PostgreSQL 15). The last row of a key in a snapshot is the one
     written: the order is that of its worker, also after the key has moved to another worker. Give the stream the same
     key as the table: rows of one key that come from several workers at the same time have no order.
+    ``delete_field`` names a bool field that all rows have and the table has not: where it is True, the row with the
+    same keys is deleted, and other fields are ignored. It needs DELETE on the table.
 
     SinkError: an unknown column, a missing one without a default, a value that its column cannot hold: in the write, or
     at the snapshot, as NOT NULL and CHECK are checked when rows are staged. Unique and foreign keys, triggers and
@@ -80,6 +82,7 @@ class Postgres:
         mode: Literal["append", "upsert"] = "append",
         keys: str | Iterable[str] = (),
         on_conflict: Literal["fail", "ignore"] = "fail",
+        delete_field: str | None = None,
     ) -> None:
         if mode not in ("append", "upsert"):
             raise PlanError(f"{_OWNER}: mode must be 'append' or 'upsert', got {mode!r}")
@@ -90,6 +93,10 @@ class Postgres:
             raise PlanError(f"{_OWNER}: mode='upsert' needs keys, the columns of a unique index")
         if mode == "append" and named:
             raise PlanError(f"{_OWNER}: keys are for mode='upsert'")
+        if delete_field is not None and (
+            mode != "upsert" or not isinstance(delete_field, str) or delete_field in named
+        ):
+            raise PlanError(f"{_OWNER}: delete_field must name a field for mode='upsert' that is not one of the keys")
         if on_conflict not in ("fail", "ignore"):
             raise PlanError(f"{_OWNER}: on_conflict must be 'fail' or 'ignore', got {on_conflict!r}")
         if mode == "upsert" and on_conflict == "ignore":
@@ -102,10 +109,12 @@ class Postgres:
         self._table = table
         self._keys = named
         self._ignores = on_conflict == "ignore"
+        self._delete_field = delete_field
 
     def __repr__(self) -> str:
         keys = f", mode='upsert', keys={list(self._keys)!r}" if self._keys else ""
         keys += ", on_conflict='ignore'" if self._ignores else ""
+        keys += f", delete_field={self._delete_field!r}" if self._delete_field else ""
         return f"Postgres({self._table!r}{keys})"
 
     def open(self, worker: WorkerInfo) -> PostgresWriter:
@@ -113,7 +122,7 @@ class Postgres:
         with connected(self._dsn, _OWNER, SinkError) as connection:
             target = find_target(connection, self._table, _OWNER)
             keys = check_keys(connection, target, self._keys, _OWNER) if self._keys else Keys()
-        return PostgresWriter(self._dsn, target, keys, worker)
+        return PostgresWriter(self._dsn, target, keys, worker, self._delete_field)
 
     def takes_flat(self, worker: WorkerInfo) -> bool:
         """Return whether results of windows become flat columns: not where the table has others."""
@@ -128,7 +137,8 @@ class Postgres:
             return
         with connected(self._dsn, _OWNER, SinkError) as connection:
             target = find_target(connection, self._table, _OWNER)
-            publish(connection, target, context, tables=tables, keys=self._keys, ignores=self._ignores)
+            keys = check_keys(connection, target, self._keys, _OWNER) if self._keys else Keys()
+            publish(connection, target, context, tables=tables, keys=keys, ignores=self._ignores)
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         """See `TransactionalSink.abort`."""
@@ -165,14 +175,17 @@ class Postgres:
 class PostgresWriter:
     """Encodes the rows of one worker into a spool, and stages them at each snapshot."""
 
-    def __init__(self, dsn: str, target: Target, keys: Keys, worker: WorkerInfo) -> None:
+    def __init__(
+        self, dsn: str, target: Target, keys: Keys, worker: WorkerInfo, delete_field: str | None = None
+    ) -> None:
         self._dsn = dsn
+        self._delete_field = delete_field
         self._target = target
         self._keys = keys
         self._worker = worker
         self._columns = {column.name: column for column in target.columns}
         self._required = frozenset(column.name for column in target.columns if column.is_required).union(keys.names)
-        self._checked: set[tuple[str, ...]] = set()
+        self._checked: set[tuple[tuple[str, ...], bool]] = set()
         self._spool = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115  # it is closed by `close`
         self._segments: list[Segment] = []
         self._version = 0
@@ -203,27 +216,51 @@ class PostgresWriter:
         if "key" in self._columns and "key" not in columns:
             keys: Any = batch.keys if batch.key_column is None else batch.key_column
             columns = columns if keys is None else {"key": keys[start:end], **columns}
+        numbers = range(self._row, self._row + end - start)
+        self._row += len(numbers)
+        if self._delete_field is None:
+            self._spool_rows(columns, numbers)
+            return
+        marks = self._marks(columns, len(numbers))
+        others = {name: values for name, values in columns.items() if name != self._delete_field}
+        keys = {name: values for name, values in others.items() if name in self._keys.names}
+        for deletes, given in ((False, others), (True, keys)):
+            rows = [row for row, mark in enumerate(marks) if mark is deletes]
+            if rows:
+                found = {name: _picked(values, rows) for name, values in given.items()}
+                self._spool_rows(found, [numbers[row] for row in rows], deletes=deletes)
+
+    def _marks(self, columns: Mapping[Any, Any], count: int) -> list[Any]:
+        """Return of each row whether it deletes."""
+        values = columns.get(self._delete_field, [None] * count)
+        marks: list[Any] = values if isinstance(values, list) else values.to_pylist()
+        if not all(type(mark) is bool for mark in marks):
+            raise SinkError(
+                f"{_OWNER}: field {self._delete_field!r} of some rows is missing or not a bool: give all rows True or "
+                f"False in a step before, as delete_field={self._delete_field!r} asks for"
+            )
+        return marks
+
+    def _spool_rows(self, columns: Mapping[Any, Any], numbers: Sequence[int], *, deletes: bool = False) -> None:
+        """Encode rows into the spool. ``numbers``: their places among all rows of this writer."""
         names = tuple(columns)
-        if names not in self._checked:
-            self._check_names(names)
-            self._checked.add(names)
+        if (names, deletes) not in self._checked:
+            self._check_names(names, deletes=deletes)
+            self._checked.add((names, deletes))
         for key in () if self._keys.take_nulls else self._keys.names:
             if _has_null(columns[key]):
                 raise self._null_in(key)
-        count = end - start
         found = {self._columns[name]: values for name, values in columns.items()}
         if self._keys.names:
-            numbers = range(self._row, self._row + count)
-            found = {**found, _VERSION: [self._version] * count, _ROW: list(numbers)}
-        text = encode(found, count)
+            found = {**found, _VERSION: [self._version] * len(numbers), _ROW: list(numbers)}
+        text = encode(found, len(numbers))
         begin = self._spool.seek(0, 2)
         self._spool.write(text)
         last = self._segments[-1] if self._segments else None
-        if last is not None and last.columns == names:
+        if last is not None and (last.columns, last.deletes) == (names, deletes):
             last.end = begin + len(text)
         else:
-            self._segments.append(Segment(names, begin, begin + len(text)))
-        self._row += count
+            self._segments.append(Segment(names, begin, begin + len(text), deletes))
 
     def _null_in(self, key: str) -> SinkError:
         return SinkError(
@@ -232,10 +269,10 @@ class PostgresWriter:
             f"an index of UNIQUE NULLS NOT DISTINCT ({', '.join(self._keys.names)})"
         )
 
-    def _check_names(self, names: tuple[Any, ...]) -> None:
-        """Raise `SinkError` if rows with these fields do not fit the table."""
+    def _check_names(self, names: tuple[Any, ...], *, deletes: bool = False) -> None:
+        """Raise `SinkError` if rows with these fields do not fit the table. ``deletes``: they are keys alone."""
         unknown = [name for name in names if name not in self._columns]
-        if unknown or not names:
+        if unknown or not (names or deletes):
             known = list_fields([column.name for column in self._target.columns if column.is_given])
             count = f"{_counted(unknown)} without a column" if names else "no fields"
             raise SinkError(
@@ -247,7 +284,8 @@ class PostgresWriter:
             raise SinkError(
                 f"{_OWNER}: PostgreSQL computes column {computed[0]!r} of table {self._target}: rows must not have it"
             )
-        missing = sorted(self._required.difference(names))
+        required = frozenset(self._keys.names) if deletes else self._required
+        missing = sorted(required.difference(names))
         if missing:
             raise SinkError(
                 f"{_OWNER}: rows lack {list_fields(missing)}, which table {self._target} needs: it is NOT NULL and "
@@ -263,7 +301,7 @@ class PostgresWriter:
         if not self._segments:
             return json.dumps({"tables": []}).encode()
         with connected(self._dsn, _OWNER, SinkError) as connection:
-            name = stage(
+            names = stage(
                 connection,
                 self._target,
                 context,
@@ -275,7 +313,7 @@ class PostgresWriter:
         self._segments = []
         self._spool.seek(0)
         self._spool.truncate()
-        return json.dumps({"tables": [name]}).encode()
+        return json.dumps({"tables": names}).encode()
 
     def close(self) -> None:
         """See `SinkWriter.close`."""
@@ -294,6 +332,12 @@ _ROW: Final = TargetColumn("_malstrom_row", "bigint")
 
 def _has_null(values: Any) -> bool:
     return bool(None in values if isinstance(values, list) else values.null_count)
+
+
+def _picked(values: Any, rows: list[int]) -> Any:
+    if len(rows) == len(values):
+        return values
+    return [values[row] for row in rows] if isinstance(values, list) else values.take(rows)
 
 
 def _runs(rows: list[dict[Any, Any]]) -> Iterable[tuple[int, int, tuple[Any, ...]]]:

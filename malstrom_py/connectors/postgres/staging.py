@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 COMMITS: Final = "malstrom_commits"
 VERSION: Final = "_malstrom_version"
 ROW: Final = "_malstrom_row"
+_DELETED: Final = "_malstrom_deleted"
+_DELETES: Final = "_deletes"
+"""How the names of the staging tables end that hold the keys of rows to delete."""
 
 IDLE_S: Final = 10.0
 """The longest pause of a process in a transaction that holds locks."""
@@ -72,11 +75,15 @@ class Keys:
 
 @dataclass(slots=True)
 class Segment:
-    """Encoded rows with the same columns: the bytes from ``start`` to ``end`` of a spool."""
+    """Encoded rows with the same columns: the bytes from ``start`` to ``end`` of a spool.
+
+    ``deletes``: the rows are the keys of rows to delete.
+    """
 
     columns: tuple[str, ...]
     start: int
     end: int
+    deletes: bool = False
 
 
 def find_target(connection: psycopg.Connection[Any], table: str, owner: str) -> Target:
@@ -162,17 +169,34 @@ def stage(
     spool: IO[bytes],
     segments: Sequence[Segment],
     keys: Keys,
-) -> str:
-    """Make a staging table, fill it in the same transaction, and return its name."""
-    name = f"{prefix_of(context.job, context.step)}{_hash(context.snapshot)}_{worker}_{secrets.token_hex(4)}"
+) -> list[str]:
+    """Make the staging tables, fill them in the same transaction, and return their names.
+
+    Rows to delete have a table for themselves: it has the keys alone, as the other columns may not be NULL.
+    """
+    written = f"{prefix_of(context.job, context.step)}{_hash(context.snapshot)}_{worker}_{secrets.token_hex(4)}"
+    about = {"job": context.job, "step": context.step, "snapshot": context.snapshot, "worker": worker}
+    names: list[str] = []
     with connection.transaction():
         connection.execute("SET LOCAL synchronous_commit = on")
-        _create(connection, target, name, keys)
-        about = {"job": context.job, "step": context.step, "snapshot": context.snapshot, "worker": worker}
-        connection.execute(_sql("COMMENT ON TABLE {} IS {}", _table(target.schema, name), _literal(json.dumps(about))))
         for segment in segments:
+            name = f"{written}{_DELETES}" if segment.deletes else written
+            if name not in names:
+                make = _create_deletes if segment.deletes else _create
+                make(connection, target, name, keys)
+                comment = _sql("COMMENT ON TABLE {} IS {}", _table(target.schema, name), _literal(json.dumps(about)))
+                connection.execute(comment)
+                names.append(name)
             _copy(connection, target, name, spool, segment, numbered=bool(keys.names))
-    return name
+    return names
+
+
+def _create_deletes(connection: psycopg.Connection[Any], target: Target, name: str, keys: Keys) -> None:
+    into, by, source = _table(target.schema, name), _names(keys.names), _table(target.schema, target.name)
+    connection.execute(
+        _sql("CREATE TABLE {} WITH (autovacuum_enabled = off) AS SELECT {} FROM {} WITH NO DATA", *(into, by, source))
+    )
+    _number(connection, into, keys)
 
 
 def _create(connection: psycopg.Connection[Any], target: Target, name: str, keys: Keys) -> None:
@@ -199,11 +223,14 @@ def _create(connection: psycopg.Connection[Any], target: Target, name: str, keys
     for column in _always(connection, target):
         connection.execute(_sql("ALTER TABLE {} DROP COLUMN {} CASCADE", staged, _names([column])))
     if keys.names:
-        for key in () if keys.take_nulls else keys.names:
-            connection.execute(_sql("ALTER TABLE {} ALTER {} SET NOT NULL", staged, _names([key])))
-        connection.execute(
-            _sql("ALTER TABLE {} ADD {} bigint, ADD {} bigint", staged, _names([VERSION]), _names([ROW]))
-        )
+        _number(connection, staged, keys)
+
+
+def _number(connection: psycopg.Connection[Any], staged: sql.Identifier, keys: Keys) -> None:
+    """Add the columns that give the rows of a key an order."""
+    for key in () if keys.take_nulls else keys.names:
+        connection.execute(_sql("ALTER TABLE {} ALTER {} SET NOT NULL", staged, _names([key])))
+    connection.execute(_sql("ALTER TABLE {} ADD {} bigint, ADD {} bigint", staged, _names([VERSION]), _names([ROW])))
 
 
 def _always(connection: psycopg.Connection[Any], target: Target) -> list[str]:
@@ -278,7 +305,7 @@ def publish(
     context: CommitContext,
     *,
     tables: Sequence[str],
-    keys: Sequence[str],
+    keys: Keys,
     ignores: bool,
 ) -> None:
     """Move the rows of ``tables`` into the target, unless that was done before.
@@ -305,8 +332,9 @@ def publish(
                     f"schema {target.schema} before their commit. Resume from an older snapshot"
                 )
             )
-        moved = _movable(connection, target, tables)
-        if keys:
+        written = [name for name in tables if not name.endswith(_DELETES)]
+        moved = _movable(connection, target, written) if written else list(keys.names)
+        if keys.names:
             _upsert(connection, target, tables, keys, moved)
         else:
             _append(connection, target, tables, moved, ignores=ignores)
@@ -364,29 +392,51 @@ def _append(
 
 
 def _upsert(
-    connection: psycopg.Connection[Any],
-    target: Target,
-    tables: Sequence[str],
-    keys: Sequence[str],
-    moved: Sequence[str],
+    connection: psycopg.Connection[Any], target: Target, tables: Sequence[str], keys: Keys, moved: Sequence[str]
 ) -> None:
-    """Write the last row of each key: of the highest version of the routing table, then the last of its writer."""
+    """Write the last row of each key: of the highest version of the routing table, then the last of its writer.
+
+    Deletes come first, in a statement for themselves: a row may take the unique value of a row that is deleted.
+    """
     from psycopg import sql
 
-    columns, by = _names(moved), _names(keys)
-    selects = [
-        _sql("SELECT {}, {} FROM {}", columns, _names([VERSION, ROW]), _table(target.schema, name)) for name in tables
-    ]
-    others = [name for name in moved if name not in keys]
+    into, by = _table(target.schema, target.name), _names(keys.names)
+    written = [name for name in tables if not name.endswith(_DELETES)]
+    if len(written) < len(tables):
+        # An index is used for = alone, so NULLs are compared only where there can be some.
+        same: LiteralString = "t.{} IS NOT DISTINCT FROM last.{}" if keys.take_nulls else "t.{} = last.{}"
+        pairs = sql.SQL(" AND ").join(_sql(same, _names([key]), _names([key])) for key in keys.names)
+        last = _last(target, tables, keys, keys.names)
+        connection.execute(_sql("DELETE FROM {} AS t USING {} WHERE {} AND {}", into, last, _names([_DELETED]), pairs))
+    if not written:
+        return
+    columns, last = _names(moved), _last(target, tables, keys, moved)
+    others = [name for name in moved if name not in keys.names]
     values = sql.SQL(", ").join(_sql("{} = EXCLUDED.{}", _names([name]), _names([name])) for name in others)
     action = _sql("DO UPDATE SET {}", values) if others else sql.SQL("DO NOTHING")
-    connection.execute(
-        _sql(
-            "INSERT INTO {} ({}) SELECT {} FROM (SELECT DISTINCT ON ({}) * FROM ({}) AS staged"
-            " ORDER BY {}, {} DESC, {} DESC) AS last ON CONFLICT ({}) {}",
-            *(_table(target.schema, target.name), columns, columns, by, sql.SQL(" UNION ALL ").join(selects)),
-            *(by, _names([VERSION]), _names([ROW]), by, action),
-        )
+    insert = _sql(
+        "INSERT INTO {} ({}) SELECT {} FROM {} WHERE NOT {}", into, columns, columns, last, _names([_DELETED])
+    )
+    connection.execute(_sql("{} ON CONFLICT ({}) {}", insert, by, action))
+
+
+def _last(target: Target, tables: Sequence[str], keys: Keys, columns: Sequence[str]) -> sql.Composed:
+    """Compose a query of the last row of each key in ``tables``: its ``columns``, and whether it is deleted."""
+    from psycopg import sql
+
+    def select(name: str) -> sql.Composed:
+        deletes = name.endswith(_DELETES)
+        found = [sql.SQL("NULL") if deletes and one not in keys.names else sql.Identifier(one) for one in columns]
+        order, is_deleted = _names([VERSION, ROW]), sql.SQL("true" if deletes else "false")
+        taken = (sql.SQL(", ").join(found), order, is_deleted, _names([_DELETED]), _table(target.schema, name))
+        return _sql("SELECT {}, {}, {} AS {} FROM {}", *taken)
+
+    # Those with all columns first: from them, a NULL takes its type.
+    selects = [select(name) for name in sorted(tables, key=lambda name: name.endswith(_DELETES))]
+    by, version, row = _names(keys.names), _names([VERSION]), _names([ROW])
+    return _sql(
+        "(SELECT DISTINCT ON ({}) * FROM ({}) AS staged ORDER BY {}, {} DESC, {} DESC) AS last",
+        *(by, sql.SQL(" UNION ALL ").join(selects), by, version, row),
     )
 
 

@@ -260,6 +260,65 @@ def test_rows_of_a_key_that_has_moved_follow_those_of_its_former_worker(dsn: str
     assert run(dsn, "SELECT id, n FROM t ORDER BY id") == [(1, 5), *((n + 10, n) for n in range(1, 6))]
 
 
+def test_rows_that_delete_take_the_rows_of_their_keys_away(dsn: str) -> None:
+    run(
+        dsn,
+        "CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL UNIQUE, note text NOT NULL)",
+        "INSERT INTO t VALUES (1, 10, 'a'), (2, 20, 'b'), (3, 30, 'c'), (4, 40, 'd')",
+    )
+    kept, gone = {"note": "new", "gone": False}, {"gone": True}
+    rows = [
+        {"id": 1, **gone},
+        {"id": 2, "n": 10, **kept},  # the unique value of a row that is deleted
+        {"id": 3, "n": 31, **kept},
+        {"id": 3, "unknown": "ignored", **gone},
+        {"id": 4, **gone},
+        {"id": 4, "n": 41, **kept},
+        {"id": 5, **gone},
+    ]
+    write(dsn, Batch(rows), mode="upsert", keys="id", delete_field="gone")
+    assert run(dsn, "SELECT id, n FROM t ORDER BY id") == [(2, 10), (4, 41)]
+    columns = pa.RecordBatch.from_pylist(
+        [{"id": 2, "n": None, "note": None, "gone": True}, {"id": 6, "n": 60, "note": "e", "gone": False}]
+    )
+    write(dsn, ColumnBatch(columns), number=2, mode="upsert", keys="id", delete_field="gone")
+    write(dsn, Batch([{"id": 4, **gone}]), number=3, mode="upsert", keys="id", delete_field="gone")
+    assert run(dsn, "SELECT id, n FROM t ORDER BY id") == [(6, 60)]
+    for row in ({"id": 1, "n": 1, "note": ""}, {"id": 1, "n": 1, "note": "", "gone": None}):
+        with pytest.raises(SinkError, match="field 'gone' of some rows is missing or not a bool"):
+            write(dsn, Batch([row]), number=4, mode="upsert", keys="id", delete_field="gone")
+    with pytest.raises(SinkError, match="rows lack 'id'"):
+        write(dsn, Batch([{"n": 1, "gone": True}]), number=5, mode="upsert", keys="id", delete_field="gone")
+    for wrong in ({"mode": "append"}, {"mode": "upsert", "keys": "gone"}):
+        with pytest.raises(PlanError, match="delete_field must name a field for mode='upsert'"):
+            sinks.Postgres(dsn, "t", delete_field="gone", **wrong)  # type: ignore[arg-type]
+
+
+def test_a_delete_is_in_order_with_the_rows_of_other_workers(dsn: str) -> None:
+    run(dsn, "CREATE TABLE t (a int, b int, n int, UNIQUE NULLS NOT DISTINCT (a, b))")
+    sink, context = sinks.Postgres(dsn, "t", mode="upsert", keys=["a", "b"], delete_field="gone"), context_of(1)
+    sink.recover(context, [])
+    first, second = sink.open(worker_of(0)), sink.open(worker_of(1))
+    for writer, version, key, gone in (
+        (first, 1, 1, False),
+        (second, 2, 1, True),
+        (first, 1, None, True),
+        (second, 2, None, False),
+        (second, 2, 3, True),
+        (first, 3, 3, False),
+    ):
+        writer.moved(version)
+        writer.write(Batch([{"a": key, "b": 0, "n": version, "gone": gone}]))
+    sink.commit(context, [second.pre_commit(context), first.pre_commit(context)])
+    assert run(dsn, "SELECT a, n FROM t ORDER BY n") == [(None, 2), (3, 3)]
+    second.write(Batch([{"a": None, "b": 0, "gone": True}]))
+    sink.commit(context_of(2), [second.pre_commit(context_of(2))])
+    first.close()
+    second.close()
+    assert run(dsn, "SELECT a, n FROM t") == [(3, 3)]
+    assert staged(dsn) == []
+
+
 def test_an_upsert_without_its_index_or_key_is_refused(dsn: str) -> None:
     run(dsn, "CREATE TABLE t (id int, n int)", "CREATE UNIQUE INDEX ON t (id) WHERE n > 0")
     sink = sinks.Postgres(dsn, "t", mode="upsert", keys="id")
