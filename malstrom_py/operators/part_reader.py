@@ -105,17 +105,17 @@ def describe_position(position: Any) -> str:
 
     >>> describe_position(3), describe_position({"schema": b"...", "rows": 1200}), describe_position({"schema": b"..."})
     ('position 3', 'row 1,200', '')
-    >>> describe_position({"file": "a.parquet", "row_group": 2, "row": 7, "finished": False})
+    >>> describe_position({"file": "a.parquet", "row_group": 2, "records": 7, "finished": False})
     'row 7 of row group 2'
     """
     if isinstance(position, (int, float, str)):
         return f"position {shown(position)}"
     if not isinstance(position, Mapping):
         return ""
+    if isinstance(position.get("file"), str) and isinstance(group := position.get("row_group"), int):
+        return f"row {position.get('records', position.get('row')):,} of row group {group}"  # of a pinned file
     if isinstance(rows := position.get("rows"), int):
         return f"row {rows:,}"
-    if isinstance(row := position.get("row"), int) and isinstance(group := position.get("row_group"), int):
-        return f"row {row:,} of row group {group}"  # of a file that Spark has staged or pinned
     if isinstance(current := position.get("current"), Mapping):  # of a folder that is followed
         upto = describe_position(current.get("position"))
         return f"{upto} of {shown(current.get('file'))}" if upto else ""

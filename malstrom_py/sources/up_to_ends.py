@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from malstrom_py.errors import PlanError, SourceError, shown
 from malstrom_py.sources.base import Part
-from malstrom_py.sources.shared_pin import SharedPin
+from malstrom_py.sources.pinned.shared import SharedPin
 
 FINISHED: Final = "finished"
 """The item of a position that says that its partition was read up to the pinned end."""

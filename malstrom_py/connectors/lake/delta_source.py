@@ -10,8 +10,7 @@ from urllib.parse import unquote
 
 from malstrom_py.connectors.lake.delta_location import location_of, said
 from malstrom_py.connectors.lake.options import checked_filter, checked_names, checked_version
-from malstrom_py.connectors.lake.pinning import TableFile, TableVersion
-from malstrom_py.connectors.lake.source import LakeSource
+from malstrom_py.connectors.lake.source import LakeSource, TableFile, TableVersion
 from malstrom_py.errors import SourceError
 from malstrom_py.object_stores import is_object_url
 
@@ -61,9 +60,9 @@ class Delta(LakeSource):
 
     def __repr__(self) -> str:
         version = "" if self._version is None else f", version={self._version}"
-        return f"Delta({str(self._location)!r}{version}{self._described()})"
+        return f"Delta({str(self._location)!r}{version}{self._chosen()})"
 
-    def _find(self) -> TableVersion:
+    def _find_version(self) -> TableVersion:
         import pyarrow as pa
         from deltalake.exceptions import DeltaError
 

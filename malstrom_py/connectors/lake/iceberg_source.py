@@ -16,8 +16,7 @@ from malstrom_py.connectors.lake.iceberg_catalog import (
     why_not_known,
 )
 from malstrom_py.connectors.lake.options import checked_filter, checked_names, checked_version
-from malstrom_py.connectors.lake.pinning import TableFile, TableVersion
-from malstrom_py.connectors.lake.source import LakeSource
+from malstrom_py.connectors.lake.source import LakeSource, TableFile, TableVersion
 from malstrom_py.errors import SourceError
 
 if TYPE_CHECKING:
@@ -71,9 +70,9 @@ class Iceberg(LakeSource):
 
     def __repr__(self) -> str:
         snapshot = "" if self._snapshot is None else f", snapshot={self._snapshot}"
-        return f"Iceberg({self._name!r}{snapshot}{self._described()})"
+        return f"Iceberg({self._name!r}{snapshot}{self._chosen()})"
 
-    def _find(self) -> TableVersion:
+    def _find_version(self) -> TableVersion:
         from pyiceberg.exceptions import NoSuchTableError
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 

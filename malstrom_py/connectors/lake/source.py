@@ -1,107 +1,133 @@
-"""What the sources of both table formats do; a subclass finds the files of a version."""
+"""What the sources of both table formats do; a subclass finds the files of a version.
+
+The files of a table never change, so a pin is the list of the files of one version.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.connectors.lake.pinning import TableFilePin, TableFiles, TableVersion, narrow_pin, pin_version
+from malstrom_py.data.schema import stored_type, widens_to
 from malstrom_py.errors import SourceError
-from malstrom_py.object_stores import is_object_url
-from malstrom_py.sources.base import Part, SourcePart
-from malstrom_py.sources.files import OBJECTS_OPEN_MAX
-from malstrom_py.sources.files.footers import Footers
-from malstrom_py.sources.files.objects import ObjectPath
-from malstrom_py.sources.files.reading import LazyPart
-from malstrom_py.sources.shared_pin import SharedPin
-from malstrom_py.sources.spark.pin import Pin, pin_of
-from malstrom_py.sources.spark.pinned_part import PinnedPart, open_pinned, position_at, read_ahead
+from malstrom_py.errors.text import instead_of
+from malstrom_py.sources.files.footers import Footer, constant, needed_columns, read_footer
+from malstrom_py.sources.files.options import adapted
+from malstrom_py.sources.pinned.row_groups import PinnedFile, RowGroups, RowGroupSource, new_pin
 
-_OPEN_MAX: Final = 2
-"""Row groups read in turn: as many as Polars reads whole at a time."""
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_THREADS: Final = 16
+_FIELD_ID: Final = b"PARQUET:field_id"
 
 
-class LakeSource:
+@dataclass(frozen=True)
+class TableFile:
+    """A data file. ``values``: texts of partition columns, None for null."""
+
+    path: str
+    values: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """One version of a table. ``where`` names it in errors. ``ids``: name of a column -> id of its field, if known."""
+
+    where: str
+    version: int
+    schema: pa.Schema
+    files: Sequence[TableFile]
+    ids: Mapping[str, int] = field(default_factory=dict)
+
+
+class LakeSource(RowGroupSource):
     """A pinned source over the row groups of the files of one version of a table."""
 
-    is_narrowing: Final = True
-
     def __init__(self, columns: tuple[str, ...] | None, keep: Any, store_options: Mapping[str, str]) -> None:
+        super().__init__(keep, store_options)
         self._columns = columns
-        self._base = TableFiles(store_options)
-        self._keep = keep
-        self._footers = Footers()
-        self._pin = SharedPin[Pin]()
 
-    def _find(self) -> TableVersion:
-        """Return the version to read, and its files."""
-        raise NotImplementedError
+    @abstractmethod
+    def _find_version(self) -> TableVersion:
+        """Return the version to read: the one that was asked for, else the newest."""
 
-    def _described(self) -> str:
+    def _chosen(self) -> str:
+        """Return the columns and the filter, as the user has given them."""
         asked = [] if self._columns is None else [f", columns={list(self._columns)!r}"]
         if self._keep is not None:
             asked.append(f", filter={self._keep}")
         return "".join(asked)
 
-    def pin(self, job: str, record: Any = None) -> None:
-        """Pin the version that ``job`` reads: that of ``record``, else the one that was asked for, else the newest."""
-        known = None if record is None else self._recorded(record)
-        there = self._pin.known if self._pin.is_copy else None
-        self._pin.take(
-            self,
-            lambda: known or there or pin_version(self._find(), self._columns, self._keep, self._base),
-            lambda pin: known is None or known == pin,
-        )
+    def _find(self, job: str) -> RowGroups:
+        import pyarrow as pa
 
-    def pin_record(self) -> dict[str, Any]:
-        """Return the pin as plain JSON."""
-        return {**self._pin.of(self).record(), "source": repr(self)}
+        found = self._find_version()
+        schema = pa.schema([pa.field(one.name, stored_type(one.type)) for one in adapted(found.schema)])
+        names = list(schema.names if self._columns is None else self._columns)
+        missing = [name for name in names if name not in schema.names]
+        if missing:
+            raise SourceError(f"{found.where} has no column {missing[0]!r}{instead_of(missing[0], schema.names)}")
+        needed = needed_columns(self._keep, names, schema)
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="malstrom-footers") as threads:
+            files = list(threads.map(lambda one: self._inspect(found, one, needed), found.files))
+        return new_pin(str(found.version), needed, names, files, None)
 
-    def unpin(self, *, keep: bool = False) -> None:
-        """Forget the pin once no job reads it. Nothing is kept for a job: the files are the table's."""
-        self._pin.leave(lambda keep: None)
+    def _inspect(self, found: TableVersion, file: TableFile, schema: pa.Schema) -> PinnedFile:
+        import pyarrow as pa
 
-    @property
-    def parts_open_max(self) -> int:
-        """How many row groups a worker reads in turn."""
-        files = () if self._pin.known is None else self._pin.known.files
-        return OBJECTS_OPEN_MAX if any(is_object_url(file.path) for file in files) else _OPEN_MAX
-
-    def list_parts(self) -> Sequence[Part]:
-        return self._pin.of(self).parts
-
-    def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
-        return self._part(self._pin.of(self), part, state)
-
-    def build_narrow_part(self, part: Part, state: Any, columns: Collection[str]) -> SourcePart[dict[str, Any]]:
-        """Build a partition that reads ``columns`` only."""
-        return self._part(narrow_pin(self._pin.of(self), self._keep, tuple(columns)), part, state)
-
-    def _part(self, pin: Pin, part: Part, state: Any) -> LazyPart | PinnedPart:
-        file, group = pin.find(part)
-        if state is not None and (state["file"], state["row_group"]) != (file.path, group):
+        partition = _partition(found, file.values, schema)
+        try:
+            footer = read_footer(self._base / file.path, schema, keep=self._keep, partition=partition)
+        except FileNotFoundError:
             raise SourceError(
-                f"{part} cannot resume at row group {state['row_group']} of {state['file']}: start the job from the "
-                f"beginning"
-            )
-        path = self._base / file.path
-        if isinstance(path, ObjectPath):
-            return read_ahead(pin, file, group, self._footers, state or position_at(file, group), self._keep, path)
-
-        def open_at(position: dict[str, Any]) -> PinnedPart:
-            return open_pinned(pin, file, group, self._footers, position, self._keep)
-
-        return LazyPart(position_at(file, group) if state is None else state, open_at)
-
-    def _recorded(self, record: Mapping[str, Any]) -> Pin:
-        """Return the pin in ``record``; `SourceError` if it is of another source, or files are missing."""
-        found = pin_of(record)
-        if record.get("source") != repr(self):
+                f"{found.where} lacks the file {file.path}: the version was vacuumed or expired. Read a later version"
+            ) from None
+        except (pa.ArrowException, OSError) as error:
             raise SourceError(
-                f"the snapshot to resume from reads {record.get('source')}, and the job now reads {self!r}: give the "
-                f"job its former source, or start from the beginning under another job name"
+                f"{file.path}, a file of {found.where}, cannot be read ({type(error).__name__})"
+            ) from None
+        _check(found, file, footer, schema)
+        values = {name: text for name, text in file.values.items() if name not in footer.columns.names}
+        return PinnedFile(file.path, footer.size, 0, footer.groups, values)
+
+
+def _partition(found: TableVersion, values: Mapping[str, str | None], schema: pa.Schema) -> Any:
+    """Return the expression of partition values that is true for all rows of a file."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    expression: Any = pc.scalar(True)
+    for name, text in values.items():
+        if name in schema.names:
+            column: Any = pc.field(name)
+            try:
+                value = constant(text, schema.field(name).type)
+            except pa.ArrowException:
+                raise SourceError(
+                    f"{found.where}: values of partition column {name!r} ({schema.field(name).type}) cannot be read: "
+                    f"leave the column out with columns="
+                ) from None
+            expression = expression & (column.is_null() if text is None else column == value)
+    return expression
+
+
+def _check(found: TableVersion, file: TableFile, footer: Footer, schema: pa.Schema) -> None:
+    """Raise `SourceError` unless the columns of ``file`` are those of ``schema``, by name, by id and by type."""
+    by_id = {int(one.metadata[_FIELD_ID]): one.name for one in footer.stored if (one.metadata or {}).get(_FIELD_ID)}
+    ids = {name: number for number, name in by_id.items()}
+    for one in schema:
+        number = found.ids.get(one.name)
+        if number is not None and (by_id.get(number, one.name) != one.name or ids.get(one.name, number) != number):
+            raise SourceError(
+                f"column {one.name!r} of {found.where} was renamed after {file.path} was written: rewrite the files of "
+                f"the table, or leave the column out with columns="
             )
-        files = tuple(TableFilePin(one.path, one.size, one.mtime_ns, one.groups, one.values) for one in found.files)
-        pin = Pin(found.id, found.schema, found.names, files, None)
-        pin.check(self._base)
-        return pin
+        if one.name in footer.columns.names and not widens_to(footer.columns.field(one.name).type, one.type):
+            raise SourceError(
+                f"column {one.name!r} of {found.where} is {one.type}, and {footer.columns.field(one.name).type} in "
+                f"{file.path}: leave the column out with columns="
+            )

@@ -13,7 +13,7 @@ from malstrom_py.connectors.postgres.reading import OWNER, RowFetcher, RowsPart
 from malstrom_py.connectors.postgres.splitting import Range, Shape, find_ranges, find_shape
 from malstrom_py.errors import PlanError, SourceError, lasting
 from malstrom_py.sources.base import Part, SourcePart
-from malstrom_py.sources.shared_pin import SharedPin
+from malstrom_py.sources.pinned.shared import SharedPin
 
 if TYPE_CHECKING:
     import psycopg

@@ -28,8 +28,8 @@ from malstrom_py.errors.text import text_of
 from malstrom_py.local_files import local_path
 from malstrom_py.sources.base import Part, SourcePart
 from malstrom_py.sources.files.options import unpack_schema
-from malstrom_py.sources.pin_folder import PinFolder, new_folder
-from malstrom_py.sources.shared_pin import SharedPin
+from malstrom_py.sources.pinned.folder import PinFolder, new_folder
+from malstrom_py.sources.pinned.shared import SharedPin
 
 if TYPE_CHECKING:
     import pyarrow as pa

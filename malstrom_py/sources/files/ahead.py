@@ -13,6 +13,7 @@ from typing import Any, Final
 from malstrom_py.connectors.read_ahead import ReadAhead
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import MalformedRecord
+from malstrom_py.sources.files.parquet import Filter
 from malstrom_py.sources.files.reading import LazyPart
 
 _ROWS_MIN: Final = 1 << 13
@@ -40,13 +41,14 @@ class _Chunk:
 
 
 class AheadPart:
-    """Reads ``inner`` in a thread, from the first poll on."""
+    """Reads ``inner`` in a thread, from the first poll on; ``filter`` is applied to what is returned."""
 
     wait_max_s: Final = 0.02
 
-    def __init__(self, name: str, inner: LazyPart) -> None:
+    def __init__(self, name: str, inner: LazyPart, filter: Filter | None = None) -> None:
         self._name = name
         self._inner = inner
+        self._filter = filter
         self._ahead: ReadAhead[_Chunk] | None = None
         self._chunk: _Chunk | None = None
         self._taken = 0
@@ -83,6 +85,13 @@ class AheadPart:
             self._inner.close()
 
     def _next(self, rows_max: int) -> Any:
+        while (rows := self._next_piece(rows_max)) is not None:
+            kept = rows if self._filter is None else self._filter.kept(rows)
+            if len(kept):
+                return kept
+        return None
+
+    def _next_piece(self, rows_max: int) -> Any:
         if self._finished:
             return None
         self._rows_max = max(_ROWS_MIN, rows_max)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from threading import BoundedSemaphore
@@ -252,6 +253,22 @@ _THREADED_ROWS_MIN: Final = 1 << 14
 _WHOLE_ROWS_MIN: Final = 1 << 14
 
 
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What a filter leaves of rows: those for which ``keep`` is true, with the columns ``names``.
+
+    Parts apply it to what they return, so that positions count the rows of the file.
+    """
+
+    keep: Any
+    names: Sequence[str]
+
+    def kept(self, rows: Any) -> pa.RecordBatch:
+        """Return what is left of ``rows``, a `ColumnBatch` or a record batch."""
+        batch = rows.columns if isinstance(rows, ColumnBatch) else rows
+        return batch.filter(self.keep).select(list(self.names))
+
+
 class ParquetPart:
     """Reads the row groups from ``position`` up to ``stop`` (None: all) and closes ``file`` at the end.
 
@@ -259,7 +276,7 @@ class ParquetPart:
     to have these columns. ``of_first``: all columns of the files, which this one may lack; None if it may have others
     besides those of ``schema``. What it lacks is None, or the value in the names of its ``folders``. ``rows`` makes
     rows of columns. With ``known``, the file's identity, `poll_columns` may read whole row groups, unless times without
-    a zone are to be converted from ``timezone``.
+    a zone are to be converted from ``timezone``. ``is_pinned``: each poll checks that the file is still ``known``.
     """
 
     def __init__(
@@ -277,17 +294,19 @@ class ParquetPart:
         rows: RowMaker | None = None,
         of_first: Sequence[str] | None = None,
         folders: Mapping[str, str | None] | None = None,
+        filter: Filter | None = None,
+        is_pinned: bool = False,
     ) -> None:
         self._name = name
         self._maker = rows
+        self._filter = filter
         self._file = file
         self._known = known
+        self._is_pinned = is_pinned
         self._groups: WholeGroups | None = None
         self._schema = schema
         self._folders = folders or {}
-        in_file = set(file.schema_arrow.names)
-        # At least one, to know the number of rows.
-        self._in_file = [name for name in schema.names if name in in_file] or file.schema_arrow.names[:1]
+        self._stored = _stored(file.schema_arrow, schema)
         self._timezone: str | None = None
         self._remembered = remembered
         self._stop: int = file.num_row_groups if stop is None else stop
@@ -326,18 +345,30 @@ class ParquetPart:
         may_be_whole = not self._can_swell and rows_max >= _WHOLE_ROWS_MIN and self._timezone is None
         if self._groups is None and self._known is not None and may_be_whole:
             self._groups = whole_groups(
-                self._name, self._known, self._file, self._schema, self._stop, row_bytes=self._seen_row_bytes
+                self._name, self._known, self._file, self._stored, self._stop, row_bytes=self._seen_row_bytes
             )
         return self._poll(rows_max)
 
     def _poll(self, rows_max: int) -> Any:
+        # Never return an empty batch because of a filter: the worker would pause as if no rows were left.
+        while self._has_rows(rows_max):
+            if self._is_pinned and self._known is not None and not self._known.is_there():
+                raise file_replaced(str(self._known.path))
+            rows = self._cursor.take(rows_max, self._name, self._rows())
+            kept = rows if self._filter is None else self._filter.kept(rows)
+            if len(kept):
+                return kept
+        return None
+
+    def _has_rows(self, rows_max: int) -> bool:
+        """Return whether there are rows to take, after loading some if there were none."""
         import pyarrow as pa
         from polars.exceptions import PanicException, PolarsError
 
         try:
             while self._cursor.is_empty():
                 if self._finished or not (self._load_whole() or self._load(rows_max)):
-                    return None
+                    return False
         except (OSError, pa.ArrowException, PolarsError, PanicException) as error:
             why = f"{type(error).__name__}. The file is damaged or cannot be read: replace it"
             if isinstance(error, OSError) and error.errno is not None:
@@ -345,7 +376,7 @@ class ParquetPart:
             raise SourceError(
                 f"{self._name} failed in row group {self._row_group} after {self._rows()} rows were read: {why}."
             ) from error
-        return self._cursor.take(rows_max, self._name, self._rows())
+        return True
 
     def is_finished(self) -> bool:
         return self._finished
@@ -385,7 +416,7 @@ class ParquetPart:
         threaded, batches = rows >= _THREADED_ROWS_MIN, self._batches
         if batches is None:
             self._batches = batches = self._file.iter_batches(
-                batch_size=rows, row_groups=[self._row_group], columns=self._in_file, use_threads=threaded
+                batch_size=rows, row_groups=[self._row_group], columns=self._stored.names, use_threads=threaded
             )
         else:
             # The reader reads both settings for each batch, so batch sizes follow the polls within a row group.
@@ -409,7 +440,9 @@ class ParquetPart:
             return False
         self._whole, self._batches = True, iter(())
         self._taken, self._skip = taken, 0
-        self._cursor = Cursor(self._typed([ColumnBatch(None, frame=frame.slice(taken), schema=self._schema)]))
+        rows = ColumnBatch(None, frame=frame.slice(taken), schema=self._stored)
+        is_all = self._stored.names == self._schema.names
+        self._cursor = Cursor(self._typed([rows] if is_all else self._converted(rows.columns)))
         return not self._cursor.is_empty()
 
     def _load(self, rows_max: int) -> bool:
@@ -465,6 +498,17 @@ class ParquetPart:
             except pa.ArrowInvalid:
                 found.append(f"{field.name!r}: {column.type} as {field.type}")
         return ", ".join(found)
+
+
+def _stored(found: pa.Schema, schema: pa.Schema) -> pa.Schema:
+    """Return the columns of ``schema`` that a file with those of ``found`` has; at least one, to count rows."""
+    import pyarrow as pa
+
+    stored = [field for field in schema if field.name in found.names]
+    if not stored:
+        small = [field for field in found if pa.types.is_primitive(field.type)]
+        stored = (small or list(found))[:1]
+    return pa.schema([field.remove_metadata() for field in stored])
 
 
 def _check_types(path: str, found: pa.Schema, first: str, expected: pa.Schema) -> None:

@@ -41,7 +41,7 @@ from malstrom_py.sources.files.frames import (
 )
 from malstrom_py.sources.files.lines import cut_lines, json_runs, text_runs
 from malstrom_py.sources.files.listing import Section
-from malstrom_py.sources.files.objects import ObjectFolders, ObjectPath, OneObject
+from malstrom_py.sources.files.objects import ObjectFolders, OneObject
 from malstrom_py.sources.files.options import (
     Options,
     check_columns,
@@ -205,7 +205,7 @@ class FileReader:
             if self.options.format != "parquet":
                 # Up to the end of a full section, so that the name does not change while a file grows.
                 return [Section(file, "bytes", start, start + size) for start in range(0, file_size, size)]
-            opened = self.footers.open(path)
+            opened, _ = self.footers.open(path)
         except (SourceError, OSError):
             return whole
         try:
@@ -237,11 +237,7 @@ class FileReader:
             schema = _unpacked(types)
             chosen = _narrowed(self._chosen(name, schema), only)
             rows = RowMaker(self.options.rows, chosen, name)
-            path, known = self.base / section.file, None
-            if isinstance(path, ObjectPath):  # which checks with each read that it is still the same
-                file = self.footers.open(path)
-            else:
-                file, known = self.footers.open_known(path)
+            file, known = self.footers.open(self.base / section.file)
             return ParquetPart(
                 name,
                 file,

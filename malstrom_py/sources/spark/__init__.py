@@ -1,7 +1,6 @@
 """``Spark``: a source over what Spark reads or computes, pinned when a job starts, and read by workers without Spark.
 
-`query` checks the arguments, `pinning` talks to Spark and keeps staging folders, `footers` inspects files; `pin` is the
-record of what is read, and `pinned_part` reads it.
+`query` checks the arguments, `pinning` talks to Spark and keeps staging folders, `footers` inspects files.
 """
 
 from __future__ import annotations
@@ -12,24 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.base import Part, SourcePart
-from malstrom_py.sources.files.footers import Footers
-from malstrom_py.sources.files.reading import LazyPart
-from malstrom_py.sources.pin_folder import PinFolder
-from malstrom_py.sources.shared_pin import SharedPin
-from malstrom_py.sources.spark.pin import Pin, pin_of
-from malstrom_py.sources.spark.pinned_part import PinnedPart, open_pinned, position_at
+from malstrom_py.sources.base import Part
+from malstrom_py.sources.pinned.folder import PinFolder
+from malstrom_py.sources.pinned.row_groups import RowGroups, RowGroupSource
 from malstrom_py.sources.spark.pinning import pinned
 from malstrom_py.sources.spark.query import Bound, bound_of, checked
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_OPEN_MAX: Final = 2
-"""Row groups read in turn: as many as Polars reads whole at a time. With more, column reads take twice as long."""
 
-
-class Spark:
+class Spark(RowGroupSource):
     """Reads the rows of a DataFrame, of a ``table``, of an ``sql`` query, or of what Spark's reader finds at ``path``.
 
     Give exactly one of them. ``format`` (by default Parquet) and ``options`` are those of ``spark.read``; formats
@@ -77,8 +69,6 @@ class Spark:
     malstrom_py.errors.PlanError: sources.Spark takes one of df, table=, sql= and path=, not table and path together
     """
 
-    parts_open_max: Final = _OPEN_MAX
-
     def __init__(
         self,
         df: DataFrame | None = None,
@@ -109,13 +99,11 @@ class Spark:
             session=session,
             since=since,
         )
+        super().__init__(self._query.keep)
         self._since: str | None = self._query.since
         self._bound: Bound | None = None
         self._description = f"Spark({self._query})"
-        self._keep = self._query.keep
         self._keeps_staging = self._query.keep_staging
-        self._footers = Footers()
-        self._pin = SharedPin[Pin]()
         self._folder: PinFolder | None = None
 
     def __repr__(self) -> str:
@@ -123,30 +111,49 @@ class Spark:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy for another process: the pin, without anything of Spark."""
-        kept = ("_description", "_since", "_bound", "_keep", "_keeps_staging", "_footers", "_pin")
-        return {name: getattr(self, name) for name in kept}
+        return {name: value for name, value in self.__dict__.items() if name not in {"_query", "_folder"}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
+        self.__dict__.update(state)
         self._query = self._folder = None
 
     def pin(self, job: str, record: Any = None) -> None:
         """Pin the rows for ``job`` (see the class). A source that another job is reading keeps its pin for both."""
-        known = None if record is None else self._recorded(record)
+        bound = self._bound if record is None else self._bound_of(record)
+        super().pin(job, record)
+        self._bound = bound if record is not None else self._bound
 
-        def find() -> Pin:
-            if known is None and self._query is not None:
-                return self._found(job)
-            pin, self._folder = _held(known or self._pin.of(self), is_old=known is not None)
-            if record is not None and self._since is not None:
-                self._bound = bound_of(record, self._since)
-            return pin
+    def _bound_of(self, record: Any) -> Bound | None:
+        self._check_source(record)
+        return None if self._since is None else bound_of(record, self._since)
 
-        self._pin.take(self, find, lambda pin: known is None or known == pin)
-
-    def _found(self, job: str, after: Bound | None = None) -> Pin:
+    def _find(self, job: str, after: Bound | None = None) -> RowGroups:
+        if self._query is None:
+            return self._pin.of(self)
         pin, self._folder, self._bound = pinned(self._query, job, after)
         return pin
+
+    def _hold(self, pin: RowGroups, *, is_resumed: bool) -> None:
+        folder = None if pin.staged is None else PinFolder(Path(pin.staged))
+        try:
+            if folder is not None:
+                folder.hold()
+            super()._hold(pin, is_resumed=is_resumed)
+        except SourceError as error:
+            if folder is not None:
+                folder.leave(keep=True)
+            if not is_resumed:
+                raise
+            raise SourceError(
+                f"the job resumes from a snapshot whose rows no longer exist: {error}. Restore them, or start from the "
+                f"beginning under another job name"
+            ) from error
+        self._folder = folder
+
+    def _release(self, *, keep: bool) -> None:
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            folder.leave(keep=keep or self._keeps_staging)
 
     @property
     def reads_new(self) -> bool:
@@ -158,33 +165,19 @@ class Spark:
 
     def pin_next(self, job: str, record: Any) -> None:
         """Pin the rows for ``job`` that are new since ``record``, whose rows an earlier run has read."""
-        self._check_source(record)
-        after = bound_of(record, self._since or "")
+        after = self._bound_of(record)
 
-        def find() -> Pin:
-            if self._query is not None:
-                return self._found(job, after)
-            pin, self._folder = _held(self._pin.of(self), is_old=False)
-            return pin
+        def find() -> RowGroups:
+            if self._query is None:
+                self._hold(self._pin.of(self), is_resumed=False)
+            return self._find(job, after)
 
         self._pin.take(self, find, lambda pin: False)
 
     def pin_record(self) -> dict[str, Any]:
         """Return the pin as plain JSON."""
         since = {} if self._bound is None else {"since": self._bound.record()}
-        return {**self._pin.of(self).record(), "source": self._description, **since}
-
-    def unpin(self, *, keep: bool = False) -> None:
-        """Remove staged rows once no job reads them, unless ``keep``."""
-        self._pin.leave(self._released, keep=keep)
-
-    def _released(self, keep: bool) -> None:
-        folder, self._folder = self._folder, None
-        if folder is not None:
-            folder.leave(keep=keep or self._keeps_staging)
-
-    def list_parts(self) -> Sequence[Part]:
-        return self._pin.of(self).parts
+        return {**super().pin_record(), **since}
 
     def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
         """Return the partitions pinned now; partitions of earlier runs are not read again."""
@@ -193,51 +186,3 @@ class Spark:
     def has_read(self, position: Any) -> bool:
         """Return whether a partition at ``position`` is at its end."""
         return position is not None and position["finished"] is True
-
-    def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
-        pin = self._pin.of(self)
-        file, group = pin.find(part)
-        start = position_at(file, group)
-        if state is not None and (state["file"], state["row_group"]) != (file.path, group):
-            raise SourceError(
-                f"{part} cannot resume at row group {state['row_group']} of {state['file']}: start the job from "
-                f"the beginning"
-            )
-
-        def open_at(position: dict[str, Any]) -> PinnedPart:
-            return open_pinned(pin, file, group, self._footers, position, self._keep)
-
-        return LazyPart(start if state is None else state, open_at)
-
-    def _recorded(self, record: Any) -> Pin:
-        """Return the pin in ``record``; `SourceError` if it is of another source."""
-        pin = pin_of(record)
-        self._check_source(record)
-        return pin
-
-    def _check_source(self, record: Any) -> None:
-        if record.get("source") != self._description:
-            raise SourceError(
-                f"the snapshot to resume from reads {record.get('source')}, and the job now reads {self!r}: "
-                f"give the job its former source, or start from the beginning under another job name"
-            )
-
-
-def _held(pin: Pin, *, is_old: bool) -> tuple[Pin, PinFolder | None]:
-    """Return ``pin`` and its locked folder, if any. ``is_old``: an earlier run made the pin, so files may be gone."""
-    folder = None if pin.staged is None else PinFolder(Path(pin.staged))
-    try:
-        if folder is not None:
-            folder.hold()
-        if is_old:
-            pin.check()
-    except SourceError as error:
-        if folder is not None:
-            folder.leave(keep=True)
-        if not is_old:
-            raise
-        raise SourceError(
-            f"the job resumes from a snapshot whose rows no longer exist: {error}. Restore them, or start from the "
-            f"beginning under another job name"
-        ) from error
-    return pin, folder

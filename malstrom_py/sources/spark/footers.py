@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.schema import (
     ColumnKind,
-    contains,
     inside,
     kind_of,
     map_inside,
@@ -23,8 +22,10 @@ from malstrom_py.data.schema import (
     with_inside,
 )
 from malstrom_py.errors import SourceError
+from malstrom_py.sinks.files.partitions import parse_folder
+from malstrom_py.sources.files.footers import constant, kept_groups
 from malstrom_py.sources.files.options import adapted
-from malstrom_py.sources.spark.pin import PinnedFile, constant, is_exact_as_text, partition_values
+from malstrom_py.sources.pinned.row_groups import PinnedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +46,24 @@ class InspectedFile:
 
     file: PinnedFile
     rows: int
+
+
+def partition_values(path: str, names: Collection[str]) -> dict[str, str | None]:
+    """Return the values of the columns ``names`` in the folder names of ``path``, None for null.
+
+    >>> partition_values("/t/year=2013/carrier=U%2FA/__x=1/part-0.parquet", {"year", "carrier"})
+    {'year': '2013', 'carrier': 'U/A'}
+    """
+    values = map(parse_folder, PurePath(path).parts[:-1])
+    return {column: text for column, text in filter(None, values) if column in names}
+
+
+def is_exact_as_text(kind: pa.DataType) -> bool:
+    """Return whether Spark and Arrow read the same value of ``kind`` from a folder name."""
+    import pyarrow as pa
+
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_signed_integer(kind) or types.is_date32(kind))
 
 
 def inspect_files(
@@ -108,45 +127,6 @@ def _known_of(path: str, values: Mapping[str, str | None], schema: pa.Schema) ->
                 raise ReadOtherwiseError(f"{path}: only Spark reads column {name!r} from folder names") from None
             expression = expression & (column.is_null() if value is None else column == known)
     return expression
-
-
-def kept_groups(
-    fragment: Any, metadata: pq.FileMetaData, found: pa.Schema, schema: pa.Schema, keep: Any
-) -> tuple[int, ...]:
-    """Return the row groups with rows, without those that ``keep`` excludes."""
-    import pyarrow as pa
-    import pyarrow.dataset as ds
-
-    kept: Collection[int] = range(metadata.num_row_groups)
-    # The statistics of a column stored as another type are of that type too.
-    alike = all(found.field(field.name).type == field.type for field in schema if field.name in found.names)
-    if keep is not None:
-        try:
-            if alike and not _needs_floats(keep, schema):
-                kept = {group.id for group in fragment.subset(keep, schema=schema).row_groups}
-            elif not list(ds.FileSystemDataset([fragment], schema, fragment.format).get_fragments(keep)):
-                kept = ()
-        except pa.ArrowException:
-            """An expression that cannot be compared excludes no row group."""
-    return tuple(group for group in sorted(kept) if metadata.row_group(group).num_rows)
-
-
-def _needs_floats(keep: Any, schema: pa.Schema) -> bool:
-    """Return whether ``keep`` uses columns with floats, whose statistics omit NaN."""
-    import pyarrow as pa
-
-    others = [field for field in schema if not contains(field.type, _is_float)]
-    if len(others) == len(schema):
-        return False
-    try:
-        pa.schema(others).empty_table().filter(keep)
-    except pa.ArrowException:
-        return True
-    return False
-
-
-def _is_float(kind: pa.DataType) -> bool:
-    return kind_of(kind) is ColumnKind.FLOAT
 
 
 def _check(

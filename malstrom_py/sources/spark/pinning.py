@@ -16,9 +16,9 @@ from urllib.parse import unquote, urlsplit
 
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.errors.text import instead_of
-from malstrom_py.sources.pin_folder import PinFolder, new_folder
+from malstrom_py.sources.pinned.folder import PinFolder, new_folder
+from malstrom_py.sources.pinned.row_groups import RowGroups, new_pin
 from malstrom_py.sources.spark.footers import InspectedFile, ReadOtherwiseError, inspect_files
-from malstrom_py.sources.spark.pin import Pin, new_pin
 from malstrom_py.sources.spark.query import Bound, SparkQuery, bounded
 from malstrom_py.spark.failures import spark_errors
 from malstrom_py.spark.session import default_staging_folder, make_default_staging, spark_session
@@ -48,7 +48,7 @@ _CALENDARS: Final = ("spark.sql.parquet.datetimeRebaseModeInWrite", "spark.sql.p
 _NOTHING: Final = "_no_column"
 
 
-def pinned(query: SparkQuery, job: str, after: Bound | None = None) -> tuple[Pin, PinFolder | None, Bound | None]:
+def pinned(query: SparkQuery, job: str, after: Bound | None = None) -> tuple[RowGroups, PinFolder | None, Bound | None]:
     """Pin the rows of a query for ``job``; return the pin, its locked folder and its bound.
 
     The folder is None if the files are the user's own. With ``since``, rows after the bound ``after`` of an earlier run
@@ -90,7 +90,7 @@ def pinned(query: SparkQuery, job: str, after: Bound | None = None) -> tuple[Pin
 
 def _of_files(
     query: SparkQuery, uris: Sequence[str], names: Sequence[str], schema: pa.Schema, found: Any, is_case_sensitive: bool
-) -> Pin:
+) -> RowGroups:
     paths = [_local(uri) for uri in uris]
     inspected = inspect_files(
         paths, schema, keep=query.keep, partitioned=found.names, is_case_sensitive=is_case_sensitive
@@ -107,7 +107,7 @@ def _local(uri: str) -> str:
 
 def _staged(
     query: SparkQuery, job: str, session: Any, frame: Any, names: Sequence[str], schema: pa.Schema
-) -> tuple[Pin, PinFolder]:
+) -> tuple[RowGroups, PinFolder]:
     folder = new_folder(query.staging or _default_staging(), job, keep=query.keep_staging)
     try:
         counted = _write(query, session, frame, schema, folder)

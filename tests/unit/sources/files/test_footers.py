@@ -20,7 +20,7 @@ def written(path: Path, rows: int) -> Path:
 
 
 def footer(footers: Footers, path: Path) -> pq.FileMetaData:
-    opened = footers.open(path)
+    opened, _ = footers.open(path)
     try:
         return opened.metadata
     finally:

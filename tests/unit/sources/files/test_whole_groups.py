@@ -33,7 +33,8 @@ def written(folder: Path, columns: dict[str, pa.Array], *, group_rows: int = 3) 
 
 @contextmanager
 def known_file(path: Path) -> Iterator[tuple[pq.ParquetFile, KnownFile]]:
-    file, known = Footers().open_known(path)
+    file, known = Footers().open(path)
+    assert known is not None
     try:
         yield file, known
     finally:

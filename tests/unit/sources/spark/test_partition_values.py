@@ -7,7 +7,8 @@ from datetime import date
 import pyarrow as pa
 import pytest
 
-from malstrom_py.sources.spark.pin import constant, is_exact_as_text, partition_values
+from malstrom_py.sources.files.footers import constant
+from malstrom_py.sources.spark.footers import is_exact_as_text, partition_values
 
 
 def test_an_escape_is_a_character_as_it_is_to_spark_and_no_byte_of_one() -> None:

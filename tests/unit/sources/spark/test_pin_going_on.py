@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.pin_folder import new_folder
+from malstrom_py.sources.pinned.folder import new_folder
+from malstrom_py.sources.pinned.row_groups import RowGroups, new_pin
 from malstrom_py.sources.spark import Spark
-from malstrom_py.sources.spark.pin import Pin, new_pin
 from tests.unit.sources.spark.copies import parquet, pin_over
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -23,10 +23,10 @@ def staged(folder: Path) -> tuple[Path, Any]:
     pin = pin_over([parquet(made.rows / "a.parquet", {"n": [1, 2]})], SCHEMA)
     made.note({"job": "job", "keep": False})
     made.leave(keep=True)
-    return made.path, recorded(Pin(made.path.name, pin.schema, pin.names, pin.files, str(made.path)))
+    return made.path, recorded(RowGroups(made.path.name, pin.schema, pin.names, pin.files, str(made.path)))
 
 
-def recorded(pin: Pin) -> Any:
+def recorded(pin: RowGroups) -> Any:
     return {**pin.record(), "source": repr(source())}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.pin_folder import RECORD, PinFolder, new_folder
+from malstrom_py.sources.pinned.folder import RECORD, PinFolder, new_folder
 
 
 def fill(folder: PinFolder) -> None:

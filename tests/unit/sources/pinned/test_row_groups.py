@@ -12,7 +12,8 @@ import pytest
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.base import Part
-from malstrom_py.sources.spark.pin import Pin, PinnedFile, new_pin, pin_of
+from malstrom_py.sources.pinned.row_groups import PinnedFile, RowGroups, new_pin, row_groups_of
+from tests.unit.sources.pinned.pinned_files import PinnedFiles
 
 SCHEMA = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 FILES = [
@@ -21,17 +22,22 @@ FILES = [
 ]
 
 
-def pin() -> Pin:
+def pin() -> RowGroups:
     return new_pin("files", SCHEMA, ["n"], FILES, None)
 
 
 def test_a_pin_comes_back_from_its_record() -> None:
-    assert pin_of(json.loads(json.dumps(pin().record()))) == pin()
+    assert row_groups_of(json.loads(json.dumps(pin().record()))) == pin()
     assert json.loads(json.dumps(pin().record())) == pin().record()
-    wrong: list[Any] = [{}, [], {**pin().record(), "files": [{}]}, {**pin().record(), "schema": "?"}]
+
+
+def test_a_damaged_record_is_an_error() -> None:
+    source = PinnedFiles([], SCHEMA)
+    whole = {**pin().record(), "source": repr(source)}
+    wrong: list[Any] = [{"source": repr(source)}, {**whole, "files": [{}]}, {**whole, "schema": "?"}]
     for damaged in wrong:
         with pytest.raises(SourceError, match="is damaged"):
-            pin_of(damaged)
+            source.pin("job", damaged)
 
 
 def test_each_row_group_is_a_part_and_is_found_by_its_name() -> None:
@@ -66,4 +72,15 @@ def test_a_file_is_the_pinned_one_until_it_is_written_to(tmp_path: Path) -> None
     path.write_text("123")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(SourceError, match="is no longer the file"):
+        file.check(path.stat())
+
+
+def test_of_a_file_of_a_table_the_size_alone_counts(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("12")
+    file = PinnedFile(str(path), 2, 0, (0,), {})
+    os.utime(path, ns=(1, 1))
+    file.check(path.stat())
+    path.write_text("1")
+    with pytest.raises(SourceError, match="is damaged: it has 1 bytes, and had 2"):
         file.check(path.stat())
