@@ -109,8 +109,8 @@ def row_group_runs(metadata: pq.FileMetaData, size: int) -> list[tuple[int, int]
 class Footer:
     """What a footer says of a file: of which ``size`` and time of change it is, and how many ``rows`` it has.
 
-    ``stored``: the types in which its columns are stored, with the ids of fields; ``columns``: in the types of rows, without
-    those whose values its partition has. ``groups``: the row groups with rows, without those that a filter excludes.
+    ``stored``: the types in which its columns are stored, with the ids of fields; ``columns``: the types of rows.
+    ``groups``: the row groups with rows, without those that a filter excludes.
     """
 
     size: int

@@ -2,7 +2,7 @@
 
 Rules:
 - The program that starts a job finds the pin; copies in other processes have it, and never look again.
-- Snapshots hold the record of the pin. A resumed job pins what its record says, or fails: it never looks for other rows.
+- Snapshots hold the record of the pin. A resumed job pins what its record says, or fails: it takes no other rows.
 - Jobs that read a source at the same time share its pin, and what it needs is released once, after the last.
 """
 

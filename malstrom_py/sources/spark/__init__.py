@@ -111,11 +111,7 @@ class Spark(RowGroupSource):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy for another process: the pin, without anything of Spark."""
-        return {name: value for name, value in self.__dict__.items() if name not in {"_query", "_folder"}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._query = self._folder = None
+        return {**self.__dict__, "_query": None, "_folder": None}
 
     def pin(self, job: str, record: Any = None) -> None:
         """Pin the rows for ``job`` (see the class). A source that another job is reading keeps its pin for both."""
