@@ -16,12 +16,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from malstrom_py.connectors.read_ahead import ReadAhead, values_of
 from malstrom_py.errors import PlanError, SourceError, lasting, pip_install, shown
 from malstrom_py.errors.text import describe_error, sentence
+from malstrom_py.formats import Format
 from malstrom_py.object_stores import hidden_logins
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.up_to_ends import FINISHED, UpToEnds, has_finished
@@ -80,8 +82,8 @@ class JetStream(UpToEnds, Generic[V_co]):
     ``start``: where a job begins that does not resume: ``"first"``, the oldest message; ``"new"``, after the newest; or
     a sequence number; one after the newest means ``"new"``.
 
-    ``value(subject, data)`` makes the value of a message of its payload; by default it is JSON. If it raises, the
-    record is malformed (``on_error=`` of ``job.source``).
+    ``value(subject, data)`` makes the value of a message of its payload, or one of `formats` does; by default it is
+    JSON. If it raises, the record is malformed (``on_error=`` of ``job.source``).
 
     Messages that the limits of the stream or a purge removed before they were read are a `SourceError`. With
     ``on_gap="skip"`` they are a warning with their numbers, and the job continues with the messages that follow.
@@ -107,7 +109,7 @@ class JetStream(UpToEnds, Generic[V_co]):
         *,
         subject: str | Sequence[str] | None = None,
         start: int | Literal["first", "new"] = "first",
-        value: Callable[[str, bytes], V_co] | None = None,
+        value: Callable[[str, bytes], V_co] | Format | None = None,
         on_gap: Gap = "fail",
         connect: Mapping[str, Any] | None = None,
         follow: bool = True,
@@ -130,6 +132,8 @@ class JetStream(UpToEnds, Generic[V_co]):
             raise PlanError(f"sources.JetStream: start is 'first', 'new' or a number of at least 1, got {shown(start)}")
         if on_gap not in ("fail", "skip"):
             raise PlanError(f"sources.JetStream: on_gap is 'fail' or 'skip', got {shown(on_gap)}")
+        if isinstance(value, Format):
+            value = partial(_decoded, value)
         if value is not None and not callable(value):
             raise PlanError(f"sources.JetStream: value is a function of subject and data, got {type(value).__name__}")
         self._stream = stream
@@ -178,6 +182,10 @@ class JetStream(UpToEnds, Generic[V_co]):
         finally:
             reader.close()
         return reader.position.sequence or 0
+
+
+def _decoded(format: Format, subject: str, data: bytes) -> Any:
+    return format.decode(data)
 
 
 def _is_url(url: object) -> bool:

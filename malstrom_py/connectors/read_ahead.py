@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from malstrom_py.errors import MalformedRecord
+from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.errors.text import describe_error, sentence
 
 T = TypeVar("T")
@@ -110,6 +110,12 @@ class ReadAhead(Generic[T]):
             return not self._closed
 
 
+def raise_unless_malformed(error: Exception) -> None:
+    """Raise an ``error`` of ``value=`` that is not one of the record: the schema registry does not answer."""
+    if isinstance(error, SourceError) and not isinstance(error, MalformedRecord):
+        raise error
+
+
 def values_of(
     records: Sequence[T],
     value: Callable[[T], V],
@@ -131,6 +137,7 @@ def values_of(
         try:
             values.append(value(record))
         except Exception as error:
+            raise_unless_malformed(error)
             if values:
                 break
             advance(1)

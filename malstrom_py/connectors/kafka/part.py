@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from malstrom_py.connectors.kafka.client import LOG, Cluster, kafka
 from malstrom_py.connectors.kafka.reader import Feed
 from malstrom_py.connectors.kafka.records import Decoder
+from malstrom_py.connectors.read_ahead import raise_unless_malformed
 from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.errors.text import describe_error, describe_function
 from malstrom_py.sources.up_to_ends import FINISHED
@@ -110,6 +111,7 @@ class KafkaPart:
             try:
                 rows += self._reading.decoder.rows([message])
             except Exception as error:
+                raise_unless_malformed(error)
                 if rows:
                     feed.put_back(messages[number:])
                     break

@@ -70,6 +70,8 @@ class Encoder:
     def _encoded(self, things: list[Any], encode: Callable[[Any], Any], argument: str) -> list[bytes | None]:
         try:
             encoded = list(map(encode, things))
+        except SinkError:
+            raise  # of a schema registry
         except Exception as error:
             raise lasting(
                 SinkError(

@@ -20,6 +20,7 @@ from malstrom_py.connectors.kafka.publishing import Publisher
 from malstrom_py.connectors.kafka.staging import StagingWriter, segments_of
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError
+from malstrom_py.formats import Format
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.validation import function_of
 from malstrom_py.worker_context import WorkerInfo
@@ -33,7 +34,8 @@ _MARKER_S: Final = 24 * 3600.0
 class Kafka:
     """A sink that writes rows to a topic of Kafka: at least once, or exactly once with ``exactly_once=True``.
 
-    A row becomes a record: its value as JSON, or what ``value`` returns for it (bytes, a str, or None for a tombstone).
+    A row becomes a record: its value as JSON, or what ``value`` returns for it (bytes, a str, or None for a tombstone),
+    a function or one of `formats`.
     The key of the record is what ``key`` returns for the row; without ``key`` it is the key of a keyed stream (text and
     bytes unchanged, others as JSON), and none on another stream. The key chooses the partition as Java's clients do.
     The records of a key keep their order. Timestamps and headers are not written.
@@ -70,7 +72,7 @@ class Kafka:
         topic: str,
         *,
         key: Callable[[Any], bytes | str | None] | None = None,
-        value: Callable[[Any], bytes | str | None] | None = None,
+        value: Callable[[Any], bytes | str | None] | Format | None = None,
         exactly_once: bool = False,
         staging: str | None = None,
         options: Mapping[str, Any] | None = None,
@@ -79,6 +81,7 @@ class Kafka:
         self._cluster = Cluster(_WHAT, checked_bootstrap(bootstrap, _WHAT), checked_options(options, _WHAT))
         self._topic = checked_topic(topic, _WHAT)
         self._key = None if key is None else function_of(key, "key", "key= a function of the value")
+        value = value.encode if isinstance(value, Format) else value
         self._value = None if value is None else function_of(value, "value", "value= a function of the value")
         if not isinstance(exactly_once, bool):
             refuse(_WHAT, f"exactly_once must be True or False, got {exactly_once!r}")

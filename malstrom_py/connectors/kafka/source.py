@@ -25,6 +25,7 @@ from malstrom_py.connectors.kafka.part import KafkaPart, OnLost, Reading, positi
 from malstrom_py.connectors.kafka.reader import Readers
 from malstrom_py.connectors.kafka.records import Decode, Decoder, KafkaRecord
 from malstrom_py.errors import PlanError, SourceError, lasting
+from malstrom_py.formats import Format
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.up_to_ends import UpToEnds
 from malstrom_py.validation import function_of
@@ -43,9 +44,9 @@ Start = Literal["earliest", "latest"] | datetime
 class Kafka(UpToEnds):
     """A source that reads topics of Kafka: each record once per state of the job, from offsets in its snapshots.
 
-    Rows of a partition come in their order. A row is the value, decoded from JSON, or what
-    ``value`` returns for its bytes; a record without a value (a tombstone) is the row None, and ``value`` is not called
-    for it. With ``records=True`` a row is a `KafkaRecord` (``value``, ``key``, ``timestamp_ms``, ``headers``,
+    Rows of a partition come in their order. A row is the value, decoded from JSON, or what ``value`` returns for its
+    bytes, a function or one of `formats`; a record without a value (a tombstone) is the row None, and ``value`` is not
+    called for it. With ``records=True`` a row is a `KafkaRecord` (``value``, ``key``, ``timestamp_ms``, ``headers``,
     ``topic``, ``partition``, ``offset``), and ``key`` decodes its key, which is bytes otherwise.
 
     - ``start``: where a job begins that resumes from no snapshot: at the "earliest" record, after the "latest", or at
@@ -78,8 +79,8 @@ class Kafka(UpToEnds):
         topics: str | Sequence[str],
         *,
         start: Start = "earliest",
-        value: Decode | None = None,
-        key: Decode | None = None,
+        value: Decode | Format | None = None,
+        key: Decode | Format | None = None,
         records: bool = False,
         follow: bool = True,
         new_partitions_every_s: float = 60.0,
@@ -246,6 +247,8 @@ def _checked_start(start: object) -> Start:
 def _checked_function(function: Any, argument: str) -> Callable[[bytes], Any] | None:
     if function is None:
         return None
+    if isinstance(function, Format):
+        return function.decode
     found: Callable[[bytes], Any] = function_of(function, argument, f"{argument}= a function of bytes")
     return found
 

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
@@ -21,6 +22,7 @@ from malstrom_py.connectors.redis.client import check_url, connect, connected, p
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.errors.text import text_with_place
+from malstrom_py.formats import Format
 from malstrom_py.sinks.base import CommitContext, SnapshotId, is_left_over
 from malstrom_py.snapshot.ids import number_of
 from malstrom_py.worker_context import WorkerInfo
@@ -49,6 +51,10 @@ def fields_of(value: Any) -> Mapping[Any, Any]:
         items: Mapping[Any, Any] = named._asdict()
         return items
     return {"value": value}
+
+
+def _encoded(format: Format, value: Any) -> Mapping[Any, Any]:
+    return {"value": format.encode(value)}
 
 
 def encode_row(made: Mapping[Any, Any]) -> bytes:
@@ -133,10 +139,10 @@ class RedisStream:
     Redis that dies loses nothing. Else it may lose its last writes. Staged rows that are missing are found, as a
     `SinkError`. A commit that Redis has lost is not found.
 
-    ``fields(value)`` returns the fields of an entry, a dict. By default these are the items of a dict, the fields of a
-    dataclass or named tuple, and the field ``value`` of any other value. Text and bytes are written unchanged, other
-    values as JSON. Keys and timestamps of records are not written. ``length_max``: older entries are trimmed (``MAXLEN
-    ~``).
+    ``fields(value)`` returns the fields of an entry, a dict; one of `formats` makes the field ``value``. By default
+    these are the items of a dict, the fields of a dataclass or named tuple, and the field ``value`` of any other value.
+    Text and bytes are written unchanged, other values as JSON. Keys and timestamps of records are not written.
+    ``length_max``: older entries are trimmed (``MAXLEN ~``).
 
     PlanError: wrong arguments, or the client is not installed. SinkError: Redis cannot be reached or refuses, a value
     has no fields, or staged rows are gone.
@@ -150,7 +156,7 @@ class RedisStream:
         url: str,
         stream: str,
         *,
-        fields: Callable[[Any], Mapping[Any, Any]] | None = None,
+        fields: Callable[[Any], Mapping[Any, Any]] | Format | None = None,
         length_max: int | None = None,
     ) -> None:
         self._url = check_url(url, "sinks.RedisStream")
@@ -158,6 +164,8 @@ class RedisStream:
             raise PlanError("sinks.RedisStream: stream is the name of a stream, without } but for a hash tag {…}")
         if length_max is not None and (type(length_max) is not int or length_max < 1):
             raise PlanError("sinks.RedisStream: length_max is a whole number of at least 1, or None")
+        if isinstance(fields, Format):
+            fields = partial(_encoded, fields)
         if fields is not None and not callable(fields):
             raise PlanError(f"sinks.RedisStream: fields is a function of the value, got {type(fields).__name__}")
         self._stream = stream

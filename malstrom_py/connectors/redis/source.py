@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from malstrom_py.connectors.read_ahead import ReadAhead, values_of
@@ -26,6 +27,7 @@ from malstrom_py.connectors.redis.positions import (
     state_of,
 )
 from malstrom_py.errors import PlanError, SourceError, lasting, shown
+from malstrom_py.formats import Format
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.up_to_ends import FINISHED, UpToEnds, has_finished
 
@@ -56,6 +58,10 @@ def texts_of(id: str, fields: Fields) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in fields.items()}
 
 
+def _decoded(format: Format, id: str, fields: Fields) -> Any:
+    return format.decode(fields[b"value"])
+
+
 class RedisStream(UpToEnds, Generic[V_co]):
     """A source of the entries of Redis streams, exactly once into the state of the job.
 
@@ -69,7 +75,8 @@ class RedisStream(UpToEnds, Generic[V_co]):
     after the newest entry means ``"new"``.
 
     ``value(id, fields)`` makes the value of an entry; ``fields`` is a dict of bytes. By default it is a dict of text,
-    by UTF-8. If it raises, the record is malformed (``on_error=`` of ``job.source``).
+    by UTF-8. One of `formats` decodes the field ``value``. If it raises, the record is malformed (``on_error=`` of
+    ``job.source``).
 
     An entry that was removed before it was read, by ``XTRIM``, ``MAXLEN`` or ``XDEL``, is a `SourceError`. With
     ``on_gap="skip"`` it is a warning with their number, and the job continues with the entries that follow. A stream
@@ -93,7 +100,7 @@ class RedisStream(UpToEnds, Generic[V_co]):
         streams: str | Sequence[str],
         *,
         start: str = "first",
-        value: Callable[[str, Fields], V_co] | None = None,
+        value: Callable[[str, Fields], V_co] | Format | None = None,
         on_gap: Gap = "fail",
         follow: bool = True,
     ) -> None:
@@ -104,6 +111,8 @@ class RedisStream(UpToEnds, Generic[V_co]):
             raise PlanError("sources.RedisStream: streams is the name of a stream, or several different names")
         if not isinstance(start, str) or (start not in ("first", "new") and parse_id(start) is None):
             raise PlanError(f"sources.RedisStream: start is 'first', 'new' or the id of an entry, got {shown(start)}")
+        if isinstance(value, Format):
+            value = partial(_decoded, value)
         if value is not None and not callable(value):
             raise PlanError(f"sources.RedisStream: value is a function of id and fields, got {type(value).__name__}")
         if on_gap not in ("fail", "skip"):
