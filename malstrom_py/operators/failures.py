@@ -101,6 +101,8 @@ class ErrorPolicy:
         self._context = context
         self._advice = advice
         self._figures = figures
+        self.failed: set[Any] | None = None
+        """The keys of rows that failed, where a step asks for them; it empties the set."""
 
     def record(self, error: Exception, function: object, batch: Batch, index: int, out: Outlet) -> None:
         """Apply the policy to row ``index`` of ``batch``, for which ``function`` raised ``error``."""
@@ -118,6 +120,8 @@ class ErrorPolicy:
             advice = _figure_advice(error, batch.values[index]) if self._figures else ""
             remedy = "" if named is None else _of_column(named, batch, index, after(words), advice)
             raise self.error(error, function, key=key, remedy=remedy, words=words, advice=advice) from error
+        if self.failed is not None:
+            self.failed.add(key)
         if context.on_error == "skip":
             context.counters.skipped += 1
         else:

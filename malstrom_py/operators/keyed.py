@@ -79,19 +79,31 @@ class StatefulOperator(Operator):
         self._expires_by_clock = by_clock
         self.scheduled = self.scheduled or by_clock
         if not by_clock:
+            self.failures.failed = None if self.context.on_error == "fail" else set()
             self.on_batch = partial(self._in_pieces, self.on_batch)  # type: ignore[method-assign]  # for this one alone
 
     def _in_pieces(self, process: Callable[[Batch, Outlet], None], batch: Batch, out: Outlet) -> None:
-        """Process a batch in pieces, within which no key's state ends. Requires a ttl of event time."""
+        """Process a batch in pieces, within which no key's state ends. Requires a ttl of event time.
+
+        A record that fails ends no state: its key gets its former one back, for records that come late.
+        """
         expiry, times = self.state.expiry, batch.timestamps
         assert expiry is not None
         keys = keys_of(batch, self.context.step)
         distinct(keys, self.context.step)  # an error of a key that cannot be hashed names it
-        for start, end, ended in expiry.lives(keys, times) if times else ((0, len(batch), ()),):
+        failed = self.failures.failed
+        apart = failed is not None
+        for start, end, ended in expiry.lives(keys, times, apart=apart) if times else ((0, len(batch), ()),):
+            former = {key: (self.state.values.get(key), expiry.until[key]) for key in ended} if apart else {}
             if ended:
                 self.state.end(ended)
                 expiry.forget(ended)
             process(batch if end - start == len(batch) else batch.cut(start, end), out)
+            for key in former.keys() & (failed or ()):
+                self.state.values[key], until = former[key]
+                expiry.put({key: until})
+            if failed:
+                failed.clear()
 
     @property
     def dormant(self) -> bool:

@@ -60,10 +60,13 @@ class Expiry:
         self._largest = last if self._largest is None else max(last, self._largest)
         self._gather(keys, first, last)
 
-    def lives(self, keys: Sequence[Any], times: Sequence[int]) -> Iterator[tuple[int, int, list[Any]]]:
+    def lives(
+        self, keys: Sequence[Any], times: Sequence[int], *, apart: bool = False
+    ) -> Iterator[tuple[int, int, list[Any]]]:
         """Cut records so that no key's life ends within a piece: (start, end, the keys whose life ended before it).
 
         A piece must be processed, and `touch` called for its records that did not fail, before the next is asked for.
+        ``apart``: a piece has one record of a key whose life has ended, because the next depends on whether that fails.
 
         >>> expiry, keys, times = Expiry(10), ["a", "b", "a", "a"], [1, 5, 11, 22]
         >>> for start, end, ended in expiry.lives(keys, times):
@@ -78,7 +81,7 @@ class Expiry:
             return
         start, ended = 0, list[Any]()
         # Until when each key of the piece lives at least if any of its records fail; those that had no life before.
-        least, fresh = dict[Any, int](), set[Any]()
+        least, fresh = dict[Any, float](), set[Any]()
         for index, (key, time) in enumerate(zip(keys, times, strict=True)):
             if time > least.get(key, time):
                 yield start, index, ended
@@ -89,6 +92,9 @@ class Expiry:
                 end = until.get(key)
                 if end is not None and end < time:
                     ended.append(key)
+                    if apart:
+                        least[key] = -math.inf
+                        continue
                     end = None
                 if end is None:
                     fresh.add(key)

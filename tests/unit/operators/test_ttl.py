@@ -114,6 +114,43 @@ def test_a_ttl_does_not_depend_on_how_batches_are_cut(step: str, rows: list[tupl
     assert sent(cuts) == sent(set())
 
 
+def picky(key: Any, value: Any, state: int | None) -> tuple[int, int]:
+    return (state or 0) + 2 // value, (state or 0) + 1
+
+
+FAILING: dict[str, Callable[..., Any]] = {
+    "stateful_map": lambda s, **o: s.stateful_map("n", picky, **o),
+    "stateful_flat_map": lambda s, **o: s.stateful_flat_map("n", lambda *of: ([picky(*of)[0]], picky(*of)[1]), **o),
+    "stateful_op": lambda s, **o: s.stateful_op("n", lambda m, n, out: as_op(m, n, out) + 0 // m.value, **o),
+    "ttl_map": lambda s, ttl, **o: s.ttl_map("n", picky, ttl=ttl, **o),
+    "fold": lambda s, **o: s.fold("n", lambda n, one: n + 2 // one, default=int, **o),
+    "sum": lambda s, **o: s.sum("n", by=lambda one: 1 // one, **o),
+    "aggregate": lambda s, **o: s.aggregate("n", n=agg.sum(lambda one: 1 // one), **o),
+    "top_n": lambda s, **o: s.top_n("n", 9, by=lambda one: 1 // one, **o),
+    "distinct": lambda s, **o: s.distinct("n", by=lambda one: 1 // one, **o),
+}
+"""Steps that fail on the value 0."""
+
+
+@pytest.mark.parametrize("step", FAILING)
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 40), st.sampled_from([1, 1, 0])), max_size=12),
+    cuts=st.sets(st.integers(1, 11)),
+)
+def test_a_record_that_fails_changes_nothing(step: str, rows: list[tuple[str, int, int]], cuts: set[int]) -> None:
+    """It ends no state, for records that come late, and prolongs none."""
+
+    def sent(rows: list[tuple[str, int, int]], cuts: set[int]) -> list[Any]:
+        made = FAILING[step]
+        tester = OperatorTester(lambda stream: made(stream, ttl=10, on_error="skip"), keyed=True, timed=True)
+        for start, end in pairwise([0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]):
+            tester.send_local([DataMessage(key, value, time) for key, time, value in rows[start:end]])
+            tester.step()
+        return tester.receive_local()
+
+    assert sent(rows, cuts) == sent([row for row in rows if row[2]], set())
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_the_state_of_all_that_expired_is_gone(step: str) -> None:
     assert run(step, 10, [1, Epoch(11)])[1] == 1
