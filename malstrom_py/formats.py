@@ -23,6 +23,8 @@ from malstrom_py.errors import MalstromError, PlanError, SinkError, SourceError,
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+__all__ = ["Avro", "Format", "JsonSchema", "Protobuf"]
+
 _TRIES: Final = 3
 _TIMEOUT_S: Final = 10.0
 _PAUSE_S: Final = 0.5

@@ -68,7 +68,7 @@ def running() -> Iterator[Registry]:
             self.end_headers()
             self.wfile.write(json.dumps(answer).encode())
 
-        def log_message(self, *args: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:
             """Write nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

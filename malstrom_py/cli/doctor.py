@@ -44,6 +44,7 @@ _USES: Final = {
     "dashboard": "the dashboard",
     "delta": "sources.Delta and sinks.Delta",
     "demo": "the example of the flights",
+    "formats": "formats.Avro, formats.Protobuf and formats.JsonSchema",
     "iceberg": "sources.Iceberg and sinks.Iceberg",
     "kafka": "sources.Kafka and sinks.Kafka",
     "metrics": "metrics for Prometheus",

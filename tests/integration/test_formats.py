@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -238,7 +238,7 @@ def test_wrong_arguments_are_refused() -> None:
         (lambda: formats.JsonSchema({"type": "thing"}), "formats.JsonSchema: no JSON Schema"),
         (lambda: formats.Avro(ORDER, subject="a"), "subject is that of a registry"),
         (lambda: formats.Avro(registry="localhost:8081"), "registry is a URL"),
-        (lambda: formats.Protobuf(dict), "message is a class that protoc has made"),
+        (lambda: formats.Protobuf(cast("Any", dict)), "message is a class that protoc has made"),
     ):
         with pytest.raises(PlanError, match=why):
             make()
