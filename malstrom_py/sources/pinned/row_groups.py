@@ -57,7 +57,7 @@ class PinnedFile:
         elif (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
             raise SourceError(
                 f"{self.path} is no longer the file that was pinned when the job started: it was written to or "
-                f"replaced. Do not change files while a job reads them, or give staging= to read a copy"
+                f"replaced. Do not change files while a job reads them"
             )
 
     def open_error(self, error: OSError) -> SourceError:
@@ -83,7 +83,8 @@ class PinnedFile:
 class RowGroups:
     """What a job reads. ``schema``, packed: the columns needed; ``names``: the columns of the rows, in order.
 
-    ``staged``: the folder that was written for this job alone; None if the files are others'.
+    ``staged``: the folder that was written for this job alone; None if the files belong to a table, or to the user of
+    an earlier malstrom-py, whose snapshots contain such pins of Spark.
     """
 
     id: str

@@ -1,6 +1,6 @@
 """``Spark``: a source over what Spark reads or computes, pinned when a job starts, and read by workers without Spark.
 
-`query` checks the arguments, `pinning` talks to Spark and keeps staging folders, `footers` inspects files.
+`query` checks the arguments, `pinning` talks to Spark and keeps staging folders.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ class Spark(RowGroupSource):
     are written as Parquet to a folder of this start, ``<staging>/<job>/pin-…/``, which is removed when the job has
     ended or failed, unless ``keep_staging=True``. The next start of the same job removes the folder of a killed
     program. ``staging``: a folder that Spark, this program and all workers see under the same path, for instance on a
-    shared file system; by default one under the temporary folder, enough on one machine. Parquet files given by
-    ``path`` alone (no SQL filter, no ``staging``) are not copied: they are pinned by name, size and time of change, and
-    must not change until the job has ended. Files that Arrow would read differently from Spark are copied all the same.
+    shared file system; by default one under the temporary folder, enough on one machine. `sources.Files` reads Parquet
+    files without Spark and without a copy.
 
     ``since``: the name of a column that only grows, strictly (ints, decimals, text, dates or timestamps). A finished
     job with snapshots, started again, reads the rows whose value is above the largest one of the last run, up to the
     largest one at the time of pinning. A later row with a value that is not larger is never read; a row without a
-    value is a SourceError. Such rows are always staged.
+    value is a SourceError.
 
     Snapshots contain the pin: a resumed job reads the same rows, and Spark does not run again. So staged rows stay when
     a job ends unfinished, until it is resumed and finishes, or starts from the beginning; give a ``staging`` that
@@ -57,7 +56,7 @@ class Spark(RowGroupSource):
     timedelta, a map a list of (key, value), a struct a dict.
 
     SourceError: there is no such table, column or path, the SQL is wrong, a column's type is not supported (intervals
-    of months, variant, user-defined types: the message says what to cast it to), rows cannot be staged, or a pinned
+    of months, variant, user-defined types: the message says what to cast it to), rows cannot be staged, or a staged
     file was changed or removed. MalformedRecord: a value that Python cannot hold (dates before the year 1 or after
     9999, text that is not UTF-8). SparkError: Spark cannot be used, or its session ended. PlanError: an argument is
     wrong.

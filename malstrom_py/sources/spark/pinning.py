@@ -1,24 +1,24 @@
 """Pins what a job reads from Spark, in the program that starts the job; the only module here that talks to Spark.
 
-Parquet files are pinned directly if Arrow reads them as Spark would. Any other DataFrame could return other rows when
-evaluated again, so its rows are written to a folder of this start: ``<staging>/<job>/pin-<time>-<random>/``.
+A DataFrame could return other rows when evaluated again, so its rows are written to a folder of this start:
+``<staging>/<job>/pin-<time>-<random>/``.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
 
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.errors.text import instead_of
+from malstrom_py.sources.files.footers import Footer, read_footer, why_not_evaluated
 from malstrom_py.sources.pinned.folder import PinFolder, new_folder
-from malstrom_py.sources.pinned.row_groups import RowGroups, new_pin
-from malstrom_py.sources.spark.footers import InspectedFile, ReadOtherwiseError, inspect_files
+from malstrom_py.sources.pinned.row_groups import PinnedFile, RowGroups, new_pin
 from malstrom_py.sources.spark.query import Bound, SparkQuery, bounded
 from malstrom_py.spark.failures import spark_errors
 from malstrom_py.spark.session import default_staging_folder, make_default_staging, spark_session
@@ -27,6 +27,7 @@ from malstrom_py.spark.types import arrow_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_THREADS: Final = 16
 _BLOCK_BYTES: Final = 32 << 20
 _WRITING: Final = {
     "compression": "snappy",
@@ -37,22 +38,14 @@ _WRITING: Final = {
 and Arrow does not read nested lists in the layout of Spark 1.4.
 """
 
-_READING: Final = {
-    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
-    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
-    "spark.sql.parquet.int96TimestampConversion": "false",
-}
-"""The settings with which Spark reads dates and timestamps without conversion, as Arrow does."""
-
 _CALENDARS: Final = ("spark.sql.parquet.datetimeRebaseModeInWrite", "spark.sql.parquet.int96RebaseModeInWrite")
 _NOTHING: Final = "_no_column"
 
 
-def pinned(query: SparkQuery, job: str, after: Bound | None = None) -> tuple[RowGroups, PinFolder | None, Bound | None]:
+def pinned(query: SparkQuery, job: str, after: Bound | None = None) -> tuple[RowGroups, PinFolder, Bound | None]:
     """Pin the rows of a query for ``job``; return the pin, its locked folder and its bound.
 
-    The folder is None if the files are the user's own. With ``since``, rows after the bound ``after`` of an earlier run
-    are pinned up to the returned bound.
+    With ``since``, rows after the bound ``after`` of an earlier run are pinned up to the returned bound.
 
     Raises:
         SourceError: there is no such table, column or path, the SQL is wrong, a type is not supported, a file cannot
@@ -67,42 +60,16 @@ def pinned(query: SparkQuery, job: str, after: Bound | None = None) -> tuple[Row
                 raise PlanError("sources.Spark: a streaming DataFrame has no end, so its rows cannot be pinned")
             frame = frame if query.filter is None else frame.filter(query.filter)
             found = frame.schema
-            is_case_sensitive = session.conf.get("spark.sql.caseSensitive") == "true"
-            is_direct = query.names_files and all(session.conf.get(name) == mode for name, mode in _READING.items())
-            files = frame.inputFiles() if is_direct else []
+            known_as = str if session.conf.get("spark.sql.caseSensitive") == "true" else str.lower
         bound = None
         if query.since is not None:
             frame, bound = bounded(frame, found, query.since, after)
         names = _chosen(query, found.names)
-        known_as = str if is_case_sensitive else str.lower
         _check_names(names, found.names, known_as)
         needed = _needed(query.keep, names, found)
         _check_names(needed, found.names, known_as)
         schema = arrow_schema(type(found)([found[name] for name in needed]))
-        try:
-            pin = _of_files(query, files, names, schema, found, is_case_sensitive) if files else None
-        except ReadOtherwiseError:
-            pin = None
-        if pin is not None:
-            return pin, None, bound
         return *_staged(query, job, session, frame, names, schema), bound
-
-
-def _of_files(
-    query: SparkQuery, uris: Sequence[str], names: Sequence[str], schema: pa.Schema, found: Any, is_case_sensitive: bool
-) -> RowGroups:
-    paths = [_local(uri) for uri in uris]
-    inspected = inspect_files(
-        paths, schema, keep=query.keep, partitioned=found.names, is_case_sensitive=is_case_sensitive
-    )
-    return new_pin("files", schema, names, [one.file for one in inspected], None)
-
-
-def _local(uri: str) -> str:
-    parts = urlsplit(uri)
-    if parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
-        raise ReadOtherwiseError(f"{uri} is on no disk of this machine")
-    return unquote(uri[re.match(r"file:(//(localhost)?(?=/))?", uri).end() :])  # type: ignore[union-attr]  # see above
 
 
 def _staged(
@@ -111,10 +78,10 @@ def _staged(
     folder = new_folder(query.staging or _default_staging(), job, keep=query.keep_staging)
     try:
         counted = _write(query, session, frame, schema, folder)
-        files = sorted(str(path) for path in folder.rows.glob("*.parquet"))
-        inspected = _inspect_staged(files, schema, query)
-        _check_complete(counted, sum(one.rows for one in inspected), len(files), folder)
-        pin = new_pin(folder.path.name, schema, names, [one.file for one in inspected], folder.path)
+        footers = _footers_in(folder, schema, query.keep)
+        _check_complete(counted, sum(one.rows for one in footers.values()), len(footers), folder)
+        files = [PinnedFile(str(path), one.size, one.mtime_ns, one.groups, {}) for path, one in footers.items()]
+        pin = new_pin(folder.path.name, schema, names, files, folder.path)
         folder.note({"job": job, "keep": query.keep_staging, **pin.record()})
     except BaseException:
         folder.leave(keep=False)
@@ -167,11 +134,16 @@ def _carried(frame: Any, schema: pa.Schema) -> Any:
     return frame.selectExpr(*(columns or [f"CAST(NULL AS BOOLEAN) AS {_NOTHING}"]))
 
 
-def _inspect_staged(files: Sequence[str], schema: pa.Schema, query: SparkQuery) -> list[InspectedFile]:
+def _footers_in(folder: PinFolder, schema: pa.Schema, keep: Any) -> dict[Path, Footer]:
+    """Read the footers of the files that Spark has staged. `SourceError`: one cannot be read."""
+    import pyarrow as pa
+
+    paths = sorted(folder.rows.glob("*.parquet"))
     try:
-        return inspect_files(files, schema, keep=query.keep, is_case_sensitive=True)
-    except ReadOtherwiseError as error:
-        raise SourceError(f"Arrow cannot read the rows that Spark has staged: {error}") from error
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="malstrom-footers") as threads:
+            return dict(zip(paths, threads.map(partial(read_footer, schema=schema, keep=keep), paths), strict=True))
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"the rows that Spark has staged in {folder.path} cannot be read: {error}") from error
 
 
 def _check_complete(counted: Any, rows: int, files: int, folder: PinFolder) -> None:
@@ -209,6 +181,8 @@ def _chosen(query: SparkQuery, names: Sequence[str]) -> Sequence[str]:
 
 def _needed(keep: Any, names: Sequence[str], found: Any) -> list[str]:
     """Return the columns ``names``, and the other columns that ``keep`` uses."""
+    import pyarrow as pa
+
     if keep is None:
         return list(names)
     others: list[Any] = []
@@ -217,19 +191,9 @@ def _needed(keep: Any, names: Sequence[str], found: Any) -> list[str]:
             with suppress(SourceError):  # the filter cannot use a column of an unsupported type
                 others += arrow_schema(type(found)([field]))
     known = [*arrow_schema(type(found)([found[name] for name in names])), *others]
-    wrong = _why_not(keep, known)
+    wrong = why_not_evaluated(keep, pa.schema(known))
     if wrong is not None:
         raise SourceError(f"the filter {keep} cannot be evaluated: {wrong}")
-    used = [field.name for field in others if _why_not(keep, [one for one in known if one is not field])]
+    without = {field.name: pa.schema([one for one in known if one is not field]) for field in others}
+    used = [name for name in without if why_not_evaluated(keep, without[name]) is not None]
     return [*names, *used]
-
-
-def _why_not(keep: Any, fields: Sequence[pa.Field]) -> str | None:
-    """Return why ``keep`` cannot be evaluated for the columns ``fields``; None if it can."""
-    import pyarrow as pa
-
-    try:
-        pa.schema(fields).empty_table().filter(keep)
-    except pa.ArrowException as error:
-        return str(error).partition("\n")[0]
-    return None

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,19 +18,6 @@ from malstrom_py.errors.text import instead_of
 from malstrom_py.local_files import local_path
 from malstrom_py.spark.failures import spark_errors
 from malstrom_py.spark.names import check_table_name
-
-_LISTING: Final = frozenset(
-    (
-        "basepath",
-        "compression",
-        "mergeschema",
-        "modifiedafter",
-        "modifiedbefore",
-        "pathglobfilter",
-        "recursivefilelookup",
-    )
-)
-"""Options that choose files, and do not change how they are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +53,6 @@ class SparkQuery:
             return "sql=…"  # the text may hold secrets
         what = [f"path={path!r}" for path in self.paths[:3]]
         return ", ".join([*what, *([] if self.format is None else [f"format={self.format!r}"])])
-
-    @property
-    def names_files(self) -> bool:
-        """Whether the query reads Parquet files that workers may read directly."""
-        if self.since is not None:
-            return False
-        is_parquet = bool(self.paths) and self.format in {None, "parquet"} and _are_apart(self.paths)
-        only_lists = _LISTING.issuperset(option.lower() for option in self.options)
-        return is_parquet and only_lists and self.filter is None and self.staging is None
 
     def frame(self, session: Any) -> Any:
         """Return the DataFrame, not evaluated."""
@@ -162,19 +139,6 @@ def _paths(path: object) -> tuple[str, ...]:
         raise PlanError(f"sources.Spark: path must be a path or URI that Spark reads, or a list of them, got {path!r}")
     # Spark's own working directory is where its JVM was started.
     return tuple(one if re.match(r"/|[A-Za-z][A-Za-z0-9+.-]*:", one) else str(Path.cwd() / one) for one in paths)
-
-
-def _are_apart(paths: Sequence[str]) -> bool:
-    """Return whether no file can be in two of ``paths``: Spark reads such a file twice, but lists it once."""
-    if len(paths) == 1:
-        return "{" not in paths[0]
-    if any(re.search(r"^[^/]|[*?\[{\\]", path) for path in paths):
-        return False
-    for known in (os.path.normpath, os.path.realpath):
-        ordered = sorted(Path(known(path)).parts for path in paths)
-        if any(later[: len(one)] == one for one, later in pairwise(ordered)):
-            return False
-    return True
 
 
 def _options(options: object, *, allowed: bool) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from malstrom_py.errors import SourceError
 from malstrom_py.sources.pinned.folder import new_folder
 from malstrom_py.sources.pinned.row_groups import RowGroups, new_pin
 from malstrom_py.sources.spark import Spark
-from tests.unit.sources.spark.copies import parquet, pin_over
+from tests.unit.sources.pinned.pinned_files import PinnedFiles, parquet
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -20,7 +20,7 @@ SCHEMA = pa.schema([("n", pa.int64())])
 def staged(folder: Path) -> tuple[Path, Any]:
     """Return what a killed run leaves: the folder, and the record in its last manifest."""
     made = new_folder(folder, "job", keep=False)
-    pin = pin_over([parquet(made.rows / "a.parquet", {"n": [1, 2]})], SCHEMA)
+    pin = PinnedFiles([parquet(made.rows / "a.parquet", {"n": [1, 2]})], SCHEMA)._find("job")
     made.note({"job": "job", "keep": False})
     made.leave(keep=True)
     return made.path, recorded(RowGroups(made.path.name, pin.schema, pin.names, pin.files, str(made.path)))
@@ -82,11 +82,12 @@ def test_removed_files_are_an_error_with_a_remedy(tmp_path: Path) -> None:
         source().pin("job", record)
 
 
-def test_a_file_of_the_users_own_that_was_changed_is_an_error(tmp_path: Path) -> None:
+def test_a_pin_of_files_that_an_earlier_version_did_not_stage_is_read_unless_one_was_changed(tmp_path: Path) -> None:
     path = parquet(tmp_path / "own.parquet", {"n": [1]})
-    record = recorded(pin_over([path], SCHEMA))
+    record = recorded(PinnedFiles([path], SCHEMA)._find("job"))
     again = source()
     again.pin("job", record)
+    assert read(again) == [{"n": 1}]
     again.unpin()
     parquet(path, {"n": [1, 2, 3]})
     with pytest.raises(SourceError, match="is no longer the file that was pinned"):

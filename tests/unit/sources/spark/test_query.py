@@ -64,43 +64,6 @@ def test_a_filter_of_arrow_is_for_the_workers_and_any_other_for_spark() -> None:
     assert (query(table="t", filter="a > 1").keep, query(table="t", filter="a > 1").filter) == (None, "a > 1")
 
 
-@pytest.mark.parametrize(
-    ("given", "is_direct"),
-    [
-        ({"path": "a"}, True),
-        ({"path": ["a", "b"], "format": "parquet"}, True),
-        ({"path": "a", "options": {"mergeSchema": True, "pathGlobFilter": "*.parquet"}}, True),
-        ({"path": "a", "filter": pc.field("a") > 1}, True),
-        ({"path": "a", "filter": "a > 1"}, False),
-        ({"path": "a", "staging": "/shared"}, False),
-        ({"path": "a", "format": "csv"}, False),
-        ({"path": ["/a", "/ab/c", "/a-b", "/aa"]}, True),
-        ({"path": "/t/*/x"}, True),
-        ({"path": ["a", "a"]}, False),
-        ({"path": ["/a", "/a/"]}, False),
-        ({"path": ["/a/b.parquet", "/ab", "/a"]}, False),
-        ({"path": ["/a/b", "/a/c/../b/x"]}, False),
-        ({"path": ["/a", "file:/a"]}, False),
-        ({"path": ["/a/b", "/a/*"]}, False),
-        ({"path": "/a{,/b}"}, False),
-        ({"path": "a", "options": {"datetimeRebaseMode": "LEGACY"}}, False),
-        ({"table": "t"}, False),
-        ({"format": "jdbc", "options": {"url": "jdbc:x"}}, False),
-    ],
-    ids=str,
-)
-def test_only_parquet_files_that_nothing_is_done_to_may_be_read_as_they_are(
-    given: dict[str, Any], is_direct: bool
-) -> None:
-    assert query(**given).names_files == is_direct
-
-
-def test_paths_that_a_link_brings_together_are_not_read_as_they_are(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "a")
-    assert not query(path=[tmp_path / "a" / "b", tmp_path / "link"]).names_files
-
-
 def test_it_is_shown_without_the_text_of_a_query() -> None:
     assert repr(sources.Spark(sql="select * from t where password = 'x'")) == "Spark(sql=…)"
     assert repr(sources.Spark(path="/data", format="csv")) == "Spark(path='/data', format='csv')"
