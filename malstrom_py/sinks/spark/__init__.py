@@ -25,16 +25,17 @@ from malstrom_py.sinks.files.target_columns import TargetColumns, length_limits,
 from malstrom_py.sinks.files.writer import FilesWriter, RollingFiles
 from malstrom_py.sinks.output_record import Target, begin_record
 from malstrom_py.sinks.spark.encoding import SparkEncoder
-from malstrom_py.sinks.spark.folders import OutcomeUnknown, ParquetFolder, remove_work
+from malstrom_py.sinks.spark.folders import OutcomeUnknown, ParquetFolder
 from malstrom_py.sinks.spark.publication import (
     Intent,
     Publication,
     PublicationLog,
+    check_pending,
     folder_of,
     is_begun,
     locked_publication,
     publications,
-    settle_pending,
+    remove_work,
 )
 from malstrom_py.sinks.spark.schema import given_schema
 from malstrom_py.sinks.spark.through_spark import ThroughSpark, check_staged
@@ -77,16 +78,18 @@ class Spark:
 
     **Guarantees** after a failure of the job or the machine at any point:
 
-    - A Parquet ``path``: exactly once, without Spark. With "append", files named ``<job>-<step>-<commit>-<number>`` are
-      renamed into the folder one by one, so a reader may see a part of a commit. With "overwrite" and "error" a new
-      folder is filled next to the target and swapped in with two renames. Between the two the target is missing. All
-      contents of the old folder are removed, including what other jobs stage there.
+    - A Parquet ``path`` with "append" or "error": exactly once, without Spark. Files named
+      ``<job>-<step>-<commit>-<number>`` are renamed into the folder one by one, so a reader may see a part of a commit.
+    - A ``path`` with "overwrite", in any format: Spark's own overwrite. It removes everything in the folder, including
+      what other jobs stage there, then writes the rows. A reader finds an empty folder, or a part of the rows, until
+      Spark has finished, and after a failure until the next start of the job, which overwrites the folder again. In
+      the end the rows are there exactly once.
     - ``foreach_snapshot``: exactly once if the function stores the id in the same transaction as the rows, and does
       nothing if the id is already stored; otherwise at least once. If it raises, it must have stored nothing.
     - A ``table``, or another format: at least once with "append": the rows are published again after a failure between
       Spark's commit and the sink's own. With "overwrite", publishing again changes nothing. With "error": exactly once;
-      the table property ``malstrom.commit`` identifies a table that the job has created, and a folder that Spark has
-      filled is swapped in. A table or folder that another program has created in the meantime is never changed.
+      the table property ``malstrom.commit`` identifies a table that the job has created, and a folder is written next
+      to its place and renamed. What another program has created there in the meantime is never changed.
 
     **Snapshots.** "append" and ``foreach_snapshot`` publish at each snapshot, with the guarantees above. "overwrite"
     and "error" need a job that ends: rows stay staged, and the last commit publishes all of them. A column that holds
@@ -95,7 +98,7 @@ class Spark:
 
     **Publication.** The intent is first written to ``_staging/<job>/<commit>.<step>/commit.json``. The next start of
     the job finishes an interrupted publication before anything else. A publication that fails with an error is undone.
-    The program that starts the job publishes tables, other formats and functions, so it must run until the end. A
+    The program that starts the job publishes what Spark writes, and calls functions, so it must run until the end. A
     ``path`` gets an output record in ``_malstrom``, as with `sinks.Files`. Without rows, the result is an empty folder
     or, with a ``schema``, an empty table; ``foreach_snapshot`` is called only with a ``schema``.
 
@@ -150,9 +153,12 @@ class Spark:
         elsewhere = default_staging_folder() if staging is None else local_path(staging, "sinks.Spark(staging=)")
         self._stages_in_own = folder is None and staging is None
         self._target: ParquetFolder | ThroughSpark
-        if folder is not None and format == "parquet":
+        if folder is not None and format == "parquet" and mode != "overwrite":
             if written:
-                raise PlanError("sinks.Spark: options are for Spark's writer, which does not write Parquet at a path")
+                raise PlanError(
+                    "sinks.Spark: options are for Spark's writer, which writes Parquet at a path only with mode "
+                    "'overwrite'"
+                )
             self._target = ParquetFolder(folder, mode, by, given)
         else:
             self._target = ThroughSpark(
@@ -171,8 +177,7 @@ class Spark:
         return self.__dict__
 
     def __repr__(self) -> str:
-        shown = (f"{name}={value!r}" for name, value in self._target.description.items() if value not in (None, [], {}))
-        return f"Spark({', '.join(shown)})"
+        return f"Spark({_readable(self._target.description)})"
 
     @property
     def target(self) -> Target | None:
@@ -266,8 +271,8 @@ class Spark:
         log.recover(context.snapshot, committed)
         remove_leftovers(self._root, context, [*keep, *log.deferred()])
         if self.target is not None:
-            settle_pending(self.target)
-        # A folder that is swapped in contains its own record.
+            check_pending(self.target)
+        # Spark's overwrite removes the record, too, and a new folder contains its own.
         if self._target.path is not None and (self._target.mode == "append" or not committed):
             with sink_errors("cannot write to", self._target.path):
                 begin_record(self._target.path, context.job, committed, before=context.snapshot)
@@ -294,7 +299,7 @@ class Spark:
 
     def _finish(self, publication: Publication, intent: Intent, log: PublicationLog) -> None:
         """Finish the interrupted publication of an earlier run of the job."""
-        if dict(intent.target) != dict(self._target.description):
+        if _given_in(intent.target) != _given_in(self._target.description):
             raise SinkError(
                 f"an earlier run was interrupted while publishing to {_readable(intent.target)}: start the job once "
                 f"with that target, which finishes it. {_how_to_abandon(publication)}"
@@ -350,14 +355,15 @@ class Spark:
 
 
 def _how_to_abandon(publication: Publication) -> str:
-    return (
-        f"Or remove {publication.path}: the next start then abandons the rows of that run that are not visible yet, "
-        f"and restores a target that was being overwritten"
-    )
+    return f"Or remove {publication.path}: the next start then abandons the rows of that run that are not visible yet"
 
 
 def _readable(target: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in target.items() if value not in (None, [], {}))
+    return ", ".join(f"{name}={value!r}" for name, value in _given_in(target).items())
+
+
+def _given_in(target: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in target.items() if value not in (None, [], {})}
 
 
 def _schema(intent: Intent) -> pa.Schema | None:

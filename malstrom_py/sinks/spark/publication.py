@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +38,6 @@ from malstrom_py.sinks.files.staging import (
     sync,
 )
 from malstrom_py.sinks.output_record import Target, write_durably
-from malstrom_py.sinks.spark.folders import remove_work, swapped_target
 
 NAME: Final = "commit.json"
 _FORMAT: Final = 1
@@ -189,22 +189,30 @@ def publications(root: Path, context: CommitContext) -> Iterator[tuple[str, Publ
             lock.release()
 
 
-def settle_pending(target: Target) -> None:
-    """Restore ``target`` after an abandoned overwrite.
+def remove_work(work: Path) -> None:
+    """Remove the folder of a publication that is finished or abandoned.
 
     Raises:
-        SinkError: a publication of another job to the target is incomplete, and only that job can finish it.
+        SinkError: it has what malstrom-py 0.1, which swapped folders, moved there from the target.
     """
+    if (work / "new").exists():
+        raise SinkError(
+            f"{work} has the old and the new contents of a folder whose overwrite an earlier malstrom-py did not "
+            f"finish: move those that you need to their place, remove {work}, and start again"
+        )
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(work)
+
+
+def check_pending(target: Target) -> None:
+    """Raise `SinkError` if a publication of another job to ``target`` is incomplete: only that job can finish it."""
     if not isinstance(target.place, Path):
         return
     place = os.path.realpath(target.place)
     for root in (target.place, target.place.parent):
         for folder in _publications_in(root):
             publication = Publication(root, folder)
-            if not publication.path.exists():
-                if (swapped := swapped_target(folder)) is not None and os.path.realpath(swapped) == place:
-                    _clear(publication)
-            elif (message := _describe_conflict(publication, target, place)) is not None:
+            if publication.path.exists() and (message := _describe_conflict(publication, target, place)) is not None:
                 with locked(folder) as is_over:
                     if is_over and publication.path.exists():
                         raise SinkError(message)
@@ -224,17 +232,8 @@ def _describe_conflict(publication: Publication, target: Target, place: str) -> 
     return (
         f"step {intent.step!r} of job {intent.job!r} was interrupted while publishing to {path} with mode "
         f"{intent.target.get('mode')!r}. Start that job once, unchanged, which finishes the publication. Or remove "
-        f"{publication.path}, which abandons its rows and restores {path} if it was being overwritten"
+        f"{publication.path}, which abandons its rows"
     )
-
-
-def _clear(publication: Publication) -> None:
-    with (
-        locked(publication.folder) as is_over,
-        sink_errors("cannot restore the folder in", publication.folder),
-    ):
-        if is_over and not publication.path.exists():
-            publication.clear()
 
 
 def _publications_in(root: Path) -> Iterator[Path]:

@@ -4,7 +4,8 @@ Rules:
 - With mode "error" a table is created with a property that identifies its commit. A table without that property belongs
   to another program and is never changed.
 - Rows are compared with the schema of an existing table before they are written.
-- If Spark returns an error, no rows are visible. If Spark does not answer, the publication is repeated.
+- If Spark returns an error, no new rows are visible. If Spark does not answer, the publication is repeated.
+- An overwrite is Spark's own: it removes what is in the folder, then writes. Publishing again has the same result.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from malstrom_py.errors import SinkError, SparkError
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.publishing import StagedFile
 from malstrom_py.sinks.files.schemas import bring_to, without_nulls
+from malstrom_py.sinks.files.staging import sink_errors, sync
 from malstrom_py.sinks.files.target_columns import TargetColumns, length_limits, required_places
 from malstrom_py.sinks.output_record import BY_SPARK, StepOutput, find_record, record_output
-from malstrom_py.sinks.spark.folders import OutcomeUnknown, check_folder, swap
+from malstrom_py.sinks.spark.folders import OutcomeUnknown, check_folder
 from malstrom_py.sinks.spark.schema import schema_of_payloads
 from malstrom_py.spark.failures import describe_failure, spark_errors
 from malstrom_py.spark.session import existing_session, spark_session
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PROPERTY: Final = "malstrom.commit"
+
+_MICROSECONDS: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+"""By default Spark writes timestamps in 96 bits, which readers take for timestamps without a zone."""
 
 
 def is_created(session: Any, frame: Any, table: str, context: CommitContext) -> bool:
@@ -176,8 +181,8 @@ class ThroughSpark:
 
     @property
     def _recorded_format(self) -> str:
-        """The format in the output record; the prefix marks files written with Spark's options."""
-        return f"{BY_SPARK}{self.format}"
+        """The format in the output record; the prefix marks files whose reading depends on Spark's options."""
+        return self.format if self.format == "parquet" else f"{BY_SPARK}{self.format}"
 
     def columns_of_table(self, *, only_existing: bool) -> TargetColumns | None:
         """Return the columns of the table that is appended to; None without one.
@@ -249,7 +254,7 @@ class ThroughSpark:
             elif self.table is not None:
                 self._write_table(session, frame, schema, context, again=again)
             elif self.path is not None and self.mode == "error":
-                swap(work, self.path, lambda folder: self._fill(folder, frame, schema, context), replace=False)
+                self._write_new_folder(work, self.path, frame, schema, context)
             else:
                 self._write_folder(frame, schema, context)
 
@@ -276,7 +281,7 @@ class ThroughSpark:
 
     def _write_folder(self, frame: Any, schema: pa.Schema, context: CommitContext) -> None:
         assert self.path is not None
-        before = set() if self.mode == "overwrite" else set(_files(self.path))
+        before = set(_files(self.path))
         with spark_errors(f"folder {str(self.path)!r}", SinkError):
             self._writer(frame).save(f"file:{self.path}")
         files = [name for name in _files(self.path) if name not in before]
@@ -285,16 +290,14 @@ class ThroughSpark:
         except OSError as error:
             raise OutcomeUnknown(f"{self.path} is written, but its output could not be recorded: {error}") from error
 
-    def _fill(self, folder: Path, frame: Any, schema: pa.Schema, context: CommitContext) -> None:
-        """Write the new folder with Spark, into a folder of this attempt: an earlier one may still be writing."""
-        for left in folder.iterdir():
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-        written = folder.with_name(f"by-spark-{secrets.token_hex(4)}")
-        with spark_errors(f"folder {str(self.path)!r}", SinkError):
+    def _write_new_folder(
+        self, work: Path, target: Path, frame: Any, schema: pa.Schema, context: CommitContext
+    ) -> None:
+        """Write ``target`` next to its place, then rename it, which fails if another program has filled ``target``."""
+        written = _new_folder_in(work)
+        with spark_errors(f"folder {str(target)!r}", SinkError):
             self._writer(frame).save(f"file:{written}")
-        for path in list(written.iterdir()):
-            path.rename(folder / path.name)
-        record_output(folder, context, self._written(list(_files(folder)), schema))
+        _rename(written, target, context, self._written(list(_files(written)), schema))
 
     def _written(self, files: list[str], schema: pa.Schema) -> StepOutput:
         import pyarrow as pa
@@ -303,7 +306,10 @@ class ThroughSpark:
         return StepOutput(self._recorded_format, files, pa.schema(fields).serialize().to_pybytes())
 
     def _writer(self, frame: Any) -> Any:
-        writer = frame.write.format(self.format).mode(self.mode).options(**self.options)
+        options = self.options
+        if self.path is not None and self.format == "parquet":
+            options = _MICROSECONDS | dict(options)
+        writer = frame.write.format(self.format).mode(self.mode).options(**options)
         return writer.partitionBy(*self.partition_by) if self.partition_by else writer
 
     def _publish_nothing(self, work: Path, context: CommitContext) -> None:
@@ -311,15 +317,36 @@ class ThroughSpark:
         if self.path is None:
             return
         nothing = StepOutput(self._recorded_format, [])
-        if self.mode == "append":
+        with sink_errors("cannot write to", self.path):
+            if self.mode == "error":
+                empty = _new_folder_in(work)
+                empty.mkdir()
+                _rename(empty, self.path, context, nothing)
+                return
+            if self.mode == "overwrite":
+                for path in self.path.iterdir() if self.path.exists() else ():
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            self.path.mkdir(exist_ok=True)
             record_output(self.path, context, nothing)
-        else:
-            swap(
-                work,
-                self.path,
-                lambda folder: record_output(folder, context, nothing),
-                replace=self.mode == "overwrite",
-            )
+
+
+def _new_folder_in(work: Path) -> Path:
+    """Return the path of a folder of this attempt: Spark may still be writing for an earlier one."""
+    return work / f"by-spark-{secrets.token_hex(4)}"
+
+
+def _rename(folder: Path, target: Path, context: CommitContext, output: StepOutput) -> None:
+    """Record ``output`` in ``folder``, and make it ``target``, which must be empty or missing."""
+    with sink_errors("cannot write to", target):
+        record_output(folder, context, output)
+        check_folder(target, replace=False)
+        if target.exists():
+            shutil.copymode(target, folder)
+        folder.rename(target)
+    try:
+        sync(target.parent)
+    except OSError as error:
+        raise OutcomeUnknown(f"{target} is written, but may not be durable ({error.strerror})") from error
 
 
 def check_staged(staged: Sequence[StagedFile]) -> None:

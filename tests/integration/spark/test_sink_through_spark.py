@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sqlite3
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -19,6 +20,7 @@ from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.spark import Spark, through_spark
 from malstrom_py.sinks.spark.publication import Publication, PublicationLog
 from malstrom_py.sinks.spark.through_spark import ThroughSpark
+from malstrom_py.spark import register
 from tests.unit.sinks.spark.publishing import Died, pre_committed, run
 from tests.unit.sinks.writing import context, everything
 
@@ -33,6 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "partitioned table append": {"table": TABLE, "mode": "append", "partition_by": "t", "format": "orc"},
     "csv append": {"format": "csv", "mode": "append", "options": {"header": True}},
     "json overwrite": {"format": "json", "mode": "overwrite"},
+    "parquet overwrite": {"mode": "overwrite"},
     "orc append partitioned": {"format": "orc", "mode": "append", "partition_by": "t"},
     "json error": {"format": "json", "mode": "error"},
     "function": {},
@@ -69,7 +72,11 @@ class Target:
             self.spark.catalog.refreshTable(TABLE) if self.spark.catalog.tableExists(TABLE) else None
             frame = self.spark.table(TABLE) if self.spark.catalog.tableExists(TABLE) else None
         else:
-            reader = self.spark.read.format(self.options["format"]).schema("n long, t string").option("header", True)
+            reader = (
+                self.spark.read.format(self.options.get("format", "parquet"))
+                .schema("n long, t string")
+                .option("header", True)
+            )
             frame = reader.load(str(self.folder / "out")) if (self.folder / "out").exists() else None
         found = [] if frame is None else [{"n": row.n, "t": row.t} for row in frame.select("n", "t").collect()]
         return sorted(found, key=repr)
@@ -292,6 +299,48 @@ def test_no_rows_make_an_empty_table_where_the_columns_are_known(spark: Any, tmp
     assert (spark.table(TABLE).count(), spark.table(TABLE).dtypes) == (0, [("n", "bigint"), ("at", "timestamp")])
     run(Spark(tmp_path / "orc", format="orc", session=spark, mode="error"), snapshot="s5")
     assert everything(tmp_path / "orc") == ["_malstrom", "_malstrom/job.json"]
+    run(Spark(tmp_path / "out", session=spark, mode="overwrite"), BEFORE, snapshot="s6")
+    run(Spark(tmp_path / "out", session=spark, mode="overwrite"), snapshot="s7")
+    assert everything(tmp_path / "out") == ["_malstrom", "_malstrom/job.json"]
+    run(Spark(tmp_path / "out", session=spark, mode="overwrite", schema=schema), snapshot="s8")
+    assert spark.read.parquet(str(tmp_path / "out")).dtypes == [("n", "bigint"), ("at", "timestamp")]
+
+
+def test_a_folder_of_parquet_that_spark_has_overwritten_is_read_by_all(spark: Any, tmp_path: Path) -> None:
+    at = dt.datetime(2024, 2, 29, 12, 30, 0, 1, tzinfo=dt.UTC)
+    new = [{"n": 1, "at": at, "t": "a"}, {"n": 2, "at": None, "t": "b"}]
+    out = tmp_path / "out"
+    run(Spark(out, session=spark, mode="overwrite", partition_by="t"), BEFORE, snapshot="s0")
+    (out / "theirs").touch()
+    options = {"compression": "gzip"}
+    run(Spark(out, session=spark, mode="overwrite", partition_by="t", options=options), new, snapshot="s1")
+    assert not (out / "theirs").exists()
+    output = read_output(out, "job").outputs["out"]
+    assert output.format == "parquet"
+    assert sorted(output.files) == sorted(str(path.relative_to(out)) for path in out.rglob("*.gz.parquet"))
+    for read in (sources.Files(out / "t=*" / "*.parquet"), sources.Spark(path=out, session=spark)):
+        found = mp.collect(mp.Job("read").source("in", read))
+        assert sorted(found, key=lambda row: row["n"]) == new
+    register(spark)
+    frame = spark.read.format("malstrom").load(str(out))
+    assert sorted((row.n, row.t) for row in frame.collect()) == [(1, "a"), (2, "b")]
+
+
+def test_an_overwrite_that_fails_in_spark_is_repeated_by_the_next_start(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = Spark(tmp_path / "out", session=spark, mode="overwrite")
+    run(sink, BEFORE, snapshot="s0")
+    payload = pre_committed(sink, ALL)
+    with monkeypatch.context() as patched:
+        patched.setattr(through_spark, "record_output", dead)
+        with pytest.raises(Died):
+            sink.commit(context(), [payload])
+    for written in (tmp_path / "out").glob("*.parquet"):
+        written.unlink()  # as if Spark had died before it wrote
+    Spark(tmp_path / "out", session=spark, mode="overwrite").recover(context("s2"), [])
+    assert sorted(row.n for row in spark.read.parquet(str(tmp_path / "out")).collect()) == [1, 2, 3]
+    assert not list(tmp_path.rglob("_staging"))
 
 
 def test_a_job_writes_a_table_and_a_format_and_says_what_it_left(spark: Any, tmp_path: Path) -> None:

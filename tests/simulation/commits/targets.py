@@ -95,10 +95,10 @@ def spark_append(folder: Path) -> Place:
     return Place(lambda: sinks.Spark(folder / "out"), lambda: rows_in(folder / "out"))
 
 
-def spark_overwrite(folder: Path) -> Place:
-    """A Parquet folder that the sink of Spark replaces."""
+def spark_error(folder: Path) -> Place:
+    """A Parquet folder that the sink of Spark makes at the end."""
     out = folder / "parent" / "out"
-    return Place(lambda: sinks.Spark(out, mode="overwrite"), lambda: rows_in(out), at_end=True)
+    return Place(lambda: sinks.Spark(out, mode="error"), lambda: rows_in(out), at_end=True)
 
 
 def _lake(folder: Path, form: str) -> Place:
@@ -156,7 +156,7 @@ TARGETS: Final[dict[str, Callable[[Path], Place]]] = {
     "files by key": partitioned,
     "objects": objects,
     "spark append": spark_append,
-    "spark overwrite": spark_overwrite,
+    "spark error": spark_error,
     "delta": delta,
     "iceberg": iceberg,
     "kafka": kafka,

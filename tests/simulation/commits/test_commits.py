@@ -72,8 +72,8 @@ def test_s7_more_seeds_of_each_row_once(target: str) -> None:
         run(seed, target=target)
 
 
-def test_s7_an_overwrite_that_fails_while_it_fills_the_new_folder_is_repeated() -> None:
-    run(1513, target="spark overwrite")
+def test_s7_a_new_folder_whose_commit_fails_while_it_is_filled_is_filled_again() -> None:
+    run(1513, target="spark error")
 
 
 @pytest.mark.parametrize("place", ["manifest", "commit"])

@@ -45,9 +45,14 @@ def test_arguments_that_do_not_go_together_are_told_at_once(arguments: dict[str,
 
 
 def test_only_what_spark_publishes_needs_the_program_that_starts_the_job() -> None:
-    for mode in ("append", "overwrite", "error"):
+    for mode in ("append", "error"):
         assert not Spark("out", mode=mode).commits_in_driver
-    for sink in (Spark("out", format="csv"), Spark(table="t"), Spark(foreach_snapshot=print)):
+    for sink in (
+        Spark("out", mode="overwrite"),
+        Spark("out", format="csv"),
+        Spark(table="t"),
+        Spark(foreach_snapshot=print),
+    ):
         assert sink.commits_in_driver is True
         assert isinstance(sink, sinks.TransactionalSink)
 

@@ -28,8 +28,6 @@ ALL = [row for worker in FIRST for row in worker]
 KINDS: dict[str, dict[str, Any]] = {
     "append": {"mode": "append"},
     "partitioned": {"mode": "append", "partition_by": "t"},
-    "overwrite": {"mode": "overwrite"},
-    "overwrite-partitioned": {"mode": "overwrite", "partition_by": "t"},
     "error": {"mode": "error"},
 }
 
@@ -44,9 +42,7 @@ def prepared(folder: Path, kind: str) -> Spark:
 
 def expected(kind: str, *runs: list[Any]) -> list[Any]:
     """What is there after ``runs`` were published, one after the other."""
-    if kind in ("append", "partitioned"):
-        return sorted([*BEFORE, *(row for one in runs for row in one)], key=repr)
-    return sorted(runs[-1] if runs else BEFORE if kind != "error" else [], key=repr)
+    return sorted([*([] if kind == "error" else BEFORE), *(row for one in runs for row in one)], key=repr)
 
 
 def stray(folder: Path) -> list[str]:
@@ -83,7 +79,7 @@ def intended(folder: Path) -> list[Path]:
     return list(folder.rglob("commit.json"))
 
 
-@pytest.mark.long(but=("overwrite",))
+@pytest.mark.long(but=("append", "error"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_wherever_the_machine_dies_in_a_commit_the_next_start_finishes_it_or_nothing_is_visible(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -105,7 +101,7 @@ def test_wherever_the_machine_dies_in_a_commit_the_next_start_finishes_it_or_not
     assert finished == {True, False}
 
 
-@pytest.mark.long(but=("overwrite",))
+@pytest.mark.long(but=("append", "error"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_wherever_the_machine_dies_in_a_recovery_another_one_finishes_it(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -124,7 +120,7 @@ def test_wherever_the_machine_dies_in_a_recovery_another_one_finishes_it(
             assert stray(folder) == [], (died, step)
 
 
-@pytest.mark.long(but=("overwrite",))
+@pytest.mark.long(but=("append", "error"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_step_of_a_commit_fails_nothing_is_visible_or_the_next_start_finishes_it(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -168,7 +164,7 @@ def test_whatever_step_of_a_commit_fails_it_is_done_again_at_once_or_by_the_next
         assert rows(folder / "out") == expected(kind, ALL), step
 
 
-@pytest.mark.long(but=("overwrite",))
+@pytest.mark.long(but=("append", "error"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_record_of_the_output_names_what_is_visible(kind: str, tmp_path: Path) -> None:
     run(prepared(tmp_path, kind), *FIRST)
@@ -183,8 +179,7 @@ def test_the_record_of_the_output_names_what_is_visible(kind: str, tmp_path: Pat
     assert all(name.rpartition("/")[2].startswith("job-out-s1-") for name in output.files)
 
 
-@pytest.mark.long(but=("overwrite",))
-@pytest.mark.parametrize("mode", ["append", "overwrite", "error"])
+@pytest.mark.parametrize("mode", ["append", "error"])
 def test_a_job_without_rows_leaves_an_empty_folder(mode: Any, tmp_path: Path) -> None:
     if mode != "error":
         run(Spark(tmp_path / "out"), BEFORE, snapshot="s0")
@@ -194,11 +189,9 @@ def test_a_job_without_rows_leaves_an_empty_folder(mode: Any, tmp_path: Path) ->
     assert stray(tmp_path) == []
 
 
-@pytest.mark.long("error")
-@pytest.mark.parametrize("mode", ["overwrite", "error"])
-def test_without_rows_a_schema_makes_a_file_that_holds_it(mode: Any, tmp_path: Path) -> None:
+def test_without_rows_a_schema_makes_a_file_that_holds_it(tmp_path: Path) -> None:
     schema = pa.schema([("n", pa.int64()), ("t", pa.string())])
-    run(Spark(tmp_path / "out", mode=mode, schema=schema))
+    run(Spark(tmp_path / "out", mode="error", schema=schema))
     (name,) = visible(tmp_path / "out")
     assert pq.read_schema(tmp_path / "out" / name).equals(schema)
 
@@ -224,26 +217,20 @@ def test_a_link_is_not_overwritten(tmp_path: Path) -> None:
         run(Spark(tmp_path / "out", mode="overwrite"), BEFORE)
 
 
-def test_the_overwritten_folder_keeps_its_rights(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir(mode=0o750)
-    run(Spark(tmp_path / "out", mode="overwrite"), BEFORE)
-    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o750
-
-
 def test_a_publication_that_another_target_was_meant_for_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink = Spark(tmp_path / "out", mode="overwrite")
+    sink = Spark(tmp_path / "out", mode="error")
     payload = pre_committed(sink, BEFORE)
     with pytest.raises(Died), Disk(monkeypatch, dies_at(12)):
         sink.commit(context(), [payload])
     (intended,) = tmp_path.rglob("commit.json")
     with pytest.raises(SinkError, match="an earlier run was interrupted while publishing to") as raised:
-        Spark(tmp_path / "other", mode="overwrite").recover(context("s2"), [])
+        Spark(tmp_path / "other", mode="error").recover(context("s2"), [])
     assert str(intended) in str(raised.value)
     intended.unlink()
-    Spark(tmp_path / "other", mode="overwrite").recover(context("s2"), [])
-    assert everything(tmp_path) == []
+    Spark(tmp_path / "other", mode="error").recover(context("s2"), [])
+    assert everything(tmp_path) == ["out"]
 
 
 def test_a_publication_that_cannot_be_finished_is_told_until_it_is_given_up(
@@ -266,29 +253,6 @@ def test_a_publication_that_cannot_be_finished_is_told_until_it_is_given_up(
     intended.unlink()
     Spark(tmp_path / "out").recover(context("s2"), [])
     assert stray(tmp_path) == []
-
-
-@pytest.mark.long("overwrite-partitioned")
-@pytest.mark.parametrize("kind", ["overwrite", "overwrite-partitioned"])
-def test_an_overwrite_that_is_given_up_leaves_what_was_there_before_wherever_it_was_interrupted(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = Case(tmp_path, kind)
-    away = 0
-    for step, disk in each_step(monkeypatch, dies_at):
-        folder = case.again()
-        with disk, contextlib.suppress(Died):
-            case.sink(folder).commit(context(), case.payloads)
-        away += not (folder / "out").exists()
-        other = Spark(folder / "out", mode="overwrite", partition_by="n")
-        for path in intended(folder):
-            with pytest.raises(SinkError, match="start the job once with that"):
-                other.recover(context("s2"), [])
-            path.unlink()
-        other.recover(context("s2"), [])
-        assert rows(folder / "out") in (expected(kind), expected(kind, ALL)), step
-        assert stray(folder) == [], step
-    assert away
 
 
 def test_a_mount_point_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import pytest
 from malstrom_py.errors import SinkError
 from malstrom_py.local_files import locked
 from malstrom_py.sinks.spark import Spark
-from tests.unit.sinks.spark.publishing import Died, Disk, dies_at, each_step, pre_committed, rows, run
+from malstrom_py.sinks.spark.through_spark import ThroughSpark
+from tests.unit.sinks.spark.publishing import Died, Disk, dies_at, pre_committed, rows, run
 from tests.unit.sinks.writing import context
 
 BEFORE: list[Any] = [{"n": 0}]
@@ -22,18 +22,20 @@ def intended(folder: Path) -> list[Path]:
     return list(folder.rglob("commit.json"))
 
 
-def between_the_renames(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose overwrite died when the target was away."""
-    for step, disk in each_step(monkeypatch, dies_at):
-        again = folder / str(step)
-        run(Spark(again / "out"), BEFORE, snapshot="s0")
-        sink = Spark(again / "out", mode="overwrite")
-        payload = pre_committed(sink, ALL)
-        with disk, contextlib.suppress(Died):
+def interrupted_overwrite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave an overwrite that died before Spark has answered."""
+    run(Spark(folder / "out"), BEFORE, snapshot="s0")
+    sink = Spark(folder / "out", mode="overwrite")
+    payload = pre_committed(sink, ALL)
+    with monkeypatch.context() as patched:
+        patched.setattr(ThroughSpark, "publish", die)
+        with pytest.raises(Died):
             sink.commit(context(), [payload])
-        if not (again / "out").exists():
-            return again
-    pytest.fail("the target is never away")
+    assert intended(folder)
+
+
+def die(*args: Any, **options: Any) -> None:
+    raise Died
 
 
 def interrupted_append(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,70 +46,35 @@ def interrupted_append(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert intended(folder)
 
 
-def test_a_target_that_came_back_while_it_was_overwritten_is_told_and_nothing_of_the_three_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = between_the_renames(tmp_path, monkeypatch)
-    (folder / "out").mkdir()
-    (folder / "out" / "theirs").touch()
-    for _ in range(2):
-        with pytest.raises(SinkError, match=rf"has created {folder}/out during.*Move {folder}/out elsewhere") as raised:
-            Spark(folder / "out", mode="overwrite").recover(context("s2"), [])
-        assert f"{folder}/_staging/job/s1.out/old" in str(raised.value)
-    (folder / "out").rename(folder / "theirs")
-    Spark(folder / "out", mode="overwrite").recover(context("s2"), [])
-    assert rows(folder / "out") == ALL
-    assert not list(folder.rglob("_staging"))
-
-
-def test_an_overwrite_that_is_given_up_though_the_target_came_back_removes_neither(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = between_the_renames(tmp_path, monkeypatch)
-    (folder / "out").mkdir()
-    (folder / "out" / "theirs").touch()
-    (intent,) = intended(folder)
-    intent.unlink()
-    for _ in range(2):
-        with pytest.raises(SinkError, match=r"save what you need of the two") as raised:
-            Spark(folder / "out", mode="overwrite").recover(context("s2"), [])
-        assert str(intent.with_name("old")) in str(raised.value)
-    assert rows(intent.with_name("old")) == BEFORE
-    (folder / "out" / "theirs").unlink()
-    Spark(folder / "out", mode="overwrite").recover(context("s2"), [])
-    assert rows(folder / "out") == BEFORE
-
-
 @pytest.mark.parametrize("mode", ["append", "overwrite", "error"])
 @pytest.mark.parametrize(("job", "step"), [("job", "out"), ("job", "other"), ("other", "out")])
-def test_whoever_starts_on_a_folder_that_is_being_overwritten_is_told_who_finishes_that(
+def test_a_start_on_a_folder_that_is_being_overwritten_names_the_job_that_finishes_it(
     mode: Any, job: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = between_the_renames(tmp_path, monkeypatch)
-    own = (mode, job, step) == ("overwrite", "job", "out")
-    starts = Spark(folder / "out", mode=mode)
-    if not own:
+    interrupted_overwrite(tmp_path, monkeypatch)
+    starts = Spark(tmp_path / "out", mode=mode)
+    if (mode, job, step) != ("overwrite", "job", "out"):
         for _ in range(2):
             with pytest.raises(SinkError, match=r"tart (that|the) job once") as raised:
                 starts.recover(context("s2", job=job, step=step), [])
-            assert str(intended(folder)[0]) in str(raised.value)
-    Spark(folder / "out", mode="overwrite").recover(context("s2"), [])
-    assert rows(folder / "out") == ALL
+            assert str(intended(tmp_path)[0]) in str(raised.value)
+    intended(tmp_path)[0].unlink()
     if mode != "error":
         starts.recover(context("s3", job=job, step=step), [])
-    assert not list(folder.rglob("_staging"))
+    Spark(tmp_path / "out", mode="overwrite").recover(context("s4"), [])
+    assert rows(tmp_path / "out") == BEFORE
+    assert not list(tmp_path.rglob("_staging"))
 
 
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-@pytest.mark.parametrize(("job", "step"), [("job", "out"), ("job", "other"), ("other", "out")])
-def test_an_overwrite_that_is_given_up_is_put_back_by_whoever_starts_on_its_folder(
-    mode: Any, job: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = between_the_renames(tmp_path, monkeypatch)
-    intended(folder)[0].unlink()
-    Spark(folder / "out", mode=mode).recover(context("s2", job=job, step=step), [])
-    assert rows(folder / "out") == BEFORE
-    assert not list(folder.rglob("s1.out"))
+def test_folders_that_an_older_version_was_swapping_are_not_removed(tmp_path: Path) -> None:
+    work = tmp_path / "_staging" / "job" / "s1.out"
+    for name in ("old", "new"):
+        (work / name).mkdir(parents=True)
+        (work / name / "theirs").touch()
+    for _ in range(2):
+        with pytest.raises(SinkError, match=r"move those that you need to their place, remove .*s1\.out"):
+            Spark(tmp_path / "out", mode="overwrite").recover(context("s2"), [])
+    assert (work / "old" / "theirs").exists()
 
 
 def test_an_append_that_was_interrupted_is_not_overwritten_but_others_append(
@@ -126,9 +93,9 @@ def test_an_append_that_was_interrupted_is_not_overwritten_but_others_append(
 def test_an_overwrite_of_another_folder_or_one_that_is_under_way_is_in_nobodys_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = between_the_renames(tmp_path, monkeypatch)
-    Spark(folder / "other", mode="overwrite").recover(context("s2", step="other"), [])
-    with locked(intended(folder)[0].parent) as is_held:
+    interrupted_overwrite(tmp_path, monkeypatch)
+    Spark(tmp_path / "other", mode="overwrite").recover(context("s2", step="other"), [])
+    with locked(intended(tmp_path)[0].parent) as is_held:
         assert is_held
-        Spark(folder / "out").recover(context("s2", step="other"), [])
-    assert len(intended(folder)) == 1
+        Spark(tmp_path / "out").recover(context("s2", step="other"), [])
+    assert len(intended(tmp_path)) == 1

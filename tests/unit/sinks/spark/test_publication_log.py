@@ -1,4 +1,4 @@
-"""Parquet folders under snapshots: appended to at each, replaced at the last. Deaths: `tests/simulation/commits`."""
+"""Parquet folders under snapshots: appended to at each, made at the last. Deaths: `tests/simulation/commits`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.sinks.writing import context, everything, visible
 
 
 def test_a_job_that_goes_back_behind_a_snapshot_that_is_damaged_shows_nothing_of_it(tmp_path: Path) -> None:
-    sink = Spark(tmp_path / "out", mode="overwrite")
+    sink = Spark(tmp_path / "out", mode="error")
     for snapshot in ("s1", "s2"):
         payload = pre_committed(sink, [{"n": snapshot}], snapshot=snapshot)
         sink.commit(context(snapshot, final=False), [payload])
@@ -29,7 +29,7 @@ def test_a_job_that_goes_back_behind_a_snapshot_that_is_damaged_shows_nothing_of
 
 
 def test_files_that_nobody_here_sees_are_told_at_the_first_snapshot(tmp_path: Path) -> None:
-    sink = Spark(tmp_path / "out", mode="overwrite")
+    sink = Spark(tmp_path / "out", mode="error")
     payload = pre_committed(sink, [{"n": 1}])
     shutil.rmtree(tmp_path / "_staging")
     with pytest.raises(SinkError, match="does not exist on this machine"):
@@ -58,7 +58,7 @@ def test_what_is_noted_is_kept_as_long_as_its_manifest_stands(tmp_path: Path) ->
     assert (log.published(), everything(tmp_path)) == ([], [])
 
 
-@pytest.mark.parametrize("options", [{}, {"partition_by": "value"}, {"mode": "overwrite"}, {"mode": "error"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"partition_by": "value"}, {"mode": "error"}], ids=str)
 def test_it_keeps_the_contract_of_sinks(options: Any, tmp_path: Path) -> None:
     made = iter(range(100))
 

@@ -22,7 +22,7 @@ ROWS: list[Any] = [{"n": 1, "t": "a"}]
 
 
 @pytest.mark.parametrize("by", [None, "t"])
-@pytest.mark.parametrize("mode", ["append", "overwrite", "error"])
+@pytest.mark.parametrize("mode", ["append", "error"])
 def test_an_empty_table_has_all_columns_and_is_appended_to(mode: Any, by: str | None, tmp_path: Path) -> None:
     for snapshot in ("s1", "s2") if mode != "error" else ("s1",):
         run(Spark(tmp_path / "out", mode=mode, schema=SCHEMA, partition_by=by), [], snapshot=snapshot)
