@@ -20,6 +20,8 @@ from typing import Final
 from tests.simulation.soak import CHOSEN, KINDS
 from tests.tree import ROOT
 
+KINDS_CHOSEN: Final = ("model", "jobs", "commits")
+
 TIMES: Final = 3
 """How often a case is hit."""
 
@@ -62,12 +64,13 @@ def chosen(runs: Sequence[Run], fill_to: int) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.choosing", description=__doc__)
+    parser.add_argument("kinds", nargs="*", default=KINDS_CHOSEN, help="by default all; the others stay")
     parser.add_argument("--seeds", type=int, default=5_000, help="how many of each kind are run")
     parser.add_argument("--keep", type=int, default=90, help="how many of each kind are kept at least")
     given = parser.parse_args()
-    lists: dict[str, list[int]] = {}
+    lists: dict[str, list[int]] = json.loads(CHOSEN.read_text())
     with mp.get_context("spawn").Pool() as pool:
-        for kind in ("model", "jobs", "commits"):
+        for kind in given.kinds:
             runs = pool.map(partial(run, kind), range(given.seeds), chunksize=20)
             lists[kind] = chosen(runs, given.keep)
             never = set(KINDS[kind].hard_cases).difference(*(one.hits for one in runs))

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from malstrom_py.connectors.lake.places import FolderPlace, ObjectPlace
 from malstrom_py.errors import PlanError, pip_install
 from malstrom_py.errors.text import text_of
 from malstrom_py.local_files import local_path
 from malstrom_py.object_stores import Bucket, checked_options, hidden_logins, is_object_url, object_url
+from malstrom_py.sinks.staged.folder import FolderPlace
+from malstrom_py.sinks.staged.objects import ObjectPlace
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -9,11 +9,11 @@ from typing import Literal
 from malstrom_py.connectors.lake.delta_location import location_of
 from malstrom_py.connectors.lake.delta_table import DeltaTable
 from malstrom_py.connectors.lake.options import checked_file_bytes, checked_new_columns
-from malstrom_py.connectors.lake.places import ObjectPlace
 from malstrom_py.connectors.lake.sink import LakeSink
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files.partitions import checked_columns
 from malstrom_py.sinks.output_record import Target
+from malstrom_py.sinks.staged.objects import ObjectPlace
 
 
 class Delta(LakeSink):

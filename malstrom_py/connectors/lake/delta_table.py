@@ -113,7 +113,7 @@ class DeltaTable:
 
         return repeat(attempt, _lost, self._where)
 
-    def contains(self, file: LakeFile) -> bool:
+    def contains(self, path: str) -> bool:
         """See `LakeTable.contains`."""
         import pyarrow as pa
 
@@ -122,7 +122,7 @@ class DeltaTable:
             return False
         # The log has the paths as URLs. Those with the folder of the table would have that as a URL, too.
         paths = pa.table(table.get_add_actions()).column("path").to_pylist()
-        return file.path in map(unquote, paths)
+        return path in map(unquote, paths)
 
     def _opened(self) -> Opened | None:
         with self._errors("cannot be read"):

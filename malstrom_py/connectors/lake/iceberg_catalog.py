@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from malstrom_py.connectors.lake.places import FolderPlace, ObjectPlace, Place
 from malstrom_py.errors import MalstromError, PlanError, pip_install
 from malstrom_py.errors.text import text_of
 from malstrom_py.object_stores import checked_options, hidden_logins
+from malstrom_py.sinks.staged import Place
+from malstrom_py.sinks.staged.folder import FolderPlace
+from malstrom_py.sinks.staged.objects import ObjectPlace
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -25,11 +25,11 @@ from malstrom_py.connectors.lake.iceberg_catalog import (
     said,
     why_not_known,
 )
-from malstrom_py.connectors.lake.places import Place
 from malstrom_py.connectors.lake.repeating import repeat
 from malstrom_py.connectors.lake.types import Seen, Shape, check_new_names, new_columns, table_fields
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files.partitions import check_type
+from malstrom_py.sinks.staged import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,12 +118,14 @@ class IcebergTable:
 
             return repeat(attempt, self._lost, self._where)
 
-    def contains(self, file: LakeFile) -> bool:
+    def contains(self, path: str) -> bool:
         """See `LakeTable.contains`."""
         with opened(self._catalog, SinkError) as catalog:
             table = self._find(catalog)
-            path = None if table is None else f"{self._place(table)[1]}/{file.path}"
-            return table is not None and any(task.file.file_path == path for task in table.scan().plan_files())
+            if table is None:
+                return False
+            found = f"{self._place(table)[1]}/{path}"
+            return any(task.file.file_path == found for task in table.scan().plan_files())
 
     def _append(self, table: Table, app: str, number: int, files: Sequence[LakeFile]) -> None:
         # Of this copy alone: what the table's own properties say is of no use for the check of the number.

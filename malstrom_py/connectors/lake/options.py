@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from malstrom_py.errors import PlanError
-from malstrom_py.sinks.files.objects import FILE_BYTES_MAX
+from malstrom_py.sinks.staged.objects import FILE_BYTES_MAX
 
 
 def checked_new_columns(new_columns: object, asked_by: str) -> bool:

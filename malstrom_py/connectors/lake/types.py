@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.connectors.lake.places import Place
 from malstrom_py.data.schema import ColumnKind, accepts, inside, kind_of, recast, type_of, with_inside
 from malstrom_py.errors import SinkError
+from malstrom_py.sinks.staged import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,34 +1,26 @@
-"""The writer of one worker: batches into Parquet files that are staged for a table.
+"""The encoder of one worker: batches into the columns of a table.
 
-Rows become columns, columns are cast to those of the table (`types`), and are written by partition with the buffers of
-`sinks.Files`. All that could make the commit fail is checked here, before a snapshot is durable: types, new columns and
-changes of the table. So a missing table, or column, is made by the first writer that needs it.
+Rows become columns, and columns are cast to those of the table (`types`). All that could make the commit fail is
+checked here, before a snapshot is durable: types, new columns and changes of the table. So a missing table, or column,
+is made by the first writer that needs it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from malstrom_py.connectors.lake.files import LakeFile, pack_files
+from malstrom_py.connectors.lake.files import LakeFile
 from malstrom_py.connectors.lake.types import Seen, Shape, new_columns
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.rows_to_columns import Column, RowColumns
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext
-from malstrom_py.sinks.files.encoding import (
-    BUFFER_BYTES_MAX,
-    GROUP_BYTES,
-    GROUP_ROWS,
-    BatchConverter,
-    EncodedRows,
-    WriteBuffer,
-)
-from malstrom_py.sinks.files.partitions import parse_folder, split
-from malstrom_py.sinks.files.staging import WrittenFile, sink_errors
-from malstrom_py.sinks.files.writer import RollingFiles
+from malstrom_py.sinks.files.encoding import BatchConverter
+from malstrom_py.sinks.files.partitions import parse_folder
+from malstrom_py.sinks.files.tables import ParquetTables, pieces
+from malstrom_py.sinks.staged import Stage
+from malstrom_py.sinks.staged.writing import GROUP_BYTES, EncodedRows, RollingFiles, WrittenFile
 from malstrom_py.snapshot.ids import number_of
 from malstrom_py.worker_context import WorkerInfo
 
@@ -36,9 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-_COLUMN_BYTES: Final = 512
-_CHUNK_BYTES: Final = 1 << 18
-_PAGE_BYTES: Final = 1 << 18
 _PENDING_ROWS: Final = 1 << 16
 
 
@@ -67,8 +56,8 @@ class LakeTable(Protocol):
         """
         ...
 
-    def contains(self, file: LakeFile) -> bool:
-        """Return whether the newest version has ``file``."""
+    def contains(self, path: str) -> bool:
+        """Return whether the newest version has the file at ``path`` in the table."""
         ...
 
 
@@ -108,67 +97,28 @@ class _OpenColumns:
             self._rows = RowColumns(SinkError)
 
 
-class LakeWriter:
-    """Writes the batches of one worker into staged files of ``table``."""
+class LakeEncoder(ParquetTables):
+    """Encodes the batches of one worker for ``table``."""
 
     def __init__(self, table: LakeTable, worker: WorkerInfo, *, file_bytes_max: int) -> None:
+        self.files = RollingFiles(self._stage, "parquet", file_bytes_max=file_bytes_max)
+        super().__init__(self.files, BatchConverter((), _OpenColumns()))
         self._table = table
         self._worker = worker
-        self._file_bytes_max = file_bytes_max
-        self._converter = BatchConverter((), _OpenColumns())
         self._shape: Shape | None = None
         self._pending: list[pa.RecordBatch] = []
-        self._pending_rows = 0
         self._seen: pa.Schema | None = None
-        self._files: RollingFiles | None = None
-        self._buffer: WriteBuffer[pa.RecordBatch] = WriteBuffer(_merged)
 
-    def write(self, batch: Batch) -> None:
-        """See `SinkWriter.write`."""
-        if not len(batch):
-            return
-        with self._errors():
-            _, columns = self._converter.convert(batch)
-            if self._shape is None and not self._pending:
-                seen = self._table.look(app_of(self._worker.job, self._worker.step))
-                self._shape = None if seen is None else seen.shape
-            if self._shape is not None:
-                self._take(columns)
-                return
-            # The first rows give the columns of a table that is to be created, so they are looked at together.
-            self._pending.append(columns)
-            self._pending_rows += len(columns)
-            if self._pending_rows >= _PENDING_ROWS or sum(one.nbytes for one in self._pending) >= GROUP_BYTES:
-                self._settle()
+    def where(self) -> str:
+        """Return what the rows are written to, for errors."""
+        return "the table" if self._shape is None else self._shape.where
 
-    def pre_commit(self, context: CommitContext) -> bytes:
-        """See `TransactionalWriter.pre_commit`."""
-        with self._errors():
-            self._settle()
-            self._flush()
-            if self._files is None or self._shape is None:
-                return pack_files([])
-            self._files.finish_all()
-            if not self._files.written:
-                return pack_files([])
-            self._check(self._shape, context)
-            described = [self._described(self._shape, file) for file in self._files.written]
-            staged = json.loads(self._files.pre_commit(context.snapshot))["files"]
-        return pack_files(LakeFile(staged=name, **file) for name, file in zip(staged, described, strict=True))
-
-    def close(self) -> None:
-        """See `SinkWriter.close`."""
-        self._pending = []
-        self._buffer.clear()
-        if self._files is not None:
-            self._files.discard()
-
-    def _settle(self) -> None:
-        """Find out the columns of the table with the first rows, and write these."""
+    def rest(self) -> Iterable[EncodedRows[pa.RecordBatch]]:
+        """Find out the columns of the table with the first rows, and encode these."""
         import pyarrow as pa
 
-        if self._shape is not None or not self._pending:
-            return
+        if not self._pending:
+            return []
         try:
             schema = pa.unify_schemas([one.schema for one in self._pending], promote_options="permissive")
         except pa.ArrowException:
@@ -177,78 +127,20 @@ class LakeWriter:
             ) from None
         self._shape = self._table.ensure(schema)
         pending, self._pending = self._pending, []
-        for columns in pending:
-            self._take(columns)
+        with self._arrow_errors():
+            return [piece for columns in pending for piece in self._fitted(self._shape, columns)]
 
-    def _take(self, columns: pa.RecordBatch) -> None:
-        shape = self._shape_for(columns.schema)
-        fitted = shape.fit(columns)
-        parts: Iterator[tuple[str, pa.Array | None]] = iter([("", None)])
-        if shape.partition_by:
-            parts = split(shape.partition_by, [fitted.column(name) for name in shape.partition_by])
-        written = fitted.select(shape.file_schema.names)
-        group_bytes = min(max(GROUP_BYTES, len(written.schema) * _CHUNK_BYTES), BUFFER_BYTES_MAX, self._file_bytes_max)
-        for folder, rows in parts:
-            piece = _piece(folder, written if rows is None else written.take(rows))
-            full = self._buffer.add(piece, group_bytes=group_bytes)
-            if full is not None:
-                self._write_folder(full)
+    def finish(self, context: CommitContext) -> None:
+        super().finish(context)
+        if self.files.written:
+            self._check_table(self._known_shape(), context)
 
-    def _shape_for(self, schema: pa.Schema) -> Shape:
-        """Return the shape of the table for columns of ``schema``, after adding those that it lacks."""
-        if self._shape is None:
-            raise SinkError("the columns of the table are not known")
-        if self._seen is None or not schema.equals(self._seen):
-            if new_columns(schema, self._shape.schema.names):
-                self._flush()
-                if self._files is not None:
-                    self._files.finish_all()
-                self._shape = self._table.ensure(schema)
-            missing = [name for name in self._shape.partition_by if name not in schema.names]
-            if missing:
-                raise SinkError(f"some values lack the partition column {missing[0]!r}: give it to all, or as None")
-            self._seen = schema
-        return self._shape
-
-    def _flush(self) -> None:
-        for folder in self._buffer:
-            self._write_folder(folder)
-
-    def _write_folder(self, folder: str) -> None:
-        import pyarrow as pa
-
-        files = self._opened()
-        table = pa.Table.from_batches(self._buffer.take(folder))
-        for start in range(0, len(table), GROUP_ROWS):
-            piece = table.slice(start, GROUP_ROWS)
-            self._parquet(files, folder, piece.schema).write_table(piece, row_group_size=GROUP_ROWS)
-            files.roll(folder)
-
-    def _opened(self) -> RollingFiles:
-        if self._files is None:
-            if self._shape is None:
-                raise SinkError("the columns of the table are not known")
-            staging = self._shape.place.stages(self._worker.job, self._worker.step)
-            self._files = RollingFiles(staging, "parquet", file_bytes_max=self._file_bytes_max)
-        return self._files
-
-    @staticmethod
-    def _parquet(files: RollingFiles, folder: str, schema: pa.Schema) -> pq.ParquetWriter:
+    def details(self, file: WrittenFile) -> Mapping[str, Any]:
         import pyarrow.parquet as pq
 
-        file = files.current(folder)
-        if file.writer is None:
-            file.schema = schema
-            file.writer = pq.ParquetWriter(file.stream, schema, compression="zstd", data_page_size=_PAGE_BYTES)
-        return file.writer
-
-    def _described(self, shape: Shape, file: WrittenFile) -> dict[str, Any]:
-        import pyarrow.parquet as pq
-
-        metadata = pq.read_metadata(file.path)
+        shape, metadata = self._known_shape(), pq.read_metadata(file.path)
         values = [parse_folder(name) for name in file.folder.split("/")] if file.folder else []
         return {
-            "folder": shape.place.folder(file.folder),
             "size": file.path.stat().st_size,
             "rows": metadata.num_rows,
             "values": [None if value is None else value[1] for value in values],
@@ -256,7 +148,60 @@ class LakeWriter:
             "spec": shape.spec,
         }
 
-    def _check(self, shape: Shape, context: CommitContext) -> None:
+    def target_folder(self, folder: str) -> str:
+        return self._known_shape().place.folder(folder)
+
+    def _encode(self, batch: Batch) -> Iterable[EncodedRows[pa.RecordBatch]]:
+        _, columns = self._columns.convert(batch)
+        if self._shape is None and not self._pending:
+            seen = self._table.look(app_of(self._worker.job, self._worker.step))
+            self._shape = None if seen is None else seen.shape
+        if self._shape is not None:
+            return self._fitted(self._shape, columns)
+        # The first rows give the columns of a table that is to be created, so they are looked at together.
+        self._pending.append(columns)
+        is_enough = sum(map(len, self._pending)) >= _PENDING_ROWS
+        return self.rest() if is_enough or sum(one.nbytes for one in self._pending) >= GROUP_BYTES else ()
+
+    def _fitted(self, shape: Shape, columns: pa.RecordBatch) -> Iterable[EncodedRows[pa.RecordBatch]]:
+        """Return ``columns`` in those of the table, after adding those that it lacks."""
+        schema = columns.schema
+        if self._seen is None or not schema.equals(self._seen):
+            if new_columns(schema, shape.schema.names):
+                shape = self._shape = self._table.ensure(schema)
+            missing = [name for name in shape.partition_by if name not in schema.names]
+            if missing:
+                raise SinkError(f"some values lack the partition column {missing[0]!r}: give it to all, or as None")
+            self._seen = schema
+        fitted = shape.fit(columns)
+        partitions = [fitted.column(name) for name in shape.partition_by]
+        return pieces(shape.partition_by, partitions, fitted.select(shape.file_schema.names))
+
+    def _schema(self) -> pa.Schema | None:
+        return None if self._shape is None else self._shape.file_schema
+
+    def _schema_in_file(self) -> pa.Schema:
+        return self._known_shape().file_schema
+
+    def _widened(self, content: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """Return rows that were encoded before the table got further columns: they have None there."""
+        import pyarrow as pa
+
+        if content.num_columns == len(schema):
+            return content
+        known = dict(zip(content.schema.names, content.columns, strict=True))
+        arrays = [known[field.name] if field.name in known else pa.nulls(len(content), field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _known_shape(self) -> Shape:
+        if self._shape is None:
+            raise SinkError("the columns of the table are not known")
+        return self._shape
+
+    def _stage(self) -> Stage:
+        return self._known_shape().place.stage(self._worker.job, self._worker.step)
+
+    def _check_table(self, shape: Shape, context: CommitContext) -> None:
         """Raise `SinkError` if the commit of this snapshot could not add the files."""
         now = self._table.look(app_of(context.job, context.step))
         changed = "all of it: it was removed" if now is None else shape.missing_in(now.shape)
@@ -268,28 +213,3 @@ class LakeWriter:
                 f"{shape.where} has rows of step {context.step!r} of a later snapshot of job {context.job!r}: another "
                 f"start of the job has taken over, or the clock was set back. Stop one of them, or set the clock"
             )
-
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        import pyarrow as pa
-
-        where = "the table" if self._shape is None else self._shape.where
-        try:
-            with sink_errors("cannot write to", where):
-                yield
-        except pa.ArrowException as error:
-            names = ", ".join(map(repr, (self._seen.names if self._seen is not None else [])[:20]))
-            raise SinkError(
-                f"the columns {names} cannot be written to {where} ({type(error).__name__}): convert them to other "
-                f"types in a map step, or send smaller batches"
-            ) from None
-
-
-def _piece(folder: str, columns: pa.RecordBatch) -> EncodedRows[pa.RecordBatch]:
-    return EncodedRows(folder, columns, len(columns), columns.nbytes + columns.num_columns * _COLUMN_BYTES)
-
-
-def _merged(folder: str, contents: Sequence[pa.RecordBatch]) -> EncodedRows[pa.RecordBatch]:
-    import pyarrow as pa
-
-    return _piece(folder, pa.concat_batches(list(contents)))

@@ -49,7 +49,7 @@ class RayDataset(Files):
     ['out']
     """
 
-    _records_all = True
+    _notes_all = True
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class RayDataset(Files):
         else:
             path = local_path(folder, "sinks.RayDataset")
         super().__init__(path, file_bytes_max=file_bytes_max, schema=schema)
+        self._root = path
 
     def __repr__(self) -> str:
         return f"RayDataset({'' if self._is_temporary else repr(str(self._root))})"

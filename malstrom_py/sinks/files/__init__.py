@@ -1,8 +1,7 @@
 """``Files``: a transactional sink that writes files. Nothing is visible before its commit.
 
-An encoder (`encoding`; `tables`, `json_lines`) encodes batches for each output folder (`partitions`). A writer
-(`writer`) buffers them, writes files of limited size, and stages them, hidden (`staging`). The commit makes the files
-visible (`publishing`).
+An encoder (`tables`, `json_lines`) encodes batches for each output folder (`partitions`). How they are staged and
+published is in `sinks.staged`; `renaming` has the names of files, and records of commits.
 """
 
 from __future__ import annotations
@@ -12,31 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.local_files import local_path, locked
+from malstrom_py.errors import PlanError
+from malstrom_py.local_files import local_path
 from malstrom_py.object_stores import checked_options, is_object_url
 from malstrom_py.sinks.base import CommitContext, SnapshotId, has_no_results
-from malstrom_py.sinks.files.encoding import Encoder
+from malstrom_py.sinks.files.encoding import BatchConverter
 from malstrom_py.sinks.files.given_columns import GivenColumns
 from malstrom_py.sinks.files.json_lines import JsonEncoder
-from malstrom_py.sinks.files.objects import FILE_BYTES_MAX, ObjectFolder, ObjectStaging
 from malstrom_py.sinks.files.partitions import checked_columns
-from malstrom_py.sinks.files.publishing import StagedFile, discard, hold, publish, staged_files, take_back
-from malstrom_py.sinks.files.schemas import (
-    Visible,
-    agreed_schema,
-    bring_to,
-    given_schema,
-    is_narrow,
-    schema_in,
-    schemas_of,
-    unserialized,
-)
-from malstrom_py.sinks.files.staging import Staging, remove_leftovers, sink_errors, staging_folder
+from malstrom_py.sinks.files.renaming import FolderRecords, ObjectRecords, RenameCommitter
+from malstrom_py.sinks.files.schemas import Visible, given_schema
 from malstrom_py.sinks.files.tables import CsvEncoder, ParquetEncoder
 from malstrom_py.sinks.files.target_columns import TargetColumns, required_places
-from malstrom_py.sinks.files.writer import FilesWriter, RollingFiles, Stages
-from malstrom_py.sinks.output_record import JobOutput, StepOutput, Target, begin_record, find_record, record_output
+from malstrom_py.sinks.output_record import Target
+from malstrom_py.sinks.staged import StagedSink
+from malstrom_py.sinks.staged.objects import FILE_BYTES_MAX, ObjectPlace
+from malstrom_py.sinks.staged.writing import Encoder, RollingFiles, StagedWriter
 from malstrom_py.worker_context import WorkerInfo
 
 if TYPE_CHECKING:
@@ -45,7 +35,7 @@ if TYPE_CHECKING:
 _FORMATS: Final = ("csv", "json", "parquet")
 
 
-class Files:
+class Files(StagedSink):
     """Writes files named ``<step>-<snapshot>-<number>.<format>`` into the folder ``uri``, exactly once.
 
     ``uri``: a path, ``file://…``, or a folder of an object store.
@@ -127,7 +117,8 @@ class Files:
     (['carrier=UA'], ['out-s1-00000.csv'])
     """
 
-    _records_all = False
+    notes_nothing = True
+    _notes_all = False
     """Whether commits that are made by hand are recorded too."""
 
     def __init__(
@@ -146,16 +137,17 @@ class Files:
             raise PlanError("sinks.Files: file_bytes_max must be a number of bytes of at least 1")
         # JSON is written row by row: it gets batches small enough to be converted to rows.
         self.takes_columns = format != "json"
-        self._objects = None
+        self._records: FolderRecords | ObjectRecords
         if isinstance(uri, str) and is_object_url(uri):
             if file_bytes_max > FILE_BYTES_MAX:
                 raise PlanError(f"sinks.Files: file_bytes_max is at most {FILE_BYTES_MAX} in an object store")
-            self._objects = ObjectFolder(uri, checked_options(store_options, "sinks.Files"))
-            self._objects.bucket.require_extra()
+            place = ObjectPlace(uri, checked_options(store_options, "sinks.Files"))
+            place.bucket.require_extra()
+            self._records = ObjectRecords(place)
         elif store_options is not None:
             raise PlanError(f"sinks.Files: store_options are for object stores, and {os.fspath(uri)!r} is a folder")
         else:
-            self._root = local_path(uri, "sinks.Files")
+            self._records = FolderRecords(local_path(uri, "sinks.Files"), notes_all=self._notes_all)
         self._format = format
         self._partition_by = checked_columns(partition_by)
         self._file_bytes_max = file_bytes_max
@@ -163,11 +155,7 @@ class Files:
 
     def __repr__(self) -> str:
         by = f", partition_by={list(self._partition_by)!r}" if self._partition_by else ""
-        return f"Files({str(self._objects or self._root)!r}, format={self._format!r}{by})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Make the path absolute: a copy in another process may have another working directory."""
-        return self.__dict__ if self._objects else {**self.__dict__, "_root": self._root.absolute()}
+        return f"Files({str(self._records.place)!r}, format={self._format!r}{by})"
 
     def _target_columns(self, schema: pa.Schema) -> TargetColumns:
         if self._format == "json":
@@ -180,26 +168,22 @@ class Files:
     @property
     def target(self) -> Target:
         """The folder, which the sink appends to."""
-        if self._objects is not None:
-            return Target(self._objects.url, replaces=False)
-        return Target(self._root, replaces=False)
+        place = self._records.place
+        return Target(place.url if isinstance(place, ObjectPlace) else place.root, replaces=False)
 
-    def open(self, worker: WorkerInfo) -> FilesWriter:
-        place = self._objects or self._root
-        staging: Stages = (
-            Staging(self._root, worker.job, worker.step)
-            if self._objects is None
-            else ObjectStaging(self._objects, worker.job, worker.step)
-        )
-        files = RollingFiles(staging, self._format, file_bytes_max=self._file_bytes_max)
-        encoder = self._encoder(files, partial(self._visible, worker.job, worker.step))
-        return FilesWriter(str(place), files, encoder, file_bytes_max=self._file_bytes_max)
+    def open(self, worker: WorkerInfo) -> StagedWriter:
+        place = self._records.place
+        stage = place.stage(worker.job, worker.step)
+        files = RollingFiles(lambda: stage, self._format, file_bytes_max=self._file_bytes_max)
+        files.open()
+        encoder = self._encoder(files, partial(self._records.visible, worker.job, worker.step))
+        return StagedWriter(place.__str__, files, encoder)
 
     def takes_flat(self, worker: WorkerInfo) -> bool:
         """Return whether results of windows become flat columns: not where the schema, or files, have others."""
         if self._given is not None:
             return has_no_results(self._given.schema.names)
-        visible = self._visible(worker.job, worker.step) if self._format == "parquet" else None
+        visible = self._records.visible(worker.job, worker.step) if self._format == "parquet" else None
         return has_no_results(None if visible is None else visible.schema.names)
 
     def _encoder(self, files: RollingFiles, find_visible: Callable[[], Visible | None]) -> Encoder[Any]:
@@ -207,44 +191,17 @@ class Files:
             return JsonEncoder(files, self._partition_by)
         rows = None if self._given is None else GivenColumns(self._given)
         if self._format == "csv":
-            return CsvEncoder(files, self._partition_by, rows)
+            return CsvEncoder(files, BatchConverter(self._partition_by, rows))
         if rows is not None:
             return ParquetEncoder(files, self._partition_by, rows)
         return ParquetEncoder(files, self._partition_by, find_visible=find_visible)
 
-    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        if self._objects is not None:
-            self._objects.commit(context, payloads, self._agreed if self._format == "parquet" else None)
-            return
-        known = self._known(context.job)
-        done = frozenset[str]() if known is None else known.files_of(context.step)
-        # A single commit without a result, made by hand, gets no record.
-        is_manual = context.result is None and context.final and (known is None or known.final)
-        is_manual &= not self._records_all
-        staged = staged_files(self._root, context, payloads)
-        schema = None
-        if self._format == "parquet" and any(file.path.exists() for file in staged):
-            schema = self._agreed(payloads, self._visible(context.job, context.step))
-        if schema is not None:
-            self._bring_to(schema, context, staged)
-        record = None if is_manual else partial(self._record, context, schema)
-        publish(self._root, context, staged, record=record, done=done, undo=False)
+    def committer(self, context: CommitContext) -> RenameCommitter:
+        return RenameCommitter(self._records, context, self._format, self._schema_in_files())
 
-    def _agreed(self, payloads: Sequence[bytes], visible: Visible | None) -> pa.Schema | None:
-        """Return the one schema of the files that are committed, as in files; None if no payload says any."""
-        return agreed_schema(schemas_of(payloads), given=self._schema_in_files(), visible=visible)
-
-    def _bring_to(self, schema: pa.Schema, context: CommitContext, staged: Sequence[StagedFile]) -> None:
-        if not is_narrow(schema, staged):
-            return
-        # Without the lock, a file could be put back that another process has moved in the meantime.
-        with locked(staging_folder(self._root, context.job, context.step)) as is_alone:
-            if not is_alone:
-                raise SinkError(
-                    f"another process commits step {context.step!r} to {self._root} at this moment: let one run of a "
-                    f"job write there at a time"
-                )
-            bring_to(schema, staged)
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        super().recover(context, committed)
+        self._check_given(context)
 
     def _schema_in_files(self) -> pa.Schema | None:
         """Return the columns of ``schema=`` that files have."""
@@ -254,59 +211,13 @@ class Files:
             return None
         return pa.schema([field for field in self._given.schema if field.name not in self._partition_by])
 
-    def _visible(self, job: str, step: str) -> Visible | None:
-        """Return the schema that the visible files of ``step`` have; None if it is unknown, or there is no file."""
-        if self._objects is not None:
-            return self._objects.visible(job, step)
-        known = self._known(job)
-        output = None if known is None else known.outputs.get(step)
-        if output is None or output.schema is None or output.format != "parquet":
-            return None
-        file = next((name for name in output.files if (self._root / name).exists()), None)
-        return None if file is None else Visible(unserialized(output.schema), file)
-
-    def _known(self, job: str) -> JobOutput | None:
-        with sink_errors("cannot read the output record in", self._root):
-            return find_record(self._root, job)
-
-    def _record(self, context: CommitContext, schema: pa.Schema | None, files: list[str]) -> None:
-        if schema is None and self._format == "parquet":
-            # A commit that is repeated, or one of files that an earlier version has staged.
-            file = next((path for name in files if (path := self._root / name).exists()), None)
-            schema = None if file is None else schema_in(file)
-        written = None if schema is None else schema.serialize().to_pybytes()
-        record_output(self._root, context, StepOutput(self._format, files, written))
-
-    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        if self._objects is not None:
-            self._objects.abort(context, payloads)
-            return
-        known = self._known(context.job)
-        staged = staged_files(self._root, context, payloads)
-        take_back(self._root, context, staged, done=() if known is None else known.files_of(context.step))
-        discard(self._root, staged)
-
-    def hold(self, context: CommitContext, payloads: Sequence[bytes]) -> Callable[[], None]:
-        """Protect the staged files from other runs of this job, until the returned function is called."""
-        if self._objects is not None:
-            return lambda: None  # A store has no locks: a start discards what is staged under earlier snapshots only.
-        return hold(staged_files(self._root, context, payloads))
-
-    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        if self._objects is not None:
-            self._objects.recover(context, committed)
-            self._check_given(context)
-            return
-        remove_leftovers(self._root, context, committed)
-        with sink_errors("cannot write to", self._root):
-            begin_record(self._root, context.job, committed, before=context.snapshot)
-        self._check_given(context)
-
     def _check_given(self, context: CommitContext) -> None:
         """Raise `SinkError` if the files that are visible have another schema than ``schema=``."""
         given = self._schema_in_files()
-        visible = None if given is None or self._format != "parquet" else self._visible(context.job, context.step)
-        if given is None or visible is None or given.equals(visible.schema):
+        if given is None or self._format != "parquet":
+            return
+        visible = self._records.visible(context.job, context.step)
+        if visible is None or given.equals(visible.schema):
             return
         for field in given:
             index = visible.schema.get_field_index(field.name)

@@ -17,12 +17,13 @@ from malstrom_py.data.rows_to_columns import RowColumns, check_names
 from malstrom_py.data.unfit_values import is_unicode
 from malstrom_py.errors import SinkError
 from malstrom_py.errors.text import describe_error
-from malstrom_py.sinks.files.encoding import GROUP_BYTES, EncodedRows, KeyRule, check_partition_columns
+from malstrom_py.sinks.base import CommitContext
+from malstrom_py.sinks.files.encoding import KeyRule, check_partition_columns
 from malstrom_py.sinks.files.partitions import split
-from malstrom_py.sinks.files.writer import RollingFiles
+from malstrom_py.sinks.staged.writing import EncodedRows, Encoder, RollingFiles
 
 
-class JsonEncoder:
+class JsonEncoder(Encoder[bytes]):
     """Encodes rows as lines of text. Batches of columns are converted to rows first."""
 
     def __init__(self, files: RollingFiles, partition_by: Sequence[str]) -> None:
@@ -30,10 +31,6 @@ class JsonEncoder:
         self._partition_by = partition_by
         self._key_rule = KeyRule()
         self._partitions = RowColumns(SinkError)
-
-    @property
-    def group_bytes(self) -> int:
-        return GROUP_BYTES
 
     def encode(self, batch: Batch) -> Iterable[EncodedRows[bytes]]:
         rows = fields_of(batch.values)
@@ -52,12 +49,8 @@ class JsonEncoder:
             self._files.current(folder).stream.write(content)
             self._files.roll(folder)
 
-    def finish(self) -> None:
+    def finish(self, context: CommitContext) -> None:
         self._files.finish_all()
-
-    @property
-    def staged_schema(self) -> None:
-        return None
 
     def _by_folder(self, rows: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         names = self._partition_by

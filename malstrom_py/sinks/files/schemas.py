@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
-import json
 import os
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,8 +19,8 @@ from malstrom_py.data.rows_to_columns import KindCheck
 from malstrom_py.data.schema import ColumnKind, contains, fits, kind_of, map_inside, plain_type, stored_type, wider_type
 from malstrom_py.data.schema import recast as cast
 from malstrom_py.errors import PlanError, SinkError, lasting
-from malstrom_py.sinks.files.publishing import StagedFile
-from malstrom_py.sinks.files.staging import sink_errors, sync
+from malstrom_py.sinks.staged import Place
+from malstrom_py.sinks.staged.payloads import StagedFile, packed_schemas
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,38 +111,27 @@ def schema_in(path: Path) -> pa.Schema:
     return pq.read_schema(path).remove_metadata()
 
 
-def schemas_of(payloads: Sequence[bytes]) -> dict[str, pa.Schema]:
-    """Return the schema of each staged file that the ``payloads`` name, where they say it (earlier versions did not).
-
-    A column that held only None has no type there, and is text in the file.
-    """
-    found = {}
-    for payload in payloads:
-        try:
-            named: Mapping[str, Any] = json.loads(payload)
-            text = named.get("schema")
-            if text is not None:
-                found.update(dict.fromkeys(named["files"], unpacked(text)))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise SinkError("a pre-commit payload is damaged: resume from an older snapshot") from None
-    return found
-
-
-def agreed_schema(
-    staged: Mapping[str, pa.Schema], *, given: pa.Schema | None, visible: Visible | None
-) -> pa.Schema | None:
-    """Return the one schema of the ``staged`` files of a commit, in the types of files; None if no payload says any.
+def agreed_schema(files: Sequence[StagedFile], *, given: pa.Schema | None, visible: Visible | None) -> pa.Schema | None:
+    """Return the one schema of staged ``files`` of a commit, in the types of files; None if no payload has any.
 
     Raises:
         SinkError: a column has types that no type holds, or another type than the visible files.
     """
     known = visible.schema if visible is not None else given
-    distinct: dict[str, pa.Schema] = {packed(schema): schema for schema in staged.values()}
+    distinct = list(map(unpacked_schema, packed_schemas(files)))
     if known is None:
-        return in_files(_unified(list(distinct.values()))) if distinct else None
-    for found in distinct.values():
+        return in_files(_unified(distinct)) if distinct else None
+    for found in distinct:
         check_fits(known, found, visible)
     return known
+
+
+def unpacked_schema(text: str) -> pa.Schema:
+    """Return the schema of a payload; `SinkError` if it is damaged."""
+    try:
+        return unpacked(text)
+    except ValueError:
+        raise SinkError("a pre-commit payload is damaged: resume from an older snapshot") from None
 
 
 def check_fits(known: pa.Schema, found: pa.Schema, visible: Visible | None) -> None:
@@ -252,50 +239,24 @@ def _without_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column
 
 
-def bring_to(schema: pa.Schema, staged: Sequence[StagedFile]) -> None:
-    """Write those of the ``staged`` files again that are not of ``schema`` yet. Call it again at will."""
-    import pyarrow.parquet as pq
-
+def bring_to(place: Place, schema: pa.Schema, files: Sequence[StagedFile]) -> None:
+    """Write those of the staged ``files`` again that are not of ``schema`` yet. It may be called again."""
     wanted = in_files(schema)
-    for file in staged:
-        with sink_errors("cannot write again", file.path), contextlib.suppress(FileNotFoundError):
-            if not pq.read_schema(file.path).equals(wanted):
-                with _replaced(file.path) as fresh:
-                    convert(file.path, fresh, wanted)
+    others = [file for file in files if file.schema is None or not in_files(unpacked(file.schema)).equals(wanted)]
+    place.rewrite(others, partial(_convert, wanted))
 
 
-def is_narrow(schema: pa.Schema, staged: Sequence[StagedFile]) -> bool:
-    """Return whether one of the ``staged`` files that are there is not of ``schema``."""
-    import pyarrow.parquet as pq
-
-    for file in staged:
-        with contextlib.suppress(FileNotFoundError):
-            if not pq.read_schema(file.path).equals(schema):
-                return True
-    return False
-
-
-def convert(path: Path, fresh: Path, schema: pa.Schema) -> None:
-    """Write the rows of the file ``path`` into the new file ``fresh``, of ``schema``, and make it durable."""
+def _convert(schema: pa.Schema, path: Path, fresh: Path) -> bool:
+    """Write the rows of the file ``path`` into the new file ``fresh``, of ``schema``; False if it has that already."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if pq.read_schema(path).equals(schema):
+        return False
     with pq.ParquetFile(path) as content, fresh.open("xb") as stream:
         with pq.ParquetWriter(stream, schema, compression="zstd") as writer:
             for batch in content.iter_batches():
                 writer.write_table(pa.Table.from_batches([fitted(batch, schema, f"a file of {path.parent}")]))
         stream.flush()
         os.fsync(stream.fileno())
-
-
-@contextlib.contextmanager
-def _replaced(path: Path) -> Iterator[Path]:
-    """Let a new file take the place of ``path``, durably, if there is no error."""
-    fresh = path.with_name(f"open-{secrets.token_hex(4)}{path.suffix}")
-    try:
-        yield fresh
-        fresh.replace(path)
-        sync(path.parent)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
+    return True

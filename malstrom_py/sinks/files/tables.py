@@ -12,28 +12,25 @@ from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.data.schema import in_microseconds, stored_type
 from malstrom_py.errors import SinkError
 from malstrom_py.errors.text import describe_error
-from malstrom_py.sinks.files.encoding import (
+from malstrom_py.sinks.base import CommitContext
+from malstrom_py.sinks.files.encoding import BatchConverter, Converter
+from malstrom_py.sinks.files.partitions import split
+from malstrom_py.sinks.files.schemas import Visible, check_fits, fitted, packed, with_digits, without_nulls
+from malstrom_py.sinks.staged.writing import (
     BUFFER_BYTES_MAX,
     GROUP_BYTES,
     GROUP_ROWS,
-    BatchConverter,
-    Converter,
     EncodedRows,
+    Encoder,
+    RollingFiles,
+    WrittenFile,
 )
-from malstrom_py.sinks.files.partitions import split
-from malstrom_py.sinks.files.schemas import Visible, check_fits, fitted, with_digits, without_nulls
-from malstrom_py.sinks.files.staging import WrittenFile
-from malstrom_py.sinks.files.writer import RollingFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 _COLUMN_BYTES: Final = 512
 """The memory of a column of a record batch, besides its values."""
-
-_PAGE_BYTES: Final = 1 << 18
-"""Smaller than pyarrow's default: compressing a page of one mebibyte takes several times its size."""
 
 _CHUNK_BYTES: Final = 1 << 18
 """The average size of one column of a row group: few large chunks are read fastest."""
@@ -46,17 +43,16 @@ _LISTED_MAX: Final = 20
 _REMEDY: Final = "cast it to another type, or drop it, in a map step"
 
 
-class _TableEncoder:
+class TableEncoder(Encoder["pa.RecordBatch"]):
     """Encodes batches as record batches; later ones may have wider types."""
 
-    def __init__(self, files: RollingFiles, partition_by: Sequence[str], rows: Converter | None = None) -> None:
+    def __init__(self, files: RollingFiles, columns: BatchConverter) -> None:
         self._files = files
-        self._partition_by = partition_by
-        self._columns = BatchConverter(partition_by, rows)
+        self._columns = columns
 
     @property
     def group_bytes(self) -> int:
-        schema = self._columns.schema
+        schema = self._schema()
         columns = 0 if schema is None else len(schema)
         return min(BUFFER_BYTES_MAX, max(GROUP_BYTES, columns * _CHUNK_BYTES))
 
@@ -64,39 +60,39 @@ class _TableEncoder:
         with self._arrow_errors():
             return self._encode(batch)
 
-    def _encode(self, batch: Batch) -> list[EncodedRows[pa.RecordBatch]]:
+    def _encode(self, batch: Batch) -> Iterable[EncodedRows[pa.RecordBatch]]:
         partitions, columns = self._columns.convert(batch)
         self._check(columns.schema)
-        if not self._partition_by:
-            return [_piece("", columns)]
-        parts = split(self._partition_by, partitions)
-        # The rows of each folder are copied: a slice would keep the whole batch in memory while it is buffered.
-        return [_piece(folder, columns if rows is None else columns.take(rows)) for folder, rows in parts]
+        return pieces(self._columns.partition_by, partitions, columns)
 
     def merge(self, folder: str, contents: Sequence[pa.RecordBatch]) -> EncodedRows[pa.RecordBatch]:
         import pyarrow as pa
 
-        schema = self._columns.schema
+        schema = self._schema()
         with self._arrow_errors():
-            return _piece(folder, pa.concat_batches([self._columns.widened(content, schema) for content in contents]))
+            return _piece(folder, pa.concat_batches([self._widened(content, schema) for content in contents]))
 
     def write(self, folder: str, contents: Sequence[pa.RecordBatch]) -> None:
         import pyarrow as pa
 
         schema = self._schema_in_file()
-        pieces = chain.from_iterable(map(_castable, contents))
+        castable = chain.from_iterable(map(_castable, contents))
         with self._arrow_errors():
-            table = pa.Table.from_batches([self._columns.widened(piece, schema) for piece in pieces])
+            table = pa.Table.from_batches([self._widened(piece, schema) for piece in castable])
         for start in range(0, len(table), GROUP_ROWS):
             self._write_table(folder, table.slice(start, GROUP_ROWS))
             self._files.roll(folder)
 
-    def finish(self) -> None:
+    def finish(self, context: CommitContext) -> None:
         self._files.finish_all()
 
-    @property
-    def staged_schema(self) -> pa.Schema | None:
-        return None
+    def _schema(self) -> pa.Schema | None:
+        """Return the widest columns so far; None before the first row."""
+        return self._columns.schema
+
+    def _widened(self, content: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """Return encoded rows of earlier batches in the columns of ``schema``."""
+        return self._columns.widened(content, schema)
 
     @contextmanager
     def _arrow_errors(self) -> Iterator[None]:
@@ -106,7 +102,7 @@ class _TableEncoder:
         try:
             yield
         except pa.ArrowException as error:
-            columns = _listed(list(self._columns.schema or ()))
+            columns = _listed(list(self._schema() or ()))
             raise SinkError(
                 f"the columns {columns} cannot be written ({describe_error(error)}): {_REMEDY}, or send smaller batches"
             ) from error
@@ -121,13 +117,13 @@ class _TableEncoder:
     def _schema_in_file(self) -> pa.Schema:
         import pyarrow as pa
 
-        return pa.schema([field.with_type(self._type_in_file(field.type)) for field in self._columns.schema or ()])
+        return pa.schema([field.with_type(self._type_in_file(field.type)) for field in self._schema() or ()])
 
     def _write_table(self, folder: str, table: pa.Table) -> None:
         raise NotImplementedError
 
 
-class CsvEncoder(_TableEncoder):
+class CsvEncoder(TableEncoder):
     """A header, then one line per record; text is quoted, None is an empty field."""
 
     def _check(self, schema: pa.Schema) -> None:
@@ -160,8 +156,22 @@ class CsvEncoder(_TableEncoder):
             raise SinkError(f"csv cannot hold {columns}: {_REMEDY}, or use parquet or json") from None
 
 
-class ParquetEncoder(_TableEncoder):
-    """Writes row groups of at most `GROUP_ROWS` rows, in the types of `stored_type`.
+class ParquetTables(TableEncoder):
+    """Writes row groups of at most `GROUP_ROWS` rows."""
+
+    def _write_table(self, folder: str, table: pa.Table) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            self._files.parquet(folder, table.schema).write_table(table, row_group_size=GROUP_ROWS)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            columns = _refused_columns(table, pq.write_table)
+            raise SinkError(f"parquet cannot hold {columns}: {_REMEDY}, or use json") from None
+
+
+class ParquetEncoder(ParquetTables):
+    """Writes the types of `stored_type`.
 
     All files of one pre-commit get the same schema: files written before a column widened are rewritten.
     ``find_visible`` returns the visible files of the sink, whose schema later files keep; None before the first commit.
@@ -175,34 +185,37 @@ class ParquetEncoder(_TableEncoder):
         *,
         find_visible: Callable[[], Visible | None] = lambda: None,
     ) -> None:
-        super().__init__(files, partition_by, rows)
+        super().__init__(files, BatchConverter(partition_by, rows))
         self._find_visible = find_visible
         self._visible: Visible | None = None
         self._infers = rows is None
         self._has_rows = False
         self._is_between = True
 
-    def finish(self) -> None:
-        super().finish()
+    def finish(self, context: CommitContext) -> None:
+        super().finish(context)
         self._is_between = True
         if not self._files.written:
             return
         if self._visible is None and (visible := self._find_visible()) is not None:
-            check_fits(visible.schema, self.staged_schema, visible)
+            check_fits(visible.schema, self._stored_schema(), visible)
             self._keep(visible)
         schema = self._schema_in_file()
         for narrow in [file for file in self._files.written if not schema.equals(file.schema)]:
             self._write_again(narrow, schema)
 
-    @property
-    def staged_schema(self) -> pa.Schema | None:
+    def packed_schema(self) -> str | None:
+        return packed(self._stored_schema())
+
+    def _stored_schema(self) -> pa.Schema:
+        """Return the schema of the finished files, without types for columns of None."""
         import pyarrow as pa
 
         known = self._columns.schema if self._visible is None else self._visible.schema
         types = {field.name: self._stored(field.type) for field in known or ()}
         return pa.schema(list(types.items()))
 
-    def _encode(self, batch: Batch) -> list[EncodedRows[pa.RecordBatch]]:
+    def _encode(self, batch: Batch) -> Iterable[EncodedRows[pa.RecordBatch]]:
         if self._is_between and self._visible is None:
             # Nothing is buffered here, so the columns may change.
             self._keep(self._find_visible())
@@ -217,9 +230,10 @@ class ParquetEncoder(_TableEncoder):
         if visible is None:
             return
         self._visible, self._infers = visible, False
-        free = [pa.field(name, pa.null()) for name in self._partition_by]
+        partition_by = self._columns.partition_by
+        free = [pa.field(name, pa.null()) for name in partition_by]
         pinned = pa.schema([*visible.schema, *free])
-        self._columns = BatchConverter(self._partition_by, RowColumns(visible.error, pinned=pinned))
+        self._columns = BatchConverter(partition_by, RowColumns(visible.error, pinned=pinned))
         self._columns.schema = visible.schema
 
     def _type_in_file(self, kind: pa.DataType) -> pa.DataType:
@@ -229,29 +243,6 @@ class ParquetEncoder(_TableEncoder):
         stored = stored_type(kind)
         return with_digits(stored) if self._has_rows and self._infers else stored
 
-    def _write_table(self, folder: str, table: pa.Table) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            self._writer(folder, table.schema).write_table(table, row_group_size=GROUP_ROWS)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            columns = _refused_columns(table, pq.write_table)
-            raise SinkError(f"parquet cannot hold {columns}: {_REMEDY}, or use json") from None
-
-    def _writer(self, folder: str, schema: pa.Schema) -> pq.ParquetWriter:
-        """Return the writer of the open file of ``folder``; begin a new file if its schema differs."""
-        import pyarrow.parquet as pq
-
-        file = self._files.current(folder)
-        if file.schema is not None and not schema.equals(file.schema):
-            self._files.finish(folder)
-            file = self._files.current(folder)
-        if file.writer is None:
-            file.schema = schema
-            file.writer = pq.ParquetWriter(file.stream, schema, compression="zstd", data_page_size=_PAGE_BYTES)
-        return file.writer
-
     def _write_again(self, narrow: WrittenFile, schema: pa.Schema) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -260,6 +251,17 @@ class ParquetEncoder(_TableEncoder):
             for batch in content.iter_batches():
                 self._write_table(narrow.folder, pa.Table.from_batches([fitted(batch, schema, "the rows")]))
         self._files.replace(narrow, self._files.finish(narrow.folder))
+
+
+def pieces(
+    partition_by: Sequence[str], partitions: Sequence[pa.Array], columns: pa.RecordBatch
+) -> list[EncodedRows[pa.RecordBatch]]:
+    """Return the rows of ``columns`` for the folder of each value of ``partitions``, the columns ``partition_by``."""
+    if not partition_by:
+        return [_piece("", columns)]
+    parts = split(partition_by, partitions)
+    # The rows of each folder are copied: a slice would keep the whole batch in memory while it is buffered.
+    return [_piece(folder, columns if rows is None else columns.take(rows)) for folder, rows in parts]
 
 
 def _piece(folder: str, columns: pa.RecordBatch) -> EncodedRows[pa.RecordBatch]:

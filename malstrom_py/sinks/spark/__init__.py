@@ -19,10 +19,7 @@ from malstrom_py.errors import PlanError, SinkError, SparkError
 from malstrom_py.local_files import local_path
 from malstrom_py.sinks.base import CommitContext, SnapshotId, has_no_results
 from malstrom_py.sinks.files.partitions import checked_columns
-from malstrom_py.sinks.files.publishing import StagedFile, discard, hold, staged_files
-from malstrom_py.sinks.files.staging import Staging, remove_leftovers, sink_errors
 from malstrom_py.sinks.files.target_columns import TargetColumns, length_limits, required_places
-from malstrom_py.sinks.files.writer import FilesWriter, RollingFiles
 from malstrom_py.sinks.output_record import Target, begin_record
 from malstrom_py.sinks.spark.encoding import SparkEncoder
 from malstrom_py.sinks.spark.folders import OutcomeUnknown, ParquetFolder
@@ -39,6 +36,9 @@ from malstrom_py.sinks.spark.publication import (
 )
 from malstrom_py.sinks.spark.schema import given_schema
 from malstrom_py.sinks.spark.through_spark import ThroughSpark, check_staged
+from malstrom_py.sinks.staged.payloads import StagedFile, unpack
+from malstrom_py.sinks.staged.problems import sink_errors
+from malstrom_py.sinks.staged.writing import RollingFiles, StagedWriter
 from malstrom_py.spark.names import check_table_name
 from malstrom_py.spark.session import default_staging_folder, make_default_staging
 from malstrom_py.worker_context import WorkerInfo
@@ -190,11 +190,13 @@ class Spark:
         """Whether publishing needs Spark: it is then done in the program that started the job."""
         return isinstance(self._target, ThroughSpark)
 
-    def open(self, worker: WorkerInfo) -> FilesWriter:
-        staging = Staging(self._root, worker.job, worker.step)
-        files = RollingFiles(staging, "parquet", file_bytes_max=_FILE_BYTES_MAX)
+    def open(self, worker: WorkerInfo) -> StagedWriter:
+        place = self._target.place
+        stage = place.stage(worker.job, worker.step)
+        files = RollingFiles(lambda: stage, "parquet", file_bytes_max=_FILE_BYTES_MAX)
+        files.open()
         encoder = SparkEncoder(files, self._target.writer_partition_by, self._columns())
-        return FilesWriter(str(self._root), files, encoder, file_bytes_max=_FILE_BYTES_MAX)
+        return StagedWriter(place.__str__, files, encoder)
 
     def takes_flat(self, worker: WorkerInfo) -> bool:
         """Return whether results of windows become flat columns: not where the schema, or the target, has others."""
@@ -208,19 +210,19 @@ class Spark:
                 log.clear_deferred()
             return
         if replaces and not context.final:
-            check_staged(staged_files(self._root, context, payloads))
+            check_staged(self._target.place, _staged(context, payloads))
             log.defer(context.snapshot, payloads)
             return
         if replaces:
             waiting = log.deferred()
             waiting[context.snapshot] = list(payloads)
             payloads = [payload for snapshot in sorted(waiting) for payload in waiting[snapshot]]
-        staged = staged_files(self._root, context, payloads)
+        staged = _staged(context, payloads)
         with locked_publication(self._root, context) as publication:
             intent = publication.intent()
             if intent is None:
                 try:
-                    schema = self._target.prepare(staged, payloads)
+                    schema = self._target.prepare(staged)
                 except BaseException:
                     publication.withdraw()
                     raise
@@ -241,7 +243,7 @@ class Spark:
             log.clear_deferred()
 
     def _is_done(self, log: PublicationLog, context: CommitContext, payloads: Sequence[bytes]) -> bool:
-        staged = staged_files(self._root, context, payloads)
+        staged = _staged(context, payloads)
         return context.snapshot in log.published() or self._target.is_done(context, staged)
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
@@ -249,11 +251,11 @@ class Spark:
             return  # A part may be visible: the next start finishes the publication.
         with sink_errors("cannot remove uncommitted files in", self._root):
             remove_work(folder_of(self._root, context))
-        discard(self._root, staged_files(self._root, context, payloads))
+        self._target.place.discard(_staged(context, payloads))
 
     def hold(self, context: CommitContext, payloads: Sequence[bytes]) -> Callable[[], None]:
         """Protect the staged files from other runs: see `TransactionalSink`."""
-        return hold(staged_files(self._root, context, payloads))
+        return self._target.place.hold(_staged(context, payloads))
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         self._target.start()
@@ -269,7 +271,7 @@ class Spark:
             else:
                 self._finish(publication, intent, log)
         log.recover(context.snapshot, committed)
-        remove_leftovers(self._root, context, [*keep, *log.deferred()])
+        self._target.place.clear(context, [*keep, *log.deferred()])
         if self.target is not None:
             check_pending(self.target)
         # Spark's overwrite removes the record, too, and a new folder contains its own.
@@ -309,7 +311,7 @@ class Spark:
             publication.end()
             return
         try:
-            staged = staged_files(self._root, context, intent.payload_bytes)
+            staged = _staged(context, intent.payload_bytes)
             self._publish(publication, context, staged, _schema(intent), again=True)
         except (SinkError, OutcomeUnknown) as error:
             raise SinkError(
@@ -334,7 +336,7 @@ class Spark:
         except SinkError as error:
             raise OutcomeUnknown(f"all rows are visible, but that could not be recorded: {error}") from error
         with contextlib.suppress(SinkError):  # The next start clears it.
-            discard(self._root, staged)
+            self._target.place.discard(staged)
 
     def _intent(self, context: CommitContext, payloads: Sequence[bytes], schema: pa.Schema | None) -> Intent:
         return Intent(
@@ -364,6 +366,10 @@ def _readable(target: Mapping[str, Any]) -> str:
 
 def _given_in(target: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in target.items() if value not in (None, [], {})}
+
+
+def _staged(context: CommitContext, payloads: Sequence[bytes]) -> list[StagedFile]:
+    return unpack(context, payloads, together=True)
 
 
 def _schema(intent: Intent) -> pa.Schema | None:

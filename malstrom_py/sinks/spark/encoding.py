@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from malstrom_py.sinks.files.given_columns import GivenColumns
-from malstrom_py.sinks.files.schemas import without_nulls
+from malstrom_py.sinks.files.schemas import packed, without_nulls
 from malstrom_py.sinks.files.tables import ParquetEncoder
 from malstrom_py.sinks.files.target_columns import TargetColumns
-from malstrom_py.sinks.files.writer import RollingFiles
 from malstrom_py.sinks.spark.schema import joined_schema, schema_for_spark
+from malstrom_py.sinks.staged.writing import RollingFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,9 +32,8 @@ class SparkEncoder(ParquetEncoder):
             found = joined_schema(self.known, found, of_known="before", of_found="now")
         self._seen, self.known = schema, found
 
-    @property
-    def staged_schema(self) -> pa.Schema | None:
-        return self.known
+    def packed_schema(self) -> str | None:
+        return None if self.known is None else packed(self.known)
 
     def _type_in_file(self, kind: pa.DataType) -> pa.DataType:
         import pyarrow as pa

@@ -8,23 +8,25 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext
-from malstrom_py.sinks.files.publishing import StagedFile, publish, visible_names
 from malstrom_py.sinks.files.schemas import bring_to, in_files
-from malstrom_py.sinks.files.staging import checked, sink_errors, sync
 from malstrom_py.sinks.output_record import StepOutput, find_record, record_output
 from malstrom_py.sinks.spark.schema import (
     appended_schema,
     check_partitions,
     empty_file,
     existing_in,
-    schema_of_payloads,
+    schema_of_staged,
     without,
 )
+from malstrom_py.sinks.staged.folder import FolderPlace, sync
+from malstrom_py.sinks.staged.payloads import StagedFile, checked
+from malstrom_py.sinks.staged.problems import sink_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,6 +76,11 @@ class ParquetFolder:
         return self.path if self.mode == "append" else self.path.parent
 
     @property
+    def place(self) -> FolderPlace:
+        """Where the files are staged."""
+        return FolderPlace(self.staging)
+
+    @property
     def writer_partition_by(self) -> tuple[str, ...]:
         """The columns by which the writers partition."""
         return self.partition_by
@@ -98,20 +105,20 @@ class ParquetFolder:
 
     def is_done(self, context: CommitContext, staged: Sequence[StagedFile]) -> bool:
         """Return whether the commit has made the folder that had to be empty. Appending can be repeated instead."""
-        if self.mode == "append" or any(file.path.exists() for file in staged):
+        if self.mode == "append" or self.place.has_staged(staged):
             return False
         known = find_record(self.path, context.job)
         return known is not None and known.snapshot == context.snapshot and context.step in known.outputs
 
-    def prepare(self, staged: Sequence[StagedFile], payloads: Sequence[bytes]) -> pa.Schema | None:
+    def prepare(self, staged: Sequence[StagedFile]) -> pa.Schema | None:
         """Convert the staged files to one schema and return it; `SinkError` if no schema fits all."""
-        schema = schema_of_payloads(payloads)
+        schema = schema_of_staged(staged)
         if self.mode != "append":
             self._check_without_rows()
         elif schema is not None and (existing := existing_in(self.path)) is not None:
             schema = appended_schema(schema, self.partition_by, existing, self.path)
         if schema is not None:
-            bring_to(schema, staged)
+            bring_to(self.place, schema, staged)
         return schema
 
     def publish(
@@ -125,12 +132,18 @@ class ParquetFolder:
         if not staged and self.given is not None and self._is_without_columns(context):
             self._publish_empty(work, context, self.given)
             return
+        place, names = self.place, [self._name(context, number, file) for number, file in enumerate(staged)]
+        root = self.path.relative_to(place.root)
+        moves = [(file, (root / name).as_posix()) for file, name in zip(staged, names, strict=True)]
+        written = None if schema is None else in_files(schema).serialize().to_pybytes()
         try:
-            self._publish_staged(context, staged, schema)
+            with sink_errors("cannot commit to", self.path):
+                with place.publishing(moves, partial(self._published, context), undo=True):
+                    record_output(self.path, context, StepOutput("parquet", names, written))
+                place.tidy(staged)
         except Exception as error:
-            names = visible_names(_prefix(context), staged)
-            targets = [self.path / file.folder / name for file, name in zip(staged, names, strict=True)]
-            if any(map(os.path.lexists, targets)) and not all(os.path.lexists(file.path) for file in staged):
+            is_there = [os.path.lexists(self.path / name) for name in names]
+            if any(is_there) and not all(map(os.path.lexists, place.paths(staged))):
                 raise OutcomeUnknown(str(error)) from error
             raise
 
@@ -144,14 +157,13 @@ class ParquetFolder:
         """Return whether the folder has no Parquet file, or only the empty one of ``context``."""
         return os.path.lexists(self.path / _empty_name(context)) or existing_in(self.path) is None
 
-    def _publish_staged(self, context: CommitContext, staged: Sequence[StagedFile], schema: pa.Schema | None) -> None:
-        def record(files: list[str]) -> None:
-            written = None if schema is None else in_files(schema).serialize().to_pybytes()
-            record_output(self.path, context, StepOutput("parquet", files, written))
+    def _name(self, context: CommitContext, number: int, file: StagedFile) -> str:
+        return f"{file.folder}/{_prefix(context)}-{number:05d}{file.suffix}".lstrip("/")
 
-        known = find_record(self.path, context.job)
-        done = frozenset[str]() if known is None else known.files_of(context.step)
-        publish(self.path, context, staged, prefix=_prefix(context), record=record, done=done)
+    def _published(self, context: CommitContext) -> frozenset[str]:
+        """Return the paths, from the staging folder's parent, that the record of the job has for its step."""
+        known, root = find_record(self.path, context.job), self.path.relative_to(self.staging)
+        return frozenset((root / name).as_posix() for name in (() if known is None else known.files_of(context.step)))
 
     def _publish_empty(self, work: Path, context: CommitContext, given: pa.Schema) -> None:
         """Publish a file without rows, outside of any partition, that has the schema."""

@@ -27,17 +27,10 @@ from typing import Any, Final
 from malstrom_py.errors import InternalError, SinkError
 from malstrom_py.local_files import RunLock, locked
 from malstrom_py.sinks.base import CommitContext, SnapshotId
-from malstrom_py.sinks.files.staging import (
-    ATTEMPTS,
-    STAGING,
-    checked,
-    make_private,
-    remove_empty,
-    sink_errors,
-    staging_folder,
-    sync,
-)
 from malstrom_py.sinks.output_record import Target, write_durably
+from malstrom_py.sinks.staged.folder import ATTEMPTS, make_private, remove_empty, staging_folder, sync
+from malstrom_py.sinks.staged.payloads import STAGING, checked
+from malstrom_py.sinks.staged.problems import sink_errors
 
 NAME: Final = "commit.json"
 _FORMAT: Final = 1
@@ -121,7 +114,7 @@ class Publication:
     def clear(self) -> None:
         """Remove the folder of a publication that will not run again; `SinkError` if the user may need its contents."""
         remove_work(self.folder)
-        remove_empty(self.folder.parent, self._root)
+        remove_empty([self.folder.parent], self._root)
 
 
 def folder_of(root: Path, context: CommitContext) -> Path:
@@ -310,13 +303,13 @@ class PublicationLog:
                 write_durably(self._published, "\n".join(kept).encode())
             elif self._published.exists():
                 self._published.unlink()
-                remove_empty(self._published.parent, self._root)
+                remove_empty([self._published.parent], self._root)
 
     def _forget(self, paths: Sequence[Path]) -> None:
         with sink_errors("cannot clear", self._deferred):
             for path in paths:
                 path.unlink(missing_ok=True)
-            remove_empty(self._deferred, self._root)
+            remove_empty([self._deferred], self._root)
 
     def _sync_above(self, path: Path) -> None:
         for folder in (*[parent for parent in path.parents if self._root in parent.parents], self._root):

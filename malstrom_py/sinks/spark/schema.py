@@ -6,7 +6,6 @@ Rule: a column keeps its type. Only what was of no type yet takes one later, and
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,8 +23,9 @@ from malstrom_py.data.schema import (
 )
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.sinks.files.partitions import parse_folder
-from malstrom_py.sinks.files.schemas import in_files, unpacked
-from malstrom_py.sinks.files.staging import sink_errors
+from malstrom_py.sinks.files.schemas import in_files, unpacked_schema
+from malstrom_py.sinks.staged.payloads import StagedFile, packed_schemas
+from malstrom_py.sinks.staged.problems import sink_errors
 from malstrom_py.spark.types import arrow_schema, spark_form
 
 if TYPE_CHECKING:
@@ -130,20 +130,13 @@ class Existing:
     partition_by: tuple[str, ...] | None
 
 
-def schema_of_payloads(payloads: Sequence[bytes]) -> pa.Schema | None:
+def schema_of_staged(staged: Sequence[StagedFile]) -> pa.Schema | None:
     """The schema of what several workers have pre-committed; None if they wrote nothing.
 
     Raises:
         SinkError: a column is of two types, or not everywhere; or a payload is damaged.
     """
-    schemas = []
-    for payload in payloads:
-        try:
-            text = json.loads(payload).get("schema")
-            if text is not None:
-                schemas.append(unpacked(text))
-        except (ValueError, TypeError, AttributeError):
-            raise SinkError("a pre-commit payload is damaged: resume from an older snapshot") from None
+    schemas = list(map(unpacked_schema, packed_schemas(staged)))
     if not schemas:
         return None
     schema = schemas[0]

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import SinkError, SparkError
 from malstrom_py.sinks.base import CommitContext
-from malstrom_py.sinks.files.publishing import StagedFile
 from malstrom_py.sinks.files.schemas import bring_to, without_nulls
-from malstrom_py.sinks.files.staging import sink_errors, sync
 from malstrom_py.sinks.files.target_columns import TargetColumns, length_limits, required_places
 from malstrom_py.sinks.output_record import BY_SPARK, StepOutput, find_record, record_output
 from malstrom_py.sinks.spark.folders import OutcomeUnknown, check_folder
-from malstrom_py.sinks.spark.schema import schema_of_payloads
+from malstrom_py.sinks.spark.schema import schema_of_staged
+from malstrom_py.sinks.staged.folder import FolderPlace, sync
+from malstrom_py.sinks.staged.payloads import StagedFile
+from malstrom_py.sinks.staged.problems import sink_errors
 from malstrom_py.spark.failures import describe_failure, spark_errors
 from malstrom_py.spark.session import existing_session, spark_session
 from malstrom_py.spark.types import arrow_schema, spark_schema
@@ -175,6 +176,11 @@ class ThroughSpark:
         return self.path if self.mode == "append" else self.path.parent
 
     @property
+    def place(self) -> FolderPlace:
+        """Where the files are staged."""
+        return FolderPlace(self.staging)
+
+    @property
     def writer_partition_by(self) -> tuple[str, ...]:
         """The columns by which the writers partition: none, because Spark does."""
         return ()
@@ -227,12 +233,12 @@ class ThroughSpark:
         known = None if self.path is None else find_record(self.path, context.job)
         return known is not None and known.snapshot == context.snapshot and context.step in known.outputs
 
-    def prepare(self, staged: Sequence[StagedFile], payloads: Sequence[bytes]) -> pa.Schema | None:
+    def prepare(self, staged: Sequence[StagedFile]) -> pa.Schema | None:
         """Convert the staged files to one schema and return it; `SinkError` if no schema fits all, or not the table."""
-        schema = schema_of_payloads(payloads)
-        check_staged(staged)
+        schema = schema_of_staged(staged)
+        check_staged(self.place, staged)
         if schema is not None:
-            bring_to(schema, staged)
+            bring_to(self.place, schema, staged)
         self._check(schema)
         return schema
 
@@ -241,14 +247,14 @@ class ThroughSpark:
     ) -> None:
         """Publish the ``staged`` files with Spark. ``again``: an earlier attempt may have published some or all."""
         schema = schema if schema is not None else self.given
-        check_staged(staged)
+        check_staged(self.place, staged)
         with _unknown_if_gone(), spark_session(self._session) as session:
             if schema is None and self.table is not None and self.mode == "overwrite":
                 schema = _schema_of_table(session, self.table)
             if schema is None:
                 self._publish_nothing(work, context)
                 return
-            frame = _frame(session, [str(file.path) for file in staged], schema)
+            frame = _frame(session, list(map(str, self.place.paths(staged))), schema)
             if self.function is not None:
                 self.function(frame, context.snapshot)
             elif self.table is not None:
@@ -349,9 +355,9 @@ def _rename(folder: Path, target: Path, context: CommitContext, output: StepOutp
         raise OutcomeUnknown(f"{target} is written, but may not be durable ({error.strerror})") from error
 
 
-def check_staged(staged: Sequence[StagedFile]) -> None:
+def check_staged(place: FolderPlace, staged: Sequence[StagedFile]) -> None:
     """Raise `SinkError` unless all ``staged`` files exist on this machine."""
-    lost = next((file.path for file in staged if not file.path.exists()), None)
+    lost = next((path for path in place.paths(staged) if not path.exists()), None)
     if lost is not None:
         raise SinkError(
             f"the staged file {lost} does not exist on this machine: it was removed, or a worker on another machine "

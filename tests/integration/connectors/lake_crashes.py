@@ -6,21 +6,23 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, Any
 
-from malstrom_py.connectors.lake import places
 from malstrom_py.connectors.lake.delta_table import DeltaTable
 from malstrom_py.connectors.lake.iceberg_table import IcebergTable
-from malstrom_py.connectors.lake.places import FolderPlace, ObjectPlace
 from malstrom_py.data.batch import Batch
 from malstrom_py.object_stores import Bucket
+from malstrom_py.sinks.staged import folder
+from malstrom_py.sinks.staged.folder import FolderPlace, _Renames
+from malstrom_py.sinks.staged.objects import ObjectPlace
 from tests.integration.connectors.lakes import Lake, context_of, worker_of
 
 if TYPE_CHECKING:
     import pytest
 
 CALLS: tuple[tuple[Any, str], ...] = (
-    (places, "sync"),
-    *((FolderPlace, name) for name in ("_move", "move", "tidy", "clear")),
-    *((ObjectPlace, name) for name in ("move", "clear")),
+    (folder, "sync"),
+    (_Renames, "move"),
+    *((FolderPlace, name) for name in ("publish", "tidy", "clear")),
+    *((ObjectPlace, name) for name in ("publish", "clear")),
     *((Bucket, name) for name in ("create", "upload", "copy", "delete")),
     *((table, name) for table in (DeltaTable, IcebergTable) for name in ("commit", "ensure")),
 )

@@ -21,11 +21,11 @@ from deltalake.schema import PrimitiveType
 
 from malstrom_py.connectors.lake import delta_table as delta_log
 from malstrom_py.connectors.lake import repeating
-from malstrom_py.connectors.lake.files import unpack_files
 from malstrom_py.connectors.lake.iceberg_table import IcebergTable
-from malstrom_py.connectors.lake.places import FolderPlace
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.sinks.staged.folder import FolderPlace
+from malstrom_py.sinks.staged.payloads import unpack
 from malstrom_py.testing.contracts import check_sink
 from tests.integration.connectors.lake_crashes import crash_at
 from tests.integration.connectors.lakes import TABLE, Lake, context_of, read_all, staged, worker_of
@@ -65,6 +65,7 @@ def test_s7_a_crash_between_any_two_calls_leaves_each_row_once(
 def test_s7_a_commit_that_comes_after_that_of_a_later_snapshot_changes_nothing(lake: Lake) -> None:
     there = lake.sink()
     first, second = staged(there, [{"value": 1}], 1), staged(there, [{"value": 2}], 2)
+    of_no_run = staged(there, [{"value": 3}], 1)
     there.commit(context_of(1), [first])
     there.commit(context_of(2), [second])
     # A zombie that has not heard of the commits: its rows were written again under other snapshots.
@@ -72,7 +73,7 @@ def test_s7_a_commit_that_comes_after_that_of_a_later_snapshot_changes_nothing(l
     assert lake.values() == [1, 2]
     # Rows that no run has added are not dropped without a word.
     with pytest.raises(SinkError, match="another start of the job has taken over"):
-        lake.sink().commit(context_of(1), [staged(there, [{"value": 3}], 3)])
+        lake.sink().commit(context_of(1), [of_no_run])
     assert lake.values() == [1, 2]
 
 
@@ -90,7 +91,7 @@ def test_s7_a_late_committer_changes_nothing(lake_anywhere: Lake, monkeypatch: p
     """Stop after the number of the last snapshot was read, while another process commits; then come back later."""
     lake = lake_anywhere
     lake.write([{"value": 0}], 1)
-    payload = staged(lake.sink(), [{"value": 1}], 2)
+    payload, of_no_run = staged(lake.sink(), [{"value": 1}], 2), staged(lake.sink(), [{"value": 3}], 2)
     owner: Any = delta_log if lake.form == "delta" else IcebergTable
     name = "_action" if lake.form == "delta" else "_data_file"
     inner = getattr(owner, name)
@@ -110,7 +111,7 @@ def test_s7_a_late_committer_changes_nothing(lake_anywhere: Lake, monkeypatch: p
     lake.sink().commit(context_of(2), [payload])
     # Rows that no run has added are not dropped without a word.
     with pytest.raises(SinkError, match="another start of the job has taken over"):
-        lake.sink().commit(context_of(2), [staged(lake.sink(), [{"value": 3}], 4)])
+        lake.sink().commit(context_of(2), [of_no_run])
     assert lake.values() == [0, 1, 2]
 
 
@@ -120,14 +121,14 @@ def test_rows_that_a_later_snapshot_of_another_run_overtakes_are_not_lost_withou
     """Two runs of one job without snapshots: the commit of one comes between reading and writing of the other."""
     lake.write([{"value": 0}], 1)
     payload = staged(lake.sink(), [{"value": 1}], 2)
-    inner = FolderPlace.move
+    inner = FolderPlace.publish
 
-    def overtaken(*args: Any) -> None:
-        monkeypatch.setattr(FolderPlace, "move", inner)
+    def overtaken(*args: Any, **options: Any) -> None:
+        monkeypatch.setattr(FolderPlace, "publish", inner)
         lake.write([{"value": 2}], 3)
-        inner(*args)
+        inner(*args, **options)
 
-    monkeypatch.setattr(FolderPlace, "move", overtaken)
+    monkeypatch.setattr(FolderPlace, "publish", overtaken)
     with pytest.raises(SinkError, match="another start of the job has taken over"):
         lake.sink().commit(context_of(2), [payload])
     assert lake.values() == [0, 2]
@@ -217,9 +218,9 @@ def test_a_table_knows_its_files_by_any_name(lake: Lake) -> None:
     sink = strange.sink(partition_by="part")
     payload = staged(sink, [{"part": part, "value": 1} for part in ("a b", "ü", "50%", "x/y", "plain")], 1)
     sink.commit(context_of(1), [payload])
-    files = unpack_files(context_of(1), [payload])
-    assert [sink._table.contains(file) for file in files] == [True] * 5
-    assert not sink._table.contains(replace(files[0], folder="elsewhere"))
+    paths = [path for _, path in sink.committer(context_of(1)).moves(unpack(context_of(1), [payload]))]
+    assert [sink._table.contains(path) for path in paths] == [True] * 5
+    assert not sink._table.contains(f"elsewhere/{paths[0].rpartition('/')[2]}")
     assert len(read_all(strange.source())) == 5
 
 

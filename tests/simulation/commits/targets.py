@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,12 +13,16 @@ from typing import Any, Final, cast
 
 from malstrom_py import sinks
 from malstrom_py.sinks.base import TransactionalSink
+from malstrom_py.sinks.staged.folder import FolderPlace
+from malstrom_py.sinks.staged.objects import ObjectPlace
 from tests.kafka_broker.server import ModelBroker
 from tests.kafka_broker.state import BrokerState
 from tests.kafka_broker.using import new_topic, visible
 from tests.simulation.commits.clients import watched_kafka
 from tests.simulation.commits.hooks import Row, row_of
 from tests.simulation.commits.ledger import Entries, Ledger
+from tests.simulation.commits.lives import on_disk
+from tests.simulation.commits.model_table import Catalog, ModelSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,43 @@ def objects(folder: Path) -> Place:
     return Place(lambda: sinks.Files(f"memory://commits/{folder.name}", format="json"), rows)
 
 
+def _table(place: Any) -> Place:
+    catalog = Catalog(place, ask=lambda request, *arguments: on_disk(request)(*arguments))
+    return Place(lambda: ModelSink(catalog), lambda: [row_of(value) for value in catalog.rows()])
+
+
+def table(folder: Path) -> Place:
+    """A table of the model catalog, whose files are in a folder."""
+    return _table(FolderPlace(folder / "table"))
+
+
+def table_in_objects(folder: Path) -> Place:
+    """A table of the model catalog, whose files are in an object store in memory."""
+    return _table(ObjectPlace(f"memory://commits/{folder.name}", {}))
+
+
+def objects_of_columns(folder: Path) -> Place:
+    """Files of Parquet in an object store in memory."""
+    from malstrom_py.object_stores import Bucket
+
+    bucket = Bucket("memory://commits")
+    prefix = f"{folder.name}/"
+
+    def rows() -> list[Row]:
+        import pyarrow.parquet as pq
+
+        keys = (key for key, _ in bucket.list(prefix) if not key.removeprefix(prefix).startswith("_"))
+        found = [pq.read_table(io.BytesIO(bucket.get(key))).to_pylist() for key in keys]
+        return [row_of(value) for values in found for value in values]
+
+    return Place(lambda: sinks.Files(f"memory://commits/{folder.name}"), rows)
+
+
+def ray_data(folder: Path) -> Place:
+    """A folder of files for Ray Data."""
+    return Place(lambda: sinks.RayDataset(folder / "out"), lambda: rows_in(folder / "out"))
+
+
 def spark_append(folder: Path) -> Place:
     """A Parquet folder to which the sink of Spark adds."""
     return Place(lambda: sinks.Spark(folder / "out"), lambda: rows_in(folder / "out"))
@@ -155,6 +197,10 @@ TARGETS: Final[dict[str, Callable[[Path], Place]]] = {
     "files": files,
     "files by key": partitioned,
     "objects": objects,
+    "objects of columns": objects_of_columns,
+    "table": table,
+    "table in objects": table_in_objects,
+    "ray data": ray_data,
     "spark append": spark_append,
     "spark error": spark_error,
     "delta": delta,

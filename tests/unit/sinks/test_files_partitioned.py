@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.sinks.files import Files
-from malstrom_py.sinks.files import writer as rolling
 from malstrom_py.sinks.files.partitions import NULL_NAME
+from malstrom_py.sinks.staged import writing as rolling
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.writing import WORKER, Format, context, everything, visible, write
 

@@ -141,7 +141,7 @@ def test_a_payload_that_is_damaged_is_told(tmp_path: Path) -> None:
     for payload in (
         b"",
         b"{}",
-        b'{"files": [], "folders": [], "schema": "?"}',
+        b'{"files": ["_staging/job/out/0123456789abcdef/s1-0.parquet"], "folders": [""], "schema": "?"}',
         b'{"files": [], "folders": [], "schema": 5}',
     ):
         with pytest.raises(SinkError, match="damaged"):

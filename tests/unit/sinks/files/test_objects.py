@@ -18,7 +18,7 @@ from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.object_stores import Bucket
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.files import Files
-from malstrom_py.sinks.files.objects import ObjectStaging
+from malstrom_py.sinks.staged.objects import ObjectStage
 from malstrom_py.testing.contracts import check_sink
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.spark.publishing import Died
@@ -136,13 +136,13 @@ def test_a_commit_that_a_store_refuses_is_taken_back_by_an_abort(monkeypatch: py
 
 def test_a_writer_of_more_than_a_million_files_can_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     url = empty_folder()
-    made = ObjectStaging.__init__
+    made = ObjectStage.__init__
 
-    def made_long_ago(self: ObjectStaging, *args: Any) -> None:
+    def made_long_ago(self: ObjectStage, *args: Any) -> None:
         made(self, *args)
         self._uploaded = 999_999
 
-    monkeypatch.setattr(ObjectStaging, "__init__", made_long_ago)
+    monkeypatch.setattr(ObjectStage, "__init__", made_long_ago)
     Files(url).commit(context("s1", final=False), pre_committed(url, "s1"))
     assert sorted(row["n"] for row in rows(url, "json")) == written("s1")
 

@@ -15,8 +15,9 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.files import Files
-from malstrom_py.sinks.files.publishing import StagedFile, publish, staged_files
 from malstrom_py.sinks.output_record import read_output
+from malstrom_py.sinks.staged.folder import FolderPlace
+from malstrom_py.sinks.staged.payloads import StagedFile, unpack
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.spark.publishing import Died, dies_at, each_step, fails_at
 from tests.unit.sinks.writing import READERS, context, everything, visible
@@ -56,11 +57,15 @@ def test_a_rename_that_fails_takes_back_all_and_the_folders_that_were_made(faili
     (there / "of-another").touch()
     payload = pre_committed(tmp_path)
     before = everything(tmp_path)
-    staged = staged_files(tmp_path, context(), [payload])
+    place, moves = FolderPlace(tmp_path), sink(tmp_path).committer(context()).moves(unpack(context(), [payload]))
     # No folder can be moved into itself: that rename fails.
-    staged.insert(failing, StagedFile(tmp_path, "a=9/b=z"))
-    with pytest.raises(SinkError, match="cannot commit to"):
-        publish(tmp_path, context(), staged)
+    moves.insert(failing, (StagedFile("_staging/job/out", "a=9/b=z"), "_staging/job/out/a=9/b=z"))
+    with (
+        pytest.raises(SinkError, match="cannot commit to"),
+        place.errors("cannot commit to"),
+        place.publishing(moves, frozenset, undo=True),
+    ):
+        pass
     assert everything(tmp_path) == before
     sink(tmp_path).commit(context(), [payload])
     assert len(visible(tmp_path)) == 5
@@ -106,7 +111,7 @@ def test_a_file_that_is_gone_or_in_the_way_stops_the_commit_before_anything_move
         sink(tmp_path).commit(context(), [payload])
     assert visible(tmp_path) == [in_the_way.relative_to(tmp_path)]
     in_the_way.unlink()
-    staged_files(tmp_path, context(), [payload])[3].path.unlink()
+    (tmp_path / unpack(context(), [payload])[3].name).unlink()
     with pytest.raises(SinkError, match="was removed before its commit"):
         sink(tmp_path).commit(context(), [payload])
     assert visible(tmp_path) == []

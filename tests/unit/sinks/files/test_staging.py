@@ -14,7 +14,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.files import Files
-from malstrom_py.sinks.files.encoding import BUFFER_BYTES_MAX, GROUP_ROWS, EncodedRows, WriteBuffer
+from malstrom_py.sinks.staged.writing import BUFFER_BYTES_MAX, GROUP_ROWS, EncodedRows, WriteBuffer
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.writing import WORKER, context, everything, write
 

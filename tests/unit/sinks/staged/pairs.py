@@ -1,0 +1,195 @@
+"""Every pair of a place and a committer, with points at each step that changes something, for tests of staged files.
+
+Delta and Iceberg have the committer of a table here, with a catalog in memory; their libraries and S3 are met in
+tests/integration/connectors, and Spark's own writer in tests/integration/spark.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+import pyarrow.parquet as pq
+
+from malstrom_py import sinks
+from malstrom_py.data.batch import Batch
+from malstrom_py.object_stores import Bucket
+from malstrom_py.sinks.base import CommitContext
+from malstrom_py.sinks.staged.folder import FolderPlace
+from malstrom_py.sinks.staged.objects import ObjectPlace
+from malstrom_py.testing.contracts.sinks import context_of, worker_of
+from tests.simulation.commits.model_table import Catalog, ModelSink
+
+_DISK: Final = ("fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
+_REQUESTS: Final = ("copy", "create", "delete", "get", "list", "read", "stat", "upload")
+_BUCKET: Final = "memory://pairs"
+_numbers = count()
+
+Step = Callable[[int], object]
+
+
+class Steps:
+    """Calls ``before`` with the number of each step that changes something, while they are watched."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.before: Step | None = None
+
+    def take(self, step: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Do one step."""
+        if self.before is not None:
+            self.seen += 1
+            self.before(self.seen)
+        return step(*arguments, **options)
+
+    @contextmanager
+    def watched(self, before: Step) -> Iterator[None]:
+        """Call ``before`` for each step inside, and for none that it does itself."""
+
+        def once(number: int) -> None:
+            self.before = None
+            try:
+                before(number)
+            finally:
+                self.before = once
+
+        def point(step: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda *arguments, **options: self.take(step, *arguments, **options)
+
+        self.seen, self.before = 0, once
+        disk: dict[str, Any] = {name: point(getattr(os, name)) for name in _DISK}
+        store: dict[str, Any] = {name: point(getattr(Bucket, name)) for name in _REQUESTS}
+        try:
+            with mock.patch.multiple(os, **disk), mock.patch.multiple(Bucket, **store):
+                yield
+        finally:
+            self.before = None
+
+
+@dataclass
+class Target:
+    """A target of one pair. ``sink``: makes a sink on it, as in another process; ``rows``: the visible numbers;
+    ``staged``: the paths of what is staged.
+    """
+
+    steps: Steps
+    sink: Callable[[], Any]
+    rows: Callable[[], list[int]]
+    staged: Callable[[], list[str]]
+
+
+def _numbers_in(name: str, content: Any) -> list[int]:
+    if name.endswith(".parquet"):
+        return [int(row["value"]) for row in pq.read_table(content).to_pylist()]
+    return [int(json.loads(line)["value"]) for line in content.read().splitlines()]
+
+
+def _in_folder(folder: Path, sink: Callable[[Path], Any]) -> Target:
+    def rows() -> list[int]:
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        shown = [path for path in files if not path.relative_to(folder).parts[0].startswith("_")]
+        return [number for path in shown for number in _numbers_in(path.name, io.BytesIO(path.read_bytes()))]
+
+    return Target(Steps(), lambda: sink(folder), rows, lambda: _staged_in(folder))
+
+
+def _staged_in(folder: Path) -> list[str]:
+    return [str(path) for path in (folder / "_staging").rglob("*") if path.is_file()]
+
+
+def _keys(folder: str) -> list[str]:
+    return [key for key, _ in Bucket(_BUCKET).list(f"{folder}/")]
+
+
+def _in_store(folder: str, sink: Callable[[str], Any]) -> Target:
+    def rows() -> list[int]:
+        found = [key for key in _keys(folder) if "/_" not in key]
+        return [number for key in found for number in _numbers_in(key, io.BytesIO(Bucket(_BUCKET).get(key)))]
+
+    return Target(Steps(), lambda: sink(f"{_BUCKET}/{folder}"), rows, lambda: _staged_in_store(folder))
+
+
+def _staged_in_store(folder: str) -> list[str]:
+    return [key for key in _keys(folder) if "/_staging/" in key]
+
+
+def _table(place: FolderPlace | ObjectPlace, staged: Callable[[], list[str]]) -> Target:
+    steps = Steps()
+    catalog = Catalog(place, ask=steps.take)
+    rows = lambda: [int(row["value"]) for row in catalog.rows()]  # noqa: E731
+    return Target(steps, lambda: ModelSink(catalog), rows, staged)
+
+
+def _table_in_folder(folder: Path) -> Target:
+    return _table(FolderPlace(folder), lambda: _staged_in(folder))
+
+
+def _table_in_store(folder: Path) -> Target:
+    name = str(next(_numbers))
+    return _table(ObjectPlace(f"{_BUCKET}/{name}", {}), lambda: _staged_in_store(name))
+
+
+PAIRS: Final[dict[str, Callable[[Path], Target]]] = {
+    "folder, renames": lambda folder: _in_folder(folder, lambda at: sinks.Files(at, format="json")),
+    "folder, renames of columns": lambda folder: _in_folder(folder, sinks.Files),
+    "folder, partitions": lambda folder: _in_folder(folder, lambda at: sinks.Files(at, partition_by="part")),
+    "folder, table": _table_in_folder,
+    "folder, Ray Data": lambda folder: _in_folder(folder, sinks.RayDataset),
+    "folder, Spark": lambda folder: _in_folder(folder, sinks.Spark),
+    "store, renames": lambda folder: _in_store(str(next(_numbers)), lambda at: sinks.Files(at, format="json")),
+    "store, renames of columns": lambda folder: _in_store(str(next(_numbers)), sinks.Files),
+    "store, table": _table_in_store,
+}
+
+
+def staged(sink: Any, context: CommitContext, *numbers: float) -> list[bytes]:
+    """Return the payloads of writers that each pre-commit a row."""
+    payloads = []
+    for worker, number in enumerate(numbers):
+        writer = sink.open(worker_of(worker))
+        writer.write(Batch([{"value": number, "part": worker}]))
+        payloads.append(writer.pre_commit(context))
+        writer.close()
+    return payloads
+
+
+class Case:
+    """Two workers have pre-committed three snapshots: the first two have manifests, and none is committed.
+
+    The second rows are floats where the sink joins types: Parquet files of one worker are written again.
+    """
+
+    def __init__(self, target: Target, *, is_typed: bool) -> None:
+        self.target = target
+        self.first, self.second, self.third = (context_of(number, final=False) for number in (1, 2, 3))
+        second: Callable[[int], float] = int if is_typed else float
+        sink = target.sink()
+        sink.recover(context_of(0), [])
+        self.payloads = {
+            context.snapshot: staged(sink, context, 10 * number, second(10 * number + 1))
+            for number, context in enumerate((self.first, self.second, self.third), 1)
+        }
+
+    def commit(self, *contexts: CommitContext) -> None:
+        """Commit snapshots, as another process."""
+        for context in contexts:
+            self.target.sink().commit(context, self.payloads[context.snapshot])
+
+    def recover(self) -> None:
+        """Start again, as another process: the third snapshot has no manifest."""
+        self.target.sink().recover(context_of(4), [self.first.snapshot, self.second.snapshot])
+
+    def goes_on(self) -> None:
+        """Recover and commit as the next start does; each row is visible once, and nothing is left staged."""
+        self.recover()
+        self.commit(self.first, self.second)
+        assert sorted(self.target.rows()) == [10, 11, 20, 21]
+        assert [name for name in self.target.staged() if name.endswith((".json", ".parquet"))] == []
