@@ -65,6 +65,7 @@ _LOOK_S: Final = 2.0
 _UP_S: Final = 3.0
 _EXIT_S: Final = 5.0
 _AGAIN_S: Final = 0.5
+_TASKS_S: Final = 2.0
 
 
 class RayJob:
@@ -135,21 +136,24 @@ class OwnRayJob(RayJob):
         self._has_log = threading.Event()
         self._metrics: JobMetrics | None = None
         self._observing: Observing | None = None
+        self._running_tasks: threading.Thread | None = None
         self._ended_because = ""
         self._control = ControlSocket(plan.job, self._answer) if control else None
         try:
-            asked = actor.ending.remote()
+            # Neither a thread nor a traceback may refer to it longer than to the end of the job: a program may shut Ray
+            # down then, and Ray ends a process in which a reference is dropped during that.
+            self._asked_end: Future[PackedEnding] | None = actor.ending.remote().future()
             actor.begin.remote()
-            self._watching = threading.Thread(
-                target=self._watch, args=(asked,), name=f"malstrom-ray-{plan.job}", daemon=True
-            )
+            self._watching = threading.Thread(target=self._watch, name=f"malstrom-ray-{plan.job}", daemon=True)
             if not outlives:
                 _OWN.add(self)
             if observers is not None:
                 self._observing = observers.begin(self)
             self._watching.start()
             if kept and here:
-                threading.Thread(target=self._run_tasks, name=f"malstrom-ray-sinks-{plan.job}", daemon=True).start()
+                name = f"malstrom-ray-sinks-{plan.job}"
+                self._running_tasks = threading.Thread(target=self._run_tasks, name=name, daemon=True)
+                self._running_tasks.start()
         except BaseException:  # such as too many threads
             _OWN.discard(self)
             if self._control is not None:
@@ -231,10 +235,10 @@ class OwnRayJob(RayJob):
             error.add_note(still_running(self.name))
             raise
 
-    def _watch(self, asked: Any) -> None:
+    def _watch(self) -> None:
         events: EventImage | None = None
         try:
-            packed = self._known_end(asked.future())
+            packed = self._known_end()
             with contextlib.suppress(Exception):  # without this call the coordinator exits later
                 self._actor.heard.remote()
             ending, events, self._metrics = self._as_ending(packed), packed.events, packed.metrics
@@ -276,11 +280,12 @@ class OwnRayJob(RayJob):
             except Exception:  # retried until the job has ended
                 clock.sleep_s(_AGAIN_S)
 
-    def _known_end(self, asked: Future[PackedEnding]) -> PackedEnding:
+    def _known_end(self) -> PackedEnding:
         """Return the outcome once the job has ended. `PeerError` if the cluster is gone, which Ray reports late."""
         while True:
+            assert self._asked_end is not None
             try:
-                return asked.result(_LOOK_S)
+                return self._asked_end.result(_LOOK_S)
             except TimeoutError:
                 if not is_reachable(self._cluster) and not self._is_up():
                     raise PeerError(
@@ -312,6 +317,9 @@ class OwnRayJob(RayJob):
         _OWN.discard(self)
         with contextlib.suppress(Exception):  # the outcome of the job matters more
             self._pins.unpin(keep=self._kept and ending.how != "finished")  # the job may resume
+        self._asked_end = None
+        if self._running_tasks is not None:
+            self._running_tasks.join(_TASKS_S)
         self._ended.set_result(ending)
         if self._control is not None:
             self._control.close()

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -153,3 +154,15 @@ def test_ctrl_c_while_the_coordinator_starts_cleans_up_and_the_name_is_free(log:
     until(lambda: not actors())
     assert log.all == ["pin here", "unpin here"]
     assert RUNTIME.run(job_of("pressed", Held(log), sinks.Memory())).read == 3
+
+
+def test_a_program_may_shut_ray_down_as_soon_as_a_job_has_ended(tidy: None) -> None:
+    """Ray ends a process in which a thread drops a reference during `ray.shutdown`."""
+    from ray._private import worker
+
+    here: Any = worker.global_worker  # its attributes have no types
+    job = mp.Job("shut-down")
+    job.source("in", sources.Memory([1, 2, 3])).sink("out", sinks.Memory())
+    before = here.core_worker.get_all_reference_counts()
+    RUNTIME.start(job).wait(timeout_s=60)
+    assert here.core_worker.get_all_reference_counts() == before
