@@ -115,11 +115,33 @@ class _Handler(BaseHTTPRequestHandler):
             if query.get("list-type") == "2":
                 prefix, after = path + query.get("prefix", ""), path + query.get("start-after", "")
                 found = sorted(name for name in self._s3.objects if name.startswith(prefix) and name > after)
-                return self._answer(200, _listing([name.removeprefix(path) for name in found]))
+                listed = {name.removeprefix(path): self._s3.objects[name] for name in found}
+                return self._answer(200, _listing(listed))
             data = self._s3.objects.get(path)
         if data is None:
             return self._answer(404, _error("NoSuchKey"))
-        return self._answer(200, data, ETag=_tag(data), **{"Last-Modified": "Sun, 22 Nov 2026 04:22:42 GMT"})
+        if self.headers.get("If-Match", _tag(data)) != _tag(data):
+            return self._answer(412, _error("PreconditionFailed"))
+        known = {"ETag": _tag(data), "Last-Modified": "Sun, 22 Nov 2026 04:22:42 GMT"}
+        asked = re.fullmatch("bytes=([0-9]+)-([0-9]+)", self.headers.get("Range", ""))
+        if asked is None:
+            return self._answer(200, data, **known)
+        start, last = int(asked[1]), min(int(asked[2]), len(data) - 1)
+        if start > last:
+            return self._answer(416, _error("InvalidRange"))
+        known["Content-Range"] = f"bytes {start}-{last}/{len(data)}"
+        return self._answer(206, data[start : last + 1], **known)
+
+    def do_HEAD(self) -> None:
+        path, _ = self._asked()
+        with self._s3.lock:
+            data = self._s3.objects.get(path)
+        self.send_response(404 if data is None else 200)
+        if data is not None:
+            self.send_header("ETag", _tag(data))
+            self.send_header("Last-Modified", "Sun, 22 Nov 2026 04:22:42 GMT")
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
 
     def _asked(self) -> tuple[str, dict[str, str]]:
         """The path, bucket first, and the query."""
@@ -154,10 +176,10 @@ def _error(code: str) -> bytes:
     return f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
 
 
-def _listing(names: list[str]) -> bytes:
+def _listing(found: dict[str, bytes]) -> bytes:
     contents = "".join(
         f"<Contents><Key>{escape(name)}</Key><LastModified>2026-11-22T04:22:42.000Z</LastModified>"
-        f"<ETag>&quot;x&quot;</ETag><Size>1</Size></Contents>"
-        for name in names
+        f"<ETag>{escape(_tag(data), {chr(34): '&quot;'})}</ETag><Size>{len(data)}</Size></Contents>"
+        for name, data in found.items()
     )
     return f"<ListBucketResult><IsTruncated>false</IsTruncated>{contents}</ListBucketResult>".encode()

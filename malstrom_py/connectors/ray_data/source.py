@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +28,7 @@ from malstrom_py.local_files import local_path
 from malstrom_py.sources.base import Part, SourcePart
 from malstrom_py.sources.files.options import unpack_schema
 from malstrom_py.sources.pinned.folder import PinFolder, new_folder
-from malstrom_py.sources.pinned.shared import SharedPin
+from malstrom_py.sources.pinned.source import Pinned, packed_bytes, packed_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,30 +50,14 @@ class Pin:
     def record(self) -> dict[str, Any]:
         """Return the pin as plain JSON."""
         return {
-            "source": _SOURCE,
             "id": self.id,
-            "schema": base64.b64encode(self.schema).decode(),
+            "schema": packed_text(self.schema),
             "blocks": [asdict(block) for block in self.blocks],
             "staged": self.staged,
         }
 
 
-def pin_of(record: Any) -> Pin:
-    """Return the pin of a `Pin.record`; `SourceError` if it is of another source, or damaged."""
-    if not isinstance(record, dict) or record.get("source") != _SOURCE:
-        read = record.get("source") if isinstance(record, dict) else None
-        raise SourceError(
-            f"the snapshot to resume from reads {read}, and the job now reads a RayDataset: give the job its former "
-            f"source, or start from the beginning under another job name"
-        )
-    try:
-        schema = base64.b64decode(record["schema"], validate=True)
-        return Pin(record["id"], schema, tuple(Block(**block) for block in record["blocks"]), record["staged"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise SourceError(f"the record of what was pinned is damaged ({type(error).__name__})") from error
-
-
-class RayDataset:
+class RayDataset(Pinned[Pin]):
     """Reads the rows of a ``ray.data.Dataset``, which is computed and pinned when the job starts.
 
     A dataset that is computed again may have other rows, or another order. So it is computed once, in the program that
@@ -130,11 +113,9 @@ class RayDataset:
         self._ds: Any = ds
         self._parts = parts
         self._staging = None if staging is None else local_path(staging, "sources.RayDataset(staging=)")
-        self._keep_staging = keep_staging
-        self._pin = SharedPin[Pin]()
+        super().__init__(keeps_staging=keep_staging)
         self._kept: Pin | None = None
         self._blocks: Blocks | None = None
-        self._folder: PinFolder | None = None
 
     def __repr__(self) -> str:
         return f"RayDataset({'' if self._staging is None else f'staging={str(self._staging)!r}'})"
@@ -146,55 +127,40 @@ class RayDataset:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy for another process: the pin, without the dataset."""
-        return {name: getattr(self, name) for name in ("_parts", "_staging", "_keep_staging", "_pin", "_blocks")}
+        return {**super().__getstate__(), "_ds": None, "_kept": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self._ds = self._folder = self._kept = None
+    def _described(self) -> str:
+        return _SOURCE
 
-    def pin(self, job: str, record: Any = None) -> None:
-        """Pin the rows for ``job`` (see the class). A source that another job is reading keeps its pin for both."""
-        known = None if record is None else pin_of(record)
-        self._pin.take(self, lambda: self._open(job, known), lambda pin: known is None or known == pin)
+    def _pin_of(self, record: Mapping[str, Any]) -> Pin:
+        blocks = tuple(Block(**block) for block in record["blocks"])
+        return Pin(record["id"], packed_bytes(record["schema"]), blocks, record["staged"])
 
-    def _open(self, job: str, known: Pin | None) -> Pin:
-        if self._ds is None:  # the copy of a coordinator
-            known = self._pin.of(self)
-        if known is None:
-            self._drop()
-            pin, self._blocks, self._folder = pinned(
-                self._ds, job, self._parts, self._staging, keep_staging=self._keep_staging
-            )
-            return pin
-        if known.staged is not None:
-            folder = PinFolder(Path(known.staged))
-            blocks = StagedBlocks(folder.rows)
-            folder.hold()
-            try:
-                blocks.check(len(known.blocks))
-            except SourceError as error:
-                folder.leave(keep=True)
-                raise lost(str(error)) from error
-            self._blocks, self._folder = blocks, folder
-        elif known not in (self._pin.known, self._kept) or (self._ds is not None and not _is_alive(self._blocks)):
-            raise lost("they were in the object store of a Ray that an earlier program was connected to")
-        return known
+    def _find(self, job: str) -> Pin:
+        if self._ds is None:  # a copy that was never pinned
+            return self._pin.of(self)
+        self._drop()
+        pin, self._blocks, self._folder = pinned(
+            self._ds, job, self._parts, self._staging, keep_staging=self._keeps_staging
+        )
+        return pin
 
-    def pin_record(self) -> dict[str, Any]:
-        """Return the pin as plain JSON."""
-        return self._pin.of(self).record()
+    def _hold(self, pin: Pin, *, is_resumed: bool) -> None:
+        if pin.staged is None:
+            if pin not in (self._pin.known, self._kept) or (self._ds is not None and not _is_alive(self._blocks)):
+                raise lost("they were in the object store of a Ray that an earlier program was connected to")
+            return
+        super()._hold(pin, is_resumed=is_resumed)
+        self._blocks = StagedBlocks(PinFolder(Path(pin.staged)).rows)
 
-    def unpin(self, *, keep: bool = False) -> None:
-        """Drop the rows once no job reads them, unless ``keep``."""
-        self._pin.leave(self._released, keep=keep)
+    def _check(self, pin: Pin) -> None:
+        StagedBlocks(PinFolder(Path(pin.staged or "")).rows).check(len(pin.blocks))
 
-    def _released(self, keep: bool) -> None:
-        folder, self._folder = self._folder, None
+    def _release(self, *, keep: bool) -> None:
         self._kept = self._pin.known if keep else None
         if self._ds is not None and not keep:
             self._drop()
-        if folder is not None:
-            folder.leave(keep=keep or self._keep_staging)
+        super()._release(keep=keep)
 
     def _drop(self) -> None:
         blocks, self._blocks = self._blocks, None

@@ -227,4 +227,5 @@ def _opened(file: IO[bytes], metadata: pq.FileMetaData | None) -> pq.ParquetFile
         # A damaged footer is an OSError too, but without the disk's error number.
         if getattr(error, "errno", None) is not None:
             raise
-        raise SourceError("it is not a whole Parquet file: it may be another format, empty or cut off") from None
+        why = "it may be another format, empty or cut off. Replace it"
+        raise SourceError(f"it is not a whole Parquet file: {why}") from None

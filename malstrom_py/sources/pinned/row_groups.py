@@ -180,8 +180,10 @@ class RowGroupSource(Pinned[RowGroups]):
 
     is_narrowing: Final = True
 
-    def __init__(self, keep: Any = None, store_options: Mapping[str, str] | None = None) -> None:
-        super().__init__()
+    def __init__(
+        self, keep: Any = None, store_options: Mapping[str, str] | None = None, *, keeps_staging: bool = False
+    ) -> None:
+        super().__init__(keeps_staging=keeps_staging)
         self._keep = keep
         self._base = TableFiles(store_options or {})
         self._footers = Footers()
@@ -189,9 +191,8 @@ class RowGroupSource(Pinned[RowGroups]):
     def _pin_of(self, record: Mapping[str, Any]) -> RowGroups:
         return row_groups_of(record)
 
-    def _hold(self, pin: RowGroups, *, is_resumed: bool) -> None:
-        if is_resumed:
-            pin.check(self._base)
+    def _check(self, pin: RowGroups) -> None:
+        pin.check(self._base)
 
     @property
     def parts_open_max(self) -> int:

@@ -11,14 +11,21 @@ from __future__ import annotations
 import base64
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from malstrom_py.errors import SourceError
+from malstrom_py.sources.pinned.folder import PinFolder
 from malstrom_py.sources.pinned.shared import SharedPin
 
 
 class Pin(Protocol):
     """What a job reads, as plain data that is compared by value."""
+
+    @property
+    def staged(self) -> str | None:
+        """The folder that was written for this job alone; None if the rows are others', or in no folder."""
+        ...
 
     def record(self) -> dict[str, Any]:
         """Return the pin as plain JSON."""
@@ -29,27 +36,59 @@ P = TypeVar("P", bound=Pin)
 
 
 class Pinned(ABC, Generic[P]):
-    """A `PinnedSource`, but for its partitions."""
+    """A `PinnedSource`, but for its partitions. ``keeps_staging``: staged rows stay when a job has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_staging: bool = False) -> None:
         self._pin = SharedPin[P]()
+        self._keeps_staging = keeps_staging
+        self._folder: PinFolder | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy for another process, which holds no folder."""
+        return {**self.__dict__, "_folder": None}
 
     @abstractmethod
     def _find(self, job: str) -> P:
-        """Return what ``job`` reads if it starts now, and hold it. Called in the program that starts the job only."""
+        """Return what ``job`` reads if it starts now. Called in the program that starts the job only.
+
+        Rows that it stages are in a new ``self._folder``.
+        """
 
     @abstractmethod
     def _pin_of(self, record: Mapping[str, Any]) -> P:
         """Return the pin of a `Pin.record`. LookupError, TypeError, ValueError or AttributeError: it is damaged."""
 
+    @abstractmethod
+    def _check(self, pin: P) -> None:
+        """Raise `SourceError` unless the rows of ``pin``, which an earlier run has found, still exist."""
+
     def _hold(self, pin: P, *, is_resumed: bool) -> None:
-        """Hold what a ``pin`` that was found before needs. `SourceError`: its rows do not exist any more.
+        """Lock the folder of a ``pin`` that was found before. `SourceError`: its rows do not exist any more.
 
         ``is_resumed``: an earlier run has found it, not the program that has started this one.
         """
+        folder = None if pin.staged is None else PinFolder(Path(pin.staged))
+        try:
+            if folder is not None:
+                folder.hold()
+            if is_resumed:
+                self._check(pin)
+        except SourceError as error:
+            if folder is not None:
+                folder.leave(keep=True)
+            if not is_resumed:
+                raise
+            raise SourceError(
+                f"the job resumes from a snapshot whose rows no longer exist: {error}. Restore them, or start from the "
+                f"beginning under another job name"
+            ) from error
+        self._folder = folder
 
     def _release(self, *, keep: bool) -> None:
-        """Release what the pin needs. ``keep``: a resumed job will read the same rows."""
+        """Remove the staged rows. ``keep``: a resumed job will read them."""
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            folder.leave(keep=keep or self._keeps_staging)
 
     def _described(self) -> str:
         """Return what a record calls the source. A record of another one is refused."""

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.errors import SourceError
 from malstrom_py.sources.base import Part
-from malstrom_py.sources.pinned.folder import PinFolder
 from malstrom_py.sources.pinned.row_groups import RowGroups, RowGroupSource
 from malstrom_py.sources.spark.pinning import pinned
 from malstrom_py.sources.spark.query import Bound, bound_of, checked
@@ -98,19 +95,17 @@ class Spark(RowGroupSource):
             session=session,
             since=since,
         )
-        super().__init__(self._query.keep)
+        super().__init__(self._query.keep, keeps_staging=self._query.keep_staging)
         self._since: str | None = self._query.since
         self._bound: Bound | None = None
         self._description = f"Spark({self._query})"
-        self._keeps_staging = self._query.keep_staging
-        self._folder: PinFolder | None = None
 
     def __repr__(self) -> str:
         return self._description
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy for another process: the pin, without anything of Spark."""
-        return {**self.__dict__, "_query": None, "_folder": None}
+        return {**super().__getstate__(), "_query": None}
 
     def pin(self, job: str, record: Any = None) -> None:
         """Pin the rows for ``job`` (see the class). A source that another job is reading keeps its pin for both."""
@@ -127,28 +122,6 @@ class Spark(RowGroupSource):
             return self._pin.of(self)
         pin, self._folder, self._bound = pinned(self._query, job, after)
         return pin
-
-    def _hold(self, pin: RowGroups, *, is_resumed: bool) -> None:
-        folder = None if pin.staged is None else PinFolder(Path(pin.staged))
-        try:
-            if folder is not None:
-                folder.hold()
-            super()._hold(pin, is_resumed=is_resumed)
-        except SourceError as error:
-            if folder is not None:
-                folder.leave(keep=True)
-            if not is_resumed:
-                raise
-            raise SourceError(
-                f"the job resumes from a snapshot whose rows no longer exist: {error}. Restore them, or start from the "
-                f"beginning under another job name"
-            ) from error
-        self._folder = folder
-
-    def _release(self, *, keep: bool) -> None:
-        folder, self._folder = self._folder, None
-        if folder is not None:
-            folder.leave(keep=keep or self._keeps_staging)
 
     @property
     def reads_new(self) -> bool:
