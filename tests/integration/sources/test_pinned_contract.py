@@ -152,12 +152,13 @@ def of_ray(folder: Path) -> Input:
     made = new_folder(folder / "staging", "job", keep=False)
     made.rows.mkdir()
     blocks: list[Block] = []
+    packed = b""
     for number in range(2):
         table = pa.Table.from_pylist(ROWS[12 * number : 12 * number + 12], SCHEMA)
         found = inspected(table, str(made.rows / name_of(number)))
         assert not isinstance(found, str)
-        blocks.append(found[0])
-        packed = found[1]
+        block, packed = found
+        blocks.append(block)
     made.note({"job": "job", "keep": False})
     made.leave(keep=True)
     record = {**ray_source.Pin("id", packed, tuple(blocks), str(made.path)).record(), "source": "RayDataset"}
