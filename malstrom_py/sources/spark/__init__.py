@@ -109,9 +109,12 @@ class Spark(RowGroupSource):
 
     def pin(self, job: str, record: Any = None) -> None:
         """Pin the rows for ``job`` (see the class). A source that another job is reading keeps its pin for both."""
-        bound = self._bound if record is None else self._bound_of(record)
-        super().pin(job, record)
-        self._bound = bound if record is not None else self._bound
+        if record is None:
+            super().pin(job)
+        else:
+            bound = self._bound_of(record)
+            super().pin(job, record)
+            self._bound = bound
 
     def _bound_of(self, record: Any) -> Bound | None:
         self._check_source(record)

@@ -13,7 +13,9 @@ import pytest
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.pinned.row_groups import PinnedFile, RowGroups, new_pin, row_groups_of
-from tests.unit.sources.pinned.pinned_files import PinnedFiles
+from malstrom_py.sources.spark import Spark
+from tests.unit.sources.pinned.pinned_files import PinnedFiles, parquet
+from tests.unit.sources.reading import read_source
 
 SCHEMA = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 FILES = [
@@ -84,3 +86,19 @@ def test_of_a_file_of_a_table_the_size_alone_counts(tmp_path: Path) -> None:
     path.write_text("1")
     with pytest.raises(SourceError, match="is damaged: it has 1 bytes, and had 2"):
         file.check(path.stat())
+
+
+def test_a_record_of_files_that_were_not_staged_is_resumed_while_they_are_the_same(tmp_path: Path) -> None:
+    """As `sources.Spark` of 0.1 pinned Parquet files by their path."""
+    path = parquet(tmp_path / "own.parquet", {"n": [1, 2]})
+    numbers = pa.schema([("n", pa.int64())])
+    pinned = PinnedFiles([path], numbers)
+    pinned.pin("job")
+    record = {**pinned.pin_record(), "source": "Spark(table='t')"}
+    again = Spark(table="t")
+    again.pin("job", record)
+    assert read_source(again) == [{"n": 1}, {"n": 2}]
+    again.unpin()
+    parquet(path, {"n": [1, 2, 3]})
+    with pytest.raises(SourceError, match="is no longer the file that was pinned"):
+        again.pin("job", record)
