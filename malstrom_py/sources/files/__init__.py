@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Generic, Literal, TypeVar, overload
+from typing import Any, Final, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.object_stores import checked_options
@@ -41,6 +41,31 @@ _OPEN_MAX: Final = 256
 _PARQUET_OPEN_MAX: Final = 16
 OBJECTS_OPEN_MAX: Final = 16
 _SPLIT_BYTES: Final = 128 << 20
+
+
+class FileOptions(TypedDict, total=False):
+    """The options of `Files` for files of any format; see there, also for what they are by default."""
+
+    encoding: str | None
+    split_bytes: int | None
+    follow: bool
+    new_files: bool
+    store_options: Mapping[str, str] | None
+
+
+class TableOptions(FileOptions, total=False):
+    """The options of `Files` for files with columns."""
+
+    null_values: Iterable[str] | None
+    types: Mapping[str, ColumnType] | None
+    timezone: str | None
+    newlines_in_values: bool
+    delimiter: str | None
+    header: bool
+    names: Sequence[str] | None
+    comment: str | None
+    decimal: str
+    columns: Sequence[str] | None
 
 
 class Files(Generic[V_co]):
@@ -123,11 +148,7 @@ class Files(Generic[V_co]):
         *,
         format: Literal["text"],
         null_values: None = None,
-        encoding: str | None = None,
-        split_bytes: int | None = _SPLIT_BYTES,
-        follow: bool = False,
-        new_files: bool = False,
-        store_options: Mapping[str, str] | None = None,
+        **options: Unpack[FileOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -135,21 +156,7 @@ class Files(Generic[V_co]):
         pattern: Pattern | Sequence[Pattern],
         *,
         format: Literal["csv", "json", "parquet"],
-        null_values: Iterable[str] | None = None,
-        types: Mapping[str, ColumnType] | None = None,
-        timezone: str | None = None,
-        split_bytes: int | None = _SPLIT_BYTES,
-        newlines_in_values: bool = True,
-        delimiter: str | None = None,
-        header: bool = True,
-        names: Sequence[str] | None = None,
-        encoding: str | None = None,
-        comment: str | None = None,
-        decimal: str = ".",
-        follow: bool = False,
-        new_files: bool = False,
-        columns: Sequence[str] | None = None,
-        store_options: Mapping[str, str] | None = None,
+        **options: Unpack[TableOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -158,21 +165,7 @@ class Files(Generic[V_co]):
         *,
         rows: type[R],
         format: Literal["csv", "parquet"] | None = None,
-        null_values: Iterable[str] | None = None,
-        types: Mapping[str, ColumnType] | None = None,
-        timezone: str | None = None,
-        split_bytes: int | None = _SPLIT_BYTES,
-        newlines_in_values: bool = True,
-        delimiter: str | None = None,
-        header: bool = True,
-        names: Sequence[str] | None = None,
-        encoding: str | None = None,
-        comment: str | None = None,
-        decimal: str = ".",
-        follow: bool = False,
-        new_files: bool = False,
-        columns: Sequence[str] | None = None,
-        store_options: Mapping[str, str] | None = None,
+        **options: Unpack[TableOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -180,21 +173,7 @@ class Files(Generic[V_co]):
         pattern: Pattern | Sequence[Pattern],
         *,
         format: FileFormat | None = None,
-        null_values: Iterable[str] | None = None,
-        types: Mapping[str, ColumnType] | None = None,
-        timezone: str | None = None,
-        split_bytes: int | None = _SPLIT_BYTES,
-        newlines_in_values: bool = True,
-        delimiter: str | None = None,
-        header: bool = True,
-        names: Sequence[str] | None = None,
-        encoding: str | None = None,
-        comment: str | None = None,
-        decimal: str = ".",
-        follow: bool = False,
-        new_files: bool = False,
-        columns: Sequence[str] | None = None,
-        store_options: Mapping[str, str] | None = None,
+        **options: Unpack[TableOptions],
     ) -> None: ...
     def __init__(
         self,
