@@ -33,6 +33,7 @@ GROUPS: Final = {
     "lake": (
         "tests/integration/connectors/test_lake_",
         "tests/integration/connectors/test_object_stores_",
+        "tests/integration/sources/test_pinned_contract.py",
         "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/connectors/lake.md]",
         "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/how-to/cdc-to-delta.md]",
     ),

@@ -29,7 +29,7 @@ from malstrom_py.sources.files.listing import (
     section_of,
 )
 from malstrom_py.sources.files.objects import ObjectFolders, all_or_none_objects
-from malstrom_py.sources.files.options import Options, check_dialect, check_null_values
+from malstrom_py.sources.files.options import Options, check_dialect
 from malstrom_py.sources.files.reading import TYPES_FILES, FileReader, LazyPart, Types, source_errors
 from malstrom_py.sources.files.typed_rows import check_rows
 from malstrom_py.sources.files.zones import check_timezone
@@ -199,17 +199,22 @@ class Files(Generic[V_co]):
     ) -> None:
         options = Options(
             format=format,
-            null_values=check_null_values(null_values),
             types=check_types(types),
             columns=check_rows(rows, columns),
             rows=rows,
             split_bytes=split_bytes,
-            newlines_in_values=newlines_in_values,
             follow=follow,
             timezone=check_timezone(timezone),
             new_files=new_files,
             dialect=check_dialect(
-                delimiter=delimiter, header=header, names=names, encoding=encoding, comment=comment, decimal=decimal
+                delimiter=delimiter,
+                header=header,
+                names=names,
+                encoding=encoding,
+                comment=comment,
+                decimal=decimal,
+                null_values=null_values,
+                newlines_in_values=newlines_in_values,
             ),
         )
         self._patterns = check_patterns(pattern)

@@ -127,18 +127,16 @@ def with_nanoseconds(schema: pa.Schema) -> pa.Schema:
 class CsvDecoder:
     """Decodes frames of a file with the columns ``names`` (in file order) to the columns of ``schema``.
 
-    ``given``: the columns whose types the user named. ``one_line``: no value holds a line end. ``timezone``: the zone
-    of times without one. ``dialect``: how the file is written.
+    ``given``: the columns whose types the user named. ``timezone``: the zone of times without one. ``dialect``: how the
+    file is written.
     """
 
     def __init__(
         self,
         names: Sequence[str],
         schema: pa.Schema,
-        null_values: Sequence[str] | None,
         given: Collection[str],
         *,
-        one_line: bool = False,
         timezone: str | None = None,
         dialect: Dialect = COMMA,
     ) -> None:
@@ -148,16 +146,16 @@ class CsvDecoder:
         self._had_bad = False
         self._names = list(names)
         self._given = given
-        self._one_line = one_line
         self._timezone = timezone
         self._schema = schema
         self._none = pa.RecordBatch.from_pylist([], schema=schema)
         # Up to half of the fields, it costs less to leave out the others than to have Arrow separate them all.
         is_few = 0 < 2 * len(schema) <= len(names) and dialect.separator == "," and dialect.decimal == "."
-        as_text = [field.name for field in schema if not null_values and str(field.type) in _CAST]
-        self._projection = Projection(names, schema.names, as_text, one_line=one_line) if is_few else None
+        as_text = [field.name for field in schema if not dialect.null_values and str(field.type) in _CAST]
+        is_one_line = dialect.one_line
+        self._projection = Projection(names, schema.names, as_text, one_line=is_one_line) if is_few else None
         self._dialect = dialect
-        nulls = null_options(null_values, dialect)
+        nulls = null_options(dialect)
         self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **nulls)
         self._convert_raw = pa_csv.ConvertOptions(column_types=schema, **nulls)
         self._as_bytes = pa_csv.ConvertOptions(column_types=dict.fromkeys(self._names, pa.binary()), **nulls)
@@ -170,17 +168,17 @@ class CsvDecoder:
         """Return the rows of ``frame`` as record batches, with the bad records between them."""
         import pyarrow as pa
 
-        frame = without_comments(frame, self._dialect, one_line=self._one_line)
+        frame = without_comments(frame, self._dialect)
         if not frame:
             return []
         if not self._had_bad:  # else this frame most likely has bad records as well
             if self._projection is not None and (batch := self._projected(frame, self._projection)) is not None:
                 return [batch]
-            if not self._one_line or has_whole_lines(frame, self._dialect):
+            if not self._dialect.one_line or has_whole_lines(frame, self._dialect):
                 with suppress(pa.ArrowInvalid, NoSuchTime):
                     return [self._parse(frame)]
         with_empty = len(self._names) == 1
-        found = self._sift(split_bytes(frame, with_empty=with_empty, dialect=self._dialect, one_line=self._one_line))
+        found = self._sift(split_bytes(frame, with_empty=with_empty, dialect=self._dialect))
         self._had_bad = bool(found.at)
         return [found if found.at else found.rows]
 
@@ -214,7 +212,7 @@ class CsvDecoder:
         return Sifted(rows, sorted(flaws), flaws, lambda row: text_of(records[row]))
 
     def _quote_flaws(self, records: Sequence[Bytes]) -> dict[int, str]:
-        if not self._one_line:
+        if not self._dialect.one_line:
             return {}
         return {row: QUOTES_FLAW for row, line in enumerate(records) if not has_whole_lines(line, self._dialect)}
 
@@ -395,11 +393,11 @@ def read_block(
     )
 
 
-def null_options(null_values: Sequence[str] | None, dialect: Dialect) -> dict[str, object]:
+def null_options(dialect: Dialect) -> dict[str, object]:
     """Return the options by which empty fields, and the user's null values quoted or not, are None."""
     return {
         "decimal_point": dialect.decimal,
-        "null_values": ["", *(null_values or ())],
+        "null_values": ["", *(dialect.null_values or ())],
         "strings_can_be_null": True,
-        "quoted_strings_can_be_null": bool(null_values),
+        "quoted_strings_can_be_null": bool(dialect.null_values),
     }

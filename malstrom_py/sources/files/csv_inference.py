@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     import pyarrow.csv as pa_csv
 
 
-def read_header(path: FilePath, *, one_line: bool = False, dialect: Dialect = COMMA) -> tuple[list[str], int] | None:
+def read_header(path: FilePath, dialect: Dialect = COMMA) -> tuple[list[str], int] | None:
     """Return the column names of a file and the offset of its first record; None for an empty file."""
     stream = ByteStream(path, encoding=dialect.encoding)
     try:
-        framer = Framer(stream, cutter(dialect, one_line=one_line))
+        framer = Framer(stream, cutter(dialect))
         while (frame := framer.next_frame(0)) is not None:
             if frame.flaw is not None:
                 raise SourceError(f"it does not begin with a CSV header: {frame.flaw}")
             offset = frame.offset
             if not dialect.header:
                 return list(dialect.names or ()), offset
-            for lines, is_whole in split_lines(frame.data, dialect) if one_line else [(frame.data, True)]:
+            for lines, is_whole in split_lines(frame.data, dialect) if dialect.one_line else [(frame.data, True)]:
                 if not is_whole:
                     raise SourceError(f"it does not begin with a CSV header: {QUOTES_FLAW}")
                 mark = (dialect.comment or "").encode()
@@ -81,50 +81,31 @@ def _header_names(record: Bytes, dialect: Dialect) -> list[str]:
     return names
 
 
-def infer_types(
-    path: FilePath,
-    null_values: Sequence[str] | None,
-    *,
-    frames_max: int,
-    one_line: bool = False,
-    dialect: Dialect = COMMA,
-) -> Iterator[pa.Schema]:
+def infer_types(path: FilePath, dialect: Dialect = COMMA, *, frames_max: int) -> Iterator[pa.Schema]:
     """Yield the column types by the header (all null), then by each frame in turn."""
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
-    header = read_header(path, one_line=one_line, dialect=dialect)
+    header = read_header(path, dialect)
     if header is None:
         return
     names, offset = header
     yield pa.schema([(name, pa.null()) for name in names])
-    convert = pa_csv.ConvertOptions(**null_options(null_values, dialect))
-    for data in _first_frames(path, offset, frames_max, one_line=one_line, dialect=dialect):
+    convert = pa_csv.ConvertOptions(**null_options(dialect))
+    for data in _first_frames(path, offset, frames_max, dialect):
         table = read_block(data, names, convert, dialect, on_malformed=_skip)
-        yield _kept_as_written(_usable_types(table), data, names, convert, dialect)
+        yield _kept_as_written(_usable_types(table), data, names, dialect)
 
 
-def shares_of_numbers(
-    path: FilePath,
-    columns: Sequence[str],
-    null_values: Sequence[str] | None,
-    *,
-    one_line: bool = False,
-    dialect: Dialect = COMMA,
-) -> dict[str, float]:
+def shares_of_numbers(path: FilePath, columns: Sequence[str], dialect: Dialect = COMMA) -> dict[str, float]:
     """Return the share of numbers in the first frame of the ``columns`` in which most values read so, but not all."""
-    import pyarrow as pa
-    import pyarrow.csv as pa_csv
-
-    header = read_header(path, one_line=one_line, dialect=dialect) if columns else None
+    header = read_header(path, dialect) if columns else None
     if header is None:
         return {}
     names, offset = header
-    as_text = pa_csv.ConvertOptions(
-        column_types=dict.fromkeys(columns, pa.string()), include_columns=columns, **null_options(null_values, dialect)
-    )
+    as_text = _text_options(columns, dialect)
     shares: dict[str, float] = {}
-    for data in _first_frames(path, offset, 1, one_line=one_line, dialect=dialect):
+    for data in _first_frames(path, offset, 1, dialect):
         texts = read_block(data, names, as_text, dialect, on_malformed=_skip)
         shares = {name: share_of_numbers(texts[name], dialect.decimal) for name in columns}
     return {name: share for name, share in shares.items() if MOSTLY <= share < 1}
@@ -134,17 +115,17 @@ MOSTLY: Final = 0.9
 """A column of text with such a share of numbers is likely meant to be one of numbers."""
 
 
-def _first_frames(path: FilePath, offset: int, frames_max: int, *, one_line: bool, dialect: Dialect) -> Iterator[Bytes]:
+def _first_frames(path: FilePath, offset: int, frames_max: int, dialect: Dialect) -> Iterator[Bytes]:
     """Yield the readable records of each of the first frames from ``offset`` on, none of a damaged one."""
     stream = ByteStream(path, encoding=dialect.encoding)
     try:
         stream.skip_to(offset)
-        framer = Framer(stream, cutter(dialect, one_line=one_line))
+        framer = Framer(stream, cutter(dialect))
         for _ in range(frames_max):
             frame = framer.next_frame()
             if frame is None:
                 return
-            if data := b"" if frame.flaw is not None else _readable(frame.data, dialect, one_line=one_line):
+            if data := b"" if frame.flaw is not None else _readable(frame.data, dialect):
                 yield data
     except READ_ERRORS:
         return  # the partition that reads there reports the damage and the position
@@ -152,10 +133,10 @@ def _first_frames(path: FilePath, offset: int, frames_max: int, *, one_line: boo
         stream.close()
 
 
-def _readable(frame: Bytes, dialect: Dialect, *, one_line: bool) -> Bytes:
+def _readable(frame: Bytes, dialect: Dialect) -> Bytes:
     """Return ``frame`` as valid UTF-8 for type inference: Arrow does not skip rows that it cannot decode."""
-    frame = without_comments(frame, dialect, one_line=one_line)
-    data = b"".join(lines for lines, is_whole in split_lines(frame, dialect) if is_whole) if one_line else frame
+    frame = without_comments(frame, dialect)
+    data = b"".join(lines for lines, is_whole in split_lines(frame, dialect) if is_whole) if dialect.one_line else frame
     return data if data.isascii() else data.decode(errors="replace").encode()
 
 
@@ -205,26 +186,26 @@ def number_like_text(column: pa.ChunkedArray, decimal: str = ".") -> bool:
     return any(len(text.strip()) > 20 or not -(1 << 63) <= int(text) < 1 << 63 for text in long)
 
 
-def _kept_as_written(
-    found: pa.Schema, frame: Bytes, names: list[str], convert: pa_csv.ConvertOptions, dialect: Dialect
-) -> pa.Schema:
+def _kept_as_written(found: pa.Schema, frame: Bytes, names: list[str], dialect: Dialect) -> pa.Schema:
     """Return ``found`` with str for columns whose values numbers would not preserve."""
     import pyarrow as pa
-    import pyarrow.csv as pa_csv
 
     numbers = [field.name for field in found if field.type in (pa.int64(), pa.float64())]
     if not numbers or len(set(names)) < len(names):
         return found
-    as_text = pa_csv.ConvertOptions(
-        column_types=dict.fromkeys(numbers, pa.string()),
-        include_columns=numbers,
-        null_values=convert.null_values,
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=convert.quoted_strings_can_be_null,
-    )
+    as_text = _text_options(numbers, dialect)
     texts = read_block(frame, names, as_text, dialect, on_malformed=_skip)
     as_written = {name for name in numbers if number_like_text(texts[name], dialect.decimal)}
     return pa.schema([(field.name, pa.string() if field.name in as_written else field.type) for field in found])
+
+
+def _text_options(columns: Sequence[str], dialect: Dialect) -> pa_csv.ConvertOptions:
+    """Return the options with which Arrow reads ``columns`` alone, as text."""
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+
+    kinds = dict.fromkeys(columns, pa.string())
+    return pa_csv.ConvertOptions(column_types=kinds, include_columns=columns, **null_options(dialect))
 
 
 def _skip(_row: pa_csv.InvalidRow) -> str:

@@ -22,7 +22,8 @@ from malstrom_py.sources.files.frames import Bytes, Cut
 class Dialect:
     """How csv files are written: what separates fields, begins a comment, and is before the digits of fractions.
 
-    ``header``: whether the first record names the columns; ``names``: their names, in place of those.
+    ``header``: whether the first record names the columns; ``names``: their names, in place of those. ``null_values``:
+    the fields that are None, besides empty ones. ``one_line``: no value holds a line end.
     """
 
     delimiter: str | None = None
@@ -31,6 +32,8 @@ class Dialect:
     encoding: str | None = None
     comment: str | None = None
     decimal: str = "."
+    null_values: tuple[str, ...] | None = None
+    one_line: bool = False
 
     @property
     def separator(self) -> str:
@@ -102,17 +105,13 @@ def split_records(frame: Bytes, *, with_empty: bool = False, dialect: Dialect = 
     return spans
 
 
-def split_bytes(
-    frame: Bytes, *, with_empty: bool = False, dialect: Dialect = COMMA, one_line: bool = False
-) -> list[Bytes]:
+def split_bytes(frame: Bytes, *, with_empty: bool = False, dialect: Dialect = COMMA) -> list[Bytes]:
     r"""Return each record with its line end; empty lines count only if ``with_empty``.
-
-    ``one_line``: each line is a record.
 
     >>> split_bytes(b'1,"a\nb"\n\n2,c')
     [b'1,"a\nb"\n', b'2,c']
     """
-    if b'"' in frame and not one_line:
+    if b'"' in frame and not dialect.one_line:
         return [frame[start:end] for start, end in split_records(frame, with_empty=with_empty, dialect=dialect)]
     lines = bytes(frame).splitlines(keepends=True)
     return list(lines) if with_empty else [line for line in lines if len(line) > 2 or line.strip(b"\r\n")]
@@ -162,10 +161,10 @@ def has_whole_lines(lines: Bytes, dialect: Dialect = COMMA) -> bool:
     return b'"' not in lines or _patterns(dialect.separator, dialect.comment).whole_lines.fullmatch(lines) is not None
 
 
-def without_comments(frame: Bytes, dialect: Dialect, *, one_line: bool) -> Bytes:
+def without_comments(frame: Bytes, dialect: Dialect) -> Bytes:
     r"""Return ``frame`` without its comments: records that begin with the mark of comments.
 
-    >>> without_comments(b'# a "note\n1,"x\n# y"\n', Dialect(comment="#"), one_line=False)
+    >>> without_comments(b'# a "note\n1,"x\n# y"\n', Dialect(comment="#"))
     b'1,"x\n# y"\n'
     """
     mark = (dialect.comment or "").encode()
@@ -173,12 +172,12 @@ def without_comments(frame: Bytes, dialect: Dialect, *, one_line: bool) -> Bytes
         return frame
     spans = (
         (match.span() for match in _ONE_LINE.finditer(frame))
-        if one_line
+        if dialect.one_line
         else split_records(frame, with_empty=True, dialect=dialect)
     )
     return b"".join(frame[start:end] for start, end in spans if not frame.startswith(mark, start))
 
 
-def cutter(dialect: Dialect, *, one_line: bool) -> Cut:
+def cutter(dialect: Dialect) -> Cut:
     """Return what finds the end of the last whole record."""
-    return cut_csv_lines if one_line else partial(cut_records, dialect=dialect)
+    return cut_csv_lines if dialect.one_line else partial(cut_records, dialect=dialect)

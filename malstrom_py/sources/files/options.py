@@ -7,7 +7,7 @@ is the precision of Python's datetime, time and timedelta; a value that would lo
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -158,11 +158,9 @@ class Options:
     """
 
     format: FileFormat | None
-    null_values: Sequence[str] | None
     types: Mapping[str, ColumnType]
     timezone: str | None
     split_bytes: int | None
-    newlines_in_values: bool
     follow: bool
     new_files: bool
     columns: tuple[str, ...] | None = None
@@ -179,18 +177,18 @@ class Options:
                 f"sources.Files: split_bytes must be a whole number of bytes of at least 1, or None to split no file, "
                 f"got {self.split_bytes!r}"
             )
-        for name in ("newlines_in_values", "follow", "new_files"):
-            if not isinstance(getattr(self, name), bool):
-                raise PlanError(f"sources.Files: {name} must be True or False, got {getattr(self, name)!r}")
+        for name, value in (("follow", self.follow), ("new_files", self.new_files)):
+            if not isinstance(value, bool):
+                raise PlanError(f"sources.Files: {name} must be True or False, got {value!r}")
         if self.follow and self.new_files:
             raise PlanError("sources.Files: follow=True reads new files anyway: leave out new_files")
 
     def with_format(self, file_format: FileFormat | None) -> Options:
         """Return the options for ``file_format``; `PlanError` if an option does not apply to it."""
         for name, is_given in (
-            ("null_values", self.null_values is not None),
+            ("null_values", self.dialect.null_values is not None),
             ("types", bool(self.types)),
-            ("newlines_in_values", not self.newlines_in_values),
+            ("newlines_in_values", self.dialect.one_line),
             ("delimiter", self.dialect.delimiter is not None),
             ("header", not self.dialect.header),
             ("names", self.dialect.names is not None),
@@ -222,18 +220,27 @@ class Options:
         """
         if self.dialect.encoding is not None:
             return None
-        if PurePath(file).suffix.lower() in COMPRESSIONS or (self.format == "csv" and self.newlines_in_values):
+        if PurePath(file).suffix.lower() in COMPRESSIONS or (self.format == "csv" and not self.dialect.one_line):
             return None
         return self.split_bytes
 
 
 def check_dialect(
-    *, delimiter: object, header: object, names: object, encoding: object, comment: object, decimal: object
+    *,
+    delimiter: object = None,
+    header: object = True,
+    names: object = None,
+    encoding: object = None,
+    comment: object = None,
+    decimal: object = ".",
+    null_values: object = None,
+    newlines_in_values: object = True,
 ) -> Dialect:
     """Return how csv files are written; raise `PlanError` for an argument that is wrong.
 
-    >>> check_dialect(delimiter=";", header=True, names=None, encoding="latin-1", comment=None, decimal=",")
-    Dialect(delimiter=';', header=True, names=None, encoding='iso8859-1', comment=None, decimal=',')
+    >>> found = check_dialect(delimiter=";", encoding="latin-1", decimal=",", newlines_in_values=False)
+    >>> found.separator, found.encoding, found.decimal, found.one_line
+    (';', 'iso8859-1', ',', True)
     """
     if delimiter is not None and not _is_separator(delimiter):
         raise PlanError(
@@ -255,17 +262,20 @@ def check_dialect(
         raise PlanError(
             f"sources.Files: comment={comment!r} begins with the delimiter: records with an empty first field do"
         )
-    if not isinstance(header, bool):
-        raise PlanError(f"sources.Files: header must be True or False, got {header!r}")
+    for name, value in (("header", header), ("newlines_in_values", newlines_in_values)):
+        if not isinstance(value, bool):
+            raise PlanError(f"sources.Files: {name} must be True or False, got {value!r}")
     if header is False and names is None:
         raise PlanError('sources.Files: header=False needs the names of the columns, such as names=["item", "pieces"]')
     return Dialect(
         delimiter=None if delimiter is None else str(delimiter),
-        header=header,
+        header=header is True,
         names=_checked_names(names),
         encoding=_checked_encoding(encoding),
         comment=None if comment is None else str(comment),
         decimal=str(decimal),
+        null_values=_checked_nulls(null_values),
+        one_line=newlines_in_values is False,
     )
 
 
@@ -305,11 +315,10 @@ def _checked_encoding(encoding: object) -> str | None:
     return None if found.name in {"utf-8", "utf-8-sig", "ascii"} else found.name
 
 
-def check_null_values(null_values: object) -> list[str] | None:
-    """Return the user's ``null_values`` as a list; raise `PlanError` unless they are texts."""
+def _checked_nulls(null_values: object) -> tuple[str, ...] | None:
     if null_values is None:
         return None
     values = list(null_values) if isinstance(null_values, Iterable) and not isinstance(null_values, str) else [None]
     if not all(isinstance(value, str) for value in values):
         raise PlanError('sources.Files: null_values must be a list of str, for instance null_values=["NA"]')
-    return [str(value) for value in values]
+    return tuple(map(str, values))

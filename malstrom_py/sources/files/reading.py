@@ -261,9 +261,8 @@ class FileReader:
     def _open_csv(
         self, name: str, section: Section, types: Types, position: dict[str, Any], remembered: dict[str, Any]
     ) -> FramedPart:
-        one_line = not self.options.newlines_in_values
         dialect = self.options.dialect
-        names, begin = read_header(self.base / section.file, one_line=one_line, dialect=dialect) or ([], 0)
+        names, begin = read_header(self.base / section.file, dialect) or ([], 0)
         schema = _unpacked(types)
         chosen, options = self._chosen(name, schema), self.options
         folders = {one: text for one, text in folder_values(section.file, self.roots).items() if one not in names}
@@ -274,15 +273,7 @@ class FileReader:
         in_file = _without(chosen, folders)
         if not len(in_file):
             in_file = _without(schema, folders)
-        decoder = CsvDecoder(
-            names,
-            in_file,
-            options.null_values,
-            self._given,
-            one_line=one_line,
-            timezone=options.timezone,
-            dialect=dialect,
-        )
+        decoder = CsvDecoder(names, in_file, self._given, timezone=options.timezone, dialect=dialect)
         rows = RowMaker(options.rows, chosen, name)
 
         def decode(data: Bytes) -> list[Run]:
@@ -298,7 +289,7 @@ class FileReader:
                 return replace(run, rows=completed(run.rows, chosen, folders, name))
             return completed(run, chosen, folders, name)
 
-        framer = self._framer(section, position, cutter(dialect, one_line=one_line), CSV_LINE_END, begin)
+        framer = self._framer(section, position, cutter(dialect), CSV_LINE_END, begin)
         return FramedPart(
             name,
             framer,
@@ -314,15 +305,8 @@ class FileReader:
             return
         self.looked_at.add(file)
         texts = [one.name for one in schema if kind_of(one.type) is ColumnKind.STR and one.name not in self._given]
-        options = self.options
         with source_errors(file):
-            shares = shares_of_numbers(
-                self.base / file,
-                texts,
-                options.null_values,
-                one_line=not options.newlines_in_values,
-                dialect=options.dialect,
-            )
+            shares = shares_of_numbers(self.base / file, texts, self.options.dialect)
         for name, share in shares.items():
             _LOG.warning(
                 "%s: column %r is text, though %.1f %% of its first values read as numbers. Text is never malformed, "
@@ -379,10 +363,7 @@ class FileReader:
         path = self.base / file
         if self.options.format == "parquet":
             return parquet_types(path, self.footers)
-        one_line = not self.options.newlines_in_values
-        return infer_types(
-            path, self.options.null_values, frames_max=frames_max, one_line=one_line, dialect=self.options.dialect
-        )
+        return infer_types(path, self.options.dialect, frames_max=frames_max)
 
 
 def _spread(files: Sequence[str], count: int) -> Sequence[str]:

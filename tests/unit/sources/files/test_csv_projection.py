@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from malstrom_py import accelerator
 from malstrom_py.sources.files.csv import CsvDecoder, arrow_type
-from malstrom_py.sources.files.csv_records import cut_records
+from malstrom_py.sources.files.csv_records import Dialect, cut_records
 from malstrom_py.sources.files.csv_scan import Projection
 from malstrom_py.sources.files.frames import BadRecord
 from tests.unit.sources.reading import runs_of
@@ -54,10 +54,14 @@ def frames_of_csv(draw: st.DrawFn) -> bytes:
     return (text[:-1] if draw(st.booleans()) else text).encode() + draw(st.sampled_from([b"", b"1,\xff,,,,,"]))
 
 
+def dialect_of(nulls: list[str] | None, *, one_line: bool) -> Dialect:
+    return Dialect(null_values=None if nulls is None else tuple(nulls), one_line=one_line)
+
+
 def decoded(path: str, frame: bytes, schema: pa.Schema, nulls: list[str] | None, *, one_line: bool) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accelerator, "library", lambda: library_of(path))
-        decoder = CsvDecoder(NAMES, schema, nulls, (), one_line=one_line)
+        decoder = CsvDecoder(NAMES, schema, (), dialect=dialect_of(nulls, one_line=one_line))
         return shown([*runs_of(decoder.runs(frame))])
 
 
@@ -96,8 +100,9 @@ def test_some_columns_are_those_of_all(
     others = pa.schema([field if field.name in chosen else (field.name, pa.string()) for field in SCHEMA])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accelerator, "library", lambda: library_of(PATHS[-1]))
-        some = [*runs_of(CsvDecoder(NAMES, schema, nulls, (), one_line=one_line).runs(frame))]
-        whole: list[Any] = [*runs_of(CsvDecoder(NAMES, others, nulls, (), one_line=one_line).runs(frame))]
+        dialect = dialect_of(nulls, one_line=one_line)
+        some = [*runs_of(CsvDecoder(NAMES, schema, (), dialect=dialect).runs(frame))]
+        whole: list[Any] = [*runs_of(CsvDecoder(NAMES, others, (), dialect=dialect).runs(frame))]
     narrow = [run if isinstance(run, BadRecord) else run.select(chosen) for run in whole]
     assert shown(some) == shown(narrow)
 
