@@ -186,7 +186,7 @@ def test_actors_log_as_the_program_does(capsys: pytest.CaptureFixture[str]) -> N
         workers=1,
         batching=Batching(),
         checks=False,
-        wiring=Wiring("direct", True, None, JobSecret.new()),
+        wiring=Wiring(True, None, JobSecret.new()),
         options=WorkerOptions(1.0),
         start_timeout_s=1.0,
         autoscaling=False,

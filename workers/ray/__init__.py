@@ -1,3 +1,1 @@
-"""Workers as Ray actors. Rule: nothing outside this package and `workers.transport.calls` imports ray, and both only
-when they are used.
-"""
+"""Workers as Ray actors. Rule: nothing outside this package imports ray, and it only when it is used."""

@@ -51,7 +51,6 @@ from malstrom_py.workers.runtime.hot_reload import HotReload
 from malstrom_py.workers.runtime.job_run import JobRun
 from malstrom_py.workers.runtime.job_thread import run_to_end
 from malstrom_py.workers.runtime.supervisor import RestartBudget, Supervisor, wait_out
-from malstrom_py.workers.transport.calls import RayCallTransport
 
 _NAMESPACE: Final = b"malstrom"
 
@@ -283,13 +282,6 @@ class CoordinatorActor:
         """Return whether the job has ended."""
         return self._controls.ended.done()
 
-    @ray.method(concurrency_group="deliver")
-    def deliver(self, data: bytes) -> None:
-        """Receive a worker's message where the streams are Ray calls."""
-        transport = None if self._crew is None else self._crew.group.transport
-        if isinstance(transport, RayCallTransport):
-            transport.deliver(data)
-
     def _work(self) -> None:
         setup, controls, clock = self._setup, self._controls, SystemClock()
         handle: Any = ray.get_runtime_context().current_actor
@@ -418,7 +410,7 @@ class CoordinatorActor:
 
 def coordinator_class(*, restarts: bool) -> Any:
     """Return the actor class. ``restarts``: whether Ray restarts the actor after its death."""
-    groups = {"answers": ANSWERS, "ending": 4, "deliver": 1, "tasks": 2}
+    groups = {"answers": ANSWERS, "ending": 4, "tasks": 2}
     remote: Any = ray.remote  # its types do not know concurrency groups
     most = -1 if restarts else 0
     return remote(num_cpus=0, max_restarts=most, max_task_retries=0, concurrency_groups=groups)(CoordinatorActor)

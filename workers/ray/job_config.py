@@ -108,10 +108,6 @@ def _unpicklable(plan: Plan, error: Exception) -> PlanError:
     return PlanError(f"job {plan.job!r} cannot be sent to the workers: {describe_error(error)}")
 
 
-Streams = Literal["direct", "ray"]
-"""How batches travel between workers: over direct sockets, or in Ray calls where no port can be opened."""
-
-
 Placement = Literal["spread", "pack"]
 """How workers are placed: over many nodes, or by Ray's default on few."""
 
@@ -120,7 +116,6 @@ Placement = Literal["spread", "pack"]
 class Wiring:
     """How streams are opened. ``on_loopback``: all workers are on one machine."""
 
-    streams: Streams
     on_loopback: bool
     ports: tuple[int, int] | None
     secret: JobSecret
@@ -129,11 +124,6 @@ class Wiring:
         """Open the end of ``peer`` inside its actor."""
         import ray
 
-        if self.streams == "ray":
-            from malstrom_py.workers.transport.calls import RayCallTransport
-
-            handle = ray.get_runtime_context().current_actor
-            return RayCallTransport(peer, incarnation=incarnation, secret=self.secret, handle=handle)
         from malstrom_py.workers.transport.zeromq import ZeroMQTransport
 
         host = "127.0.0.1" if self.on_loopback else str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]

@@ -123,8 +123,6 @@ class RayWorkers:
     def receive(self) -> Sequence[Arrived]:
         self.wake.clear()
         self._check_ended()
-        if self._setup.wiring.streams == "ray":  # calls fail only once Ray calls the node dead
-            self._check_nodes(self._handles.values())
         self._take(self._received(0.0))
         if self._startup is not None:
             self._go_on_starting(self._startup)

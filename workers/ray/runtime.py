@@ -32,7 +32,7 @@ from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.monitoring.dashboard import Dashboard
 from malstrom_py.workers.monitoring.observers import Observers
 from malstrom_py.workers.ray import discovery
-from malstrom_py.workers.ray.job_config import JobSetup, Placement, Streams, Wiring, WorkerOptions
+from malstrom_py.workers.ray.job_config import JobSetup, Placement, Wiring, WorkerOptions
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.event_log import OnEvent
 from malstrom_py.workers.reports.job_status import check_size
@@ -144,9 +144,8 @@ class RayRuntime:
     ``resources`` and ``runtime_env``: what each worker needs, as for any actor of Ray. Its ``working_dir`` and
     ``py_modules`` are set for the whole program, where this connects it to Ray. ``placement``: "spread" over as
     many nodes as there are, or "pack", Ray's default, onto few. ``batch``, ``checks``, ``progress`` and
-    ``redact_errors``: as in `InProcess`. ``streams``: "direct" for connections between the actors, "ray" to send
-    batches in calls of Ray, where no ports can be opened: slower by far. ``ports``: the first and the last port
-    that actors may listen on; any that is free if None. ``start_timeout_s``: the timeout for the start of workers,
+    ``redact_errors``: as in `InProcess`. ``ports``: the first and the last port that actors may listen on; any that
+    is free if None. ``start_timeout_s``: the timeout for the start of workers,
     also in a rescale. ``detached``: the job continues when the program that started it ends; only on a cluster that
     was started by ``ray start``.
     ``autoscaling``: request workers that the cluster has no room for yet, because it grows. ``autoscale``: changes the
@@ -172,7 +171,7 @@ class RayRuntime:
         placement: Placement = "spread",
         batch: Batching | None = None,
         checks: bool = False,
-        streams: Streams = "direct",
+        streams: Literal["direct"] = "direct",
         ports: tuple[int, int] | None = None,
         start_timeout_s: float = START_S,
         detached: bool = False,
@@ -213,7 +212,6 @@ class RayRuntime:
         )
         self._batching = batch or Batching()
         self._checks = checks
-        self._streams: Streams = streams
         self._ports = ports
         self._start_timeout_s = start_timeout_s
         self._detached = detached
@@ -333,7 +331,7 @@ class RayRuntime:
             workers=self._workers,
             batching=self._batching,
             checks=self._checks,
-            wiring=Wiring(self._streams, is_local, self._ports, JobSecret.new()),
+            wiring=Wiring(is_local, self._ports, JobSecret.new()),
             options=replace(self._options, for_program={}),  # set when the program joined Ray
             start_timeout_s=self._start_timeout_s,
             autoscaling=self._autoscaling,
@@ -407,8 +405,11 @@ def _check(ports: object, streams: object, start_timeout_s: object) -> None:
     """Raise `PlanError` for an invalid option."""
     if not is_amount(start_timeout_s):
         raise PlanError(f"RayRuntime: start_timeout_s must be a number of at least 0, got {start_timeout_s!r}")
-    if streams not in get_args(Streams):
-        raise PlanError(f"RayRuntime: streams must be one of {', '.join(get_args(Streams))}, got {streams!r}")
+    if streams != "direct":
+        raise PlanError(
+            f"RayRuntime: streams={streams!r} is gone, workers connect directly: leave it out, and open ports between "
+            f"the nodes, for instance those of ports=(20000, 20099)"
+        )
     if ports is not None and not _are_ports(ports):
         raise PlanError(f"RayRuntime: ports must be the first and the last port, such as (20000, 20099), got {ports!r}")
 

@@ -35,7 +35,6 @@ from malstrom_py.workers.ray.job_config import JobSetup, log_as, unpack_plan
 from malstrom_py.workers.reports.error_transfer import pack_error
 from malstrom_py.workers.runtime.worker_host import WorkerHost
 from malstrom_py.workers.transport.base import Transport
-from malstrom_py.workers.transport.calls import RayCallTransport
 from malstrom_py.workers.transport.messages import COORDINATOR
 
 _BYTES: Final = 2048
@@ -263,15 +262,8 @@ class WorkerActor:
             return PackedFailure(error)
         return None
 
-    @ray.method(concurrency_group="deliver")
-    def deliver(self, data: bytes) -> None:
-        """Receive a peer's message where the streams are Ray calls."""
-        if isinstance(self._transport, RayCallTransport):
-            self._transport.deliver(data)
-
 
 def worker_class(options: Mapping[str, Any]) -> Any:
     """Return the actor class with these Ray options."""
     remote: Any = ray.remote  # its types do not know concurrency groups
-    groups = {"run": 1, "deliver": 1}
-    return remote(max_restarts=0, max_task_retries=0, concurrency_groups=groups)(WorkerActor).options(**options)
+    return remote(max_restarts=0, max_task_retries=0, concurrency_groups={"run": 1})(WorkerActor).options(**options)

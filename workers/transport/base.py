@@ -92,7 +92,7 @@ class JobSecret:
     >>> secret = JobSecret.new()
     >>> secret
     JobSecret()
-    >>> len(secret.derive("stream")), secret.derive("stream") == secret.derive("call")
+    >>> len(secret.derive("stream")), secret.derive("stream") == secret.derive("token")
     (32, False)
     """
 

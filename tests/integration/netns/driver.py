@@ -57,12 +57,12 @@ class Program:
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         return [str(node["NodeManagerAddress"]) for node in nodes if node["Alive"]]
 
-    def start(self, folder: Path, workers: int, streams: Any) -> None:
+    def start(self, folder: Path, workers: int) -> None:
         """Start the job of `tests.integration.ray.chaos`."""
         (folder / "noted").mkdir()
         snapshots = mp.Snapshots(folder / "kept", interval_s=0.5)
         job = chaotic(folder.name, folder / "out", Noted(folder / "noted"))
-        self._started = mp.RayRuntime(workers, num_cpus=1, streams=streams, snapshots=snapshots).start(job)
+        self._started = mp.RayRuntime(workers, num_cpus=1, snapshots=snapshots).start(job)
 
     def status(self) -> Any:
         """Return the status of the job."""

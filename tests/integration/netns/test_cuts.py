@@ -35,9 +35,9 @@ def snapshot(apart: Apart, but: str | None = None, deadline_s: float = PATIENCE_
     return made
 
 
-def started(apart: Apart, folder: Path, streams: str = "direct") -> int:
+def started(apart: Apart, folder: Path) -> int:
     """Start a job with a worker on each node, and return the process of the far one once there is a snapshot."""
-    apart.ask("start", folder, 2, streams)
+    apart.ask("start", folder, 2)
     snapshot(apart)
     [far] = far_workers(apart)
     return far
@@ -107,22 +107,21 @@ def test_s6_a_cut_of_5_seconds(apart: Apart, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("streams", ["direct", "ray"])
-def test_s6_a_cut_for_good(streams: str, apart: Apart, tmp_path: Path) -> None:
-    far = started(apart, tmp_path, streams)
+def test_s6_a_cut_for_good(apart: Apart, tmp_path: Path) -> None:
+    far = started(apart, tmp_path)
     apart.network.both(CUT)
-    at_work_again(apart, time.monotonic(), f"a permanent cut, {streams}")
+    at_work_again(apart, time.monotonic(), "a permanent cut")
     assert far_workers(apart) == [] or apart.ask("status").workers == 2
     rows_of_the_end(apart, tmp_path)
     check_fenced(tmp_path, far)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("direction", "streams"), [("to_far", "direct"), ("to_near", "direct"), ("to_near", "ray")])
-def test_s6_a_cut_in_one_direction(direction: str, streams: str, apart: Apart, tmp_path: Path) -> None:
-    far = started(apart, tmp_path, streams)
+@pytest.mark.parametrize("direction", ["to_far", "to_near"])
+def test_s6_a_cut_in_one_direction(direction: str, apart: Apart, tmp_path: Path) -> None:
+    far = started(apart, tmp_path)
     apart.network.change(**{direction: CUT})
-    at_work_again(apart, time.monotonic(), f"a cut {direction}, {streams}")
+    at_work_again(apart, time.monotonic(), f"a cut {direction}")
     apart.network.both(Quality())
     apart.until(lambda _: not is_alive(far))
     snapshot(apart, snapshot(apart))

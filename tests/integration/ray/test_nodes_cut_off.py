@@ -29,11 +29,11 @@ LATE_S: Final = 10.0
 """The extra time that a machine which is busy with other tests may need."""
 
 
-def started(folder: Path, streams: Any) -> mp.JobHandle:
+def started(folder: Path) -> mp.JobHandle:
     """Start a job with three workers on two nodes that makes no snapshot during the test."""
     snapshots = mp.Snapshots(folder / "kept", interval_s=3600)
     job = chaotic(folder.name, folder / "out")
-    return mp.RayRuntime(3, num_cpus=1, streams=streams, snapshots=snapshots).start(job)
+    return mp.RayRuntime(3, num_cpus=1, snapshots=snapshots).start(job)
 
 
 def goes_on(handle: mp.JobHandle, since_s: float, deadline_s: float) -> None:
@@ -45,11 +45,8 @@ def goes_on(handle: mp.JobHandle, since_s: float, deadline_s: float) -> None:
     print(f"the job continued {time.monotonic() - since_s:.1f} s after the node was cut off")
 
 
-@pytest.mark.parametrize("streams", ["direct", "ray"])
-def test_a_job_continues_without_a_node_cut_off_before_the_first_snapshot(
-    streams: str, cluster: Any, tmp_path: Path
-) -> None:
-    handle = started(tmp_path, streams)
+def test_a_job_continues_without_a_node_cut_off_before_the_first_snapshot(cluster: Any, tmp_path: Path) -> None:
+    handle = started(tmp_path)
     until(lambda: handle.status().phase == "steady" and handle.status().counts.read > 100, handle.status)
     [lost] = cluster.worker_nodes
     assert lost.node_id in nodes()
@@ -67,7 +64,7 @@ def test_a_job_continues_without_a_node_cut_off_before_the_first_snapshot(
 
 
 def test_a_job_continues_without_a_node_cut_off_while_workers_start(cluster: Any, tmp_path: Path) -> None:
-    handle = started(tmp_path, "direct")
+    handle = started(tmp_path)
     until(lambda: any(actor["ActorClassName"] == "WorkerActor" for actor in actors()), handle.status)
     [lost] = cluster.worker_nodes
     with stopped(lost):
@@ -94,7 +91,7 @@ def test_workers_start_elsewhere_when_a_node_is_cut_off_while_they_join(cluster:
 
 
 def test_a_raylet_that_stops_for_five_seconds_is_not_lost(cluster: Any, tmp_path: Path) -> None:
-    handle = started(tmp_path, "ray")  # with these streams the coordinator checks the nodes all the time
+    handle = started(tmp_path)
     until(lambda: handle.status().phase == "steady" and handle.status().counts.read > 100, handle.status)
     [busy] = cluster.worker_nodes
     [raylet] = busy.all_processes["raylet"]

@@ -58,7 +58,7 @@ def test_s6_a_worker_that_fails_gets_a_new_process_and_one_without_a_place_is_go
             failed.write_text(str(os.getpid()))
             raise LookupError("once")
 
-    handle = runtime(3, tmp_path / "kept", streams="ray").start(chaotic("fails", tmp_path / "out", fails_once))
+    handle = runtime(3, tmp_path / "kept").start(chaotic("fails", tmp_path / "out", fails_once))
     until(lambda: len(pids("WorkerActor")) == 3, handle.status)
     before = set(pids("WorkerActor"))
     restarted(handle, 1)
@@ -137,14 +137,14 @@ def test_s5_a_stopped_job_resumes_at_another_size(tidy: None, tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_s5_a_job_resumes_from_a_savepoint_over_other_streams(tidy: None, tmp_path: Path) -> None:
+def test_s5_a_job_resumes_from_a_savepoint(tidy: None, tmp_path: Path) -> None:
     kept, copied = tmp_path / "kept", tmp_path / "copied"
     handle = runtime(2, kept).start(chaotic("goes-on", tmp_path / "out"))
     until(lambda: handle.status().counts.read > 100 * KEYS, handle.status)  # records of each key
     savepoint = handle.savepoint(str(copied))
     handle.stop(timeout_s=PATIENCE_S)
 
-    handle = runtime(2, copied, streams="ray").start(chaotic("goes-on", tmp_path / "other"))
+    handle = runtime(2, copied).start(chaotic("goes-on", tmp_path / "other"))
     until(lambda: handle.status().counts.read > 100, handle.status)
     assert handle.snapshot() > savepoint
     handle.stop(drain=True, timeout_s=PATIENCE_S)

@@ -6,7 +6,6 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks
-from malstrom_py.workers.ray.job_config import Streams
 from tests.integration.monitoring.conftest import until
 from tests.integration.ray.traffic import (
     KEYS,
@@ -25,11 +24,9 @@ from tests.integration.ray.traffic import (
 from tests.integration.skew import skewed
 
 
-@pytest.mark.long("ray")
-@pytest.mark.parametrize("streams", ["direct", "ray"])
-def test_p1_a_job_goes_from_1_to_2_to_4_to_3_to_1(streams: Streams, out: sinks.Memory, attendance: Attendance) -> None:
-    job = traffic(f"tour-{streams}", out, attendance)
-    handle = mp.RayRuntime(1, num_cpus=0.2, streams=streams).start(job)
+def test_p1_a_job_goes_from_1_to_2_to_4_to_3_to_1(out: sinks.Memory, attendance: Attendance) -> None:
+    job = traffic("tour", out, attendance)
+    handle = mp.RayRuntime(1, num_cpus=0.2).start(job)
     tour = Tour(handle, attendance)
     tour.go(1, 2, 4, 3, 1)
     handle.stop()

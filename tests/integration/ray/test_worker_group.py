@@ -36,7 +36,7 @@ def on_ray(plan: Plan) -> Grouped:
         workers=2,
         batching=mp.Batching(),
         checks=False,
-        wiring=Wiring("direct", on_loopback=True, ports=None, secret=JobSecret.new()),
+        wiring=Wiring(on_loopback=True, ports=None, secret=JobSecret.new()),
         options=WorkerOptions(num_cpus=0.1),
         start_timeout_s=60.0,
         autoscaling=False,

@@ -160,21 +160,9 @@ def leaked(before: tuple[int, int], after: tuple[int, int]) -> bool:
 
 def _rounds(transport: Any, address: Any) -> None:
     for _ in range(ROUNDS):
-        other = like(transport)
+        other = ZeroMQTransport(2, incarnation=1, secret=transport._secret)
         other.connect(1, address)
         other.send(1, [Connected(2)])
         other.receive(0.01)
         other.close(linger_s=5.0)
         other.close(linger_s=5.0)
-
-
-def like(transport: Any) -> Transport:
-    """Another transport of the kind of this one, with its secret."""
-    if isinstance(transport, ZeroMQTransport):
-        return ZeroMQTransport(2, incarnation=1, secret=transport._secret)
-    from malstrom_py.workers.transport.base import JobSecret
-    from malstrom_py.workers.transport.calls import RayCallTransport
-
-    other = RayCallTransport(2, incarnation=1, secret=JobSecret.new(), handle=transport.address)
-    other._token = transport._token
-    return other

@@ -1,4 +1,4 @@
-"""Both implementations of `Transport`, each with ends that are closed when their test is over."""
+"""Implementations of `Transport`, with ends that are closed when their test is over."""
 
 from __future__ import annotations
 
@@ -6,25 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.transport.ends import CallsKind, Hosts, Kind, ZeroMQKind
+from tests.integration.transport.ends import Kind, ZeroMQKind
 
 
-@pytest.fixture(scope="module")
-def hosts() -> Hosts:
-    """Return the actors of a module."""
-    return Hosts()
-
-
-@pytest.fixture(params=["zeromq", "calls"])
-def kind(request: pytest.FixtureRequest) -> Iterator[Kind]:
-    made: ZeroMQKind | CallsKind
-    if request.param == "zeromq":
-        made = ZeroMQKind()
-    else:
-        request.getfixturevalue("ray_here")
-        made = CallsKind(request.getfixturevalue("hosts"))
-    yield made
-    made.close()
+@pytest.fixture
+def kind(zeromq: ZeroMQKind) -> Kind:
+    return zeromq
 
 
 @pytest.fixture

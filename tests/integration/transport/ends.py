@@ -1,4 +1,4 @@
-"""The ends of streams under test: in this thread, in a separate process, or in an actor of Ray, with one interface.
+"""The ends of streams under test: in a thread of this process or in a separate one, with one interface.
 
 An end runs functions that take the transport first, in the process of the transport.
 """
@@ -137,84 +137,6 @@ def unwrapped(told: tuple[Any, Exception | None]) -> Any:
     return value
 
 
-class Hosts:
-    """Actors in which ends live one after the other, since to start one takes longer than most tests."""
-
-    def __init__(self) -> None:
-        self._free: list[Any] = []
-
-    def open(self, me: int, incarnation: int, secret: JobSecret) -> Any:
-        """Return an actor with a new end."""
-        import ray
-
-        host = self._free.pop() if self._free else actor_class().remote()
-        ray.get(host.open.remote(me, incarnation, secret), timeout=PATIENCE_S)
-        return host
-
-    def close(self, host: Any) -> None:
-        """Close the end of an actor, which is free for another one unless it was killed."""
-        import ray
-
-        with suppress(ray.exceptions.RayActorError):
-            unwrapped(ray.get(host.run.remote(closed, ()), timeout=PATIENCE_S))
-            self._free.append(host)
-
-
-class ActorEnd:
-    """An end over calls, in an actor."""
-
-    def __init__(self, hosts: Hosts, me: int, incarnation: int, secret: JobSecret) -> None:
-        import ray
-
-        self._ray = ray
-        self._hosts = hosts
-        self.address = hosts.open(me, incarnation, secret)
-
-    def start(self, act: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-        call = self.address.run.remote(act, arguments)
-        return lambda: unwrapped(self._ray.get(call, timeout=PATIENCE_S))
-
-    def run(self, act: Callable[..., Any], *arguments: Any) -> Any:
-        return self.start(act, *arguments)()
-
-    def kill(self) -> None:
-        self.start(suicide)
-
-    def close(self) -> None:
-        self._hosts.close(self.address)
-
-
-def suicide(transport: Transport) -> None:
-    import os
-    import signal
-
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def actor_class() -> Any:
-    """The class of actors with an end, as a runtime would define it."""
-    import ray
-
-    from malstrom_py.workers.transport.calls import RayCallTransport
-
-    remote: Any = ray.remote  # its types do not know all that it takes
-
-    @remote(num_cpus=0, max_restarts=0, concurrency_groups={"deliver": 1})
-    class Worker:
-        def open(self, me: int, incarnation: int, secret: JobSecret) -> None:
-            handle = ray.get_runtime_context().current_actor
-            self.transport = RayCallTransport(me, incarnation=incarnation, secret=secret, handle=handle)
-
-        @ray.method(concurrency_group="deliver")
-        def deliver(self, data: bytes) -> None:
-            self.transport.deliver(data)
-
-        def run(self, act: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Exception | None]:
-            return outcome(act, self.transport, *arguments)
-
-    return Worker
-
-
 class ZeroMQKind:
     """Makes ends of the direct stream."""
 
@@ -224,24 +146,6 @@ class ZeroMQKind:
 
     def end(self, me: int, *, incarnation: int = 1, secret: JobSecret | None = None, own_process: bool = False) -> End:
         made = (ProcessEnd if own_process else ThreadEnd)(me, incarnation, secret or self.secret)
-        self._ends.append(made)
-        return made
-
-    def close(self) -> None:
-        for end in self._ends:
-            end.close()
-
-
-class CallsKind:
-    """Makes ends over calls."""
-
-    def __init__(self, hosts: Hosts) -> None:
-        self._hosts = hosts
-        self.secret = JobSecret.new()
-        self._ends: list[ActorEnd] = []
-
-    def end(self, me: int, *, incarnation: int = 1, secret: JobSecret | None = None, own_process: bool = False) -> End:
-        made = ActorEnd(self._hosts, me, incarnation, secret or self.secret)
         self._ends.append(made)
         return made
 

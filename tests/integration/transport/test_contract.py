@@ -210,7 +210,6 @@ def test_the_end_of_a_disconnected_peer_is_silent(kind: Kind) -> None:
     watcher.run(acts.send, 0, [Leave()])
 
 
-@pytest.mark.long("calls")
 def test_a_peer_comes_back_under_its_number(kind: Kind) -> None:
     sender, first = pair(kind)
     sender.run(acts.send, 1, [Connected(0)])

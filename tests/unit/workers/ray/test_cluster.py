@@ -87,7 +87,7 @@ def test_what_ray_counts() -> None:
         ({"num_cpus": True}, "num_cpus must be a number of at least 0, got True"),
         ({"resources": {"disk": -1.0}}, "resources maps names to amounts, as for an actor of Ray"),
         ({"resources": ["disk"]}, "resources maps names to amounts, as for an actor of Ray"),
-        ({"streams": "carrier pigeon"}, "streams must be one of direct, ray"),
+        ({"streams": "ray"}, "streams='ray' is gone, workers connect directly: leave it out, and open ports"),
         ({"ports": (0, 10)}, "ports must be the first and the last port"),
         ({"ports": (20, 10)}, "ports must be the first and the last port"),
         ({"ports": 8000}, "ports must be the first and the last port"),
