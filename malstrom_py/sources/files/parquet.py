@@ -307,6 +307,7 @@ class ParquetPart:
         self._schema = schema
         self._folders = folders or {}
         self._stored = _stored(file.schema_arrow, schema)
+        self._lacks_some = self._stored.names != schema.names
         self._timezone: str | None = None
         self._remembered = remembered
         self._stop: int = file.num_row_groups if stop is None else stop
@@ -343,6 +344,7 @@ class ParquetPart:
         """Poll for steps that take columns: return a `ColumnBatch` or a record batch."""
         # Where the footer does not show how large decoded rows are, the first batch does.
         may_be_whole = not self._can_swell and rows_max >= _WHOLE_ROWS_MIN and self._timezone is None
+        may_be_whole = may_be_whole and not (self._lacks_some and self._maker is not None)
         if self._groups is None and self._known is not None and may_be_whole:
             self._groups = whole_groups(
                 self._name, self._known, self._file, self._stored, self._stop, row_bytes=self._seen_row_bytes
@@ -354,11 +356,20 @@ class ParquetPart:
         while self._has_rows(rows_max):
             if self._is_pinned and self._known is not None and not self._known.is_there():
                 raise file_replaced(str(self._known.path))
-            rows = self._cursor.take(rows_max, self._name, self._rows())
+            rows = self._whole_rows(self._cursor.take(rows_max, self._name, self._rows()))
             kept = rows if self._filter is None else self._filter.kept(rows)
             if len(kept):
                 return kept
         return None
+
+    def _whole_rows(self, rows: Any) -> Any:
+        """Return ``rows`` with the columns that the file lacks: piece by piece, as a text may be large in each row."""
+        import pyarrow as pa
+
+        if not (self._lacks_some and self._maker is None and isinstance(rows, ColumnBatch)):
+            return rows
+        batch = completed(rows.columns, self._schema, self._folders, self._name)
+        return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
     def _has_rows(self, rows_max: int) -> bool:
         """Return whether there are rows to take, after loading some if there were none."""
@@ -440,9 +451,7 @@ class ParquetPart:
             return False
         self._whole, self._batches = True, iter(())
         self._taken, self._skip = taken, 0
-        rows = ColumnBatch(None, frame=frame.slice(taken), schema=self._stored)
-        is_all = self._stored.names == self._schema.names
-        self._cursor = Cursor(self._typed([rows] if is_all else self._converted(rows.columns)))
+        self._cursor = Cursor(self._typed([ColumnBatch(None, frame=frame.slice(taken), schema=self._stored)]))
         return not self._cursor.is_empty()
 
     def _load(self, rows_max: int) -> bool:
