@@ -7,7 +7,6 @@ from time import monotonic
 from typing import Any
 
 from malstrom_py import sources
-from malstrom_py.sources.base import PinnedSource
 
 AT_ONCE_S = 0.1
 """Rows are given so many seconds' worth at a time: many small batches cost more than a few large ones."""
@@ -16,29 +15,27 @@ BEHIND_S = 1.0
 """What was not read in its time is caught up with, but no further back."""
 
 
-class Paced(sources.PartitionedSource[Any]):
+class Paced(sources.BaseSource[Any]):
     """Gives of each part of ``source`` at most ``rows_per_s``, also where the part moves to another worker."""
 
     def __init__(
-        self, source: sources.PartitionedSource[Any], rows_per_s: float, clock: Callable[[], float] = monotonic
+        self, source: sources.BaseSource[Any], rows_per_s: float, clock: Callable[[], float] = monotonic
     ) -> None:
         self._source = source
         self._rows_per_s = rows_per_s
         self._clock = clock
 
     def pin(self, job: str, record: Any = None) -> None:
-        """As ``source`` is pinned, if it is."""
-        if isinstance(self._source, PinnedSource):
-            self._source.pin(job, record)
+        """As ``source`` is pinned."""
+        self._source.pin(job, record)
 
     def pin_record(self) -> Any:
         """What ``source`` has pinned."""
-        return self._source.pin_record() if isinstance(self._source, PinnedSource) else None
+        return self._source.pin_record()
 
     def unpin(self, *, keep: bool = False) -> None:
         """The job has ended."""
-        if isinstance(self._source, PinnedSource):
-            self._source.unpin(keep=keep)
+        self._source.unpin(keep=keep)
 
     def list_parts(self) -> Sequence[sources.Part]:
         return self._source.list_parts()
@@ -47,7 +44,7 @@ class Paced(sources.PartitionedSource[Any]):
         return _PacedPart(self._source.build_part(part, state), self._rows_per_s, self._clock)
 
 
-class _PacedPart:
+class _PacedPart(sources.BasePart[Any]):
     """Its clock starts when a worker begins to read it."""
 
     def __init__(self, part: sources.SourcePart[Any], rows_per_s: float, clock: Callable[[], float]) -> None:

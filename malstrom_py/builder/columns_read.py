@@ -14,7 +14,7 @@ from typing import Any
 from malstrom_py.builder.plan import Step
 from malstrom_py.operators.base import ColumnsRead, Operator
 from malstrom_py.operators.read_source import ReadSource
-from malstrom_py.sources.base import NarrowingSource
+from malstrom_py.sources.base import as_source
 
 
 def narrow_sources(steps: Sequence[Step]) -> list[Step]:
@@ -59,7 +59,6 @@ def _narrowed(step: Step, columns: frozenset[str] | None) -> Step:
     factory = step.factory
     if not columns or not isinstance(factory, partial) or factory.func is not ReadSource:
         return step
-    source: Any = factory.keywords["source"]
-    if not isinstance(source, NarrowingSource) or not source.is_narrowing:
+    if not as_source(factory.keywords["source"]).is_narrowing:
         return step
     return replace(step, factory=partial(factory, columns=columns))

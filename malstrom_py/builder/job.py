@@ -29,9 +29,9 @@ from malstrom_py.operators.event_time import RestoreEpochs
 from malstrom_py.operators.key_by import KeepKeys
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
-from malstrom_py.sinks.base import TransactionalSink
+from malstrom_py.sinks.base import Target, TransactionalSink, target_of
 from malstrom_py.sinks.output_record import check_targets
-from malstrom_py.sources.base import PartitionedSource, Source, StatelessSource
+from malstrom_py.sources.base import PartitionedSource, Source, StatelessSource, as_source, check_source
 from malstrom_py.validation import check_name, refuse_class, short
 
 __tracebackhide__ = True  # pytest shows the line of the user
@@ -101,15 +101,17 @@ class Job:
         if not isinstance(source, PartitionedSource | StatelessSource):
             lacks = source_of(source) or ": it has neither list_parts and build_part nor build(worker)"
             raise PlanError(f"step {name!r}: {type(source).__name__} is not a source{lacks}")
+        check_source(source, name)
         if on_error not in get_args(OnError):
             raise PlanError(f"step {name!r}: on_error must be 'fail', 'skip' or 'dead-letter', got {on_error!r}")
         ports = (Port(), Port(DEAD_LETTERS, epochs=False)) if on_error == "dead-letter" else (Port(),)
         factory = partial(ReadSource, source=source)
         former = former_name(renamed_from, name)
         ref = self.add(Step(name, "source", factory, (), ports, on_error, detail=short(source), renamed_from=former))
-        if can_register(kind := getattr(source, "rows", None)):
+        kind = as_source(source).rows
+        if kind is not None and can_register(kind):
             with suppress(PlanError):  # a class that cannot be stored: a step that keeps such rows reports it
-                self._types.register(kind)  # type: ignore[type-var]  # it is a class
+                self._types.register(kind)
         return StreamBuilder(self, ref, Traits())
 
     def replay_from(
@@ -179,7 +181,7 @@ class Job:
 
     def plan(self) -> Plan:
         """Return the checked graph; `PlanError` names the wrong step and what to do. Every runtime calls it first."""
-        check_targets({name: _sink_of(step) for name, step in self._steps.items() if step.kind == "sink"})
+        check_targets({step.name: target for step in self._steps.values() if (target := _target_of(step)) is not None})
         steps = narrow_sources(list(self._steps.values()))
         return replace(check_regions(make_plan(self.name, self.slots, steps, self._types)), made_by=self.made_by)
 
@@ -224,5 +226,8 @@ class Job:
         return check_regions(make_plan(self.name, self.slots, narrow_sources(steps), self._types))
 
 
-def _sink_of(step: Step) -> object:
-    return step.factory.keywords.get("sink") if isinstance(step.factory, partial) else None
+def _target_of(step: Step) -> Target | None:
+    """Return what a sink step writes to; None for other steps."""
+    if step.kind != "sink" or not isinstance(step.factory, partial):
+        return None
+    return target_of(step.factory.keywords["sink"])

@@ -41,7 +41,7 @@ from malstrom_py.operators.logic import StatelessLike, stateless_hooks_of
 from malstrom_py.operators.stateless import Filter, FilterMap, FlatMap, Flatten, Inspect, InspectFrontier, Map
 from malstrom_py.operators.stateless_op import StatelessOp
 from malstrom_py.operators.write_sink import KeyByPart, WriteParts, WriteSink
-from malstrom_py.sinks.base import PartitionedSink, Sink, StatelessSink, TransactionalSink
+from malstrom_py.sinks.base import PartitionedSink, Sink, StatelessSink, TransactionalSink, check_sink
 from malstrom_py.validation import (
     NAME_MAX,
     at_least,
@@ -322,6 +322,7 @@ class StreamBuilder(Generic[K, V_co]):
         if not isinstance(sink, TransactionalSink | StatelessSink):
             lacks = sink_of(sink) or ": it has neither build(worker) nor open(worker), commit, abort and recover"
             raise PlanError(f"step {name!r}: {type(sink).__name__} is not a sink{lacks}")
+        check_sink(sink, name)
         factory = partial(WriteSink, sink=sink, flat=self.traits.flat)
         self._add("sink", name, factory, None, ports=(), detail=short(sink), upgrade=upgrade)
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from malstrom_py.connectors.read_ahead import ReadAhead, values_of
@@ -25,7 +25,7 @@ from malstrom_py.errors import PlanError, SourceError, lasting, pip_install, sho
 from malstrom_py.errors.text import describe_error, sentence
 from malstrom_py.formats import Format
 from malstrom_py.object_stores import hidden_logins
-from malstrom_py.sources.base import Part
+from malstrom_py.sources.base import BasePart, Part
 from malstrom_py.sources.up_to_ends import FINISHED, UpToEnds, has_finished
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def json_of(subject: str, data: bytes) -> Any:
     return json.loads(data)
 
 
-class JetStream(UpToEnds, Generic[V_co]):
+class JetStream(UpToEnds[V_co]):
     """A source of the messages of a JetStream stream, exactly once into the state of the job.
 
     ``servers``: a URL such as ``"nats://localhost:4222"``, or several of one cluster. ``stream``: the name of the
@@ -455,7 +455,7 @@ async def _ignore(error: Exception) -> None:
     """Take the errors that the client would log: each call raises its own."""
 
 
-class JetStreamPart(Generic[V_co]):
+class JetStreamPart(BasePart[V_co]):
     """One stream, or one subject of it, while it is read."""
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from malstrom_py.errors import MalformedRecord, shown
 from malstrom_py.operators.batch_sizing import BatchSize
-from malstrom_py.sources.base import WAIT_MAX_S, Part, SourcePart, lag_of
+from malstrom_py.sources.base import BasePart, Part, lag_of
 
 _BACKOFF_MIN_S: Final = 0.001
 _POLL_MAX_S: Final = 0.1
@@ -43,7 +43,7 @@ class PartReader:
         "wait_s",
     )
 
-    def __init__(self, part: Part, name: str, source_part: SourcePart[Any]) -> None:
+    def __init__(self, part: Part, name: str, source_part: BasePart[Any]) -> None:
         self.part = part
         self.name = name
         self.source_part = source_part
@@ -79,7 +79,7 @@ class PartReader:
     def delay(self, now_s: float, linger_s: float) -> float:
         """Note that no records came: back off from ``linger_s``, doubling up to the limit of the part. Return for how
         long no records have come: 0 at first."""
-        wait_s = min(max(self.wait_s * 2, _BACKOFF_MIN_S), getattr(self.source_part, "wait_max_s", WAIT_MAX_S))
+        wait_s = min(max(self.wait_s * 2, _BACKOFF_MIN_S), self.source_part.wait_max_s)
         self.wait_s = max(linger_s, wait_s)
         self.poll_at_s = now_s + self.wait_s
         if self.quiet_since_s is None:
@@ -96,7 +96,7 @@ class PartReader:
     def read(self, *, moves: bool) -> ReadPart:
         """Describe what has been read."""
         part = self.source_part
-        lags = lag_of(part, "lag_rows"), lag_of(part, "lag_bytes")
+        lags = lag_of(part.lag_rows), lag_of(part.lag_bytes)
         return ReadPart(self.part, self.count, self.position(moves=moves), *lags)
 
 

@@ -31,51 +31,36 @@ from malstrom_py.data.messages import (
     StateMessage,
 )
 from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, SourceError, lasting
-from malstrom_py.errors.text import describe_function, missing_methods, text_of, text_with_place
+from malstrom_py.errors.text import describe_function, text_of, text_with_place
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy
 from malstrom_py.operators.listing import (
     grown_positions,
     is_read,
-    lists_again_every_s,
-    new_part_position,
     new_positions,
     parts_of,
-    reads_new,
-    reads_new_with,
     with_known,
 )
 from malstrom_py.operators.part_reader import PartReader, ReadPart
 from malstrom_py.sources.base import (
-    NarrowingSource,
+    BasePart,
+    BaseSource,
     Part,
-    PartitionedSource,
-    PinnedGrowingSource,
-    PinnedSource,
+    PartPerWorker,
     Source,
-    SourcePart,
+    as_part,
+    as_source,
 )
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 
 
-def pin(source: object, job: str, record: Any, *, was_read: bool) -> None:
-    """Pin the version of the data that ``job`` reads, if ``source`` can.
-
-    ``record``: the pin of an earlier run, or None. ``was_read``: that run has read all pinned data.
-    """
-    if was_read and record is not None and reads_new(source) and isinstance(source, PinnedGrowingSource):
-        source.pin_next(job, record)
-    elif isinstance(source, PinnedSource):
-        source.pin(job, record)
-
-
-def check_parts(parts: Sequence[object], source: Source[Any], step: str) -> None:
+def check_parts(parts: Sequence[object], source: BaseSource[Any], step: str) -> None:
     """Raise `SourceError` unless ``parts`` are distinct names of parts."""
     for part in parts:
         if not isinstance(part, str):
             raise SourceError(
                 f"source {step!r} lists a partition of type {type(part).__name__}: the name of a partition must "
-                f"be a str, such as a path (in {describe_function(getattr(source, 'list_parts', source))})"
+                f"be a str, such as a path (in {describe_function(source.list_parts)})"
             )
     for part, times in Counter(parts).items():
         if times > 1:
@@ -116,10 +101,7 @@ def row_bytes(batch: Batch) -> int:
 
 
 _COLUMN_BYTES: Final = 16
-_OPEN_MAX: Final = 256
 _ROUTED_MAX: Final = 16_384
-_METHODS: Final = ("poll(rows_max)", "is_finished", "close", "snapshot")
-"""The methods of a part. The last one is not called on a part of a `StatelessSource`."""
 
 
 class RestoredPart(NamedTuple):
@@ -146,11 +128,14 @@ class ReadSource(Operator):
     """
 
     def __init__(self, context: StepContext, *, source: Source[Any], columns: Collection[str] | None = None) -> None:
-        """``columns``: those of the records that the plan reads, of a `NarrowingSource`; None for all."""
+        """``columns``: those of the records that the plan reads, of a narrowing source; None for all."""
         super().__init__(context)
         self._columns = columns
-        self._source = source
-        self.lists_again_every_s = lists_again_every_s(source, context.step)
+        self.given: Final = source
+        """The user's object."""
+        self.source: Final[BaseSource[Any]] = as_source(source)
+        """The source of this step, with all members of the contract."""
+        self.lists_again_every_s = self.source.lists_again_every_s
         """How often new parts are looked for while the job runs, in seconds; None: never."""
         self._expects_parts = False
         self._stopping = False
@@ -167,45 +152,31 @@ class ReadSource(Operator):
         self._rows_cap: int | None = None
 
     @property
-    def source(self) -> Source[Any]:
-        """The source of this step."""
-        return self._source
-
-    @property
-    def reads_new(self) -> bool:
-        """Whether a finished job, started again, reads the source's new data."""
-        return reads_new(self._source)
-
-    @property
     def reads_new_with(self) -> str | None:
         """The argument with which the source would read its new data; None if there is none."""
-        return None if self.reads_new else reads_new_with(self._source)
+        return None if self.source.reads_new else self.source.reads_new_with or None
 
     def pin(self, record: Any = None, *, was_read: bool = False) -> None:
         """Pin the version of the data that this job reads, if the source can: that of ``record``, if given, or the
         data that is new since, if the recorded data ``was_read`` and the source reads new data.
         """
+        is_next = was_read and record is not None and self.source.reads_new
         try:
-            pin(self._source, self.context.job, record, was_read=was_read)
+            (self.source.pin_next if is_next else self.source.pin)(self.context.job, record)
         except Exception as error:
             self._raise(error, "could not be pinned")
 
-    def pin_record(self) -> Any:
-        """Return the source's pin in plain types; None if the source cannot pin."""
-        return self._source.pin_record() if isinstance(self._source, PinnedSource) else None
-
     def unpin(self, *, keep: bool = False) -> None:
         """Undo a successful `pin` at the end of the job. ``keep``: the job will be resumed."""
-        if isinstance(self._source, PinnedSource):
-            try:
-                self._source.unpin(keep=keep)
-            except Exception as error:
-                self._raise(error, "could not remove the data it had pinned for the job")
+        try:
+            self.source.unpin(keep=keep)
+        except Exception as error:
+            self._raise(error, "could not remove the data it had pinned for the job")
 
     @property
     def moves_parts(self) -> bool:
         """Whether another worker can resume a part at its position: not of a `StatelessSource`."""
-        return isinstance(self._source, PartitionedSource)
+        return not isinstance(self.source, PartPerWorker)
 
     @property
     def parts_left(self) -> list[Part]:
@@ -217,14 +188,14 @@ class ReadSource(Operator):
         snapshot that the job resumes from.
         """
         dealt: dict[int, list[Part]] = {worker: [] for worker in workers}
-        if not isinstance(self._source, PartitionedSource):
+        if not self.moves_parts:
             return {worker: [Part(f"worker-{worker}")] for worker in workers}
         try:
-            parts = parts_of(self._source, known)
+            parts = parts_of(self.source, known)
         except Exception as error:
             self._raise(error, "could not list its partitions")
-        check_parts(parts, self._source, self.context.step)
-        if self.lists_again_every_s is not None and known is not None and not self.reads_new:
+        check_parts(parts, self.source, self.context.step)
+        if self.lists_again_every_s is not None and known is not None and not self.source.reads_new:
             parts = with_known(parts, known)
         for index, part in enumerate(parts):
             dealt[workers[index % len(workers)]].append(part)
@@ -236,23 +207,21 @@ class ReadSource(Operator):
         """
         try:
             if self.lists_again_every_s is not None:
-                return new_positions(self._source, parts, known)
-            return grown_positions(self._source, parts, known) if self.reads_new else {}
+                return new_positions(self.source, parts, known)
+            return grown_positions(self.source, parts, known) if self.source.reads_new else {}
         except Exception as error:
             self._raise(error, "could not say where its new partitions begin")
 
     def find_parts(self, known: Collection[Part]) -> list[tuple[Part, Any]]:
         """List the parts again. Return those that are not ``known``, with the positions at which they begin (R13)."""
-        source = self._source
-        if not isinstance(source, PartitionedSource):
-            return []
+        source = self.source
         try:
             parts = list(source.list_parts())
         except Exception as error:
             self._raise(error, "could not list its partitions again")
         check_parts(parts, source, self.context.step)
         try:
-            return [(part, new_part_position(source, part)) for part in parts if part not in known]
+            return [(part, source.new_part_position(part)) for part in parts if part not in known]
         except Exception as error:
             self._raise(error, "could not say where its new partitions begin")
 
@@ -397,11 +366,11 @@ class ReadSource(Operator):
         raise InternalError(f"source {self.context.step!r}: part {part!r} is not read on this worker")
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
-        if isinstance(message, AbsBarrier) and isinstance(self._source, PartitionedSource):
+        if isinstance(message, AbsBarrier) and self.moves_parts:
             positions = dict(self._waiting) | dict(self._gained)
             positions |= {reader.part: self._position(reader) for reader in self._readers}
             images = {part: [position, False] for part, position in positions.items()}
-            images |= {part: [position, is_read(self._source, position)] for part, position in self.ended.items()}
+            images |= {part: [position, is_read(self.source, position)] for part, position in self.ended.items()}
             state = self.context.codec.encode_at_rest(images, step=self.context.step)
             message.backend.persist(self.context.step, state)
         out.forward(message)
@@ -536,8 +505,7 @@ class ReadSource(Operator):
         out.forward(PartOpened(self._name(part), state))
 
     def _open_more(self) -> None:
-        open_max = getattr(self._source, "parts_open_max", _OPEN_MAX)
-        while self._waiting and len(self._readers) < open_max:
+        while self._waiting and len(self._readers) < self.source.parts_open_max:
             part, position = self._waiting.popleft()
             try:
                 source_part = self._build(part, position)
@@ -545,25 +513,20 @@ class ReadSource(Operator):
                 self._raise(error, f"could not open partition {part!r}")
             self._readers.append(PartReader(part, self._name(part), source_part))
 
-    def _build(self, part: Part, position: Any) -> SourcePart[Any]:
-        if isinstance(self._source, PartitionedSource):
-            if self._columns is not None and isinstance(self._source, NarrowingSource):
-                built = self._source.build_narrow_part(part, position, self._columns)
-            else:
-                built = self._source.build_part(part, position)
-            wrong = missing_methods(built, self._source.build_part, _METHODS)
-        else:
-            here = self.context
+    def _build(self, part: Part, position: Any) -> BasePart[Any]:
+        source, here = self.source, self.context
+        if isinstance(source, PartPerWorker):
             worker = WorkerInfo(here.job, here.step, WorkerId(here.worker), here.workers)
-            built = self._source.build(worker)
-            wrong = missing_methods(built, self._source.build, _METHODS[:-1])
-        if wrong:
-            raise SourceError(wrong)
-        return built
+            return as_part(source.build(worker), source.build, here.step, positions=False)
+        if self._columns is not None and source.is_narrowing:
+            built = source.build_narrow_part(part, position, self._columns)
+        else:
+            built = source.build_part(part, position)
+        return as_part(built, source.build_part, here.step, positions=True)
 
     def _position(self, reader: PartReader) -> Any:
         """Return the position of ``reader``; None for a source without positions."""
-        if not isinstance(self._source, PartitionedSource):
+        if not self.moves_parts:
             return None
         try:
             return reader.source_part.snapshot()

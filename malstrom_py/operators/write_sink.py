@@ -6,7 +6,7 @@ the part, so that a writer moves like the state of any key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,13 +19,17 @@ from malstrom_py.operators.failures import ErrorPolicy
 from malstrom_py.operators.flat import FlatResults
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
 from malstrom_py.sinks.base import (
+    BaseTransactionalSink,
+    BaseTransactionalWriter,
+    BaseWriter,
     CommitContext,
     PartitionedSink,
     SinkPart,
-    SinkWriter,
     SnapshotId,
     StatelessSink,
     TransactionalSink,
+    as_sink,
+    as_writer,
 )
 from malstrom_py.state.keyed_state import Migrate
 from malstrom_py.worker_context import WorkerId, WorkerInfo
@@ -62,34 +66,31 @@ class WriteSink(Operator):
         self, context: StepContext, *, sink: StatelessSink | TransactionalSink, flat: FlatResults | None = None
     ) -> None:
         super().__init__(context)
-        self.sink = sink
+        self.sink = as_sink(sink)
+        """The sink of this step, with all members of the contract."""
         self._flat = flat
-        use_types = getattr(sink, "use_types", None)
-        if use_types is not None:
-            use_types(context.codec.types)
-        self.takes_columns = getattr(sink, "takes_columns", False) is True
-        self.writer: SinkWriter | None = None
-        self._notify_moved: Callable[[int], None] | None = None
-        self._notify_advanced: Callable[[int], None] | None = None
+        self.sink.use_types(context.codec.types)
+        self.takes_columns = self.sink.takes_columns
+        self.writer: BaseWriter | None = None
         self._payloads: list[bytes] = []
+
+    @property
+    def transactional(self) -> BaseTransactionalSink | None:
+        """The sink, if it is transactional."""
+        return self.sink if isinstance(self.sink, BaseTransactionalSink) else None
 
     def open(self) -> None:
         """Open this worker's writer."""
         info = WorkerInfo(self.context.job, self.context.step, WorkerId(self.context.worker), self.context.workers)
         sink = self.sink
         with sink_errors(self.context.step, "could not be opened"):
-            build = sink.open if isinstance(sink, TransactionalSink) else sink.build
-            writer = build(info)
-        methods = ("write(batch)", "pre_commit(context)", "close")
-        if wrong := missing_methods(writer, build, methods if isinstance(sink, TransactionalSink) else methods[::2]):
-            raise SinkError(f"sink {self.context.step!r}: {wrong}")
-        self.writer = writer
-        takes_flat = getattr(sink, "takes_flat", None)
-        if self._flat is not None:
-            with sink_errors(self.context.step, "could not be opened"):
-                self._flat = self._flat if takes_flat is not None and takes_flat(info) else None
-        self._notify_moved = getattr(self.writer, "moved", None)
-        self._notify_advanced = getattr(self.writer, "advanced", None)
+            opened_by = sink.open if isinstance(sink, BaseTransactionalSink) else sink.build
+            writer = opened_by(info)
+        transactional = self.transactional is not None
+        self.writer = as_writer(writer, opened_by, self.context.step, transactional=transactional)
+        with sink_errors(self.context.step, "could not be opened"):
+            if self._flat is not None and not sink.takes_flat(info):
+                self._flat = None
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         for piece in (batch,) if self._flat is None else self._flat.pieces(batch, self.context.step):
@@ -107,24 +108,23 @@ class WriteSink(Operator):
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         """Notify a writer that records event time; the stream ends here."""
-        if self._notify_advanced is not None:
+        if self.writer is not None:
             with sink_errors(self.context.step, "could not write"):
-                self._notify_advanced(epoch.time)
+                self.writer.advanced(epoch.time)
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         """Pre-commit at a barrier what was written before it (S1)."""
-        if isinstance(message, AbsBarrier) and isinstance(self.sink, TransactionalSink):
+        if isinstance(message, AbsBarrier) and self.transactional is not None:
             snapshot = SnapshotId(message.snapshot)
             context = CommitContext(self.context.job, self.context.step, snapshot, message.incarnation)
             self._payloads.append(self.pre_commit(context))
 
     def pre_commit(self, context: CommitContext) -> bytes:
         """Make the writer's data durable, but not visible, and return the payload for the commit."""
-        if self.writer is None:
+        if not isinstance(self.writer, BaseTransactionalWriter):
             raise SinkError(f"sink {self.context.step!r} is not open")
         with sink_errors(self.context.step, "could not pre-commit"):
-            payload: bytes = self.writer.pre_commit(context)  # type: ignore[attr-defined]  # of a transactional one
-        return payload
+            return self.writer.pre_commit(context)
 
     def take_payloads(self) -> list[bytes]:
         """Remove and return the payloads of pre-commits."""
@@ -136,8 +136,8 @@ class WriteSink(Operator):
 
     def moved(self, version: int) -> None:
         """Notify a writer that orders rows of several workers: keys moved with ``version`` of the routing table."""
-        if self._notify_moved is not None:
-            self._notify_moved(version)
+        if self.writer is not None:
+            self.writer.moved(version)
 
     def close(self) -> None:
         """Close the writer, if it is open."""

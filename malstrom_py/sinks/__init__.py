@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from malstrom_py.connectors.ray_data.sink import RayDataset
     from malstrom_py.connectors.redis.sink import RedisStream
     from malstrom_py.sinks.base import (
+        BaseStatelessSink,
+        BaseTransactionalSink,
+        BaseTransactionalWriter,
+        BaseWriter,
         CommitContext,
         PartitionedSink,
         SinkPart,
@@ -38,6 +42,7 @@ else:
             "malstrom_py.connectors.ray_data.sink": "RayDataset",
             "malstrom_py.connectors.redis.sink": "RedisStream",
             "malstrom_py.sinks.base": (
+                "BaseStatelessSink BaseTransactionalSink BaseTransactionalWriter BaseWriter "
                 "CommitContext PartitionedSink SinkPart SinkWriter SnapshotId StatelessSink TransactionalSink "
                 "TransactionalWriter"
             ),
@@ -52,6 +57,10 @@ else:
     )
 
 __all__ = [
+    "BaseStatelessSink",
+    "BaseTransactionalSink",
+    "BaseTransactionalWriter",
+    "BaseWriter",
     "Callable",
     "CommitContext",
     "Delta",

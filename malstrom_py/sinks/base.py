@@ -1,5 +1,10 @@
 """Contracts of sinks, for users who write their own: one writer per worker, and for transactional sinks a commit.
 
+`StatelessSink`, `TransactionalSink` and `SinkWriter` are what sinks must have. `BaseStatelessSink`,
+`BaseTransactionalSink`, `BaseWriter` and `BaseTransactionalWriter` add what they may have, each with its default; a
+sink that inherits them is checked by a type checker. A plain class with the same members does the same: `as_sink` and
+`as_writer` complete it.
+
 A transactional sink makes no row visible before its commit. Each writer pre-commits its rows at each snapshot and at
 the end of a job. One committer then publishes all payloads of a snapshot together.
 
@@ -9,12 +14,19 @@ it succeeds. Rows that belong to no manifest are discarded and read again from t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NewType, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Final, NewType, Protocol, runtime_checkable
 
+from malstrom_py.codec import TypeTable
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import DataMessage
+from malstrom_py.defaults import check_members, plain, refuse_misspelt
+from malstrom_py.errors import SinkError
+from malstrom_py.errors.text import missing_methods
 from malstrom_py.windows import WINDOW_START
 from malstrom_py.worker_context import WorkerInfo
 
@@ -67,18 +79,46 @@ def is_left_over(snapshot: str, context: CommitContext, committed: Collection[st
     return snapshot < context.snapshot and snapshot not in committed
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A folder or a table. ``replaces``: whether the sink replaces the target, or requires that it is empty."""
+
+    place: Path | str
+    replaces: bool
+
+    def meets(self, other: Target) -> bool:
+        """Return whether both are the same, or one folder contains the other."""
+        if isinstance(self.place, Path) and isinstance(other.place, Path):
+            mine, theirs = Path(os.path.realpath(self.place)), Path(os.path.realpath(other.place))
+            return mine == theirs or mine in theirs.parents or theirs in mine.parents
+        if isinstance(self.place, str) and isinstance(other.place, str):
+            return _table_name(self.place) == _table_name(other.place)
+        return False
+
+    def may_show_rows(self) -> bool:
+        """Return whether the target may hold earlier rows that stay visible: true unless it is an empty folder.
+
+        Entries of a folder that begin with a dot or ``_`` are not rows.
+        """
+        if self.replaces or isinstance(self.place, str):
+            return not self.replaces
+        try:
+            return any(not entry.name.startswith((".", "_")) for entry in Path(self.place).iterdir())
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+
+
+def _table_name(table: str) -> str:
+    """Normalize the name of a table as Spark does: without case, quotes and the default catalog."""
+    return table.replace("`", "").lower().removeprefix("spark_catalog.").removeprefix("default.")
+
+
 class SinkWriter(Protocol):
-    """Writes the batches of one worker. Single-threaded.
+    """Writes the batches of one worker. Single-threaded. `BaseWriter` adds what it may have besides."""
 
-    Optional: a sink with an attribute ``takes_columns = True`` has writers that use ``batch.columns`` (an Arrow
-    ``RecordBatch``, None for a batch of rows); they get larger batches. A writer with a method ``moved(version)`` is
-    called on every worker after keys have moved, with the new version of the routing table. Versions only grow:
-    what a key wrote under a lower version, on any worker, precedes what it wrote under a higher one. A writer with a
-    method ``advanced(epoch)`` is called when event time advances: no record at or below ``epoch`` follows.
-    A sink with a method ``takes_flat(worker)`` is asked when a writer opens; if the answer is true, the writer gets
-    results of windows as the flat rows that ``flat`` makes, without keys.
-    """
-
+    @abstractmethod
     def write(self, batch: Batch) -> None:
         """Write one batch. Never change its lists."""
         ...
@@ -91,6 +131,7 @@ class SinkWriter(Protocol):
 class TransactionalWriter(SinkWriter, Protocol):
     """A writer whose rows stay invisible until they are committed."""
 
+    @abstractmethod
     def pre_commit(self, context: CommitContext) -> bytes:
         """Make the rows written since the last call durable but not visible, under ``context.snapshot``.
 
@@ -105,6 +146,7 @@ class TransactionalWriter(SinkWriter, Protocol):
 class StatelessSink(Protocol):
     """A sink without transactions: each batch is visible after its write, and cannot be undone."""
 
+    @abstractmethod
     def build(self, worker: WorkerInfo) -> SinkWriter:
         """Open the writer of one worker."""
         ...
@@ -116,22 +158,15 @@ class TransactionalSink(Protocol):
 
     It is copied (by cloudpickle) to every worker in another process, and to the process that commits.
 
-    Optional: a sink with an attribute ``commits_in_driver = True`` is committed by the program that started the job,
-    with the object that was given to ``sink``. If another program coordinates the job, the copy there gets the `hold`
-    and, after a failure of the job, the `abort`.
-
-    Optional: a sink with a method ``hold(context, payloads)``. A worker that leaves a running job closes its writer
-    long before the commit; before that, the committer calls `hold`, which protects what the payloads name from the
-    `recover` of other runs until the function that it returns is called.
-
-    Optional: a sink with a method ``use_types(types)`` gets the classes that are registered with the job, for a `Codec`
-    of its payloads: before it opens a writer, and before it commits.
+    `BaseTransactionalSink` adds what it may have besides.
     """
 
+    @abstractmethod
     def open(self, worker: WorkerInfo) -> TransactionalWriter:
         """Open the writer of one worker."""
         ...
 
+    @abstractmethod
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         """Publish the rows that the payloads name, all pre-committed under ``context.snapshot``.
 
@@ -142,6 +177,7 @@ class TransactionalSink(Protocol):
         """
         ...
 
+    @abstractmethod
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         """Discard the rows that the payloads name, and no others: the next snapshot may still be committed.
 
@@ -149,6 +185,7 @@ class TransactionalSink(Protocol):
         """
         ...
 
+    @abstractmethod
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         """Finish or discard what an interrupted run left; called before writers are opened, at starts and at restores.
 
@@ -195,3 +232,124 @@ class PartitionedSink(Protocol):
 
 
 Sink = StatelessSink | TransactionalSink | PartitionedSink
+
+
+class BaseSink:
+    """The defaults of what every sink may have besides the methods of its kind."""
+
+    takes_columns: bool = False
+    """Whether the writers use ``batch.columns``, an Arrow ``RecordBatch`` (None for a batch of rows).
+
+    They get larger batches.
+    """
+
+    target: Target | None = None
+    """What the sink writes to, which is checked against the other sinks of its job; None: nothing is checked."""
+
+    ends_with_program: bool = False
+    """Whether the output ends with the program that starts the job, so that no job can outlive it."""
+
+    commits_in_driver: bool = False
+    """Whether the program that started the job commits, with the object that was given to ``sink``.
+
+    If another program coordinates the job, the copy there gets the `hold` and, after a failure of the job, the
+    `abort`.
+    """
+
+    def takes_flat(self, worker: WorkerInfo) -> bool:
+        """Return whether the writer of ``worker`` gets results of windows as the flat rows that ``flat`` makes.
+
+        Called when the writer is opened. Flat rows have no keys.
+        """
+        return False
+
+    def use_types(self, types: TypeTable) -> None:
+        """Use the classes that are registered with the job, for a `Codec` of payloads.
+
+        Called before a writer is opened, and before a commit.
+        """
+
+
+class BaseStatelessSink(BaseSink, StatelessSink):
+    """A `StatelessSink` with the defaults of what it may have besides."""
+
+
+class BaseTransactionalSink(BaseSink, TransactionalSink):
+    """A `TransactionalSink` with the defaults of what it may have besides."""
+
+    def hold(self, context: CommitContext, payloads: Sequence[bytes]) -> Callable[[], None]:
+        """Protect what ``payloads`` name from the `recover` of other runs, until the returned function is called.
+
+        A worker that leaves a running job closes its writer long before the commit; the committer calls this before.
+        """
+        return _release_nothing
+
+
+def _release_nothing() -> None:
+    """Release nothing: nothing was held."""
+
+
+class BaseWriter(SinkWriter):
+    """A `SinkWriter` with the defaults of what it may have besides."""
+
+    def close(self) -> None:
+        """Release nothing."""
+
+    def moved(self, version: int) -> None:
+        """Note that keys have moved, on any worker; ``version`` is the new one of the routing table.
+
+        Versions only grow: what a key wrote under a lower version, on any worker, precedes what it wrote under a
+        higher one.
+        """
+
+    def advanced(self, epoch: int) -> None:
+        """Note that event time has advanced: no record at or below ``epoch`` follows."""
+
+
+class BaseTransactionalWriter(BaseWriter, TransactionalWriter):
+    """A `TransactionalWriter` with the defaults of what it may have besides."""
+
+
+_PLAIN_SINK: Final = plain(BaseSink)
+_PLAIN_STATELESS_SINK: Final = plain(BaseStatelessSink)
+_PLAIN_TRANSACTIONAL_SINK: Final = plain(BaseTransactionalSink)
+_PLAIN_WRITER: Final = plain(BaseWriter)
+_PLAIN_TRANSACTIONAL_WRITER: Final = plain(BaseTransactionalWriter)
+
+
+def as_sink(sink: StatelessSink | TransactionalSink) -> BaseStatelessSink | BaseTransactionalSink:
+    """Return ``sink`` with all members of the contract: itself, if it inherits them."""
+    if isinstance(sink, BaseStatelessSink | BaseTransactionalSink):
+        return sink
+    plain_of = _PLAIN_TRANSACTIONAL_SINK if isinstance(sink, TransactionalSink) else _PLAIN_STATELESS_SINK
+    completed: BaseStatelessSink | BaseTransactionalSink = plain_of(sink)
+    return completed
+
+
+def target_of(sink: object) -> Target | None:
+    """Return the target of a sink of any kind."""
+    completed: BaseSink = sink if isinstance(sink, BaseSink) else _PLAIN_SINK(sink)
+    target = completed.target
+    return target if isinstance(target, Target) else None  # another value is not meant for this contract
+
+
+def check_sink(sink: Sink, step: str) -> None:
+    """Raise `PlanError` if a member that ``sink`` may have is of another type, or misspelt."""
+    check_members(sink, BaseTransactionalSink, f"sink {step!r}")
+    refuse_misspelt(sink, BaseTransactionalSink, f"sink {step!r}")
+
+
+_METHODS: Final = ("write(batch)", "pre_commit(context)", "close")
+
+
+def as_writer(writer: SinkWriter, opened_by: object, step: str, *, transactional: bool) -> BaseWriter:
+    """Return ``writer``, which ``opened_by`` has returned, with all members of the contract; `SinkError` if it is none.
+
+    ``transactional``: it must be a `TransactionalWriter`, and the result is a `BaseTransactionalWriter`.
+    """
+    if isinstance(writer, BaseTransactionalWriter if transactional else BaseWriter):
+        return writer
+    if wrong := missing_methods(writer, opened_by, _METHODS if transactional else _METHODS[::2]):
+        raise SinkError(f"sink {step!r}: {wrong}")
+    completed: BaseWriter = (_PLAIN_TRANSACTIONAL_WRITER if transactional else _PLAIN_WRITER)(writer)
+    return completed

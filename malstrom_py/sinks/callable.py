@@ -8,10 +8,11 @@ from typing import Any
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.errors.text import after, describe_function, failed_in, sentence, text_of
+from malstrom_py.sinks.base import BaseStatelessSink, BaseWriter
 from malstrom_py.worker_context import WorkerInfo
 
 
-class Callable:
+class Callable(BaseStatelessSink):
     """Calls ``fn(value)`` for each record; with ``batch=True`` ``fn(batch)`` for each `Batch`.
 
     A value has neither key nor time; a `Batch` has ``keys``, ``values`` and ``timestamps``, lists that must not be
@@ -41,7 +42,7 @@ class Callable:
         return _CallableWriter(self._fn, self._batch, worker)
 
 
-class _CallableWriter:
+class _CallableWriter(BaseWriter):
     def __init__(self, fn: collections.abc.Callable[[Any], object], whole: bool, worker: WorkerInfo) -> None:
         self._fn = fn
         self._whole = whole
@@ -60,6 +61,3 @@ class _CallableWriter:
                 f"on worker {self._worker.worker}: {type(error).__name__} in {failed_in(fn, error)}"
                 f"{after(sentence(text_of(error)))}. Correct the function."
             ) from error
-
-    def close(self) -> None:
-        """Do nothing: no file is open."""

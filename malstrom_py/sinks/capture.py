@@ -28,7 +28,7 @@ from malstrom_py.codec import Codec, TypeTable
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.data.time import Unit
-from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.sinks.base import BaseTransactionalSink, BaseTransactionalWriter, CommitContext, SnapshotId
 from malstrom_py.worker_context import WorkerInfo
 
 SEGMENT_BYTES: Final = 1 << 26
@@ -38,7 +38,7 @@ TICK_NS: Final = 1_000_000
 """How far apart the times in a recording are."""
 
 
-class Capture:
+class Capture(BaseTransactionalSink):
     """The sink of `StreamBuilder.capture_into`."""
 
     takes_columns = True
@@ -80,7 +80,7 @@ class Capture:
         begin(self._place, context.job, context.step, committed, replace=self._replace)
 
 
-class _CaptureWriter:
+class _CaptureWriter(BaseTransactionalWriter):
     def __init__(self, place: Place, header: Header, codec: Codec) -> None:
         self._place = place
         self._header = header

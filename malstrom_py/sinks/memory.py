@@ -20,11 +20,11 @@ from malstrom_py.codec import Codec, TypeTable
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import CodecError, SinkError, lasting
 from malstrom_py.errors.text import describe_error
-from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.sinks.base import BaseTransactionalSink, BaseTransactionalWriter, CommitContext, SnapshotId
 from malstrom_py.worker_context import WorkerInfo
 
 
-class Memory:
+class Memory(BaseTransactionalSink):
     """Keeps the committed rows: ``items``, the values in order of arrival; ``by_key``, key -> values in order.
 
     Transactional: a job that fails leaves no rows, and a new run of the job starts empty. With snapshots, the rows of a
@@ -163,7 +163,7 @@ def _unpickled(context: CommitContext, rows: bytes) -> list[_Arrived]:
     return arrived
 
 
-class _MemoryWriter:
+class _MemoryWriter(BaseTransactionalWriter):
     def __init__(
         self, staged: dict[bytes, _Staged] | None, worker: WorkerInfo, arrivals: Iterator[int], codec: Codec
     ) -> None:

@@ -24,50 +24,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from malstrom_py.errors import PlanError, SinkError, SourceError
-from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.sinks.base import CommitContext, SnapshotId, Target
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A folder or a Spark table. ``replaces``: whether the sink replaces the target, or requires that it is empty.
-
-    A sink with an attribute ``target`` of this type is checked against the other sinks of its job.
-    """
-
-    place: Path | str
-    replaces: bool
-
-    def meets(self, other: Target) -> bool:
-        """Return whether both are the same, or one folder contains the other."""
-        if isinstance(self.place, Path) and isinstance(other.place, Path):
-            mine, theirs = Path(os.path.realpath(self.place)), Path(os.path.realpath(other.place))
-            return mine == theirs or mine in theirs.parents or theirs in mine.parents
-        if isinstance(self.place, str) and isinstance(other.place, str):
-            return _table_name(self.place) == _table_name(other.place)
-        return False
-
-    def may_show_rows(self) -> bool:
-        """Return whether the target may hold earlier rows that stay visible: true unless it is an empty folder.
-
-        Entries of a folder that begin with a dot or ``_`` are not rows.
-        """
-        if self.replaces or isinstance(self.place, str):
-            return not self.replaces
-        try:
-            return any(not entry.name.startswith((".", "_")) for entry in Path(self.place).iterdir())
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
-
-
-def check_targets(sinks: Mapping[str, object]) -> None:
-    """Raise `PlanError` if one sink replaces the target of another; ``sinks`` maps step names to sinks.
+def check_targets(targets: Mapping[str, Target]) -> None:
+    """Raise `PlanError` if one sink replaces the target of another; ``targets`` are those of sinks, by step name.
 
     >>> check_targets({"a": Target(Path("/out"), replaces=False), "b": Target(Path("/out"), replaces=False)})
     """
-    found = {name: getattr(sink, "target", sink) for name, sink in sinks.items()}
-    targets = {name: target for name, target in found.items() if isinstance(target, Target)}
     for (name, target), (other_name, other) in combinations(targets.items(), 2):
         if (target.replaces or other.replaces) and target.meets(other):
             alike = "the same" if target.place == other.place else f"{str(target.place)!r} and"
@@ -76,11 +40,6 @@ def check_targets(sinks: Mapping[str, object]) -> None:
                 f"{' and '.join(repr(n) for n in (name, other_name) if targets[n].replaces)} would replace it: "
                 f"give each its own target, or all of them mode 'append'"
             )
-
-
-def _table_name(table: str) -> str:
-    """Normalize the name of a table as Spark does: without case, quotes and the default catalog."""
-    return table.replace("`", "").lower().removeprefix("spark_catalog.").removeprefix("default.")
 
 
 RECORDS: Final = "_malstrom"

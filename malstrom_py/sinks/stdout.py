@@ -11,10 +11,11 @@ from typing import Any
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.errors.text import describe_error, describe_function, failed_in
+from malstrom_py.sinks.base import BaseStatelessSink, BaseWriter
 from malstrom_py.worker_context import WorkerInfo
 
 
-class Stdout:
+class Stdout(BaseStatelessSink):
     """Prints one line per value: the result of ``format`` (default `str`). Keys are not printed.
 
     SinkError: ``format`` raises or returns no str, the reader of a pipe has closed it, or the output cannot be written.
@@ -38,7 +39,7 @@ class Stdout:
         return _StdoutWriter(self._format)
 
 
-class _StdoutWriter:
+class _StdoutWriter(BaseWriter):
     def __init__(self, format: Callable[[Any], str]) -> None:
         self._format = format
 
@@ -62,9 +63,6 @@ class _StdoutWriter:
             _silence_stdout()
             why = getattr(error, "strerror", None) or "it is closed"
             raise SinkError(f"cannot write to standard output: {why}. Check where it goes.") from error
-
-    def close(self) -> None:
-        """Do nothing: standard output belongs to the process."""
 
     def _lines(self, batch: Batch) -> list[str]:
         try:

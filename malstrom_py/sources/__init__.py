@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from malstrom_py.connectors.ray_data.source import RayDataset
     from malstrom_py.connectors.redis.source import RedisStream
     from malstrom_py.sources.base import (
+        BasePart,
+        BaseSource,
         GrowingSource,
         Part,
         PartitionedSource,
@@ -40,7 +42,8 @@ else:
             "malstrom_py.connectors.ray_data.source": "RayDataset",
             "malstrom_py.connectors.redis.source": "RedisStream",
             "malstrom_py.sources.base": (
-                "GrowingSource Part PartitionedSource PinnedGrowingSource PinnedSource SourcePart StatelessSource"
+                "BasePart BaseSource GrowingSource Part PartitionedSource PinnedGrowingSource PinnedSource SourcePart "
+                "StatelessSource"
             ),
             "malstrom_py.sources.files": "Files",
             "malstrom_py.sources.generator": "Generator",
@@ -52,6 +55,8 @@ else:
     )
 
 __all__ = [
+    "BasePart",
+    "BaseSource",
     "Delta",
     "Files",
     "Generator",

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.errors.text import describe_error, describe_function, failed_in, refuse_no_items, sentence
-from malstrom_py.sources.base import Part
+from malstrom_py.sources.base import BasePart, BaseSource, Part
 
 V = TypeVar("V")
 
 
-class Generator(Generic[V]):
+class Generator(BaseSource[V]):
     """Reads what ``fn(part, start)`` yields, for partitions 0 to ``parts - 1`` (named ``"0"``, ``"1"``, …).
 
     ``start`` is the number of items taken from this partition before: 0 at first; on resume ``fn`` is called again and
@@ -49,7 +49,7 @@ class Generator(Generic[V]):
         return _GeneratorPart(self._fn, int(part), state or 0)
 
 
-class _GeneratorPart(Generic[V]):
+class _GeneratorPart(BasePart[V]):
     """Calls ``fn`` at the first poll, so that its first error is reported like any later one."""
 
     def __init__(self, fn: Callable[[int, int], Iterable[V]], part: int, position: int) -> None:

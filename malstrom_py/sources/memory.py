@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from malstrom_py.errors import PlanError
-from malstrom_py.sources.base import Part
+from malstrom_py.sources.base import BasePart, BaseSource, Part
 
 V = TypeVar("V")
 
 
-class Memory(Generic[V]):
+class Memory(BaseSource[V]):
     """Deals ``items`` round-robin to ``parts`` partitions and keeps their order in each.
 
     >>> source = Memory(["a", "b", "c"], parts=2)
@@ -40,7 +40,7 @@ class Memory(Generic[V]):
         return _MemoryPart(self._parts[int(part)], state or 0)
 
 
-class _MemoryPart(Generic[V]):
+class _MemoryPart(BasePart[V]):
     def __init__(self, items: list[V], position: int) -> None:
         self._items = items
         self._position = position

@@ -20,7 +20,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import Epoch
 from malstrom_py.data.time import to_time
 from malstrom_py.errors import CaptureError, PlanError
-from malstrom_py.sources.base import WAIT_MAX_S, Part
+from malstrom_py.sources.base import WAIT_MAX_S, BasePart, BaseSource, Part
 
 ALL = Part("all")
 
@@ -28,7 +28,7 @@ PACE_S: Final = 0.01
 """How often a replay by pace looks whether something is due."""
 
 
-class Replay:
+class Replay(BaseSource[Any]):
     """Reads the recording at ``target``, a folder, the URI of an object store, or a place of `malstrom_py.capture`.
 
     ``name``: the step that was captured; required if several are there. ``streams``: read only the streams of these
@@ -158,7 +158,7 @@ class Pacing:
         return (ns - self._began_ns) / 1e9 / self._pace <= self._clock.monotonic_s() - self._started_s
 
 
-class _ReplayPart:
+class _ReplayPart(BasePart[Any]):
     def __init__(
         self, merge: Merge, state: Any, *, restores: bool, since: int | None = None, pacing: Pacing | None = None
     ) -> None:

@@ -6,12 +6,12 @@ place. A job that has finished, started again, pins the ends of then, and its pa
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any, Final
 
 from malstrom_py.errors import PlanError, SourceError, shown
-from malstrom_py.sources.base import Part
+from malstrom_py.sources.base import BaseSource, Part, V_co
 from malstrom_py.sources.pinned.shared import SharedPin
 
 FINISHED: Final = "finished"
@@ -27,10 +27,10 @@ def has_finished(position: Any) -> bool:
     return isinstance(position, Mapping) and position.get(FINISHED) is True
 
 
-class UpToEnds(ABC):
+class UpToEnds(BaseSource[V_co]):
     """The pin of such a source, and what is new for a job that has finished.
 
-    Each of these sources is a `PinnedGrowingSource` with ``follow=False``. A pin is ``{"stops": {part: end}}`` in plain
+    Each of these sources is pinned and growing with ``follow=False``. A pin is ``{"stops": {part: end}}`` in plain
     types; the ends are None with ``follow=True``.
     """
 
@@ -40,10 +40,10 @@ class UpToEnds(ABC):
             raise PlanError(f"{what}: follow is True or False, got {shown(follow)}")
         self._what: Final = what
         self._follow: Final = follow
+        self.reads_new = not follow
+        # A job without snapshots reads everything up to the end, as its user expects: no warning.
+        self.reads_new_with = "follow=False" if follow else None
         self._pin = SharedPin[Mapping[str, Any]]()
-
-    @abstractmethod
-    def list_parts(self) -> Sequence[Part]: ...
 
     @abstractmethod
     def _find_ends(self) -> dict[str, Any]:
@@ -56,16 +56,6 @@ class UpToEnds(ABC):
     def _pin_now(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return a new pin. ``record``: the one before; None if the job starts from the beginning."""
         return {"stops": None if self._follow else self._find_ends()}
-
-    @property
-    def reads_new(self) -> bool:
-        """Whether a finished job, started again, reads what is new: if it does not follow."""
-        return not self._follow
-
-    @property
-    def reads_new_with(self) -> str | None:
-        """See `GrowingSource`: a job without snapshots reads everything up to the end, as its user expects."""
-        return "follow=False" if self._follow else None
 
     def pin(self, job: str, record: Any = None) -> None:
         """Determine where each partition ends; or take it from ``record``."""

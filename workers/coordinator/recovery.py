@@ -17,7 +17,6 @@ from malstrom_py.clock import Clock
 from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.errors import PlanError, SnapshotError, SourceError, lasting
 from malstrom_py.logs import log
-from malstrom_py.operators.listing import reads_new, reads_new_with
 from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
@@ -26,7 +25,7 @@ from malstrom_py.snapshot.manifest import Artefact, Manifest
 from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.verification import faults_of, load_slots
-from malstrom_py.sources.base import Part
+from malstrom_py.sources.base import Part, as_source
 from malstrom_py.workers.coordinator.job_upgrades import UpgradedState, fitted
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import build_sources
@@ -215,14 +214,15 @@ def keeping_of(snapshots: object, *, resume: object, allow_dropped_state: object
 def warn_of_reading_again(plan: Plan, keeping: SnapshotUse | None) -> None:
     """Warn of sources that should read new input only but read all, because the job has no snapshots."""
     for step in plan.steps:
-        source = step.factory.keywords.get("source") if isinstance(step.factory, partial) else None
-        if keeping is None and reads_new(source) and (asked := reads_new_with(source)):
+        given = step.factory.keywords.get("source") if isinstance(step.factory, partial) else None
+        source = None if given is None or keeping is not None else as_source(given)
+        if source is not None and source.reads_new and (asked := source.reads_new_with) is not None:
             log(
                 _LOG,
                 logging.WARNING,
                 "job %s: source %r should read only new input since the last run (%s), but the job has no snapshots: "
                 "each run reads everything. Give the runtime snapshots=mp.Snapshots(uri)",
-                *(plan.job, step.name, asked),
+                *(plan.job, step.name, asked or "reads_new"),
                 job=plan.job,
                 step=step.name,
             )
@@ -359,7 +359,7 @@ def _ended(
 
 def _grows(plan: Plan, clock: Clock) -> bool:
     """Return whether a source of ``plan`` reads new input at each start."""
-    return any(source.reads_new for source in build_sources(plan, clock))
+    return any(step.source.reads_new for step in build_sources(plan, clock))
 
 
 def _read_new_with(plan: Plan, clock: Clock) -> dict[str, str]:

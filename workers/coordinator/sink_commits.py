@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from malstrom_py.errors import SinkError
 from malstrom_py.operators.write_sink import WriteSink
-from malstrom_py.sinks.base import CommitContext, SnapshotId, TransactionalSink
-from malstrom_py.sinks.output_record import Target
+from malstrom_py.sinks.base import BaseTransactionalSink, CommitContext, SnapshotId, target_of
 from malstrom_py.snapshot.ids import fresh_snapshot_id
 from malstrom_py.workers.reports.result import RunResult, as_plain
 
@@ -27,9 +27,14 @@ def pre_committed(sinks: Iterable[WriteSink], contexts: Contexts) -> Iterator[tu
     Yields the step and the payload of each sink, one by one: the payloads before a failure are known.
     """
     for sink in sinks:
-        if isinstance(sink.sink, TransactionalSink):
+        if sink.transactional is not None:
             step = sink.context.step
             yield step, sink.pre_commit(contexts[step])
+
+
+class _Committed(NamedTuple):
+    step: WriteSink
+    sink: BaseTransactionalSink
 
 
 class SinkCommits:
@@ -43,11 +48,11 @@ class SinkCommits:
     def __init__(
         self, job: str, sinks: Iterable[WriteSink], now_s: float, *, deliver: bool = False, stored: bool = True
     ) -> None:
-        steps = {sink.context.step: sink for sink in sinks if isinstance(sink.sink, TransactionalSink)}
+        given = [(sink, sink.transactional) for sink in sinks]
         self._job = job
         self._stored = stored
-        self._all = steps
-        self._steps = {step: sink for step, sink in steps.items() if not (deliver and commits_in_driver(sink))}
+        self._all = {step.context.step: _Committed(step, sink) for step, sink in given if sink is not None}
+        self._steps = {name: one for name, one in self._all.items() if not (deliver and one.sink.commits_in_driver)}
         self.snapshot = fresh_snapshot_id(now_s)
         self.incarnation = 1
         self._payloads: dict[SnapshotId, dict[str, list[bytes]]] = {}
@@ -62,8 +67,8 @@ class SinkCommits:
 
     def adding(self) -> list[str]:
         """Return the steps whose sinks append to a folder or a table that may have rows."""
-        targets = {step: getattr(sink.sink, "target", None) for step, sink in self._all.items()}
-        return [step for step, target in targets.items() if isinstance(target, Target) and target.may_show_rows()]
+        targets = {step: target_of(one.sink) for step, one in self._all.items()}
+        return [step for step, target in targets.items() if target is not None and target.may_show_rows()]
 
     @property
     def contexts(self) -> dict[str, CommitContext]:
@@ -87,14 +92,12 @@ class SinkCommits:
         snapshot = snapshot or self.snapshot
         for step, payload in payloads:
             self._payloads.setdefault(snapshot, {}).setdefault(step, []).append(payload)
-            sink = self._all[step]
-            hold = getattr(sink.sink, "hold", None)
-            if hold is not None:
-                try:
-                    release = hold(self._context(step, snapshot), [payload])
-                except Exception as error:
-                    raise sink.error(error, "could not keep its pre-committed output") from error
-                self._held.setdefault((snapshot, step), []).append(release)
+            one = self._all[step]
+            try:
+                release = one.sink.hold(self._context(step, snapshot), [payload])
+            except Exception as error:
+                raise one.step.error(error, "could not keep its pre-committed output") from error
+            self._held.setdefault((snapshot, step), []).append(release)
 
     def payloads(self, snapshot: SnapshotId) -> dict[str, tuple[bytes, ...]]:
         """Return all payloads under ``snapshot``, by step, for its manifest."""
@@ -119,11 +122,11 @@ class SinkCommits:
 
     def recover(self, committed: Sequence[SnapshotId] = ()) -> None:
         """Remove the unfinished output of earlier runs, before any sink opens. ``committed``: the durable snapshots."""
-        for step, sink in self._steps.items():
+        for step, one in self._steps.items():
             try:
-                _transactional(sink).recover(self._context(step, self.snapshot), committed)
+                one.sink.recover(self._context(step, self.snapshot), committed)
             except Exception as error:
-                raise sink.error(error, "could not be prepared") from error
+                raise one.step.error(error, "could not be prepared") from error
 
     def commit(
         self, result: RunResult | None = None, *, snapshot: SnapshotId | None = None, final: bool = True
@@ -135,13 +138,13 @@ class SinkCommits:
         snapshot = snapshot or self.snapshot
         plain = None if result is None else as_plain(result)
         payloads, self._done = self._payloads.get(snapshot, {}), []
-        for step, sink in self._steps.items():
+        for step, one in self._steps.items():
             context = replace(self._context(step, snapshot), result=plain, final=final)
             try:
-                _transactional(sink).commit(context, payloads.get(step, []))
+                one.sink.commit(context, payloads.get(step, []))
             except Exception as error:
                 done = f"; already visible: {', '.join(self.committed)}" if self._done else ""
-                raise sink.error(error, f"could not commit{done}") from error
+                raise one.step.error(error, f"could not commit{done}") from error
             self._done.append((snapshot, step))
             self._release(snapshot, step)
             payloads.pop(step, None)
@@ -164,12 +167,12 @@ class SinkCommits:
         errors: list[SinkError] = []
         open_now = {self.snapshot: self._payloads.get(self.snapshot, {}), **self._payloads}
         for snapshot, payloads in open_now.items():
-            for step, sink in self._all.items():
+            for step, one in self._all.items():
                 if snapshot not in self._durable and (snapshot, step) not in self._done:
                     try:
-                        _transactional(sink).abort(self._context(step, snapshot), payloads.get(step, []))
+                        one.sink.abort(self._context(step, snapshot), payloads.get(step, []))
                     except Exception as error:
-                        errors.append(sink.error(error, "could not discard its uncommitted output"))
+                        errors.append(one.step.error(error, "could not discard its uncommitted output"))
                 self._release(snapshot, step)
         return errors
 
@@ -180,12 +183,3 @@ class SinkCommits:
     def _release(self, snapshot: SnapshotId, step: str) -> None:
         for release in self._held.pop((snapshot, step), []):
             release()
-
-
-def commits_in_driver(sink: WriteSink) -> bool:
-    """Return whether a sink commits in the program that started the job only."""
-    return getattr(sink.sink, "commits_in_driver", False) is True
-
-
-def _transactional(sink: WriteSink) -> TransactionalSink:
-    return sink.sink  # type: ignore[return-value]  # only transactional ones were kept

@@ -19,7 +19,7 @@ from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors.text import public_text
 from malstrom_py.logs import log
 from malstrom_py.operators.read_source import ReadSource
-from malstrom_py.sources.base import AcknowledgingSource, Part
+from malstrom_py.sources.base import Part, acknowledges
 from malstrom_py.worker_context import Resources
 from malstrom_py.workers.coordinator.machine import PartsFound
 from malstrom_py.workers.coordinator.part_listing import PartListing
@@ -110,9 +110,9 @@ class SourceCalls:
         """Return the steps whose source acknowledges. One that two steps read does not: they are at two positions."""
         steps: list[str] = []
         for step, source in self._sources.items():
-            if not isinstance(source.source, AcknowledgingSource):
+            if not acknowledges(source.source):
                 continue
-            readers = [name for name, other in self._sources.items() if other.source is source.source]
+            readers = [name for name, other in self._sources.items() if other.given is source.given]
             if len(readers) == 1:
                 steps.append(step)
             elif readers[0] == step:
@@ -201,7 +201,7 @@ class SourceCalls:
         try:
             with resources:
                 found: Sequence[tuple[Part, Any]]
-                found = _IN_PROGRESS.alone("list", source.source, lambda: source.find_parts(known))
+                found = _IN_PROGRESS.alone("list", source.given, lambda: source.find_parts(known))
                 return found
         finally:
             resources.close()
@@ -227,10 +227,9 @@ class SourceCalls:
         positions = self._acknowledgements[step].next()
         if positions is None:
             return
-        source = self._sources[step].source
-        assert isinstance(source, AcknowledgingSource)
-        call = partial(source.acknowledge, self._job, positions)
-        work = partial(_IN_PROGRESS.alone, "acknowledge", source, call)
+        source = self._sources[step]
+        call = partial(source.source.acknowledge, self._job, positions)
+        work = partial(_IN_PROGRESS.alone, "acknowledge", source.given, call)
         self._backgrounds["acknowledge"].submit(work, partial(self._was_acknowledged, step))
 
     def _was_acknowledged(self, step: str, result: object) -> None:

@@ -17,7 +17,7 @@ from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.columns import ColumnStep
 from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.read_source import NO_RESTORED_PARTS, ReadSource, RestoredPart
-from malstrom_py.sources.base import AcknowledgingSource, Part
+from malstrom_py.sources.base import Part, acknowledges
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import WorkerGraph
 from malstrom_py.workers.engine.source_notices import SourceNotices
@@ -100,7 +100,7 @@ class SourceDriver:
 
     def ended(self) -> dict[str, dict[Part, Any]]:
         """Return the positions of the parts that have ended here, by step, of the sources that acknowledge."""
-        sources = [source for _, source in self._sources if isinstance(source.source, AcknowledgingSource)]
+        sources = [source for _, source in self._sources if acknowledges(source.source)]
         return {
             source.context.step: {part: position for part, position in source.ended.items() if position is not None}
             for source in sources

@@ -43,7 +43,6 @@ from malstrom_py.rescale.moves.protocol import (
     StartMove,
     StateChunk,
 )
-from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sources.base import Part
 from malstrom_py.state.keyed_state import Migrate
 from malstrom_py.worker_context import Resources, close_all
@@ -524,4 +523,4 @@ class Worker:
 
 
 def _is_transactional(thing: Closable) -> bool:
-    return isinstance(thing, WriteSink) and isinstance(thing.sink, TransactionalSink)
+    return isinstance(thing, WriteSink) and thing.transactional is not None

@@ -12,14 +12,13 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors.text import redacting
 from malstrom_py.operators.write_sink import WriteSink
-from malstrom_py.sinks.base import CommitContext, SnapshotId, TransactionalSink
+from malstrom_py.sinks.base import BaseTransactionalSink, CommitContext, SnapshotId, TransactionalWriter
 from malstrom_py.worker_context import WorkerInfo
-from malstrom_py.workers.coordinator.sink_commits import commits_in_driver
 from malstrom_py.workers.reports.error_transfer import pack_error, unpack_error
 
 POLL_S: Final = 2.0
@@ -101,26 +100,34 @@ class DriverTasks:
             return
 
 
-class DriverSink:
+class DriverSink(BaseTransactionalSink):
     """The coordinator's copy of a sink whose original, in the driver, commits. The copy itself discards."""
 
-    def __init__(self, sink: TransactionalSink, tasks: DriverTasks) -> None:
+    def __init__(self, sink: BaseTransactionalSink, tasks: DriverTasks) -> None:
         self._sink = sink
-        self.commit = tasks.commit
-        self.recover = tasks.recover
-        self.abort = sink.abort
-        self.hold: Callable[[CommitContext, Sequence[bytes]], Callable[[], None]] | None = getattr(sink, "hold", None)
+        self._tasks = tasks
 
-    def open(self, worker: WorkerInfo) -> Any:
-        """Open a writer of the copy."""
+    def open(self, worker: WorkerInfo) -> TransactionalWriter:
         return self._sink.open(worker)
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        self._tasks.commit(context, payloads)
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        self._tasks.recover(context, committed)
+
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        self._sink.abort(context, payloads)
+
+    def hold(self, context: CommitContext, payloads: Sequence[bytes]) -> Callable[[], None]:
+        return self._sink.hold(context, payloads)
 
 
 def commit_in_driver(sinks: Sequence[WriteSink], tasks: DriverTasks) -> list[WriteSink]:
     """Return ``sinks``; those that show rows in the driver are replaced by a `DriverSink`."""
     for step in sinks:
-        if commits_in_driver(step) and isinstance(step.sink, TransactionalSink):
-            step.sink = DriverSink(step.sink, tasks)
+        if step.transactional is not None and step.sink.commits_in_driver:
+            step.sink = DriverSink(step.transactional, tasks)
     return list(sinks)
 
 
@@ -129,7 +136,7 @@ class DriverTaskRunner:
 
     def __init__(self, sinks: Sequence[WriteSink], *, redact_errors: bool = False) -> None:
         self._redact_errors = redact_errors
-        self._sinks = {sink.context.step: sink.sink for sink in sinks if isinstance(sink.sink, TransactionalSink)}
+        self._sinks = {step.context.step: sink for step in sinks if (sink := step.transactional) is not None}
         self._last: tuple[str, bytes | None] = ("", None)
 
     def do(self, task: DriverTask) -> bytes | None:

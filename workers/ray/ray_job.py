@@ -28,7 +28,7 @@ from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.memory import Memory
 from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_answer, encode_request
 from malstrom_py.workers.control.server import ControlSocket
-from malstrom_py.workers.coordinator.sink_commits import SinkCommits, commits_in_driver
+from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import build_sinks, build_sources
 from malstrom_py.workers.monitoring.observers import Observers, Observing
 from malstrom_py.workers.ray.cluster import NAMESPACE, is_reachable, summarize_error
@@ -403,13 +403,13 @@ def _leave_all() -> None:
 def check_detached(plan: Plan) -> None:
     """Raise `PlanError` if the driver, which may end before the job, commits a sink of ``plan``, or has its rows."""
     for source in build_sources(plan, SystemClock()):
-        if getattr(source.source, "ends_with_program", False):
+        if source.source.ends_with_program:
             raise PlanError(
                 f"source {source.context.step!r} reads rows that end with the program that starts the job, and a "
                 f"detached job continues without it: leave out detached, or give sources.RayDataset(staging=)"
             )
     for sink in build_sinks(plan, SystemClock()):
-        if getattr(sink.sink, "ends_with_program", False):
+        if sink.sink.ends_with_program:
             raise PlanError(
                 f"sink {sink.context.step!r} writes to a temporary folder that is removed when the program that starts "
                 f"the job ends, and a detached job continues without it: leave out detached, or give sinks.RayDataset "
@@ -435,4 +435,4 @@ def make_ready(plan: Plan, *, every_sink: bool) -> None:
 
 def sinks_here(plan: Plan) -> list[WriteSink]:
     """Return the sinks of ``plan`` that the driver commits."""
-    return [sink for sink in build_sinks(plan, SystemClock()) if commits_in_driver(sink)]
+    return [sink for sink in build_sinks(plan, SystemClock()) if sink.sink.commits_in_driver]

@@ -13,7 +13,7 @@ from typing import Any, Self
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.operators.read_source import ReadSource
-from malstrom_py.sources.base import PinnedSource
+from malstrom_py.sources.base import pins
 from malstrom_py.workers.coordinator.recovery import PinnedInputs
 from malstrom_py.workers.engine.graph_builder import build_sources
 
@@ -32,8 +32,8 @@ class SourcePins:
     """
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
-        self._read = [step for step in build_sources(plan, clock) if isinstance(step.source, PinnedSource)]
-        self._steps = list({id(step.source): step for step in reversed(self._read)}.values())[::-1]
+        self._read = [step for step in build_sources(plan, clock) if pins(step.source)]
+        self._steps = list({id(step.given): step for step in reversed(self._read)}.values())[::-1]
         self._pinned: list[ReadSource] = []
         self.keep = False
         self.keep_unread = False
@@ -52,15 +52,15 @@ class SourcePins:
         """
         known = known or PinnedInputs()
         records = {step: self._record(step, known.records) for step in self._steps}
-        read = {step: step.reads_new and self._was_read(step, known) for step in self._steps}
+        read = {step: step.source.reads_new and self._was_read(step, known) for step in self._steps}
         for step in sorted(self._steps, key=lambda step: records[step] is None or read[step]):
             step.pin(records[step], was_read=read[step])
             self._pinned.append(step)
 
     def records(self) -> dict[str, Any]:
         """Return the pin records in plain types, by the name of each step that reads the source."""
-        records = {id(step.source): step.pin_record() for step in self._pinned}
-        return {step.context.step: records[id(step.source)] for step in self._read if id(step.source) in records}
+        records = {id(step.given): step.source.pin_record() for step in self._pinned}
+        return {step.context.step: records[id(step.given)] for step in self._read if id(step.given) in records}
 
     def unpin(self, *, keep: bool = False) -> None:
         """Unpin all pinned sources, then raise the first error. Another call does nothing.
@@ -71,7 +71,7 @@ class SourcePins:
         while self._pinned:
             try:
                 step = self._pinned.pop()
-                step.unpin(keep=keep or (self.keep_unread and step.reads_new))
+                step.unpin(keep=keep or (self.keep_unread and step.source.reads_new))
             except Exception as error:
                 errors.append(error)
         if errors:
@@ -92,10 +92,10 @@ class SourcePins:
 
     def _was_read(self, step: ReadSource, known: PinnedInputs) -> bool:
         """Return whether all earlier steps that read ``step``'s source have read its pinned input."""
-        names = {reader.context.step for reader in self._read if reader.source is step.source}
+        names = {reader.context.step for reader in self._read if reader.given is step.given}
         return names.intersection(known.records) <= known.read
 
     def _record(self, step: ReadSource, records: Mapping[str, Any]) -> Any:
         """Return the record of ``step``'s source, from any step that reads it."""
-        names = (reader.context.step for reader in self._read if reader.source is step.source)
+        names = (reader.context.step for reader in self._read if reader.given is step.given)
         return next((records[name] for name in names if name in records), None)

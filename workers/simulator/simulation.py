@@ -17,7 +17,6 @@ from malstrom_py.errors import MalstromError, PlanError
 from malstrom_py.errors.text import check_redact
 from malstrom_py.events import Restarting
 from malstrom_py.rescale.autoscaling import Autoscale
-from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.coordinator.autoscaler import check_autoscale
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
@@ -231,7 +230,7 @@ class _Incarnations:
         """Whether all sinks can discard their output, so that a crash is not visible."""
         sinks = [step for step in self._plan.steps if step.kind == "sink"]
         committing = build_sinks(self._plan, self._clock)
-        return len(committing) == len(sinks) and all(isinstance(step.sink, TransactionalSink) for step in committing)
+        return len(committing) == len(sinks) and all(step.transactional is not None for step in committing)
 
     def spare(self) -> None:
         """Let it run through: neither crash nor stop."""

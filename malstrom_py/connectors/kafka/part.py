@@ -17,6 +17,7 @@ from malstrom_py.connectors.kafka.records import Decoder
 from malstrom_py.connectors.read_ahead import raise_unless_malformed
 from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.errors.text import describe_error, describe_function
+from malstrom_py.sources.base import BasePart
 from malstrom_py.sources.up_to_ends import FINISHED
 
 if TYPE_CHECKING:
@@ -48,10 +49,10 @@ def position_of(state: Any, part: str) -> int | None:
     return offset
 
 
-class KafkaPart:
+class KafkaPart(BasePart[Any]):
     """Reads one partition from ``offset``, None for its beginning, up to ``stop``, None for ever."""
 
-    wait_max_s: Final = 0.1
+    wait_max_s = 0.1
 
     def __init__(self, reading: Reading, topic: str, partition: int, offset: int | None, *, stop: int | None) -> None:
         self._reading = reading

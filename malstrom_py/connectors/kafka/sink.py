@@ -21,7 +21,7 @@ from malstrom_py.connectors.kafka.staging import StagingWriter, segments_of
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError
 from malstrom_py.formats import Format
-from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.sinks.base import BaseStatelessSink, BaseTransactionalSink, BaseWriter, CommitContext, SnapshotId
 from malstrom_py.validation import function_of
 from malstrom_py.worker_context import WorkerInfo
 
@@ -31,7 +31,7 @@ _MARKER_S: Final = 24 * 3600.0
 """How old a marker may become: a commit without rows writes it again, or Kafka would forget it."""
 
 
-class Kafka:
+class Kafka(BaseStatelessSink):
     """A sink that writes rows to a topic of Kafka: at least once, or exactly once with ``exactly_once=True``.
 
     A row becomes a record: its value as JSON, or what ``value`` returns for it (bytes, a str, or None for a tombstone),
@@ -108,7 +108,7 @@ class Kafka:
             return len(self._cluster.partitions(consumer, topic, SinkError))
 
 
-class KafkaWriter:
+class KafkaWriter(BaseWriter):
     """Writes the rows of one worker, each batch until the brokers have stored it.
 
     It waits for each batch: so a snapshot contains no row that could be lost, and the rows of a key that has moved to
@@ -129,7 +129,7 @@ class KafkaWriter:
         self._sending.close()
 
 
-class ExactlyOnceKafka(Kafka):
+class ExactlyOnceKafka(Kafka, BaseTransactionalSink):
     """A `Kafka` with ``exactly_once=True``, which makes it."""
 
     _exactly_once = True

@@ -41,7 +41,7 @@ _PARTS_OPEN_MAX: Final = 1 << 20
 Start = Literal["earliest", "latest"] | datetime
 
 
-class Kafka(UpToEnds):
+class Kafka(UpToEnds[Any]):
     """A source that reads topics of Kafka: each record once per state of the job, from offsets in its snapshots.
 
     Rows of a partition come in their order. A row is the value, decoded from JSON, or what ``value`` returns for its
@@ -71,7 +71,7 @@ class Kafka(UpToEnds):
     Kafka('broker1:9092', 'orders', start='latest', options=['sasl.password'])
     """
 
-    parts_open_max: Final = _PARTS_OPEN_MAX
+    parts_open_max = _PARTS_OPEN_MAX
 
     def __init__(
         self,
@@ -106,14 +106,10 @@ class Kafka(UpToEnds):
         self._value = _checked_function(value, "value")
         self._key = _checked_function(key, "key")
         self._records = records is True
+        self.rows = KafkaRecord if self._records else None
         super().__init__(_WHAT, follow=follow)
         self.lists_again_every_s = _checked_interval(new_partitions_every_s) if follow else None
         self._reading: Reading | None = None
-
-    @property
-    def rows(self) -> type[Any] | None:
-        """The class of the values, if they are of one that a snapshot may have to store."""
-        return KafkaRecord if self._records else None
 
     def __repr__(self) -> str:
         topics: Any = self._topics[0] if len(self._topics) == 1 else self._topics

@@ -22,7 +22,7 @@ from malstrom_py.connectors.kafka.client import Cluster
 from malstrom_py.connectors.kafka.producing import OVERHEAD_BYTES, Encoder, Pair, Sending, too_large
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import InternalError, SinkError, lasting
-from malstrom_py.sinks.base import CommitContext
+from malstrom_py.sinks.base import BaseTransactionalWriter, CommitContext
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -91,7 +91,7 @@ def _headers(writer: str) -> list[tuple[str, str | bytes | None]]:
     return [(WRITER, writer.encode())]
 
 
-class StagingWriter:
+class StagingWriter(BaseTransactionalWriter):
     """Stages the rows of one worker. ``target_bytes``: the limit of a record of the topic for which they are."""
 
     def __init__(

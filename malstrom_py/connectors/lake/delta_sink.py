@@ -10,9 +10,8 @@ from malstrom_py.connectors.lake.delta_location import location_of
 from malstrom_py.connectors.lake.delta_table import DeltaTable
 from malstrom_py.connectors.lake.options import checked_file_bytes, checked_new_columns
 from malstrom_py.connectors.lake.sink import LakeSink
-from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.sinks.base import CommitContext, SnapshotId, Target
 from malstrom_py.sinks.files.partitions import checked_columns
-from malstrom_py.sinks.output_record import Target
 from malstrom_py.sinks.staged.objects import ObjectPlace
 
 
@@ -65,15 +64,11 @@ class Delta(LakeSink):
         self._partition_by = checked_columns(partition_by, "sinks.Delta")
         self._adds_columns = checked_new_columns(new_columns, "sinks.Delta")
         self._file_bytes_max = checked_file_bytes(file_bytes_max, "sinks.Delta")
+        self.target = Target(self._location.root, replaces=False)
 
     def __repr__(self) -> str:
         by = f", partition_by={list(self._partition_by)!r}" if self._partition_by else ""
         return f"Delta({str(self._location)!r}{by})"
-
-    @property
-    def target(self) -> Target:
-        """The folder, which the sink appends to."""
-        return Target(self._location.root, replaces=False)
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         place = self._location.place

@@ -9,8 +9,8 @@ from malstrom_py.connectors.lake.iceberg_catalog import checked_catalog, checked
 from malstrom_py.connectors.lake.iceberg_table import IcebergTable
 from malstrom_py.connectors.lake.options import checked_file_bytes, checked_new_columns
 from malstrom_py.connectors.lake.sink import LakeSink
+from malstrom_py.sinks.base import Target
 from malstrom_py.sinks.files.partitions import checked_columns
-from malstrom_py.sinks.output_record import Target
 
 
 class Iceberg(LakeSink):
@@ -66,15 +66,11 @@ class Iceberg(LakeSink):
         self._partition_by = checked_columns(partition_by, "sinks.Iceberg")
         self._adds_columns = checked_new_columns(new_columns, "sinks.Iceberg")
         self._file_bytes_max = checked_file_bytes(file_bytes_max, "sinks.Iceberg")
+        self.target = Target(f"Iceberg {self._name}", replaces=False)
 
     def __repr__(self) -> str:
         by = f", partition_by={list(self._partition_by)!r}" if self._partition_by else ""
         return f"Iceberg({self._name!r}{by})"
-
-    @property
-    def target(self) -> Target:
-        """The table, which the sink appends to."""
-        return Target(f"Iceberg {self._name}", replaces=False)
 
     @property
     def _table(self) -> IcebergTable:

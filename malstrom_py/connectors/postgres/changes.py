@@ -10,11 +10,11 @@ from malstrom_py.connectors.postgres.connecting import checked_dsn, connected
 from malstrom_py.connectors.postgres.slots import OWNER, Chunk, SlotReader, advance, find_slot, log_end
 from malstrom_py.connectors.read_ahead import ReadAhead
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.sources.base import Part, SourcePart
+from malstrom_py.sources.base import BasePart, Part, SourcePart
 from malstrom_py.sources.up_to_ends import UpToEnds, has_finished
 
 
-class PostgresChanges(UpToEnds):
+class PostgresChanges(UpToEnds[dict[str, Any]]):
     """A source of the changes of tables of PostgreSQL, in the order of their transactions, each exactly once.
 
     ``publication`` says which tables and operations are read; ``slot`` is a logical replication slot with the plugin
@@ -88,7 +88,7 @@ class PostgresChanges(UpToEnds):
         return position is not None and bool(position["lsn"] >= end)
 
     def acknowledge(self, job: str, positions: Mapping[Part, Any]) -> None:
-        """Advance the slot to the position in a durable snapshot (see `AcknowledgingSource`)."""
+        """Advance the slot to the position in a durable snapshot (see `BaseSource`)."""
         position = positions.get(Part(self._slot))
         if position is not None and position["lsn"]:
             advance(self._dsn, self._slot, self._publication, position["lsn"])
@@ -105,7 +105,7 @@ class PostgresChanges(UpToEnds):
 _NAMES: Final = ("lsn", "commit", "index")
 
 
-class ChangesPart:
+class ChangesPart(BasePart[dict[str, Any]]):
     """The changes of a slot while they are read."""
 
     def __init__(self, reader_of: Any, position: dict[str, Any]) -> None:

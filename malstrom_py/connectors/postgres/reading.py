@@ -14,6 +14,7 @@ from malstrom_py.connectors.postgres.connecting import connect, database_errors
 from malstrom_py.connectors.postgres.splitting import Range, Shape, order_of, statement_of
 from malstrom_py.connectors.read_ahead import ReadAhead
 from malstrom_py.errors import SourceError
+from malstrom_py.sources.base import BasePart
 
 if TYPE_CHECKING:
     import psycopg
@@ -90,7 +91,7 @@ class RowFetcher:
         return self._connection
 
 
-class RowsPart:
+class RowsPart(BasePart[dict[str, Any]]):
     """One partition while it is read; ``make_rows`` makes dicts of names and rows of values."""
 
     def __init__(

@@ -26,14 +26,21 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.row_form import field_lists, fields_of
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.errors.text import list_fields, redacts
-from malstrom_py.sinks.base import CommitContext, SnapshotId, has_no_results, is_left_over
+from malstrom_py.sinks.base import (
+    BaseTransactionalSink,
+    BaseTransactionalWriter,
+    CommitContext,
+    SnapshotId,
+    has_no_results,
+    is_left_over,
+)
 from malstrom_py.worker_context import WorkerInfo
 
 _OWNER: Final = "sinks.Postgres"
 _SPOOL_BYTES: Final = 8 << 20
 
 
-class Postgres:
+class Postgres(BaseTransactionalSink):
     """A sink that writes rows into a table of PostgreSQL, exactly once.
 
     At each snapshot, every worker writes its rows into a staging table beside the target. The commit moves the rows of
@@ -72,7 +79,7 @@ class Postgres:
     malstrom_py.errors.PlanError: sinks.Postgres: mode='upsert' needs keys, the columns of a unique index
     """
 
-    takes_columns: Final = True
+    takes_columns = True
 
     def __init__(
         self,
@@ -172,7 +179,7 @@ class Postgres:
         return list(dict.fromkeys(tables))
 
 
-class PostgresWriter:
+class PostgresWriter(BaseTransactionalWriter):
     """Encodes the rows of one worker into a spool, and stages them at each snapshot."""
 
     def __init__(

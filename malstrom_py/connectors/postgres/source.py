@@ -12,7 +12,7 @@ from malstrom_py.connectors.postgres.connecting import checked_dsn, connect, dat
 from malstrom_py.connectors.postgres.reading import OWNER, RowFetcher, RowsPart
 from malstrom_py.connectors.postgres.splitting import Range, Shape, find_ranges, find_shape
 from malstrom_py.errors import PlanError, SourceError, lasting
-from malstrom_py.sources.base import Part, SourcePart
+from malstrom_py.sources.base import BaseSource, Part, SourcePart
 from malstrom_py.sources.pinned.shared import SharedPin
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PARTS_MAX: Final = 1_000
 
 
-class Postgres:
+class Postgres(BaseSource[dict[str, Any]]):
     """A source that reads each row of a table or query of PostgreSQL exactly once, at one snapshot of the database.
 
     ``source``: the name of a table, as in SQL, or a query that begins with SELECT, WITH, VALUES or TABLE. ``columns``:

@@ -58,7 +58,7 @@ class RayDataset(Files):
         file_bytes_max: int = 256 << 20,
         schema: pa.Schema | None = None,
     ) -> None:
-        self._is_temporary = folder is None
+        self.ends_with_program = folder is None
         if folder is None:
             path = Path(tempfile.gettempdir()).absolute() / f"malstrom-ray-data-{secrets.token_hex(8)}"
             atexit.register(shutil.rmtree, path, ignore_errors=True)
@@ -68,15 +68,10 @@ class RayDataset(Files):
         self._root = path
 
     def __repr__(self) -> str:
-        return f"RayDataset({'' if self._is_temporary else repr(str(self._root))})"
-
-    @property
-    def ends_with_program(self) -> bool:
-        """Whether the rows end with the program that starts the job, so that no job can outlive it."""
-        return self._is_temporary
+        return f"RayDataset({'' if self.ends_with_program else repr(str(self._root))})"
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        if self._is_temporary and committed and not (self._root / RECORDS).exists():
+        if self.ends_with_program and committed and not (self._root / RECORDS).exists():
             raise lasting(
                 SinkError(
                     f"the job resumes from a snapshot, and what step {context.step!r} had committed before was in a "
@@ -91,7 +86,7 @@ class RayDataset(Files):
         try:
             super().commit(context, payloads)
         except SinkError as error:
-            if self._is_temporary:
+            if self.ends_with_program:
                 error.add_note(f"With workers on several machines, give {self!r} a folder that all of them share.")
             raise
 

@@ -25,7 +25,7 @@ from malstrom_py.connectors.ray_data.blocks import (
 from malstrom_py.errors import PlanError, SourceError, pip_install, shown
 from malstrom_py.errors.text import text_of
 from malstrom_py.local_files import local_path
-from malstrom_py.sources.base import Part, SourcePart
+from malstrom_py.sources.base import BasePart, Part, SourcePart
 from malstrom_py.sources.files.options import unpack_schema
 from malstrom_py.sources.pinned.folder import PinFolder, new_folder
 from malstrom_py.sources.pinned.source import Pinned, packed_bytes, packed_text
@@ -114,16 +114,12 @@ class RayDataset(Pinned[Pin]):
         self._parts = parts
         self._staging = None if staging is None else local_path(staging, "sources.RayDataset(staging=)")
         super().__init__(keeps_staging=keep_staging)
+        self.ends_with_program = staging is None
         self._kept: Pin | None = None
         self._blocks: Blocks | None = None
 
     def __repr__(self) -> str:
         return f"RayDataset({'' if self._staging is None else f'staging={str(self._staging)!r}'})"
-
-    @property
-    def ends_with_program(self) -> bool:
-        """Whether the rows end with the program that starts the job, so that no job can outlive it."""
-        return self._staging is None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy for another process: the pin, without the dataset."""
@@ -178,7 +174,7 @@ class RayDataset(Pinned[Pin]):
         return BlockPart(block.rows, unpack_schema(pin.schema), lambda: blocks.fetch(number, block), state or 0)
 
 
-class BlockPart:
+class BlockPart(BasePart[dict[str, Any]]):
     """Returns the rows of one block from ``row`` on; ``fetch`` begins to fetch it, at the first poll."""
 
     wait_max_s = 0.02

@@ -23,7 +23,13 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.errors.text import text_with_place
 from malstrom_py.formats import Format
-from malstrom_py.sinks.base import CommitContext, SnapshotId, is_left_over
+from malstrom_py.sinks.base import (
+    BaseTransactionalSink,
+    BaseTransactionalWriter,
+    CommitContext,
+    SnapshotId,
+    is_left_over,
+)
 from malstrom_py.snapshot.ids import number_of
 from malstrom_py.worker_context import WorkerInfo
 
@@ -127,7 +133,7 @@ def keys_of(stream: str, job: str, step: str) -> Keys:
     return Keys(f"malstrom:{{{tag_of(stream)}}}:{stream}:{job}:{step}")
 
 
-class RedisStream:
+class RedisStream(BaseTransactionalSink):
     """A sink that appends to the Redis stream ``stream``, exactly once.
 
     Rows are staged in lists beside the stream while they are written, and moved to it by the commit: by a script that
@@ -256,7 +262,7 @@ def _discard(client: redis.Redis, keys: Keys, lists: Sequence[str], snapshot: st
     client.register_script(scripts.DISCARD)(keys=[keys.index, *lists], args=[f"{_MOVED}{snapshot}"])
 
 
-class StreamWriter:
+class StreamWriter(BaseTransactionalWriter):
     """Stages the rows of one worker in lists, one for each version of the routing table between two snapshots."""
 
     def __init__(self, client: redis.Redis, url: str, keys: Keys, fields: Callable[[Any], Mapping[Any, Any]]) -> None:

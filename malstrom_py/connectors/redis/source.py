@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from malstrom_py.connectors.read_ahead import ReadAhead, values_of
 from malstrom_py.connectors.redis.client import check_url, connect, place_of, redis_errors
@@ -28,7 +28,7 @@ from malstrom_py.connectors.redis.positions import (
 )
 from malstrom_py.errors import PlanError, SourceError, lasting, shown
 from malstrom_py.formats import Format
-from malstrom_py.sources.base import Part
+from malstrom_py.sources.base import BasePart, Part
 from malstrom_py.sources.up_to_ends import FINISHED, UpToEnds, has_finished
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _decoded(format: Format, id: str, fields: Fields) -> Any:
     return format.decode(fields[b"value"])
 
 
-class RedisStream(UpToEnds, Generic[V_co]):
+class RedisStream(UpToEnds[V_co]):
     """A source of the entries of Redis streams, exactly once into the state of the job.
 
     ``streams``: the name of a stream, or several. Each is a partition, read in order by one worker, without end. With
@@ -301,7 +301,7 @@ def _fitting(entries: Sequence[Entry], count: int) -> int:
     return max(1, min(_ENTRIES_MAX, 2 * count, _CHUNK_BYTES // (size + 1)))
 
 
-class StreamPart(Generic[V_co]):
+class StreamPart(BasePart[V_co]):
     """One stream while it is read."""
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from malstrom_py.errors import PlanError
 from malstrom_py.local_files import local_path
 from malstrom_py.object_stores import checked_options, is_object_url
-from malstrom_py.sinks.base import CommitContext, SnapshotId, has_no_results
+from malstrom_py.sinks.base import CommitContext, SnapshotId, Target, has_no_results
 from malstrom_py.sinks.files.encoding import BatchConverter
 from malstrom_py.sinks.files.given_columns import GivenColumns
 from malstrom_py.sinks.files.json_lines import JsonEncoder
@@ -23,7 +23,6 @@ from malstrom_py.sinks.files.renaming import FolderRecords, ObjectRecords, Renam
 from malstrom_py.sinks.files.schemas import Visible, given_schema
 from malstrom_py.sinks.files.tables import CsvEncoder, ParquetEncoder
 from malstrom_py.sinks.files.target_columns import TargetColumns, required_places
-from malstrom_py.sinks.output_record import Target
 from malstrom_py.sinks.staged import StagedSink
 from malstrom_py.sinks.staged.objects import FILE_BYTES_MAX, ObjectPlace
 from malstrom_py.sinks.staged.writing import Encoder, RollingFiles, StagedWriter
@@ -148,6 +147,8 @@ class Files(StagedSink):
             raise PlanError(f"sinks.Files: store_options are for object stores, and {os.fspath(uri)!r} is a folder")
         else:
             self._records = FolderRecords(local_path(uri, "sinks.Files"), notes_all=self._notes_all)
+        into = self._records.place
+        self.target = Target(into.url if isinstance(into, ObjectPlace) else into.root, replaces=False)
         self._format = format
         self._partition_by = checked_columns(partition_by)
         self._file_bytes_max = file_bytes_max
@@ -164,12 +165,6 @@ class Files(StagedSink):
         if missing := [name for name in self._partition_by if name not in given.names]:
             raise PlanError(f"sinks.Files: schema lacks the partition columns {', '.join(map(repr, missing))}")
         return TargetColumns(given, required_places(schema))
-
-    @property
-    def target(self) -> Target:
-        """The folder, which the sink appends to."""
-        place = self._records.place
-        return Target(place.url if isinstance(place, ObjectPlace) else place.root, replaces=False)
 
     def open(self, worker: WorkerInfo) -> StagedWriter:
         place = self._records.place

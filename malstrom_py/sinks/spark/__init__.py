@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from malstrom_py.errors import PlanError, SinkError, SparkError
 from malstrom_py.local_files import local_path
-from malstrom_py.sinks.base import CommitContext, SnapshotId, has_no_results
+from malstrom_py.sinks.base import BaseTransactionalSink, CommitContext, SnapshotId, Target, has_no_results
 from malstrom_py.sinks.files.partitions import checked_columns
 from malstrom_py.sinks.files.target_columns import TargetColumns, length_limits, required_places
-from malstrom_py.sinks.output_record import Target, begin_record
+from malstrom_py.sinks.output_record import begin_record
 from malstrom_py.sinks.spark.encoding import SparkEncoder
 from malstrom_py.sinks.spark.folders import OutcomeUnknown, ParquetFolder
 from malstrom_py.sinks.spark.publication import (
@@ -50,7 +50,7 @@ _MODES: Final = ("append", "overwrite", "error")
 _FILE_BYTES_MAX: Final = 256 << 20
 
 
-class Spark:
+class Spark(BaseTransactionalSink):
     """Writes data for Spark: Parquet files in a folder, a Spark table, another format, or calls of a function.
 
     One of:
@@ -168,6 +168,9 @@ class Spark:
             None if given is None else TargetColumns(given, required_places(schema), lengths=length_limits(schema))
         )
         self._of_table: TargetColumns | None = None
+        self.commits_in_driver = isinstance(self._target, ThroughSpark)
+        place = folder or table
+        self.target = None if place is None else Target(place, replaces=mode != "append")
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy for a worker in another process, which has no Spark to ask for the table."""
@@ -178,17 +181,6 @@ class Spark:
 
     def __repr__(self) -> str:
         return f"Spark({_readable(self._target.description)})"
-
-    @property
-    def target(self) -> Target | None:
-        """The folder or table; None for a function."""
-        place = self._target.path or (self._target.table if isinstance(self._target, ThroughSpark) else None)
-        return None if place is None else Target(place, replaces=self._target.mode != "append")
-
-    @property
-    def commits_in_driver(self) -> bool:
-        """Whether publishing needs Spark: it is then done in the program that started the job."""
-        return isinstance(self._target, ThroughSpark)
 
     def open(self, worker: WorkerInfo) -> StagedWriter:
         place = self._target.place

@@ -26,8 +26,8 @@ from typing import Any, Final
 
 from malstrom_py.errors import InternalError, SinkError
 from malstrom_py.local_files import RunLock, locked
-from malstrom_py.sinks.base import CommitContext, SnapshotId
-from malstrom_py.sinks.output_record import Target, write_durably
+from malstrom_py.sinks.base import CommitContext, SnapshotId, Target
+from malstrom_py.sinks.output_record import write_durably
 from malstrom_py.sinks.staged.folder import ATTEMPTS, make_private, remove_empty, staging_folder, sync
 from malstrom_py.sinks.staged.payloads import STAGING, checked
 from malstrom_py.sinks.staged.problems import sink_errors

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
-from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.sinks.base import BaseTransactionalSink, CommitContext, SnapshotId
 from malstrom_py.sinks.staged import problems
 from malstrom_py.sinks.staged.payloads import StagedFile, unpack
 
@@ -146,7 +146,7 @@ class Committer:
         """Prepare the target for a start of the job."""
 
 
-class StagedSink:
+class StagedSink(BaseTransactionalSink):
     """The commits of a transactional sink whose rows are files. Arguments: see `TransactionalSink`."""
 
     notes_nothing = False

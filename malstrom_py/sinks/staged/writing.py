@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.sinks.base import CommitContext
+from malstrom_py.sinks.base import BaseTransactionalWriter, CommitContext
 from malstrom_py.sinks.staged.payloads import StagedFile, pack
 from malstrom_py.sinks.staged.problems import sink_errors
 
@@ -284,7 +284,7 @@ class RollingFiles:
                 self._stage.release()
 
 
-class StagedWriter:
+class StagedWriter(BaseTransactionalWriter):
     """Writes the batches of one worker into staged files. Errors name what ``where`` returns."""
 
     def __init__(self, where: Callable[[], str], files: RollingFiles, encoder: Encoder[Any]) -> None:

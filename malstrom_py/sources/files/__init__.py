@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Generic, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.object_stores import checked_options
-from malstrom_py.sources.base import Part, SourcePart
+from malstrom_py.sources.base import BasePart, BaseSource, Part, SourcePart
 from malstrom_py.sources.files.ahead import AheadPart
 from malstrom_py.sources.files.csv import ColumnType, check_types
 from malstrom_py.sources.files.folders import roots_of
@@ -68,7 +68,7 @@ class TableOptions(FileOptions, total=False):
     columns: Sequence[str] | None
 
 
-class Files(Generic[V_co]):
+class Files(BaseSource[V_co]):
     r"""Reads the files that ``pattern`` matches, in parts, sorted by path; each record once, from exact positions.
 
     ``pattern``: a path or pattern (``*``, ``?``, ``[…]``, ``**`` for subfolders), str or Path, or several of them;
@@ -233,18 +233,13 @@ class Files(Generic[V_co]):
         roots = roots_of(self._patterns, None if self._objects is not None else Path.cwd())
         self._reading = FileReader(options.with_format(known), self._objects or Path.cwd(), roots=roots)
         self._watched = watched_folders(self._patterns, Path.cwd()) if follow else []
+        self.rows = options.rows
+        self.reads_new = options.new_files
+        self.reads_new_with = None if self._watched else "new_files=True"
+        self._fit_format()
         self._types = Types()
         # The files to infer types from, if that failed when the partitions were listed.
         self._types_files: list[str] = []
-
-    @property
-    def parts_open_max(self) -> int:
-        """How many partitions a worker reads in turn; few of Parquet, which holds decoded pages of all columns, and of
-        objects, each of which has a thread.
-        """
-        if self._objects is not None:
-            return OBJECTS_OPEN_MAX
-        return _PARQUET_OPEN_MAX if self._reading.options.format == "parquet" else _OPEN_MAX
 
     def __repr__(self) -> str:
         options = self._reading.options
@@ -261,16 +256,6 @@ class Files(Generic[V_co]):
         self._know_format(files)
         self._start(files)
         return [section.part for file in files for section in self._reading.split(file)]
-
-    @property
-    def reads_new(self) -> bool:
-        """Whether a finished job, started again, reads new files."""
-        return self._reading.options.new_files
-
-    @property
-    def reads_new_with(self) -> str | None:
-        """See `GrowingSource`."""
-        return None if self._watched else "new_files=True"
 
     def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
         """Return the partitions in a snapshot whose files still exist, and the partitions of new files.
@@ -300,20 +285,9 @@ class Files(Generic[V_co]):
             return self._objects.list_files(known=known)
         return [str(file) for file in list_files(self._patterns, self._base, known=known)]
 
-    @property
-    def rows(self) -> type[Any]:
-        """The class of the values."""
-        return self._reading.options.rows
-
     def has_read(self, position: Any) -> bool:
         """Return whether a partition at ``position`` is at its end."""
         return position is not None and position["finished"] is True
-
-    @property
-    def is_narrowing(self) -> bool:
-        """Whether columns that a plan does not read are left out: of dicts from Parquet. Csv is checked as a whole."""
-        options = self._reading.options
-        return options.format == "parquet" and options.rows is dict and not options.follow
 
     def build_narrow_part(self, part: Part, state: Any, columns: Collection[str]) -> SourcePart[V_co]:
         """Build a partition that reads ``columns`` only."""
@@ -343,7 +317,7 @@ class Files(Generic[V_co]):
             "split_bytes": self._reading.options.split_bytes_of(section.file),
         }
 
-        def open_at(position: dict[str, Any]) -> SourcePart[Any]:
+        def open_at(position: dict[str, Any]) -> BasePart[Any]:
             types = pinned or self._types_by([section.file])
             remembered.update(schema=types.schema, first=types.first)
             reading = self._reading
@@ -372,10 +346,24 @@ class Files(Generic[V_co]):
         types = Types() if state is None else self._pin(part, state) or Types()
         return FollowPart(watched, self._reading, types=types, find_types=self._types_by, state=state)
 
+    def _fit_format(self) -> None:
+        """Set what depends on the format, when it is known.
+
+        Few partitions of Parquet are open at a time, which holds decoded pages of all columns, and few of objects, each
+        of which has a thread. Columns that a plan does not read are left out of dicts from Parquet; csv is checked as a
+        whole.
+        """
+        options, is_parquet = self._reading.options, self._reading.options.format == "parquet"
+        self.parts_open_max = _PARQUET_OPEN_MAX if is_parquet else _OPEN_MAX
+        if self._objects is not None:
+            self.parts_open_max = OBJECTS_OPEN_MAX
+        self.is_narrowing = is_parquet and options.rows is dict and not options.follow
+
     def _know_format(self, files: Sequence[str]) -> None:
         if self._reading.options.format is None:
             options = self._reading.options.with_format(format_of_parts([Part(file) for file in files]))
             self._reading = replace(self._reading, options=options)
+            self._fit_format()
 
     def _check_format(self, part: Part, state: Any) -> None:
         known = self._reading.options.format

@@ -13,6 +13,7 @@ from typing import Any, Final
 from malstrom_py.connectors.read_ahead import ReadAhead
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import MalformedRecord
+from malstrom_py.sources.base import BasePart
 from malstrom_py.sources.files.parquet import Filter
 from malstrom_py.sources.files.reading import LazyPart
 
@@ -40,10 +41,10 @@ class _Chunk:
         return {**base, "records": base["records"] + more, "rows": base["rows"] + more, "finished": False}
 
 
-class AheadPart:
+class AheadPart(BasePart[Any]):
     """Reads ``inner`` in a thread, from the first poll on; ``filter`` is applied to what is returned."""
 
-    wait_max_s: Final = 0.02
+    wait_max_s = 0.02
 
     def __init__(self, name: str, inner: LazyPart, filter: Filter | None = None) -> None:
         self._name = name

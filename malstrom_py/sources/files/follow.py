@@ -23,7 +23,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from malstrom_py.errors import MalformedRecord, SourceError, lasting
-from malstrom_py.sources.base import Part, SourcePart, lag_of
+from malstrom_py.sources.base import BasePart, Part
 from malstrom_py.sources.files.listing import (
     Section,
     goes_below,
@@ -118,7 +118,7 @@ def watched_folders(patterns: Sequence[str], base: Path) -> list[WatchedFolder]:
 _FILES_PER_POLL: Final = 64
 
 
-class FollowPart:
+class FollowPart(BasePart[Any]):
     """A watched folder while it is read. ``types`` are those in ``state``; otherwise ``find_types`` infers them."""
 
     def __init__(
@@ -138,7 +138,7 @@ class FollowPart:
         self._resume: dict[str, Any] | None = state["current"] if state else None
         self._new: deque[str] = deque()
         self._name = ""
-        self._opened: SourcePart[Any] | None = None
+        self._opened: BasePart[Any] | None = None
 
     def poll(self, rows_max: int) -> Any:
         is_listed = False
@@ -179,16 +179,16 @@ class FollowPart:
         }
 
     def lag_rows(self) -> int | None:
-        return lag_of(self._opened, "lag_rows")
+        return None if self._opened is None else self._opened.lag_rows()
 
     def lag_bytes(self) -> int | None:
-        return lag_of(self._opened, "lag_bytes")
+        return None if self._opened is None else self._opened.lag_bytes()
 
     def close(self) -> None:
         if self._opened is not None:
             self._opened.close()
 
-    def _poll(self, opened: SourcePart[Any], rows_max: int) -> Any:
+    def _poll(self, opened: BasePart[Any], rows_max: int) -> Any:
         """Poll the current file; after its first record, good or bad, its types apply to all others."""
         try:
             rows = opened.poll(rows_max)
@@ -209,7 +209,7 @@ class FollowPart:
                 del self._taken[name]
         self._new.extend(self._watched.files({name: names[name] for name in names if name not in self._taken}))
 
-    def _open_next(self) -> SourcePart[Any] | None:
+    def _open_next(self) -> BasePart[Any] | None:
         """Open the next file; None if there is none, or it was removed since it was listed."""
         if self._resume is not None:
             return self._open_again(self._resume)
@@ -227,7 +227,7 @@ class FollowPart:
         self._name, self._opened, self._types_of_file = name, opened, types
         return opened
 
-    def _open_again(self, current: dict[str, Any]) -> SourcePart[Any]:
+    def _open_again(self, current: dict[str, Any]) -> BasePart[Any]:
         """Open the file of the saved position."""
         name = current["file"]
         try:
@@ -242,7 +242,7 @@ class FollowPart:
         self._name, self._opened, self._resume = name, opened, None
         return opened
 
-    def _open(self, name: str, types: Types, position: dict[str, Any]) -> SourcePart[Any]:
+    def _open(self, name: str, types: Types, position: dict[str, Any]) -> BasePart[Any]:
         path = self._watched.path(name)
         with source_errors(path):
             return self._reading.open(path, Section(path), types, position, {})

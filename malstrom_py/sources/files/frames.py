@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import MalformedRecord, SourceError
+from malstrom_py.sources.base import BasePart
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, FilePath, file_changed, why_unreadable
 
 if TYPE_CHECKING:
@@ -318,7 +319,7 @@ class Framer:
         return RecordFrame(start, self.offset, head, f"a line is longer than {RECORD_BYTES_MAX >> 20} MiB")
 
 
-class FramedPart:
+class FramedPart(BasePart[Any]):
     """One csv, json or text file while it is read. The position is (offset of a frame, records taken from there).
 
     ``framer`` is at ``position``; ``remembered`` goes into each position unchanged. ``before_sifting`` is called before

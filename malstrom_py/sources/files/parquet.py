@@ -28,6 +28,7 @@ from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.row_form import DICTS
 from malstrom_py.data.schema import ColumnKind, kind_of, recast, stored_type, widens_to
 from malstrom_py.errors import SourceError
+from malstrom_py.sources.base import BasePart
 from malstrom_py.sources.files.folders import completed
 from malstrom_py.sources.files.footers import KnownFile
 from malstrom_py.sources.files.frames import BadRecord, Cursor, Run, text_of
@@ -269,7 +270,7 @@ class Filter:
         return batch.filter(self.keep).select(list(self.names))
 
 
-class ParquetPart:
+class ParquetPart(BasePart[Any]):
     """Reads the row groups from ``position`` up to ``stop`` (None: all) and closes ``file`` at the end.
 
     ``schema``: the columns and types to read; ``first``: the file they were inferred from, None if this file is known

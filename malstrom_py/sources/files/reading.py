@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.base import SourcePart, lag_of
+from malstrom_py.sources.base import BasePart
 from malstrom_py.sources.files.csv import (
     ColumnType,
     CsvDecoder,
@@ -60,13 +60,13 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("malstrom_py.sources")
 
 
-class LazyPart:
+class LazyPart(BasePart[Any]):
     """A partition that opens its file with ``open_at`` at the first poll; never if ``position`` is at the end."""
 
-    def __init__(self, position: dict[str, Any], open_at: Callable[[dict[str, Any]], SourcePart[Any]]) -> None:
+    def __init__(self, position: dict[str, Any], open_at: Callable[[dict[str, Any]], BasePart[Any]]) -> None:
         self._position = position
         self._open_at = open_at
-        self._opened: SourcePart[Any] | None = None
+        self._opened: BasePart[Any] | None = None
 
     def poll(self, rows_max: int) -> Any:
         self.ensure_open()
@@ -96,10 +96,10 @@ class LazyPart:
         return dict(self._position) if self._opened is None else self._opened.snapshot()
 
     def lag_rows(self) -> int | None:
-        return lag_of(self._opened, "lag_rows")
+        return None if self._opened is None else self._opened.lag_rows()
 
     def lag_bytes(self) -> int | None:
-        return lag_of(self._opened, "lag_bytes")
+        return None if self._opened is None else self._opened.lag_bytes()
 
     def close(self) -> None:
         if self._opened is not None:

@@ -178,7 +178,8 @@ class TableFiles:
 class RowGroupSource(Pinned[RowGroups]):
     """A pinned source over row groups of Parquet files. ``keep``: the filter that workers evaluate, of Arrow."""
 
-    is_narrowing: Final = True
+    is_narrowing = True
+    parts_open_max = _OPEN_MAX
 
     def __init__(
         self, keep: Any = None, store_options: Mapping[str, str] | None = None, *, keeps_staging: bool = False
@@ -194,11 +195,11 @@ class RowGroupSource(Pinned[RowGroups]):
     def _check(self, pin: RowGroups) -> None:
         pin.check(self._base)
 
-    @property
-    def parts_open_max(self) -> int:
-        """How many row groups a worker reads in turn."""
-        files = () if self._pin.known is None else self._pin.known.files
-        return OBJECTS_OPEN_MAX if any(is_object_url(file.path) for file in files) else _OPEN_MAX
+    def pin(self, job: str, record: Any = None) -> None:
+        """Fix what ``job`` reads, and how many of its row groups a worker reads in turn."""
+        super().pin(job, record)
+        in_store = any(is_object_url(file.path) for file in self._pin.of(self).files)
+        self.parts_open_max = OBJECTS_OPEN_MAX if in_store else _OPEN_MAX
 
     def list_parts(self) -> Sequence[Part]:
         return self._pin.of(self).parts

@@ -9,12 +9,13 @@ Rules:
 from __future__ import annotations
 
 import base64
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from malstrom_py.errors import SourceError
+from malstrom_py.sources.base import BaseSource
 from malstrom_py.sources.pinned.folder import PinFolder
 from malstrom_py.sources.pinned.shared import SharedPin
 
@@ -35,8 +36,8 @@ class Pin(Protocol):
 P = TypeVar("P", bound=Pin)
 
 
-class Pinned(ABC, Generic[P]):
-    """A `PinnedSource`, but for its partitions. ``keeps_staging``: staged rows stay when a job has ended."""
+class Pinned(BaseSource[dict[str, Any]], Generic[P]):
+    """A pinned source, but for its partitions. ``keeps_staging``: staged rows stay when a job has ended."""
 
     def __init__(self, *, keeps_staging: bool = False) -> None:
         self._pin = SharedPin[P]()
@@ -95,7 +96,7 @@ class Pinned(ABC, Generic[P]):
         return repr(self)
 
     def pin(self, job: str, record: Any = None) -> None:
-        """Fix what ``job`` reads: what ``record`` says, else what is found now. See `PinnedSource`."""
+        """Fix what ``job`` reads: what ``record`` says, else what is found now. See `BaseSource`."""
         known = None if record is None else self._recorded(record)
 
         def find() -> P:

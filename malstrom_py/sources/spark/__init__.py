@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.pinned.row_groups import RowGroups, RowGroupSource
@@ -65,6 +65,8 @@ class Spark(RowGroupSource):
     malstrom_py.errors.PlanError: sources.Spark takes one of df, table=, sql= and path=, not table and path together
     """
 
+    reads_new_with = 'since="column"'
+
     def __init__(
         self,
         df: DataFrame | None = None,
@@ -97,6 +99,7 @@ class Spark(RowGroupSource):
         )
         super().__init__(self._query.keep, keeps_staging=self._query.keep_staging)
         self._since: str | None = self._query.since
+        self.reads_new = self._since is not None
         self._bound: Bound | None = None
         self._description = f"Spark({self._query})"
 
@@ -125,14 +128,6 @@ class Spark(RowGroupSource):
             return self._pin.of(self)
         pin, self._folder, self._bound = pinned(self._query, job, after)
         return pin
-
-    @property
-    def reads_new(self) -> bool:
-        """Whether a finished job, started again, reads new rows."""
-        return self._since is not None
-
-    reads_new_with: Final = 'since="column"'
-    """See `GrowingSource`."""
 
     def pin_next(self, job: str, record: Any) -> None:
         """Pin the rows for ``job`` that are new since ``record``, whose rows an earlier run has read."""

@@ -19,6 +19,7 @@ from malstrom_py.sinks.base import (
     StatelessSink,
     TransactionalSink,
     TransactionalWriter,
+    as_sink,
 )
 from malstrom_py.testing.contracts.clauses import copied, require, require_plain
 from malstrom_py.testing.exact import copy_batch, same, same_batch
@@ -245,7 +246,7 @@ class TransactionalCheck:
     def _check_delayed_recover(self, *, closed: bool) -> None:
         """Check a start that was paused before its `recover`: a later start has written two snapshots by then."""
         sink, values = self._made(), self.values
-        if getattr(sink, "commits_in_driver", False) is True:
+        if as_sink(sink).commits_in_driver:
             return  # the program that commits starts a job again only after its run has ended
         first, last = context_of(3, incarnation=2, final=False), context_of(4, incarnation=2)
         other = self.again(sink)

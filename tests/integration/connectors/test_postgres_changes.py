@@ -13,7 +13,7 @@ import pytest
 
 from malstrom_py import sources
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.base import AcknowledgingSource, Part
+from malstrom_py.sources.base import Part, acknowledges
 from malstrom_py.testing.contracts import check_source
 from tests.integration.connectors.postgres_tools import Patient, Waiting, new_database, read_all, run
 from tests.servers import Server, wait_until
@@ -86,7 +86,7 @@ def test_large_values_that_did_not_change_are_named_and_a_table_may_be_altered(d
 def test_a_large_transaction_is_read_in_chunks_and_resumed_in_its_middle(dsn: str) -> None:
     run(dsn, "INSERT INTO t SELECT i, 'x' FROM generate_series(1, 25000) i", "INSERT INTO t VALUES (0, 'after')")
     source = source_of(dsn)
-    assert isinstance(source, AcknowledgingSource)
+    assert acknowledges(source)
     [part] = source.list_parts()
     opened = Waiting(source.build_part(part, None), 30)
     rows: list[Any] = []

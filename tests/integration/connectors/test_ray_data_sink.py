@@ -34,6 +34,7 @@ def committed(sink: sinks.RayDataset) -> Iterator[Any]:
         files = sink.files()
     except SinkError:
         return
+    assert sink.target is not None
     for file in files:
         yield from pq.read_table(Path(sink.target.place, file))["value"].to_pylist()
 

@@ -18,7 +18,7 @@ from malstrom_py.sources.up_to_ends import FINISHED, UpToEnds
 LOGS: dict[str, list[int]] = {}
 
 
-class Logs(UpToEnds):
+class Logs(UpToEnds[int]):
     """A source of lists that others append to."""
 
     def __init__(self, *names: str, follow: bool = False) -> None:

@@ -318,7 +318,7 @@ def test_what_is_committed_elsewhere_is_kept_for_it_and_discarded_if_the_job_fai
     commit = SinkCommits("job", writing, 0.0, deliver=True)
     leave(commit, writing)
     assert [step for step, _ in commit.to_deliver()] == ["there"]
-    elsewhere = SinkCommits("job", [sink for sink in writing if sink.sink is there], 5.0)
+    elsewhere = SinkCommits("job", [sink for sink in writing if sink.context.step == "there"], 5.0)
     elsewhere.take_over(commit.snapshot, commit.to_deliver())
     assert elsewhere.contexts["there"] == commit.contexts["there"]
     assert commit.abort() == []

@@ -159,14 +159,6 @@ def test_r13_a_wrong_list_of_parts_is_a_warning(caplog: pytest.LogCaptureFixture
     assert "of type int" in caplog.text
 
 
-def test_an_interval_must_be_a_number_above_0() -> None:
-    for wrong in (0, -1.0, "5", True, float("inf")):
-        folder = Folder("a")
-        folder.lists_again_every_s = wrong
-        with pytest.raises(SourceError, match="lists_again_every_s must be a number of seconds above 0"):
-            calls(folder)
-
-
 def test_acknowledgements_are_coalesced_and_one_at_a_time() -> None:
     folder = Folder("a")
     made, _, [_, acknowledging] = calls(folder)
