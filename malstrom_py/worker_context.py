@@ -33,13 +33,15 @@ WorkerId = NewType("WorkerId", int)
 class WorkerInfo:
     """The job, the step and the worker for which a source or a sink is opened.
 
-    ``workers``: how many workers the job had when this one started, itself included.
+    ``workers``: how many workers the job had when this one started, itself included. ``unit``: that of the timestamps
+    of the stream that a sink gets ("s", "ms", "us" or "ns"); None for a stream without them, and for a source.
     """
 
     job: str
     step: str
     worker: WorkerId
     workers: int = 1
+    unit: str | None = None
 
 
 T = TypeVar("T")

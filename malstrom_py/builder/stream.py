@@ -323,7 +323,7 @@ class StreamBuilder(Generic[K, V_co]):
             lacks = sink_of(sink) or ": it has neither build(worker) nor open(worker), commit, abort and recover"
             raise PlanError(f"step {name!r}: {type(sink).__name__} is not a sink{lacks}")
         check_sink(sink, name)
-        factory = partial(WriteSink, sink=sink, flat=self.traits.flat)
+        factory = partial(WriteSink, sink=sink, flat=self.traits.flat, unit=self.traits.unit)
         self._add("sink", name, factory, None, ports=(), detail=short(sink), upgrade=upgrade)
 
     def capture_into(self, name: str, target: object, *, replace: bool = False) -> None:

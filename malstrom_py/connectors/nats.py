@@ -14,28 +14,28 @@ import importlib.util
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from malstrom_py.connectors.read_ahead import ReadAhead, values_of
 from malstrom_py.errors import PlanError, SourceError, lasting, pip_install, shown
-from malstrom_py.errors.text import describe_error, sentence
 from malstrom_py.formats import Format
-from malstrom_py.object_stores import hidden_logins
-from malstrom_py.sources.base import BasePart, Part
-from malstrom_py.sources.up_to_ends import FINISHED, UpToEnds, has_finished
+from malstrom_py.sources.base import Part
+from malstrom_py.sources.polled import PolledChunk, PolledReader, PolledSource, problems
+from malstrom_py.sources.polled.reading import ReaderFeed
 
 if TYPE_CHECKING:
     import nats.aio.client
     import nats.js.api
     import nats.js.client
 
-V_co = TypeVar("V_co", covariant=True)
+    Consumer = nats.js.client.JetStreamContext.PullSubscription
 
-Gap = Literal["fail", "skip"]
+V_co = TypeVar("V_co", covariant=True)
+T = TypeVar("T")
+
 Message = tuple[int, str, bytes]
 """Sequence number, subject, payload."""
 
@@ -44,14 +44,9 @@ _log = logging.getLogger(__name__)
 _OURS: Final = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0.1}
 """A lost connection is made again here, where the consumer is made again too."""
 _NOT_FOUND: Final = 404
-_MESSAGES_FIRST: Final = 64
-_MESSAGES_MAX: Final = 500
-_CHUNK_BYTES: Final = 8 << 20
+_KEEP_LONGER: Final = "A limit of the stream or a purge did it: keep messages longer"
 _FETCH_S: Final = 0.2
 _TIMEOUT_S: Final = 5.0
-_PAUSE_S: Final = 0.1
-_PATIENCE_S: Final = 20.0
-"""For so long a server that does not answer is tried again."""
 _IDLE_MAX_S: Final = 30.0
 """After such a pause the connection is made again: nothing has answered the server since."""
 
@@ -65,7 +60,7 @@ def json_of(subject: str, data: bytes) -> Any:
     return json.loads(data)
 
 
-class JetStream(UpToEnds[V_co]):
+class JetStream(PolledSource[V_co]):
     """A source of the messages of a JetStream stream, exactly once into the state of the job.
 
     ``servers``: a URL such as ``"nats://localhost:4222"``, or several of one cluster. ``stream``: the name of the
@@ -100,8 +95,6 @@ class JetStream(UpToEnds[V_co]):
     ['orders:orders.new', 'orders:orders.paid']
     """
 
-    parts_open_max = 64
-
     def __init__(
         self,
         servers: str | Sequence[str],
@@ -110,7 +103,7 @@ class JetStream(UpToEnds[V_co]):
         subject: str | Sequence[str] | None = None,
         start: int | Literal["first", "new"] = "first",
         value: Callable[[str, bytes], V_co] | Format | None = None,
-        on_gap: Gap = "fail",
+        on_gap: problems.Gap = "fail",
         connect: Mapping[str, Any] | None = None,
         follow: bool = True,
     ) -> None:
@@ -140,8 +133,8 @@ class JetStream(UpToEnds[V_co]):
         self._filters = {Part(stream): None} if subjects is None else {Part(f"{stream}:{one}"): one for one in subjects}
         self._start = start
         self._value: Callable[[str, bytes], Any] = value or json_of
-        self._options = {**(connect or {}), "servers": urls}
-        self._on_gap: Gap = on_gap
+        self._options: dict[str, Any] = {**(connect or {}), "servers": urls}
+        self._on_gap: problems.Gap = on_gap
 
     def __repr__(self) -> str:
         return f"JetStream({', '.join(self._filters)} at {_places(self._options)})"
@@ -149,39 +142,44 @@ class JetStream(UpToEnds[V_co]):
     def list_parts(self) -> Sequence[Part]:
         return list(self._filters)
 
-    def build_part(self, part: Part, state: Any) -> JetStreamPart[V_co]:
-        stop = None if self._follow else self._stop_of(part)
-        if state is not None:
-            position = Position(state["sequence"], state["created"])
-        elif isinstance(self._start, int):
-            position = Position(self._start - 1 if stop is None else min(self._start - 1, stop))
-        else:
-            position = Position()
-        is_new = state is None and self._start == "new"
-        is_finished = (position.sequence or 0) == stop and not is_new
-        is_finished |= has_finished(state) and not self._follow and not self._is_pinned
-        reader = Reader(self._options, self._stream, self._filters[part], self._on_gap, position, is_new, stop)
-        return JetStreamPart(part, reader, position, self._value, is_finished=is_finished)
+    def open(self, part: Part, position: Any, end: int | None) -> Reader:
+        at = Position() if position is None else Position(position["sequence"], position["created"])
+        return Reader(self._options, self._stream, self._filters[part], self._on_gap, at, end)
 
-    def _stop_of(self, part: Part) -> int:
-        end = self._end_of(part)
-        return self._newest() if end is None else int(end)
-
-    def _find_ends(self) -> dict[str, int]:
-        newest = self._newest()
+    def find_ends(self) -> dict[str, int]:
+        newest = self._newest().sequence or 0
         return {str(part): newest for part in self._filters}
 
-    def _is_at(self, position: Any, end: int) -> bool:
-        return bool(end == (0 if position is None else position["sequence"] or 0))
+    def find_start(self, part: Part) -> dict[str, Any] | None:
+        if self._start == "first":
+            return None
+        newest = self._newest()
+        if isinstance(self._start, int):
+            newest = replace(newest, sequence=min(self._start - 1, newest.sequence or 0))
+        return newest.plain()
 
-    def _newest(self) -> int:
-        """Return the number of the newest message there has been."""
-        reader = Reader(self._options, self._stream, None, self._on_gap, Position(), is_new=True)
+    def order(self, position: Any) -> int:
+        return position if isinstance(position, int) else 0 if position is None else position["sequence"] or 0
+
+    def values(self, records: Sequence[Message]) -> Iterator[V_co]:
+        return (self._value(subject, data) for _, subject, data in records)
+
+    def describe(self, part: Part, record: Message) -> tuple[str, Any]:
+        return f"message {record[0]} of the stream {self._stream!r}", record[2]
+
+    def _newest(self) -> Position:
+        """Return the position after the newest message there has been."""
+        feed = ReaderFeed(
+            Reader(self._options, self._stream, None, self._on_gap, Position(), is_new=True), "nats-newest"
+        )
+        feed.start()
         try:
-            reader.fetch()
+            chunk = feed.take(wait_s=PolledReader.patience_s + _TIMEOUT_S)
         finally:
-            reader.close()
-        return reader.position.sequence or 0
+            feed.close()
+        if chunk is None:
+            raise SourceError(f"the newest message of {self._stream!r} is not known in time: run it again")
+        return Position(chunk.after["sequence"], chunk.after["created"])
 
 
 def _decoded(format: Format, subject: str, data: bytes) -> Any:
@@ -212,18 +210,9 @@ class Position:
     sequence: int | None = None
     created: str | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Messages in order, and the position after them. ``left``: how many more there are.
-
-    ``is_last``: nothing follows up to the end at which the partition stops.
-    """
-
-    messages: Sequence[Message]
-    after: Position
-    left: int | None = None
-    is_last: bool = False
+    def plain(self) -> dict[str, Any]:
+        """Return the position in plain types."""
+        return {"sequence": self.sequence, "created": self.created}
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,73 +229,65 @@ class _Again(Exception):
     """The consumer cannot be relied on: make it again."""
 
 
-@dataclass(slots=True)
-class Reader:
-    """Reads chunks of one partition, from ``position`` on; with ``is_new``, after the newest message. For one thread.
+class Reader(PolledReader[Message]):
+    """Reads messages of one partition after ``at``, up to the number ``end``; with ``is_new``, after the newest."""
 
-    ``upto``: the number of the last message to read.
-    """
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        stream: str,
+        subject: str | None,
+        on_gap: problems.Gap,
+        at: Position,
+        end: int | None = None,
+        *,
+        is_new: bool = False,
+    ) -> None:
+        self.name = f"the stream {stream!r} at {_places(options)}"
+        self._options = options
+        self._stream = stream
+        self._subject = subject
+        self._on_gap: problems.Gap = on_gap
+        self._at = at
+        self._given: Position | None = None
+        self._end = end
+        self._is_new = is_new
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: nats.aio.client.Client | None = None
+        self._consumer: Consumer | None = None
+        self._arrived = self._doubts = 0
+        self._asked_at_s = time.monotonic()
 
-    options: Mapping[str, Any]
-    stream: str
-    subject: str | None
-    on_gap: Gap
-    position: Position
-    is_new: bool
-    upto: int | None = None
-    _is_done: bool = False
-    _loop: asyncio.AbstractEventLoop | None = None
-    _client: nats.aio.client.Client | None = None
-    _consumer: nats.js.client.JetStreamContext.PullSubscription | None = None
-    _given: Position | None = None
-    _count: int = _MESSAGES_FIRST
-    _arrived: int = 0
-    _doubts: int = 0
-    _stopping: bool = False
-    _asked_at_s: float = field(default_factory=time.monotonic)
+    def read(self, rows_max: int) -> PolledChunk[Message] | None:
+        return self._run(self._read(max(2, rows_max)))
 
-    def fetch(self) -> Chunk | None:
-        """Return the next chunk; None if no message came for a while. `StopIteration` after the last one."""
-        if self._is_done:
-            raise StopIteration
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(self._fetch())
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._loop is not None:
-            self._loop.run_until_complete(self._disconnect())
-            self._loop.close()
-
-    def stop(self) -> None:
-        """End a call of `fetch` that tries again and again. Called in another thread."""
-        self._stopping = True
-
-    async def _fetch(self) -> Chunk | None:
+    def is_retried(self, error: BaseException) -> bool:
         import nats.errors
 
-        ends_s = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                if time.monotonic() - self._asked_at_s > _IDLE_MAX_S:
-                    raise _Again
-                return await self._try()
-            except (_Again, OSError, TimeoutError, nats.errors.Error) as error:
-                await self._disconnect()
-                self._asked_at_s = time.monotonic()
-                if self._stopping or time.monotonic() > ends_s:
-                    raise self._unreachable(error) from error
-                if not isinstance(error, _Again):
-                    await asyncio.sleep(_PAUSE_S)
+        return isinstance(error, _Again | OSError | TimeoutError | nats.errors.Error)
 
-    async def _try(self) -> Chunk | None:
+    def reset(self) -> None:
+        self._run(self._disconnect())
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self.reset()
+            self._loop.close()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(call)
+
+    async def _read(self, count: int) -> PolledChunk[Message] | None:
         """Fetch once. An error leaves the position unchanged."""
+        if time.monotonic() - self._asked_at_s > _IDLE_MAX_S:
+            await self._disconnect()
         consumer = self._consumer or await self._subscribe()
-        if self.position != self._given:
-            return self._give((), None)
+        if self._at != self._given:
+            return self._given_on()
         try:
-            messages = await consumer.fetch(self._count, timeout=_FETCH_S)
+            messages = await consumer.fetch(count, timeout=_FETCH_S)
         except TimeoutError:
             messages = []
         self._asked_at_s = time.monotonic()
@@ -321,22 +302,25 @@ class Reader:
             found.append((data.sequence.stream, message.subject, message.data))
         await self._check(found)
         self._doubts = 0
-        size = sum(len(data) for _, _, data in found) // len(found)
-        self._count = max(2, min(_MESSAGES_MAX, 2 * self._count, _CHUNK_BYTES // (size + 1)))
-        left = messages[-1].metadata.num_pending
-        if self.upto is None:
-            self.position = Position(found[-1][0], self.position.created)
-            return self._give(found, left)
-        self.position = Position(min(found[-1][0], self.upto), self.position.created)
-        return self._give([message for message in found if message[0] <= self.upto], left)
+        created = self._at.created
+        self._at = self._given = Position(found[-1][0], created)
+        return PolledChunk(
+            found,
+            lambda number: Position(found[number][0], created).plain(),
+            left=messages[-1].metadata.num_pending,
+            size=sum(len(data) for _, _, data in found),
+        )
 
-    def _give(self, messages: Sequence[Message], left: int | None) -> Chunk:
-        self._given = self.position
-        # A later start than the end is at its end, too.
-        self._is_done = self.upto is not None and (self.position.sequence or 0) >= self.upto
-        return Chunk(messages, self.position, left, self._is_done)
+    def _given_on(self, *, is_end: bool = False) -> PolledChunk[Message]:
+        """Return a chunk that moves the position without a message, at most to the end."""
+        self._given = at = self._at
+        if self._end is not None and at.sequence is not None:
+            at = replace(at, sequence=min(at.sequence, self._end))
+        return PolledChunk(after=at.plain(), left=0 if is_end else None, is_end=is_end)
 
-    async def _caught_up(self, consumer: nats.js.client.JetStreamContext.PullSubscription) -> Chunk | None:
+    async def _caught_up(
+        self, consumer: nats.js.client.JetStreamContext.PullSubscription
+    ) -> PolledChunk[Message] | None:
         """Move the position to the newest number, if the consumer has nothing left to deliver, and nothing was lost."""
         newest = (await self._checked_info()).last
         info = await consumer.consumer_info()  # `NotFoundError` is an error of NATS: it is made again
@@ -346,44 +330,36 @@ class Reader:
             if self._doubts > 1:
                 raise _Again
             return None
-        known = self.position.sequence
+        known = self._at.sequence
         if info.num_pending or (known is not None and known >= newest):
             return None
-        self.position = Position(newest if self.upto is None else min(newest, self.upto), self.position.created)
-        return self._give((), 0)
+        self._at = replace(self._at, sequence=newest)
+        return self._given_on(is_end=True)
 
     async def _check(self, found: Sequence[Message]) -> None:
         """Fail or warn if messages between two numbers were removed by limits or a purge."""
         first = (await self._checked_info()).first
-        before = self.position.sequence
+        before = self._at.sequence
         for sequence, _, _ in found:
             if before is not None and before + 1 < sequence and before + 1 < first:
-                self._missing(before + 1, min(first, sequence) - 1)
+                gone = f"messages {before + 1} to {min(first, sequence) - 1} of the stream {self._stream!r}"
+                problems.missing(gone, _KEEP_LONGER, self._on_gap, _log)
             before = sequence
-
-    def _missing(self, begin: int, end: int) -> None:
-        gone = f"messages {begin} to {end} of the stream {self.stream!r} were removed before they were read"
-        if self.on_gap == "fail":
-            raise lasting(
-                SourceError(
-                    f"{gone}, by a limit of the stream or a purge. Keep messages longer. To continue with those that "
-                    f"are there, use on_gap='skip'."
-                )
-            )
-        _log.warning("%s: the job continues without them", gone)
 
     async def _checked_info(self) -> _Info:
         """Return what the server says of the stream; `SourceError` if it is another one than before."""
         assert self._client is not None
-        answer = json.loads((await self._client.request(f"$JS.API.STREAM.INFO.{self.stream}", timeout=_TIMEOUT_S)).data)
-        known = self.position
+        answer = json.loads(
+            (await self._client.request(f"$JS.API.STREAM.INFO.{self._stream}", timeout=_TIMEOUT_S)).data
+        )
+        known = self._at
         if "error" in answer:
             if answer["error"].get("code") != _NOT_FOUND:
                 raise _Again
             if known.created is not None:
-                raise self._is_another()
+                raise problems.another(self.name, f"number {known.sequence}")
             raise lasting(
-                SourceError(f"there is no stream {self.stream!r} at {_places(self.options)}: create it first")
+                SourceError(f"there is no stream {self._stream!r} at {_places(self._options)}: create it first")
             )
         info = _Info(
             answer["created"],
@@ -392,31 +368,31 @@ class Reader:
             answer["config"].get("retention", "limits"),
         )
         if known.created is None:
-            chosen = None if known.sequence is None else min(known.sequence, info.last)
-            self.position = Position(chosen, info.created)
+            # A start after the newest message means the newest.
+            self._at = Position(None if known.sequence is None else min(known.sequence, info.last), info.created)
         elif known.created != info.created or info.last < (known.sequence or 0):
-            raise self._is_another()
+            raise problems.another(self.name, f"number {known.sequence}")
         return info
 
-    async def _subscribe(self) -> nats.js.client.JetStreamContext.PullSubscription:
+    async def _subscribe(self) -> Consumer:
         """Connect if need be, and make a consumer that begins after the position."""
         from nats.aio.client import Client
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
         if self._client is None:
             self._client = Client()  # closed also if it cannot connect
-            await self._client.connect(**{"connect_timeout": _TIMEOUT_S, **self.options, **_OURS, "error_cb": _ignore})
+            await self._client.connect(**{"connect_timeout": _TIMEOUT_S, **self._options, **_OURS, "error_cb": _ignore})
         info = await self._checked_info()
         if info.retention == "workqueue":
             raise lasting(
                 SourceError(
-                    f"the stream {self.stream!r} has the retention workqueue, which removes acknowledged "
+                    f"the stream {self._stream!r} has the retention workqueue, which removes acknowledged "
                     f"messages: read a stream with the retention limits"
                 )
             )
-        if self.is_new and self.position.sequence is None:
-            self.position = Position(info.last, info.created)
-        begin = self.position.sequence
+        if self._is_new and self._at.sequence is None:
+            self._at = Position(info.last, info.created)
+        begin = self._at.sequence
         config = ConsumerConfig(
             ack_policy=AckPolicy.NONE,
             inactive_threshold=2 * _IDLE_MAX_S,
@@ -425,7 +401,7 @@ class Reader:
             opt_start_seq=None if begin is None else begin + 1,
         )
         js = self._client.jetstream(timeout=_TIMEOUT_S)
-        self._consumer = await js.pull_subscribe(self.subject or ">", stream=self.stream, config=config)
+        self._consumer = await js.pull_subscribe(self._subject or ">", stream=self._stream, config=config)
         self._arrived = self._doubts = 0
         return self._consumer
 
@@ -434,110 +410,6 @@ class Reader:
         if client is not None:
             await client.close()
 
-    def _unreachable(self, error: Exception) -> SourceError:
-        why = sentence(hidden_logins(describe_error(error)))
-        return SourceError(
-            f"the stream {self.stream!r} at {_places(self.options)} cannot be read: {why}. "
-            f"Check that the server runs, and that user and permissions are right, then run the job again"
-        )
-
-    def _is_another(self) -> SourceError:
-        return lasting(
-            SourceError(
-                f"the stream {self.stream!r} at {_places(self.options)} is not the one that was read up to number "
-                f"{self.position.sequence}: it was deleted or made again, or the server has lost its newest messages. "
-                f"Restore the stream, or start the job without resuming."
-            )
-        )
-
 
 async def _ignore(error: Exception) -> None:
     """Take the errors that the client would log: each call raises its own."""
-
-
-class JetStreamPart(BasePart[V_co]):
-    """One stream, or one subject of it, while it is read."""
-
-    def __init__(
-        self,
-        part: Part,
-        reader: Reader,
-        position: Position,
-        value: Callable[[str, bytes], V_co],
-        *,
-        is_finished: bool = False,
-    ) -> None:
-        self._part = part
-        self._is_finished = is_finished
-        self._position = position
-        self._value = value
-        self._chunk = Chunk((), position)
-        self._taken = 0
-        is_new = reader.is_new
-        self._stop = reader.stop
-        self._ahead: ReadAhead[Chunk] | None = None
-        if not is_finished:
-            self._ahead = ReadAhead(reader.fetch, name=f"nats-{part}", release=reader.close)
-        if is_new and self._ahead is not None:
-            self._wait_for_start(self._ahead)
-
-    def poll(self, rows_max: int) -> list[V_co] | None:
-        if self._is_finished or self._ahead is None:
-            return None
-        if self._taken >= len(self._chunk.messages):
-            chunk = self._ahead.take()
-            if chunk is None:
-                return None
-            self._begin(chunk)
-        return values_of(
-            self._chunk.messages[self._taken : self._taken + rows_max],
-            lambda message: self._value(message[1], message[2]),
-            advance=self._advance,
-            described=lambda message: (f"message {message[0]} of {self._part!r}", message[2]),
-        )
-
-    def is_finished(self) -> bool:
-        return self._is_finished
-
-    def snapshot(self) -> dict[str, Any]:
-        plain = {"sequence": self._position.sequence, "created": self._position.created}
-        return plain | ({FINISHED: True} if self._is_finished else {})
-
-    def lag_rows(self) -> int | None:
-        left = self._chunk.left
-        return None if left is None else left + len(self._chunk.messages) - self._taken
-
-    def close(self) -> None:
-        self._stop()
-        if self._ahead is not None:
-            self._ahead.close()
-
-    def _wait_for_start(self, ahead: ReadAhead[Chunk]) -> None:
-        """Wait until the newest message is known, so that the partition begins when the job does."""
-        try:
-            chunk = ahead.take(wait_s=_PATIENCE_S + _TIMEOUT_S)
-            if chunk is None:
-                raise SourceError(
-                    f"the newest message of {self._part!r} is not known after {_PATIENCE_S} s: run it again"
-                )
-        except BaseException:
-            self.close()
-            raise
-        self._begin(chunk)
-
-    def _begin(self, chunk: Chunk) -> None:
-        self._chunk, self._taken = chunk, 0
-        if not chunk.messages:
-            self._pass(chunk)
-
-    def _advance(self, rows: int) -> None:
-        if rows:
-            self._taken += rows
-            self._position = Position(self._chunk.messages[self._taken - 1][0], self._chunk.after.created)
-            if self._chunk.is_last and self._taken == len(self._chunk.messages):
-                self._pass(self._chunk)
-
-    def _pass(self, chunk: Chunk) -> None:
-        """Move the position after ``chunk``, of which all messages are read."""
-        self._position = chunk.after
-        self._is_finished = chunk.is_last

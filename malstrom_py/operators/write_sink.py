@@ -63,9 +63,15 @@ class WriteSink(Operator):
     """
 
     def __init__(
-        self, context: StepContext, *, sink: StatelessSink | TransactionalSink, flat: FlatResults | None = None
+        self,
+        context: StepContext,
+        *,
+        sink: StatelessSink | TransactionalSink,
+        flat: FlatResults | None = None,
+        unit: str | None = None,
     ) -> None:
         super().__init__(context)
+        self._unit = unit
         self.sink = as_sink(sink)
         """The sink of this step, with all members of the contract."""
         self._flat = flat
@@ -81,7 +87,8 @@ class WriteSink(Operator):
 
     def open(self) -> None:
         """Open this worker's writer."""
-        info = WorkerInfo(self.context.job, self.context.step, WorkerId(self.context.worker), self.context.workers)
+        here = self.context
+        info = WorkerInfo(here.job, here.step, WorkerId(here.worker), here.workers, self._unit)
         sink = self.sink
         with sink_errors(self.context.step, "could not be opened"):
             opened_by = sink.open if isinstance(sink, BaseTransactionalSink) else sink.build

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from malstrom_py.sources.files import Files
     from malstrom_py.sources.generator import Generator
     from malstrom_py.sources.memory import Memory
+    from malstrom_py.sources.polled import PolledChunk, PolledReader, PolledSource
     from malstrom_py.sources.replay import Replay
     from malstrom_py.sources.spark import Spark
 else:
@@ -48,6 +49,7 @@ else:
             "malstrom_py.sources.files": "Files",
             "malstrom_py.sources.generator": "Generator",
             "malstrom_py.sources.memory": "Memory",
+            "malstrom_py.sources.polled": "PolledChunk PolledReader PolledSource",
             "malstrom_py.sources.replay": "Replay",
             "malstrom_py.sources.spark": "Spark",
         },
@@ -69,6 +71,9 @@ __all__ = [
     "PartitionedSource",
     "PinnedGrowingSource",
     "PinnedSource",
+    "PolledChunk",
+    "PolledReader",
+    "PolledSource",
     "Postgres",
     "PostgresChanges",
     "RayDataset",

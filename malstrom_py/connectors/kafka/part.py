@@ -1,8 +1,8 @@
-"""A partition while it is read: rows of messages, and the offset after the last one.
+"""What is read of one partition: chunks of messages, and what is an error of it.
 
-A position is ``{"offset": n}``, the offset of the next record to read; None at the beginning of the partition. At the
-end, with ``follow=False``, it has ``"finished": True`` too, which a later run does not heed. Offsets have gaps where
-records were compacted, and where a transaction ended: the position passes the gaps at the end of a partition.
+A position is ``{"offset": n}``, the offset of the next record to read; None at the beginning of the partition. Offsets
+have gaps where records were compacted, and where a transaction ended: the position passes the gaps at the end of a
+partition.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from malstrom_py.connectors.kafka.client import LOG, Cluster, kafka
-from malstrom_py.connectors.kafka.reader import Feed
+from malstrom_py.connectors.kafka.reader import Buffer
 from malstrom_py.connectors.kafka.records import Decoder
-from malstrom_py.connectors.read_ahead import raise_unless_malformed
-from malstrom_py.errors import MalformedRecord, SourceError
-from malstrom_py.errors.text import describe_error, describe_function
-from malstrom_py.sources.base import BasePart
-from malstrom_py.sources.up_to_ends import FINISHED
+from malstrom_py.errors import SourceError
+from malstrom_py.sources.polled import PolledChunk
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -36,7 +33,7 @@ class Reading:
     cluster: Cluster
     decoder: Decoder
     on_lost: OnLost
-    open: Callable[[str, int, int], Feed]
+    open: Callable[[str, int, int], Buffer]
 
 
 def position_of(state: Any, part: str) -> int | None:
@@ -49,114 +46,63 @@ def position_of(state: Any, part: str) -> int | None:
     return offset
 
 
-class KafkaPart(BasePart[Any]):
-    """Reads one partition from ``offset``, None for its beginning, up to ``stop``, None for ever."""
+class PartitionFeed:
+    """Reads one partition from ``offset``, None for its beginning; ``end``: the last offset that it passes, if any."""
 
-    wait_max_s = 0.1
-
-    def __init__(self, reading: Reading, topic: str, partition: int, offset: int | None, *, stop: int | None) -> None:
+    def __init__(self, reading: Reading, place: tuple[str, int], offset: int | None, end: int | None) -> None:
         self._reading = reading
-        self._topic = topic
-        self._partition = partition
+        self._place = place
         self._offset = offset
-        self._stop = stop
-        self._is_lost = stop is not None and offset is not None and offset > stop
-        self._feed: Feed | None = None
-        if not self.is_finished():
-            self._feed = self._opened(offset)
+        self._end = end
+        self._buffer: Buffer | None = None
 
-    def poll(self, rows_max: int) -> list[Any] | None:
-        if self._feed is None:
-            return None
-        messages = self._feed.take(rows_max)
-        if not messages:
-            self._pass_end(self._feed)
-            return None
-        self._is_lost = False
-        if self._stop is not None and (messages[-1].offset() or 0) >= self._stop:
-            messages = [message for message in messages if (message.offset() or 0) < self._stop]
-            self._offset = self._stop if not messages else self._offset
-            if not messages:
-                self._end()
-                return None
-        return self._rows(messages, self._feed)
+    def start(self) -> None:
+        self._buffer = self._opened(self._offset)
 
-    def is_finished(self) -> bool:
-        return self._stop is not None and (self._offset or 0) >= self._stop and not self._is_lost
+    def take(self) -> PolledChunk[Message] | None:
+        assert self._buffer is not None, "not started"
+        messages, end = self._buffer.take()
+        if messages or end is not None:
+            return self._chunk(messages, end)
+        return None if self._buffer.error is None else self._failed(self._buffer)
 
-    def snapshot(self) -> dict[str, Any] | None:
-        if self.is_finished():
-            return {"offset": self._offset or 0, FINISHED: True}
-        return None if self._offset is None else {"offset": self._offset}
-
-    def lag_rows(self) -> int | None:
+    def lag_rows(self, position: Any) -> int | None:
         """Return how many offsets there are between the position and the end of the partition."""
-        mark = None if self._feed is None else self._feed.high_watermark()
-        return None if mark is None else max(0, mark - (self._offset or 0))
+        mark = None if self._buffer is None else self._buffer.high_watermark()
+        return None if mark is None else max(0, mark - (0 if position is None else position["offset"]))
+
+    def lag_bytes(self, position: Any) -> int | None:
+        return None
+
+    def stop(self) -> None:
+        if self._buffer is not None:
+            self._buffer.stop()
 
     def close(self) -> None:
-        self._end()
+        if self._buffer is not None:
+            self._buffer.close()
 
-    def _rows(self, messages: list[Message], feed: Feed) -> list[Any]:
-        try:
-            rows = self._reading.decoder.rows(messages)
-        except Exception:  # one of them cannot be read: find it
-            return self._rows_before_malformed(messages, feed)
-        self._passed(messages[-1])
-        return rows
+    def _chunk(self, messages: list[Message], end: int | None) -> PolledChunk[Message]:
+        """Return messages with their positions. The end passes what follows the last record and is none: the end of a
+        transaction, or compacted records.
+        """
+        offset = (messages[-1].offset() or 0) + 1 if messages else self._offset or 0
+        after = None
+        if end is not None:
+            offset = max(offset, end if self._end is None else min(end, self._end))
+            after = {"offset": offset}
+        self._offset = offset
+        return PolledChunk(messages, lambda number: {"offset": (messages[number].offset() or 0) + 1}, after=after)
 
-    def _rows_before_malformed(self, messages: list[Message], feed: Feed) -> list[Any]:
-        """Return the rows before the record that cannot be read; raise `MalformedRecord` if it is the first."""
-        rows: list[Any] = []
-        for number, message in enumerate(messages):
-            try:
-                rows += self._reading.decoder.rows([message])
-            except Exception as error:
-                raise_unless_malformed(error)
-                if rows:
-                    feed.put_back(messages[number:])
-                    break
-                feed.put_back(messages[1:])
-                self._passed(message)
-                raise self._malformed(message, error) from error
-            self._passed(message)
-        return rows
-
-    def _malformed(self, message: Message, error: Exception) -> MalformedRecord:
-        decoder = describe_function(self._reading.decoder.value)
-        return MalformedRecord(
-            f"{self._name}: the record at offset {message.offset()} cannot be decoded: {describe_error(error)}, in "
-            f"{decoder} or in key=. Correct value= or key=, or leave the record out by on_error=",
-            record=message.value(),
-        )
-
-    def _passed(self, message: Message) -> None:
-        self._offset = (message.offset() or 0) + 1
-        if self.is_finished():
-            self._end()
-
-    def _pass_end(self, feed: Feed) -> None:
-        """Pass what follows the last record and is none: the end of a transaction, or compacted records."""
-        if feed.end is not None:
-            end = feed.end if self._stop is None else min(feed.end, self._stop)
-            self._offset = max(end, self._offset or 0)
-            self._is_lost = False
-            feed.end = None
-        if self.is_finished():
-            self._end()
-        elif feed.error is not None:
-            self._failed(feed)
-
-    def _failed(self, feed: Feed) -> None:
+    def _failed(self, buffer: Buffer) -> PolledChunk[Message] | None:
         """Raise the error of the partition, or continue at its earliest record if records are lost."""
-        error = feed.error
+        error = buffer.error
         assert error is not None
         if isinstance(error, SourceError):
             raise error
         codes = kafka(self._reading.cluster.what).KafkaError
         if error.code() in {codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE}:
-            self._lost(feed)
-            return
+            return self._lost(buffer)
         text = self._reading.cluster.safe(error)
         if error.code() in {codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_PARTITION, codes._UNKNOWN_TOPIC}:
             raise SourceError(
@@ -165,34 +111,32 @@ class KafkaPart(BasePart[Any]):
             )
         if not error.retriable() or error.fatal():
             raise SourceError(f"{self._name} cannot be read: {text}")
-        feed.error = None  # librdkafka tries again
+        buffer.error = None  # librdkafka tries again
+        return None
 
-    def _lost(self, feed: Feed) -> None:
-        if self._offset is not None and self._reading.on_lost == "fail":
+    def _lost(self, buffer: Buffer) -> PolledChunk[Message] | None:
+        offset = self._offset
+        if offset is not None and self._reading.on_lost == "fail":
             raise SourceError(
-                f"{self._name}: the record at offset {self._offset} does not exist any more: retention has deleted it "
+                f"{self._name}: the record at offset {offset} does not exist any more: retention has deleted it "
                 f'before it was read, or the topic was created again. Use on_lost="earliest" to continue with the '
                 f"earliest record that is left, and keep records for longer"
             )
-        if self._offset is not None:
-            LOG.warning(
-                "%s: the record at offset %s does not exist any more: reading continues at the earliest record",
-                self._name,
-                self._offset,
-            )
-            self._offset = 0
-            self._is_lost = False
-        feed.close()
-        self._feed = self._opened(None)
+        buffer.close()
+        self._buffer = self._opened(None)
+        if offset is None:
+            return None
+        LOG.warning(
+            "%s: the record at offset %s does not exist any more: reading continues at the earliest record",
+            *(self._name, offset),
+        )
+        self._offset = 0
+        return PolledChunk(after={"offset": 0})
 
-    def _opened(self, offset: int | None) -> Feed:
-        return self._reading.open(self._topic, self._partition, BEGINNING if offset is None else offset)
-
-    def _end(self) -> None:
-        feed, self._feed = self._feed, None
-        if feed is not None:
-            feed.close()
+    def _opened(self, offset: int | None) -> Buffer:
+        return self._reading.open(*self._place, BEGINNING if offset is None else offset)
 
     @property
     def _name(self) -> str:
-        return f"{self._reading.cluster.what}: {self._topic}/{self._partition}"
+        topic, partition = self._place
+        return f"{self._reading.cluster.what}: {topic}/{partition}"

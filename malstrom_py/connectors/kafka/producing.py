@@ -7,20 +7,22 @@ bounded by ``queue.buffering.max.kbytes``. No error has a value or key of a reco
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.connectors.kafka.client import ANSWER_S, LOG, Cluster, kafka
 from malstrom_py.data.batch import Batch
+from malstrom_py.data.time import PER_SECOND
 from malstrom_py.errors import SinkError, lasting
 from malstrom_py.errors.text import describe_function, text_with_place
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, Producer
 
-Pair = tuple[bytes | None, bytes | None]
-"""Key and value of a record."""
+Headers = Sequence[tuple[str, bytes | None]]
+Record = tuple[bytes | None, bytes | None] | tuple[bytes | None, bytes | None, int, Headers]
+"""Key and value of a record; with event times or headers, also the time in ms, 0 for now, and the headers."""
 
 DELIVERY_S: Final = 120
 _PRIME_S: Final = 1.0
@@ -44,25 +46,68 @@ class DeliveryError(SinkError):
 
 
 class Encoder:
-    """Makes keys and values of rows. ``key``: a function of the value; None takes the key of a keyed stream."""
+    """Makes records of rows. ``key``: a function of the value; None takes the key of a keyed stream.
 
-    def __init__(self, key: Callable[[Any], Any] | None, value: Callable[[Any], Any] | None, what: str) -> None:
+    ``unit``: that of the event times that are written; None writes none.
+    """
+
+    def __init__(
+        self,
+        key: Callable[[Any], Any] | None,
+        value: Callable[[Any], Any] | None,
+        what: str,
+        *,
+        headers: Callable[[Any], Any] | None = None,
+        unit: str | None = None,
+    ) -> None:
         import msgspec
 
         self._key = key
         self._value = value
+        self._headers = headers
+        self._unit = unit
         self._json: Callable[[Any], bytes] = msgspec.json.Encoder().encode
         self._what = what
 
-    def pairs(self, batch: Batch) -> Iterable[Pair]:
-        """Return the key and value of each row, in order."""
+    def records(self, batch: Batch) -> Iterable[Record]:
+        """Return the record of each row, in order."""
         values = batch.values
         keys: Any = [None] * len(values)
         if self._key is not None:
             keys = self._encoded(values, self._key, "key")
         elif batch.keys is not None:
             keys = self._encoded(batch.keys, self._of_stream, "key")
-        return zip(keys, self._encoded(values, self._value or self._json, "value"), strict=True)
+        encoded = self._encoded(values, self._value or self._json, "value")
+        if self._headers is None and self._unit is None:
+            return zip(keys, encoded, strict=True)
+        times = [0] * len(values) if self._unit is None else self._times(batch.timestamps, self._unit)
+        return zip(keys, encoded, times, map(self._headers_of, values), strict=True)
+
+    def _times(self, timestamps: Sequence[int] | None, unit: str) -> list[int]:
+        per_second = PER_SECOND[unit]
+        times = [time * 1000 // per_second for time in timestamps or ()]
+        if times and min(times) < 1:
+            raise lasting(
+                SinkError(f"{self._what}: a row has an event time in or before 1970, which Kafka cannot store")
+            )
+        return times
+
+    def _headers_of(self, value: Any) -> Headers:
+        if self._headers is None:
+            return ()
+        try:
+            made = [(str(name), one) for name, one in self._headers(value).items()]
+        except Exception as error:
+            raise self._failed(self._headers, "headers", "a dict of names and bytes, str or None", error) from error
+        return [(name, self._checked(one, "headers")) for name, one in made]
+
+    def _failed(self, function: Callable[[Any], Any], argument: str, returns: str, error: Exception) -> SinkError:
+        return lasting(
+            SinkError(
+                f"{self._what}: {argument}={describe_function(function)} failed: {text_with_place(error)}. It returns "
+                f"{returns}"
+            )
+        )
 
     def _of_stream(self, key: Any) -> Any:
         return key if isinstance(key, str | bytes) else self._json(key)
@@ -73,12 +118,7 @@ class Encoder:
         except SinkError:
             raise  # of a schema registry
         except Exception as error:
-            raise lasting(
-                SinkError(
-                    f"{self._what}: {argument}={describe_function(encode)} failed: {text_with_place(error)}. It "
-                    f"returns bytes, a str or None"
-                )
-            ) from error
+            raise self._failed(encode, argument, "bytes, a str or None", error) from error
         if set(map(type, encoded)) - {bytes}:
             return [self._checked(one, argument) for one in encoded]
         return encoded
@@ -170,16 +210,15 @@ class Sending:
     def send(
         self,
         topic: str,
-        pair: Pair,
+        record: Record,
         *,
         partition: int = -1,
-        headers: list[tuple[str, str | bytes | None]] | None = None,
         on_delivery: Callable[[Message], None] | None = None,
     ) -> None:
         """Send a record, after those that were sent before it. Waits while too many bytes are under way."""
-        key, value = pair
-        if len(key or b"") + len(value or b"") + OVERHEAD_BYTES > self._bytes_max:
-            raise lasting(too_large(self._cluster.what, topic, pair, self._bytes_max))
+        key, value, time_ms, headers = record if len(record) == 4 else (*record, 0, ())
+        if size_of(record) + OVERHEAD_BYTES > self._bytes_max:
+            raise lasting(too_large(self._cluster.what, topic, record, self._bytes_max))
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
@@ -191,7 +230,7 @@ class Sending:
         ends_s = 0.0
         while True:
             try:
-                self.producer.produce(topic, value, key, partition, callback, headers=headers)
+                self.producer.produce(topic, value, key, partition, callback, timestamp=time_ms, headers=list(headers))
                 return
             except BufferError:
                 now_s = time.monotonic()
@@ -242,11 +281,20 @@ class Sending:
         self._last = error
 
 
-def too_large(what: str, topic: str, pair: Pair, bytes_max: int) -> SinkError:
+def size_of(record: Record) -> int:
+    """Return how many bytes a record has.
+
+    >>> size_of((b"key", None)), size_of((b"key", b"value", 0, [("name", b"x")]))
+    (3, 13)
+    """
+    headers = record[3] if len(record) == 4 else ()
+    return len(record[0] or b"") + len(record[1] or b"") + sum(len(name) + len(one or b"") for name, one in headers)
+
+
+def too_large(what: str, topic: str, record: Record, bytes_max: int) -> SinkError:
     """Return the error of a record that ``topic`` does not take."""
-    size = len(pair[0] or b"") + len(pair[1] or b"")
     return SinkError(
-        f"{what}: a record of {size} bytes is too large: topic {topic!r} takes {bytes_max} bytes, of which a record "
-        f"and its batch need {OVERHEAD_BYTES} (before compression). Write smaller records, or raise "
+        f"{what}: a record of {size_of(record)} bytes is too large: topic {topic!r} takes {bytes_max} bytes, of which "
+        f"a record and its batch need {OVERHEAD_BYTES} (before compression). Write smaller records, or raise "
         f"max.message.bytes of the topic"
     )

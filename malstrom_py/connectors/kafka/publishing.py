@@ -163,8 +163,8 @@ class Publisher:
                 ends_s, offset = time.monotonic() + _READ_S, message.offset() or 0
                 if offset <= segment.last and (WRITER, segment.writer.encode()) in (message.headers() or []):
                     chunks += 1
-                    for pair in unpacked(message.value() or b""):
-                        sending.send(self._topic, pair)
+                    for record in unpacked(message.value() or b""):
+                        sending.send(self._topic, record)
                 is_done = is_done or offset >= segment.last
             sending.serve()
         consumer.unassign()

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from malstrom_py.connectors.kafka.client import Cluster, kafka
-from malstrom_py.connectors.read_ahead import ReadAhead
 from malstrom_py.errors import SourceError
+from malstrom_py.sources.polled.ahead import ReadAhead
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -59,45 +58,46 @@ class Run(NamedTuple):
         return sum(map(len, self.messages)) + _MESSAGE_BYTES * len(self.messages)
 
 
-class Feed:
-    """The messages of one partition that wait to be polled; closed by the part."""
+class Buffer:
+    """What has arrived of one partition and waits to be taken."""
 
     def __init__(self, reader: SharedReader, place: tuple[str, int]) -> None:
         self._reader = reader
         self.place = place
-        self.waiting: deque[Message] = deque()
-        self.size = 0
-        """About how many bytes wait, or waited since there were none."""
+        self.waiting: list[Message] = []
+        self.size = self.polled = 0
+        """About how many bytes wait, and how many were taken last and may be polled still."""
         self.end: int | None = None
-        """The offset at which the partition ended, once all messages before it were taken."""
+        """The offset at which the partition ended, after all messages that wait."""
         self.error: KafkaError | SourceError | None = None
 
-    def take(self, rows_max: int) -> list[Message]:
-        """Return the next messages; none if there are none now."""
-        return self._reader.take(self, rows_max)
-
-    def put_back(self, messages: list[Message]) -> None:
-        """Return messages that were taken and not read."""
-        self._reader.put_back(self, messages)
+    def take(self) -> tuple[list[Message], int | None]:
+        """Return the next messages, none if there are none now, and the end of the partition if it is known now."""
+        return self._reader.take(self)
 
     def high_watermark(self) -> int | None:
         """Return the offset after the last record of the partition, as far as the consumer knows."""
         return self._reader.high_watermark(self.place)
 
-    def close(self) -> None:
-        """Stop reading the partition."""
+    def stop(self) -> None:
+        """Stop reading the partition, without waiting for it."""
         self._reader.remove(self)
+
+    def close(self) -> None:
+        """Stop reading the partition, and wait for the consumer if it is closed by that."""
+        self._reader.remove(self)
+        self._reader.close_if_unused()
 
 
 class SharedReader:
-    """One consumer, read by one thread, for several feeds."""
+    """One consumer, read by one thread, for several buffers."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:
         self._cluster = cluster
         self._lock = threading.Lock()
         self._closed = False
         self._has_parts = threading.Event()
-        self._feeds: dict[tuple[str, int], Feed] = {}
+        self._buffers: dict[tuple[str, int], Buffer] = {}
         self._had: set[tuple[str, int]] = set()
         self._primed: set[str] = set()
         self._gained: list[TopicPartition] = []
@@ -116,63 +116,64 @@ class SharedReader:
         self._errors = kafka(cluster.what).KafkaError
         self._place_of = kafka(cluster.what).TopicPartition
         self._ahead: ReadAhead[list[Run] | SourceError] = ReadAhead(self._fetch, name="kafka", release=self._release)
+        self._ahead.start()
 
     @property
     def is_closed(self) -> bool:
         """Whether the consumer is closed."""
         return self._closed
 
-    def add(self, topic: str, partition: int, offset: int) -> Feed | None:
+    def add(self, topic: str, partition: int, offset: int) -> Buffer | None:
         """Begin to read a partition at ``offset``; None if this consumer has had it, or is closed."""
         place = (topic, partition)
         with self._lock:
             if self._closed or place in self._had:
                 return None
             self._had.add(place)
-            feed = self._feeds[place] = Feed(self, place)
+            buffer = self._buffers[place] = Buffer(self, place)
             self._gained.append(self._place_of(topic, partition, offset))
             self._has_parts.set()
-            return feed
+            return buffer
 
-    def remove(self, feed: Feed) -> None:
-        """End a feed; without feeds, close the consumer."""
+    def remove(self, buffer: Buffer) -> None:
+        """Forget a buffer; without buffers, the consumer closes."""
         with self._lock:
-            if self._feeds.pop(feed.place, None) is None:
+            if self._buffers.pop(buffer.place, None) is None:
                 return
-            self._waiting -= feed.size
-            feed.waiting.clear()
-            self._closed = not self._feeds
-            self._lost.append(self._place_of(*feed.place))
+            self._waiting -= buffer.size + buffer.polled
+            buffer.waiting = []
+            self._closed = not self._buffers
+            self._lost.append(self._place_of(*buffer.place))
+        if self._closed:
+            self._ahead.stop()
+
+    def close_if_unused(self) -> None:
+        """Wait until the consumer is closed, if no buffer is left."""
         if self._closed:
             self._ahead.close()
 
-    def take(self, feed: Feed, rows_max: int) -> list[Message]:
+    def take(self, buffer: Buffer) -> tuple[list[Message], int | None]:
+        """See `Buffer.take`. What was taken before is polled now."""
         with self._lock:
-            waiting = feed.waiting
-            if not waiting and self._waiting < _WAITING_BYTES:
+            self._waiting -= buffer.polled
+            buffer.polled = 0
+            if not buffer.waiting and self._waiting < _WAITING_BYTES:
                 self._share_out(self._ahead.take())
-            if len(waiting) > rows_max:
-                return [waiting.popleft() for _ in range(rows_max)]
-            taken = list(waiting)
-            waiting.clear()
-            self._waiting -= feed.size
-            feed.size = 0
-            return taken
-
-    def put_back(self, feed: Feed, messages: list[Message]) -> None:
-        with self._lock:
-            feed.waiting.extendleft(reversed(messages))
+            taken, buffer.waiting = buffer.waiting, []
+            buffer.polled, buffer.size = buffer.size, 0
+            end, buffer.end = buffer.end, None
+            return taken, end
 
     def high_watermark(self, place: tuple[str, int]) -> int | None:
         return self._marks.get(place)
 
     def _share_out(self, chunk: list[Run] | SourceError | None) -> None:
         if isinstance(chunk, SourceError):
-            for feed in self._feeds.values():
-                feed.error = chunk
+            for buffer in self._buffers.values():
+                buffer.error = chunk
             return
         for run in chunk or ():
-            found = self._feeds.get(run.place)
+            found = self._buffers.get(run.place)
             if found is not None:
                 found.waiting.extend(run.messages)
                 found.size += run.size
@@ -218,7 +219,7 @@ class SharedReader:
         if now_s - self._marks_at_s < _MARKS_S:
             return
         self._marks_at_s = now_s
-        for place in list(self._feeds):
+        for place in list(self._buffers):
             with suppress(kafka(self._cluster.what).KafkaException):
                 marks = self._consumer.get_watermark_offsets(self._place_of(*place), cached=True)
                 if marks and marks[1] >= 0:
@@ -231,7 +232,7 @@ class SharedReader:
             return []
         self._looked_at_s = now_s
         runs = []
-        for topic in {place[0] for place in list(self._feeds)}:
+        for topic in {place[0] for place in list(self._buffers)}:
             with suppress(kafka(self._cluster.what).KafkaException):
                 found = self._consumer.list_topics(topic, timeout=_PRIME_S).topics.get(topic)
                 error = None if found is None else found.error
@@ -242,7 +243,7 @@ class SharedReader:
                     f"{self._cluster.what}: topic {topic!r} does not exist any more. Create it again, or leave it out "
                     f"and start the job without its snapshots"
                 )
-                runs += [Run(place, [], error=error_of_all) for place in list(self._feeds) if place[0] == topic]
+                runs += [Run(place, [], error=error_of_all) for place in list(self._buffers) if place[0] == topic]
         return runs
 
     def _on_error(self, error: KafkaError) -> None:
@@ -308,13 +309,13 @@ class Readers:
         self._lock = threading.Lock()
         self._readers: list[SharedReader] = []
 
-    def open(self, topic: str, partition: int, offset: int) -> Feed:
+    def open(self, topic: str, partition: int, offset: int) -> Buffer:
         """Begin to read a partition at ``offset``."""
         with self._lock:
             for reader in self._readers:
-                feed = reader.add(topic, partition, offset)
-                if feed is not None:
-                    return feed
+                buffer = reader.add(topic, partition, offset)
+                if buffer is not None:
+                    return buffer
             self._readers[:] = [reader for reader in self._readers if not reader.is_closed]
             reader = SharedReader(self._cluster, self._group)
             self._readers.append(reader)

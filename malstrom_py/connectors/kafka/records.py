@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -38,20 +38,18 @@ class Decoder:
         self._key = key
         self._records = records
 
-    def rows(self, messages: Sequence[Message]) -> list[Any]:
-        """Return a row per message. Raises what the user's functions raise."""
+    def rows(self, messages: Sequence[Message]) -> Iterator[Any]:
+        """Yield a row per message. Raises at a message what the user's functions raise."""
         values = self._decoded([message.value() for message in messages], self.value)
         if not self._records:
             return values
         keys: list[Any] = [message.key() for message in messages]
-        if self._key is not None:
-            keys = self._decoded(keys, self._key)
-        return list(map(_record, messages, values, keys))
+        return map(_record, messages, values, keys if self._key is None else self._decoded(keys, self._key))
 
-    def _decoded(self, texts: list[Any], decode: Decode) -> list[Any]:
+    def _decoded(self, texts: list[Any], decode: Decode) -> Iterator[Any]:
         if None in texts:
-            return [None if text is None else decode(text) for text in texts]
-        return list(map(decode, texts))
+            return (None if text is None else decode(text) for text in texts)
+        return map(decode, texts)
 
 
 def _record(message: Any, value: Any, key: Any) -> KafkaRecord:

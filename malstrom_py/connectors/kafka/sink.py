@@ -19,7 +19,7 @@ from malstrom_py.connectors.kafka.producing import Encoder, Sending, bytes_max_o
 from malstrom_py.connectors.kafka.publishing import Publisher
 from malstrom_py.connectors.kafka.staging import StagingWriter, segments_of
 from malstrom_py.data.batch import Batch
-from malstrom_py.errors import SinkError
+from malstrom_py.errors import SinkError, lasting
 from malstrom_py.formats import Format
 from malstrom_py.sinks.base import BaseStatelessSink, BaseTransactionalSink, BaseWriter, CommitContext, SnapshotId
 from malstrom_py.validation import function_of
@@ -38,7 +38,9 @@ class Kafka(BaseStatelessSink):
     a function or one of `formats`.
     The key of the record is what ``key`` returns for the row; without ``key`` it is the key of a keyed stream (text and
     bytes unchanged, others as JSON), and none on another stream. The key chooses the partition as Java's clients do.
-    The records of a key keep their order. Timestamps and headers are not written.
+    The records of a key keep their order. ``headers`` returns a dict of names and bytes, str or None for a row. With
+    ``event_time=True`` a record has the event time of its row as its timestamp, in milliseconds, else that of its
+    writing; the topic's ``retention.ms`` counts from it.
 
     - **At least once**: an idempotent producer; a batch is stored by all brokers in sync (``acks=all``) when it has
       been written. After a failure, rows since the last snapshot come again.
@@ -73,6 +75,8 @@ class Kafka(BaseStatelessSink):
         *,
         key: Callable[[Any], bytes | str | None] | None = None,
         value: Callable[[Any], bytes | str | None] | Format | None = None,
+        headers: Callable[[Any], Mapping[str, bytes | str | None]] | None = None,
+        event_time: bool = False,
         exactly_once: bool = False,
         staging: str | None = None,
         options: Mapping[str, Any] | None = None,
@@ -83,6 +87,10 @@ class Kafka(BaseStatelessSink):
         self._key = None if key is None else function_of(key, "key", "key= a function of the value")
         value = value.encode if isinstance(value, Format) else value
         self._value = None if value is None else function_of(value, "value", "value= a function of the value")
+        self._headers = None if headers is None else function_of(headers, "headers", "headers= a function of the value")
+        if not isinstance(event_time, bool):
+            refuse(_WHAT, f"event_time must be True or False, got {event_time!r}")
+        self._event_time = event_time
         if not isinstance(exactly_once, bool):
             refuse(_WHAT, f"exactly_once must be True or False, got {exactly_once!r}")
         if staging is not None and not exactly_once:
@@ -98,10 +106,19 @@ class Kafka(BaseStatelessSink):
     def build(self, worker: WorkerInfo) -> KafkaWriter:
         """Open the writer of one worker."""
         self._partitions(self._topic)
-        return KafkaWriter(self._cluster, self._encoder(), self._topic, bytes_max_of(self._cluster, self._topic))
+        bytes_max = bytes_max_of(self._cluster, self._topic)
+        return KafkaWriter(self._cluster, self._encoder(worker), self._topic, bytes_max)
 
-    def _encoder(self) -> Encoder:
-        return Encoder(self._key, self._value, _WHAT)
+    def _encoder(self, worker: WorkerInfo) -> Encoder:
+        if self._event_time and worker.unit is None:
+            raise lasting(
+                SinkError(
+                    f"{_WHAT}: event_time=True writes event times, and the stream of step {worker.step!r} has none: "
+                    f"use assign_timestamps before it"
+                )
+            )
+        unit = worker.unit if self._event_time else None
+        return Encoder(self._key, self._value, _WHAT, headers=self._headers, unit=unit)
 
     def _partitions(self, topic: str) -> int:
         with self._cluster.asking(SinkError) as consumer:
@@ -121,8 +138,8 @@ class KafkaWriter(BaseWriter):
         self._sending = Sending(cluster, topic, {"delivery.report.only.error": True}, bytes_max=bytes_max)
 
     def write(self, batch: Batch) -> None:
-        for pair in self._encoder.pairs(batch):
-            self._sending.send(self._topic, pair)
+        for record in self._encoder.records(batch):
+            self._sending.send(self._topic, record)
         self._sending.finish()
 
     def close(self) -> None:
@@ -150,7 +167,7 @@ class ExactlyOnceKafka(Kafka, BaseTransactionalSink):
         create_topic(self._cluster, self._staging, self._partitions(self._topic), retention)
         return StagingWriter(
             self._cluster,
-            self._encoder(),
+            self._encoder(worker),
             self._topic,
             staging=self._staging,
             partitions=self._partitions(self._staging),

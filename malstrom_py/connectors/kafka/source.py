@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -21,17 +21,17 @@ from malstrom_py.connectors.kafka.client import (
     kafka,
     refuse,
 )
-from malstrom_py.connectors.kafka.part import KafkaPart, OnLost, Reading, position_of
+from malstrom_py.connectors.kafka.part import OnLost, PartitionFeed, Reading, position_of
 from malstrom_py.connectors.kafka.reader import Readers
 from malstrom_py.connectors.kafka.records import Decode, Decoder, KafkaRecord
 from malstrom_py.errors import PlanError, SourceError, lasting
 from malstrom_py.formats import Format
 from malstrom_py.sources.base import Part
-from malstrom_py.sources.up_to_ends import UpToEnds
+from malstrom_py.sources.polled import PolledPart, PolledSource
 from malstrom_py.validation import function_of
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, Message
 
 _WHAT: Final = "sources.Kafka"
 _GROUP: Final = "malstrom-py"
@@ -41,7 +41,7 @@ _PARTS_OPEN_MAX: Final = 1 << 20
 Start = Literal["earliest", "latest"] | datetime
 
 
-class Kafka(UpToEnds[Any]):
+class Kafka(PolledSource[Any]):
     """A source that reads topics of Kafka: each record once per state of the job, from offsets in its snapshots.
 
     Rows of a partition come in their order. A row is the value, decoded from JSON, or what ``value`` returns for its
@@ -103,10 +103,9 @@ class Kafka(UpToEnds[Any]):
             refuse(_WHAT, "group must be the name of a consumer group")
         self._group = group
         self._on_lost: OnLost = on_lost
-        self._value = _checked_function(value, "value")
-        self._key = _checked_function(key, "key")
         self._records = records is True
         self.rows = KafkaRecord if self._records else None
+        self._functions = _checked_function(value, "value"), _checked_function(key, "key")
         super().__init__(_WHAT, follow=follow)
         self.lists_again_every_s = _checked_interval(new_partitions_every_s) if follow else None
         self._reading: Reading | None = None
@@ -124,8 +123,8 @@ class Kafka(UpToEnds[Any]):
         with self._cluster.asking() as consumer:
             return [Part(part) for part in self._listed(consumer)]
 
-    def build_part(self, part: Part, state: Any) -> KafkaPart:
-        topic, partition = _place_of(part)
+    def build_part(self, part: Part, state: Any) -> PolledPart[Message, Any]:
+        topic, _ = _place_of(part)
         if topic not in self._topics:
             raise lasting(
                 SourceError(
@@ -133,20 +132,40 @@ class Kafka(UpToEnds[Any]):
                     f"out: name it, or start the job without its snapshots"
                 )
             )
+        position_of(state, part)
+        return super().build_part(part, state)
+
+    def open(self, part: Part, position: Any, end: Any) -> PartitionFeed:
+        return PartitionFeed(self._shared(), _place_of(part), position_of(position, part), end)
+
+    def find_ends(self) -> dict[str, int]:
+        with self._cluster.asking() as consumer:
+            return self._offsets_at(consumer, self._listed(consumer), _ENDS)
+
+    def find_start(self, part: Part) -> dict[str, int] | None:
         pin = self._pin.known
         if pin is None:  # read outside a job
             with self._cluster.asking() as consumer:
                 pin = self._determined(consumer, [part])
-        offset = pin["starts"].get(part) if state is None else position_of(state, part)
-        stop = None if self._follow else pin["stops"].get(part, 0)
-        return KafkaPart(self._shared(), topic, partition, offset, stop=stop)
+        offset = pin["starts"].get(part)
+        return None if offset is None else {"offset": offset}
 
-    def _find_ends(self) -> dict[str, int]:
-        with self._cluster.asking() as consumer:
-            return self._offsets_at(consumer, self._listed(consumer), _ENDS)
+    def order(self, position: Any) -> int:
+        return position if isinstance(position, int) else position_of(position, "") or 0
 
-    def _is_at(self, position: Any, end: int) -> bool:
-        return bool(end == (0 if position is None else position["offset"]))
+    def values(self, records: Sequence[Message]) -> Iterator[Any]:
+        return self._shared().decoder.rows(records)
+
+    def describe(self, part: Part, record: Message) -> tuple[str, Any]:
+        return f"the record at offset {record.offset()} of {part}", record.value()
+
+    def _start_of(self, part: Part) -> Any:
+        return self.find_start(part) or ({"offset": 0} if self._end_of(part) == 0 else None)
+
+    def _end_of(self, part: Part) -> Any:
+        """Return the pinned end; 0 for a partition that has appeared since: the next run reads it."""
+        end = super()._end_of(part)
+        return 0 if end is None and self._pin.known is not None and not self._follow else end
 
     def _pin_now(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return where each partition begins and, with ``follow=False``, ends. It begins where ``record`` says."""
@@ -215,7 +234,7 @@ class Kafka(UpToEnds[Any]):
     def _shared(self) -> Reading:
         """Return what all partitions in this process share."""
         if self._reading is None:
-            decoder = Decoder(self._value, self._key, records=self._records)
+            decoder = Decoder(*self._functions, records=self._records)
             readers = Readers(self._cluster, self._group or _GROUP)
             self._reading = Reading(self._cluster, decoder, self._on_lost, readers.open)
         return self._reading

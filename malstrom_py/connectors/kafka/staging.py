@@ -1,8 +1,8 @@
 """Rows of an exactly-once sink before their commit: in chunks, in a topic for staging that its readers do not read.
 
-A chunk is one message: rows as pairs of key and value, packed by msgpack; its header names the writer. A payload says
-where the chunks of one writer are, in segments: a segment ends where keys have moved, so that the rows of a key are
-published in the order of the versions of the routing table, on any worker.
+A chunk is one message: rows as key and value, and time and headers if they are written, packed by msgpack; its header
+names the writer. A payload says where the chunks of one writer are, in segments: a segment ends where keys have moved,
+so that the rows of a key are published in the order of the versions of the routing table, on any worker.
 
 Rule: what no payload names is never published: rows of a writer that died, was aborted, or wrote on as a zombie. The
 topic's retention deletes it.
@@ -19,7 +19,7 @@ import msgpack
 import msgspec
 
 from malstrom_py.connectors.kafka.client import Cluster
-from malstrom_py.connectors.kafka.producing import OVERHEAD_BYTES, Encoder, Pair, Sending, too_large
+from malstrom_py.connectors.kafka.producing import OVERHEAD_BYTES, Encoder, Headers, Record, Sending, size_of, too_large
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import InternalError, SinkError, lasting
 from malstrom_py.sinks.base import BaseTransactionalWriter, CommitContext
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 WRITER: Final = "malstrom-writer"
 CHUNK_BYTES: Final = 256 << 10
-_PAIR_BYTES: Final = 16
+_RECORD_BYTES: Final = 16
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -75,20 +75,16 @@ class _Open:
         self.offsets.append(message.offset() or 0)
 
 
-def packed(pairs: Sequence[Pair]) -> bytes:
+def packed(records: Sequence[Record]) -> bytes:
     """Return a chunk."""
-    data: Any = msgpack.packb(pairs)
+    data: Any = msgpack.packb(records)
     return bytes(data)
 
 
-def unpacked(chunk: bytes) -> list[Pair]:
+def unpacked(chunk: bytes) -> list[Record]:
     """Return the rows of a chunk."""
     rows: list[Any] = msgpack.unpackb(chunk, use_list=False)
     return list(rows)
-
-
-def _headers(writer: str) -> list[tuple[str, str | bytes | None]]:
-    return [(WRITER, writer.encode())]
 
 
 class StagingWriter(BaseTransactionalWriter):
@@ -111,22 +107,23 @@ class StagingWriter(BaseTransactionalWriter):
         self._staging = staging
         self._partition = secrets.randbelow(partitions)
         self._writer = secrets.token_hex(8)
+        self._headers: Headers = [(WRITER, self._writer.encode())]
         self._target_bytes = min(target_bytes, staging_bytes - OVERHEAD_BYTES)
         self._chunk_bytes = min(CHUNK_BYTES, self._target_bytes // 2)
         self._sending = Sending(cluster, staging, {}, bytes_max=staging_bytes)
-        self._pairs: list[Pair] = []
+        self._records: list[Record] = []
         self._size = 0
         self._segments: list[_Open] = [_Open(0)]
 
     def write(self, batch: Batch) -> None:
-        for pair in self._encoder.pairs(batch):
-            size = len(pair[0] or b"") + len(pair[1] or b"")
+        for record in self._encoder.records(batch):
+            size = size_of(record)
             if size + OVERHEAD_BYTES > self._target_bytes:
-                raise lasting(too_large(self._cluster.what, self._topic, pair, self._target_bytes))
-            if self._pairs and self._size + size > self._chunk_bytes:
+                raise lasting(too_large(self._cluster.what, self._topic, record, self._target_bytes))
+            if self._records and self._size + size > self._chunk_bytes:
                 self._stage()
-            self._pairs.append(pair)
-            self._size += size + _PAIR_BYTES
+            self._records.append(record)
+            self._size += size + _RECORD_BYTES
         self._sending.serve()
 
     def moved(self, version: int) -> None:
@@ -145,22 +142,17 @@ class StagingWriter(BaseTransactionalWriter):
         return msgspec.json.encode(Payload(segments))
 
     def close(self) -> None:
-        self._pairs.clear()
+        self._records.clear()
         self._sending.close()
 
     def _stage(self) -> None:
-        if not self._pairs:
+        if not self._records:
             return
-        segment, headers = self._segments[-1], _headers(self._writer)
-        self._sending.send(
-            self._staging,
-            (None, packed(self._pairs)),
-            partition=self._partition,
-            headers=headers,
-            on_delivery=segment.stored,
-        )
+        segment = self._segments[-1]
+        chunk = (None, packed(self._records), 0, self._headers)
+        self._sending.send(self._staging, chunk, partition=self._partition, on_delivery=segment.stored)
         segment.sent += 1
-        self._pairs, self._size = [], 0
+        self._records, self._size = [], 0
 
     def _closed(self, segment: _Open) -> Segment:
         offsets = segment.offsets

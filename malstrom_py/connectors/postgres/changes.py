@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from malstrom_py.connectors.postgres.connecting import checked_dsn, connected
-from malstrom_py.connectors.postgres.slots import OWNER, Chunk, SlotReader, advance, find_slot, log_end
-from malstrom_py.connectors.read_ahead import ReadAhead
+from malstrom_py.connectors.postgres.slots import OWNER, SlotReader, advance, find_slot, log_end
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.sources.base import BasePart, Part, SourcePart
-from malstrom_py.sources.up_to_ends import UpToEnds, has_finished
+from malstrom_py.sources.base import Part
+from malstrom_py.sources.polled import PolledSource
 
 
-class PostgresChanges(UpToEnds[dict[str, Any]]):
+class PostgresChanges(PolledSource[dict[str, Any]]):
     """A source of the changes of tables of PostgreSQL, in the order of their transactions, each exactly once.
 
     ``publication`` says which tables and operations are read; ``slot`` is a logical replication slot with the plugin
@@ -72,96 +71,26 @@ class PostgresChanges(UpToEnds[dict[str, Any]]):
             find_slot(connection, self._slot, self._publication)
         return [Part(self._slot)]
 
-    def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
-        """See `PartitionedSource.build_part`."""
+    def open(self, part: Part, position: Any, end: int | None) -> SlotReader:
         if part != self._slot:
             raise SourceError(f"{self!r} has no partition {part}: the snapshot is of another slot")
-        position = {"lsn": 0, "commit": 0, "index": 0, "finished": False} if state is None else dict(state)
-        position["finished"] = not self._follow and has_finished(position) and not self.has_more(part, position)
-        return ChangesPart(self._reader, position)
+        place = (0, 0, 0) if position is None else self.order(position)
+        return SlotReader(self._dsn, self._slot, self._publication, place, stop=end, warn_bytes=self._warn_bytes)
 
-    def _find_ends(self) -> dict[str, int]:
+    def find_ends(self) -> dict[str, int]:
         with connected(self._dsn, OWNER, SourceError) as connection:
             return {self._slot: log_end(connection)}
 
-    def _is_at(self, position: Any, end: int) -> bool:
-        return position is not None and bool(position["lsn"] >= end)
+    def order(self, position: Any) -> tuple[int, int, int]:
+        if position is None or isinstance(position, int):
+            return (position or 0, 0, 0)
+        return (position["lsn"], position["commit"], position["index"])
+
+    def is_at(self, position: Any, end: int) -> bool:
+        return self.order(position) >= self.order(end)
 
     def acknowledge(self, job: str, positions: Mapping[Part, Any]) -> None:
         """Advance the slot to the position in a durable snapshot (see `BaseSource`)."""
         position = positions.get(Part(self._slot))
         if position is not None and position["lsn"]:
             advance(self._dsn, self._slot, self._publication, position["lsn"])
-
-    def _reader(self, position: dict[str, Any]) -> SlotReader:
-        return SlotReader(
-            *(self._dsn, self._slot, self._publication, position),
-            follow=self._follow,
-            stop=self._end_of(Part(self._slot)),
-            warn_bytes=self._warn_bytes,
-        )
-
-
-_NAMES: Final = ("lsn", "commit", "index")
-
-
-class ChangesPart(BasePart[dict[str, Any]]):
-    """The changes of a slot while they are read."""
-
-    def __init__(self, reader_of: Any, position: dict[str, Any]) -> None:
-        self._reader_of = reader_of
-        self._position = position
-        self._reader: SlotReader | None = None
-        self._ahead: ReadAhead[Chunk] | None = None
-        self._chunk = Chunk((0, 0, 0))
-        self._next = 0
-
-    def poll(self, rows_max: int) -> list[dict[str, Any]] | None:
-        """See `SourcePart.poll`."""
-        if self._position["finished"]:
-            return None
-        if self._ahead is None:
-            reader: SlotReader = self._reader_of(self._position)
-            self._reader = reader
-            self._ahead = ReadAhead(reader.fetch, name="postgres-changes", release=reader.release)
-        chunk = self._chunk
-        if self._next == len(chunk.rows):
-            found = self._ahead.take()
-            if found is None:
-                return None
-            self._chunk, self._next, chunk = found, 0, found
-        return self._taken(chunk, rows_max)
-
-    def _taken(self, chunk: Chunk, rows_max: int) -> list[dict[str, Any]] | None:
-        """Return the next rows of ``chunk``, and move the position after them."""
-        rows = chunk.rows[self._next : self._next + rows_max]
-        self._next += len(rows)
-        if self._next == len(chunk.rows):
-            self._move_to(chunk.last)
-            self._position["finished"] = chunk.is_end
-        else:
-            self._move_to(chunk.positions[self._next - 1])
-        return rows or None
-
-    def is_finished(self) -> bool:
-        """See `SourcePart.is_finished`."""
-        return self._position["finished"] is True
-
-    def snapshot(self) -> dict[str, Any]:
-        """See `SourcePart.snapshot`."""
-        return dict(self._position)
-
-    def lag_bytes(self) -> int | None:
-        """Return the bytes of the server's log that were not read yet; None before the first poll."""
-        if self._reader is None or not self._reader.log_end:
-            return None
-        return max(0, self._reader.log_end - int(self._position["lsn"]))
-
-    def close(self) -> None:
-        """See `SourcePart.close`."""
-        if self._ahead is not None and self._reader is not None:
-            self._reader.cancel()
-            self._ahead.close()
-
-    def _move_to(self, place: tuple[int, int, int]) -> None:
-        self._position.update(zip(_NAMES, place, strict=True))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import MalstromError, PlanError, SinkError, SourceError, pip_install
@@ -25,6 +25,8 @@ CONNECT_S: Final = 10
 
 LOCK_S: Final = 60
 """The longest wait for a lock of another session."""
+
+_CANCEL_S: Final = 2.0
 
 _SESSION: Final = (
     "SET TimeZone = 'UTC'",
@@ -111,6 +113,13 @@ def connect(dsn: str) -> psycopg.Connection[Any]:
         connection.close()
         raise
     return connection
+
+
+def cancel(connection: psycopg.Connection[Any] | None) -> None:
+    """End the statement of a session, in another thread than that of the session."""
+    if connection is not None:
+        with suppress(Exception):  # the session may be gone, or be opened right now
+            connection.cancel_safe(timeout=_CANCEL_S)
 
 
 @contextmanager

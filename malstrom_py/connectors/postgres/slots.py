@@ -5,7 +5,7 @@ Rules:
   copy of the slot, which ends with its session. So changes can be read again, from any place at or after the slot's.
 - A transaction is read in chunks: the server keeps one of any size in a file.
 - A position is ``{"lsn": the place after the last complete transaction, "commit": the place of the commit of the
-  transaction that is being read, "index": the changes taken of it, "finished": …}``. 0 is the start of the slot.
+  transaction that is being read, "index": the changes taken of it}``. 0 is the start of the slot.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import logging
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.connectors.postgres.connecting import connect, connected, database_errors
+from malstrom_py.connectors.postgres.connecting import cancel, connect, connected, database_errors
 from malstrom_py.connectors.postgres.pgoutput import Begin, Change, Commit, Decoder, Loader, lsn_of, lsn_text
 from malstrom_py.errors import SourceError, lasting
+from malstrom_py.sources.polled import PolledChunk, PolledReader
 
 if TYPE_CHECKING:
     import psycopg
@@ -34,8 +35,9 @@ _BUSY_S: Final = 30.0
 """The longest wait for a slot that a function uses."""
 
 _WARN_EVERY_S: Final = 300.0
-_CANCEL_S: Final = 2.0
 _LOG: Final = logging.getLogger("malstrom_py.sources.postgres")
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +121,17 @@ def advance(dsn: str, name: str, publication: str, lsn: int) -> None:
             connection.execute("SELECT pg_replication_slot_advance(%s, %s)", [name, lsn_text(lsn)])
 
 
-@dataclass(slots=True)
-class Chunk:
-    """Rows in order, with the position after each; ``last`` is the position after the chunk."""
+Place = tuple[int, int, int]
+"""``lsn``, ``commit`` and ``index`` of a position."""
 
-    last: tuple[int, int, int]
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    positions: list[tuple[int, int, int]] = field(default_factory=list)
-    is_end: bool = False
+
+def position_at(place: Place) -> dict[str, int]:
+    """Return the position of a place.
+
+    >>> position_at((60, 0, 0))
+    {'lsn': 60, 'commit': 0, 'index': 0}
+    """
+    return dict(zip(("lsn", "commit", "index"), place, strict=True))
 
 
 def log_end(connection: psycopg.Connection[Any]) -> int:
@@ -136,40 +141,30 @@ def log_end(connection: psycopg.Connection[Any]) -> int:
     return lsn_of(found[0])
 
 
-class SlotReader:
-    """The session that decodes the changes of one slot, used in the thread that reads ahead.
+class SlotReader(PolledReader[Row]):
+    """The session that decodes the changes of one slot. ``stop``: where to end; None for ever."""
 
-    ``stop``: where to end with ``follow=False``; None for the end of the log when it begins.
-    """
+    retried = ()
 
     def __init__(
-        self,
-        dsn: str,
-        slot: str,
-        publication: str,
-        position: dict[str, Any],
-        *,
-        follow: bool,
-        warn_bytes: int,
-        stop: int | None = None,
+        self, dsn: str, slot: str, publication: str, place: Place, *, warn_bytes: int, stop: int | None = None
     ) -> None:
         self._dsn = dsn
         self._slot = slot
         self._publication = publication
-        self._follow = follow
         self._warn_bytes = warn_bytes
         self._copy = f"malstrom_{secrets.token_hex(8)}"
         self._connection: psycopg.Connection[Any] | None = None
-        self._transactions = _Transactions(position["lsn"], position["commit"], position["index"])
+        self._transactions = _Transactions(*place)
         self._decoder = Decoder(self._loader_of)
         self._is_fetching = False
         self._stop_at = stop
         self._warned_s = 0.0
         self._loaders: dict[int, Loader] = {}
-        self.log_end = 0
+        self._log_end = 0
         """The end of the server's log, when it was last asked."""
 
-    def fetch(self) -> Chunk | None:
+    def read(self, rows_max: int) -> PolledChunk[Row] | None:
         """Return the next changes, or a later position without changes; None if there is neither right now."""
         with database_errors(OWNER, SourceError):
             connection = self._connection or self._opened()
@@ -182,19 +177,17 @@ class SlotReader:
             self._is_fetching = False
             return self._progress(connection)
 
-    def cancel(self) -> None:
-        """End a statement that takes long, from another thread."""
-        connection = self._connection
-        if connection is not None:
-            try:
-                connection.cancel_safe(timeout=_CANCEL_S)
-            except Exception as error:  # the session may be gone
-                _LOG.debug("cannot cancel the session of a slot: %s", type(error).__name__)
+    def interrupt(self) -> None:
+        cancel(self._connection)
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Close the session, and with it the copy of the slot."""
         if self._connection is not None:
             self._connection.close()
+
+    def lag_bytes(self, position: Any) -> int | None:
+        """Return the bytes of the server's log that were not read yet; None before it was asked."""
+        return max(0, self._log_end - (0 if position is None else position["lsn"])) if self._log_end else None
 
     def _opened(self) -> psycopg.Connection[Any]:
         self._connection = connection = connect(self._dsn)
@@ -210,22 +203,21 @@ class SlotReader:
         connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s, true)", [self._slot, self._copy])
         if start > slot.confirmed:
             connection.execute("SELECT pg_replication_slot_advance(%s, %s)", [self._copy, lsn_text(start)])
-        self.log_end = log_end(connection)
-        self._stop_at = self.log_end if self._stop_at is None else self._stop_at
+        self._log_end = log_end(connection)
         return connection
 
     def _decode_more(self, connection: psycopg.Connection[Any]) -> None:
         connection.execute("BEGIN")
         options = f"'proto_version', '1', 'publication_names', {_literal(_quoted(self._publication))}"
-        upto = "NULL" if self._follow or self._stop_at is None else f"'{lsn_text(self._stop_at)}'"
+        upto = "NULL" if self._stop_at is None else f"'{lsn_text(self._stop_at)}'"
         connection.execute(
             f"DECLARE malstrom NO SCROLL CURSOR FOR SELECT data FROM pg_logical_slot_get_binary_changes("
             f"'{self._copy}', {upto}, {CHANGES_MAX}, {options})".encode()
         )
         self._is_fetching = True
 
-    def _progress(self, connection: psycopg.Connection[Any]) -> Chunk | None:
-        """Return a chunk without rows if the log was decoded further; otherwise pause."""
+    def _progress(self, connection: psycopg.Connection[Any]) -> PolledChunk[Row] | None:
+        """Return a chunk without rows if the log was decoded further; None otherwise."""
         row = connection.execute(
             "SELECT confirmed_flush_lsn::text, pg_current_wal_flush_lsn()::text "
             "FROM pg_replication_slots WHERE slot_name = %s",
@@ -233,13 +225,12 @@ class SlotReader:
         ).fetchone()
         if row is None:
             raise SourceError(f"{OWNER}: the copy of the replication slot {self._slot!r} is gone: start the job again")
-        reached, self.log_end = map(lsn_of, row)
+        reached, self._log_end = map(lsn_of, row)
         if time.monotonic() - self._warned_s > _WARN_EVERY_S:
             self._warn(connection, find_slot(connection, self._slot, self._publication))
-        is_end = not self._follow and self._stop_at is not None and reached >= self._stop_at
+        is_end = self._stop_at is not None and reached >= self._stop_at
         if self._transactions.moved_to(reached) or is_end:
-            return Chunk((self._transactions.lsn, 0, 0), is_end=is_end)
-        time.sleep(_PAUSE_S)
+            return PolledChunk(after=position_at((self._transactions.lsn, 0, 0)), is_end=is_end)
         return None
 
     def _warn(self, connection: psycopg.Connection[Any], slot: Slot) -> None:
@@ -273,22 +264,24 @@ class _Transactions:
         self.lsn = reached
         return True
 
-    def chunk(self, decoder: Decoder, messages: Iterator[bytes]) -> Chunk:
+    def chunk(self, decoder: Decoder, messages: Iterator[bytes]) -> PolledChunk[Row]:
         """Return the changes in ``messages`` that were not taken before."""
-        chunk = Chunk((self.lsn, 0, 0))
+        rows: list[Row] = []
+        places: list[Place] = []
         for data in messages:
             for event in decoder.decode(data):
                 if isinstance(event, Begin):
                     self._begin(event)
                 elif isinstance(event, Commit):
                     self._end(event)
-                else:
-                    self._add(event, chunk)
+                elif not self._was_taken():
+                    rows.append(self._row(event))
+                    places.append((self.lsn, self._commit, self._index))
         commit, index = self._resumed
         # Changes that were taken before, and are decoded again, never move the position back.
         taken = max(self._index, index) if self._commit == commit else self._index
-        chunk.last = (self.lsn, self._commit, taken) if self._index else (self.lsn, commit, index)
-        return chunk
+        last = (self.lsn, self._commit, taken) if self._index else (self.lsn, commit, index)
+        return PolledChunk(rows, lambda number: position_at(places[number]), after=position_at(last))
 
     def _begin(self, event: Begin) -> None:
         self._commit, self._index, self._at = event.commit, 0, event.at
@@ -304,12 +297,14 @@ class _Transactions:
             self._resumed = (0, 0)
         self.lsn, self._commit, self._index = event.end, 0, 0
 
-    def _add(self, event: Change, chunk: Chunk) -> None:
+    def _was_taken(self) -> bool:
+        """Count a change, and return whether it was taken before."""
         self._index += 1
         commit, index = self._resumed
-        if self._commit == commit and self._index <= index:
-            return
-        row: dict[str, Any] = {
+        return self._commit == commit and self._index <= index
+
+    def _row(self, event: Change) -> Row:
+        return {
             "op": event.op,
             "schema": event.schema,
             "table": event.table,
@@ -320,8 +315,6 @@ class _Transactions:
             "index": self._index - 1,
             "committed_at": self._at,
         }
-        chunk.rows.append(row)
-        chunk.positions.append((self.lsn, self._commit, self._index))
 
 
 def _quoted(name: str) -> str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.connectors.postgres.connecting import checked_dsn, connect, database_errors
-from malstrom_py.connectors.postgres.reading import OWNER, RowFetcher, RowsPart
+from malstrom_py.connectors.postgres.reading import OWNER, Row, RowReader
 from malstrom_py.connectors.postgres.splitting import Range, Shape, find_ranges, find_shape
 from malstrom_py.errors import PlanError, SourceError, lasting
 from malstrom_py.sources.base import BaseSource, Part, SourcePart
 from malstrom_py.sources.pinned.shared import SharedPin
+from malstrom_py.sources.polled import PolledPart
+from malstrom_py.sources.polled.part import UpTo, has_finished, position_in
+from malstrom_py.sources.polled.reading import ReaderFeed
 
 if TYPE_CHECKING:
     import psycopg
@@ -120,9 +123,16 @@ class Postgres(BaseSource[dict[str, Any]]):
         known = next((each for each in pin.ranges if each.part == part), None)
         if known is None:
             raise SourceError(f"{OWNER}: {self!r} has no partition {part}: start the job from the beginning")
-        position = {"after": None, "same": 0, "finished": False} if state is None else state
-        opened = partial(RowFetcher, self._dsn, pin.snapshot, pin.shape, known)
-        return RowsPart(pin.shape, known, position, opened, _dicts)
+        position = {"after": None, "same": 0} if state is None else position_in(state)
+        reader = RowReader(self._dsn, pin.snapshot, pin.shape, known, position)
+        return PolledPart(
+            ReaderFeed(reader, f"{OWNER}-{part}"),
+            position,
+            values=partial(_dicts, pin.shape.columns),
+            describe=lambda row: (f"a row of {self._source!r}", row),
+            up_to=UpTo(),
+            is_finished=has_finished(state),
+        )
 
     def _pinned_now(self, record: Any, ranges: Sequence[Range] | None) -> _Pin:
         holder = connect(self._dsn)
@@ -166,5 +176,5 @@ class _Pin:
     ranges: tuple[Range, ...]
 
 
-def _dicts(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
-    return list(map(dict, map(zip, repeat(names), rows)))
+def _dicts(names: Sequence[str], rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    return map(dict, map(zip, repeat(names), rows))

@@ -66,13 +66,13 @@ class Position:
         return {"id": show_id(self.id), "added": self.added}
 
 
-def position_of(state: Mapping[str, Any]) -> Position:
-    """Return what `Position.plain` made ``state`` of.
+def position_of(state: Mapping[str, Any] | None) -> Position:
+    """Return what `Position.plain` made ``state`` of; None is the first entry.
 
     >>> position_of(Position((7, 1), 3).plain())
     Position(id=(7, 1), added=3)
     """
-    return Position(parse_id(state["id"]) or ZERO, state["added"])
+    return Position() if state is None else Position(parse_id(state["id"]) or ZERO, state["added"])
 
 
 @dataclass(frozen=True, slots=True)

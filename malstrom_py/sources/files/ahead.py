@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from malstrom_py.connectors.read_ahead import ReadAhead
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import MalformedRecord
 from malstrom_py.sources.base import BasePart
 from malstrom_py.sources.files.parquet import Filter
 from malstrom_py.sources.files.reading import LazyPart
+from malstrom_py.sources.polled.ahead import ReadAhead
 
 _ROWS_MIN: Final = 1 << 13
 
@@ -98,6 +98,7 @@ class AheadPart(BasePart[Any]):
         self._rows_max = max(_ROWS_MIN, rows_max)
         if self._ahead is None:
             self._ahead = ReadAhead(self._fetch, name=f"files-{self._name[-20:]}", release=self._inner.close)
+            self._ahead.start()
         if self._chunk is None or self._taken == self._size(self._chunk):
             chunk = self._ahead.take()
             if chunk is None:

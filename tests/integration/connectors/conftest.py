@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.connectors.buckets import TestBucket, new_bucket, options_of
 from tests.integration.connectors.lakes import Lake
-from tests.integration.connectors.streams import NatsStream, RedisStream
+from tests.integration.connectors.streams import KafkaStream, ModelStream, NatsStream, RedisStream
 from tests.kafka_broker.server import ModelBroker, model_broker
 from tests.servers import (
     WAREHOUSE,
@@ -104,6 +104,18 @@ def redis_stream(redis: Server, short_waits: None) -> RedisStream:
 def nats_stream(nats: Server, short_waits: None) -> NatsStream:
     """Return a stream that does not exist yet."""
     return NatsStream(nats, f"stream{next(_NUMBERS)}")
+
+
+@pytest.fixture
+def kafka_stream(kafka: ModelBroker) -> KafkaStream:
+    """Return an empty topic."""
+    return KafkaStream(kafka)
+
+
+@pytest.fixture
+def model_stream() -> ModelStream:
+    """Return an empty stream of the model broker."""
+    return ModelStream()
 
 
 @pytest.fixture

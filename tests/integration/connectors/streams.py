@@ -1,19 +1,25 @@
-"""Streams of Redis and of NATS with one interface: the tests of both sources fill, read and damage them."""
+"""Streams of Redis, NATS, Kafka and a model broker with one interface: the contract of polled sources fills, reads and
+damages them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import closing
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import nats
 import redis
 from nats.js.api import StreamConfig
 
 from malstrom_py import sources
-from malstrom_py.sources.base import SourcePart
+from malstrom_py.sources.base import Part, SourcePart
+from malstrom_py.sources.polled import PolledChunk, PolledReader, PolledSource
 from tests.integration.connectors.patient import read
+from tests.kafka_broker.server import ModelBroker
+from tests.kafka_broker.using import new_topic, send
 from tests.servers import Server, wait_until
 
 
@@ -88,7 +94,7 @@ class RedisStream(_Stream):
 
     def source(self, *, both: bool = False, **options: Any) -> sources.RedisStream[int]:
         names = [self.name, f"{self.name}-b"] if both else self.name
-        return sources.RedisStream(self.url, names, value=number_of, **options)
+        return sources.RedisStream(self.url, names, **{"value": number_of, **options})
 
 
 class NatsStream(_Stream):
@@ -135,4 +141,135 @@ class NatsStream(_Stream):
         return sources.JetStream(self.url, self.name, **{"subject": subjects, **options})
 
 
-Stream = RedisStream | NatsStream
+class KafkaStream:
+    """A topic of the model broker of Kafka, with two partitions."""
+
+    malformed = "offset 1 of .*cannot be decoded: "
+
+    def __init__(self, broker: ModelBroker) -> None:
+        self.broker = broker
+        self.name = new_topic(broker, 2)
+
+    def create(self) -> None:
+        """It exists."""
+
+    def add(self, values: Iterable[Any], *, beside: bool = False) -> None:
+        texts = [str(value).encode() for value in values]
+        send(self.broker, self.name, texts, partition=int(beside), raw=True)
+
+    def add_unseen(self) -> None:
+        self.add([99], beside=True)
+
+    def record(self, value: bytes) -> Any:
+        return value
+
+    def rows_before(self, state: Any) -> Any:
+        return state["offset"]
+
+    def source(self, *, both: bool = False, start: Any = "earliest", **options: Any) -> Any:
+        start = {"first": "earliest", "new": "latest"}.get(start, start)
+        source = sources.Kafka(self.broker.bootstrap, self.name, start=start, **options)
+        return source if both else OnePart(source)
+
+
+class OnePart:
+    """The first part of a source alone."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def list_parts(self) -> Any:
+        return self._source.list_parts()[:1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+
+@dataclass
+class ModelStream:
+    """A stream in memory of a broker that can be down or silent. ``asked``: the calls for records."""
+
+    malformed = "record 1.*cannot be decoded: ValueError"
+
+    logs: dict[str, list[bytes]] = field(default_factory=lambda: {"a": [], "b": []})
+    state: Literal["up", "down", "silent"] = "up"
+    asked: int = 0
+    poison: int | None = None
+    """The number of a record at which the broker fails."""
+
+    def create(self) -> None:
+        """It exists."""
+
+    def add(self, values: Iterable[Any], *, beside: bool = False) -> None:
+        self.logs["b" if beside else "a"] += [str(value).encode() for value in values]
+
+    def add_unseen(self) -> None:
+        self.add([99], beside=True)
+
+    def record(self, value: bytes) -> Any:
+        return value
+
+    def rows_before(self, state: Any) -> Any:
+        return state["position"]
+
+    def source(self, *, both: bool = False, **options: Any) -> Any:
+        return ModelSource(self, ["a", "b"] if both else ["a"], **options)
+
+
+class ModelSource(PolledSource[int]):
+    """The smallest polled source. A position is the number of records before it."""
+
+    def __init__(
+        self,
+        stream: ModelStream,
+        names: list[str],
+        *,
+        start: str = "first",
+        value: Callable[[bytes], int] = int,
+        follow: bool = True,
+    ) -> None:
+        super().__init__("Model", follow=follow)
+        self.stream, self.names, self.start, self.value = stream, names, start, value
+
+    def list_parts(self) -> list[Part]:
+        return [Part(name) for name in self.names]
+
+    def open(self, part: Part, position: Any, end: Any) -> ModelReader:
+        return ModelReader(self.stream, part, position or 0)
+
+    def find_ends(self) -> dict[str, int]:
+        return {name: len(self.stream.logs[name]) for name in self.names}
+
+    def find_start(self, part: Part) -> int | None:
+        return None if self.start == "first" else len(self.stream.logs[part])
+
+    def values(self, records: Any) -> Iterable[int]:
+        return map(self.value, records)
+
+    def describe(self, part: Part, record: bytes) -> tuple[str, Any]:
+        return f"record {self.stream.logs[part].index(record)} of {part}", record
+
+
+class ModelReader(PolledReader[bytes]):
+    patience_s = 0.4
+    idle_s = 0.01
+
+    def __init__(self, stream: ModelStream, name: str, at: int) -> None:
+        self.stream, self.name, self.at = stream, name, at
+
+    def read(self, rows_max: int) -> PolledChunk[bytes] | None:
+        self.stream.asked += 1
+        if self.stream.state == "down":
+            raise ConnectionError("the broker does not answer: https://me:hunter2@broker")
+        begin, log = self.at, self.stream.logs[self.name]
+        records = [] if self.stream.state == "silent" else log[begin : begin + rows_max]
+        if self.stream.poison is not None and begin <= self.stream.poison < begin + len(records):
+            records = records[: self.stream.poison - begin]
+            if not records:
+                raise KeyError("poison")
+        self.at += len(records)
+        left = len(log) - self.at
+        return PolledChunk(records, lambda number: begin + number + 1, left=left) if records else None
+
+
+Stream = RedisStream | NatsStream | KafkaStream | ModelStream

@@ -8,7 +8,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from malstrom_py import sinks
+import malstrom_py as mp
+from malstrom_py import sinks, sources
 from malstrom_py.connectors.kafka import publishing
 from malstrom_py.connectors.kafka.producing import Sending
 from malstrom_py.data.batch import Batch
@@ -246,3 +247,44 @@ def test_keys_values_and_tombstones(kafka: ModelBroker) -> None:
 def test_a_topic_that_is_missing_is_an_error(kafka: ModelBroker) -> None:
     with pytest.raises(SinkError, match="topic 'no-such-topic' does not exist"):
         sinks.Kafka(kafka.bootstrap, "no-such-topic").build(worker_of())
+
+
+@pytest.mark.parametrize("exactly", [False, True], ids=["at-least-once", "exactly-once"])
+def test_event_times_and_headers_are_written(kafka: ModelBroker, exactly: bool) -> None:
+    topic = new_topic(kafka)
+    sink = sinks.Kafka(
+        kafka.bootstrap,
+        topic,
+        headers=lambda row: {"kind": "sum", "id": b"%d" % row["n"], "none": None},
+        event_time=True,
+        exactly_once=exactly,
+    )
+    job = mp.Job("times")
+    rows = job.source("in", sources.Memory([{"n": n, "at": 1_700_000_000 + n} for n in range(3)]))
+    rows.assign_timestamps("at", lambda row: row["at"], unit="s").sink("out", sink)
+    mp.run(job)
+    read = mp.collect(mp.Job("read").source("in", sources.Kafka(kafka.bootstrap, topic, records=True, follow=False)))
+    assert [record.timestamp_ms for record in read] == [1_700_000_000_000 + 1000 * n for n in range(3)]
+    assert [record.headers for record in read] == [
+        (("kind", b"sum"), ("id", b"%d" % n), ("none", None)) for n in range(3)
+    ]
+    assert [record.value["n"] for record in read] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "time", "message"),
+    [
+        ({"event_time": True}, None, "has none: use assign_timestamps"),
+        ({"event_time": True}, 0, "event time in or before 1970"),
+        ({"headers": lambda row: ["x"]}, 1, "headers=.* failed: AttributeError"),
+        ({"headers": lambda row: {"x": 1}}, 1, "headers= returned int"),
+    ],
+)
+def test_what_cannot_be_a_time_or_header_is_an_error(
+    kafka: ModelBroker, options: dict[str, Any], time: int | None, message: str
+) -> None:
+    stream = mp.Job("wrong").source("in", sources.Memory([1]))
+    timed = stream if time is None else stream.assign_timestamps("at", lambda row: time)
+    timed.sink("out", sinks.Kafka(kafka.bootstrap, new_topic(kafka), **options))
+    with pytest.raises(SinkError, match=message):
+        mp.run(stream.job)

@@ -121,7 +121,7 @@ def test_a_consumer_that_the_server_forgets_is_made_again(nats_stream: NatsStrea
 def test_a_server_that_does_not_answer_or_refuses_the_password_is_an_error_without_it(
     runs: bool, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(module.Reader, "patience_s", 0.2)
     with nats_server() as server:
         server.stop()
         if runs:

@@ -112,7 +112,7 @@ def test_segments_are_ordered_by_the_versions_of_the_routing_table() -> None:
 
 def test_keys_of_a_stream_are_text_bytes_or_json() -> None:
     batch = Batch([1, 2, 3], keys=["text", b"bytes", (1, "a")])
-    keys = [key for key, _ in Encoder(None, None, "docs").pairs(batch)]
+    keys = [key for key, *_ in Encoder(None, None, "docs").records(batch)]
     assert keys == [b"text", b"bytes", b'[1,"a"]']
     with pytest.raises(SinkError, match="key= returned int"):
-        list(Encoder(lambda row: row, None, "docs").pairs(batch))
+        list(Encoder(lambda row: row, None, "docs").records(batch))

@@ -11,6 +11,7 @@ import pytest
 from malstrom_py.connectors.postgres import slots
 from malstrom_py.connectors.postgres.pgoutput import Begin, Change, Commit
 from malstrom_py.errors import SourceError
+from malstrom_py.sources.polled import PolledChunk
 
 
 class Events:
@@ -20,7 +21,7 @@ class Events:
         yield data
 
 
-def chunks_of(position: tuple[int, int, int], *messages: list[Any]) -> list[slots.Chunk]:
+def chunks_of(position: tuple[int, int, int], *messages: list[Any]) -> list[PolledChunk[Any]]:
     transactions = slots._Transactions(*position)
     decoder: Any = Events()
     return [transactions.chunk(decoder, iter(each)) for each in messages]
@@ -30,9 +31,10 @@ def test_a_transaction_that_is_decoded_again_never_moves_the_position_back() -> 
     begin, change = Begin(commit=50, at=None), Change("insert", "s", "t")  # type: ignore[arg-type]
     messages: list[list[Any]] = [[begin], [change] * 10, [change] * 10, [change] * 10, [Commit(50, 60)]]
     found = chunks_of((40, 50, 25), *messages)
-    assert [chunk.last for chunk in found] == [(40, 50, 25), (40, 50, 25), (40, 50, 25), (40, 50, 30), (60, 0, 0)]
-    assert [len(chunk.rows) for chunk in found] == [0, 0, 0, 5, 0]
-    assert [place[2] for place in found[3].positions] == [26, 27, 28, 29, 30]
+    places = [(40, 50, 25), (40, 50, 25), (40, 50, 25), (40, 50, 30), (60, 0, 0)]
+    assert [chunk.after for chunk in found] == list(map(slots.position_at, places))
+    assert [len(chunk.records) for chunk in found] == [0, 0, 0, 5, 0]
+    assert [found[3].position(number)["index"] for number in range(5)] == [26, 27, 28, 29, 30]
 
 
 class Server:

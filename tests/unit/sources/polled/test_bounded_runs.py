@@ -13,12 +13,12 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.base import Part
-from malstrom_py.sources.up_to_ends import FINISHED, UpToEnds
+from malstrom_py.sources.polled import PolledChunk, PolledReader, PolledSource
 
 LOGS: dict[str, list[int]] = {}
 
 
-class Logs(UpToEnds[int]):
+class Logs(PolledSource[int]):
     """A source of lists that others append to."""
 
     def __init__(self, *names: str, follow: bool = False) -> None:
@@ -28,33 +28,21 @@ class Logs(UpToEnds[int]):
     def list_parts(self) -> Sequence[Part]:
         return [Part(name) for name in self.names]
 
-    def _find_ends(self) -> dict[str, int]:
+    def find_ends(self) -> dict[str, int]:
         return {name: len(LOGS[name]) for name in self.names}
 
-    def _is_at(self, position: Any, end: int) -> bool:
-        return bool(end == (0 if position is None else position["row"]))
-
-    def build_part(self, part: Part, state: Any) -> LogPart:
-        return LogPart(LOGS[part], 0 if state is None else state["row"], self._end_of(part))
+    def open(self, part: Part, position: Any, end: Any) -> LogReader:
+        return LogReader(LOGS[part], position or 0)
 
 
-class LogPart:
-    def __init__(self, log: list[int], row: int, stop: int | None) -> None:
-        self.log, self.row, self.stop = log, row, stop
+class LogReader(PolledReader[int]):
+    def __init__(self, log: list[int], row: int) -> None:
+        self.log, self.row = log, row
 
-    def poll(self, rows_max: int) -> list[int] | None:
-        rows = self.log[self.row : self.stop][:rows_max]
+    def read(self, rows_max: int) -> PolledChunk[int] | None:
+        begin, rows = self.row, self.log[self.row :][:rows_max]
         self.row += len(rows)
-        return rows or None
-
-    def is_finished(self) -> bool:
-        return self.row == self.stop
-
-    def snapshot(self) -> dict[str, Any]:
-        return {"row": self.row, **({FINISHED: True} if self.is_finished() else {})}
-
-    def close(self) -> None:
-        pass
+        return PolledChunk(rows, lambda number: begin + number + 1) if rows else None
 
 
 @pytest.fixture(autouse=True)

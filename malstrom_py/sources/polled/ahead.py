@@ -10,26 +10,23 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, TypeVar
-
-from malstrom_py.errors import MalformedRecord, SourceError
-from malstrom_py.errors.text import describe_error, sentence
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
-V = TypeVar("V")
 
 _JOIN_S: Final = 5.0
 
 
 class ReadAhead(Generic[T]):
-    """Calls ``fetch`` in a thread and keeps what it returns until it is taken.
+    """Calls ``fetch`` in a thread, from `start` on, and keeps what it returns until it is taken.
 
     ``fetch`` blocks for half a second at most, and returns None if nothing came in that time; `StopIteration` ends the
-    input. ``release`` is called in the thread at its end, to close what ``fetch`` uses.
+    input. ``release`` is called once, at the end of the thread, to close what ``fetch`` uses.
 
     >>> chunks = iter([["a"], ["b"]])
     >>> ahead = ReadAhead(lambda: next(chunks), name="docs")
+    >>> ahead.start()
     >>> taken = []
     >>> while not ahead.is_finished:
     ...     taken += ahead.take(wait_s=1.0) or []
@@ -48,19 +45,24 @@ class ReadAhead(Generic[T]):
     ) -> None:
         self._fetch = fetch
         self._release = release
+        self._name = f"malstrom-{name}"
         self._chunks_max = chunks_max
         self._chunks: deque[T] = deque()
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._ended = False
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name=f"malstrom-{name}", daemon=True)
-        self._thread.start()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
 
     @property
     def is_finished(self) -> bool:
         """Whether the input has ended and all of it was taken. An error is still to be raised by `take`."""
         return self._ended and not self._chunks and self._error is None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
 
     def take(self, *, wait_s: float = 0.0) -> T | None:
         """Return the next chunk; None if there is none within ``wait_s``. Raises what ``fetch`` raised, each time."""
@@ -75,11 +77,27 @@ class ReadAhead(Generic[T]):
                 raise self._error
             return None
 
-    def close(self) -> None:
-        """End the thread, which has five seconds for the call of ``fetch`` that it is in."""
+    def pause(self, seconds: float) -> bool:
+        """Wait in the thread; return whether it is to end, as soon as that is known."""
         with self._changed:
-            self._closed = True
+            return self._changed.wait_for(lambda: self._stopped, max(0.0, seconds))
+
+    def stop(self) -> None:
+        """Let the thread end after the call of ``fetch`` that it is in, without waiting for it."""
+        with self._changed:
+            self._stopped = True
             self._changed.notify_all()
+
+    def close(self, interrupt: Callable[[], None] = lambda: None) -> None:
+        """End the thread: it has five seconds for the call of ``fetch`` that it is in, which ``interrupt`` may end."""
+        self.stop()
+        if self._thread is None:
+            if not self._ended:
+                self._ended = True
+                self._release()
+            return
+        if not self._ended:
+            interrupt()
         self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
@@ -106,44 +124,5 @@ class ReadAhead(Generic[T]):
     def _has_room(self) -> bool:
         """Wait until a chunk may be read; False once the partition is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or len(self._chunks) < self._chunks_max)
-            return not self._closed
-
-
-def raise_unless_malformed(error: Exception) -> None:
-    """Raise an ``error`` of ``value=`` that is not one of the record: the schema registry does not answer."""
-    if isinstance(error, SourceError) and not isinstance(error, MalformedRecord):
-        raise error
-
-
-def values_of(
-    records: Sequence[T],
-    value: Callable[[T], V],
-    *,
-    advance: Callable[[int], None],
-    described: Callable[[T], tuple[str, Any]],
-) -> list[V]:
-    """Return the values of ``records`` up to the first for which ``value`` raises; call ``advance`` with their number.
-
-    `MalformedRecord`: it raises for the very first, which ``advance`` then passes. ``described``: returns what that
-    record is called in the error, and what is shown of it.
-
-    >>> values_of(["1", "2", "x"], int, advance=print, described=lambda text: (f"line {text!r}", text))
-    2
-    [1, 2]
-    """
-    values: list[V] = []
-    for record in records:
-        try:
-            values.append(value(record))
-        except Exception as error:
-            raise_unless_malformed(error)
-            if values:
-                break
-            advance(1)
-            name, shown = described(record)
-            raise MalformedRecord(
-                f"{name} is not what value= takes: {sentence(describe_error(error))}.", record=shown
-            ) from error
-    advance(len(values))
-    return values
+            self._changed.wait_for(lambda: self._stopped or len(self._chunks) < self._chunks_max)
+            return not self._stopped
