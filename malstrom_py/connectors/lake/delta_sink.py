@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from malstrom_py.connectors.lake.delta_location import location_of
 from malstrom_py.connectors.lake.delta_table import DeltaTable
 from malstrom_py.connectors.lake.options import checked_file_bytes, checked_new_columns
-from malstrom_py.connectors.lake.sink import LakeSink
+from malstrom_py.connectors.lake.upserts import UpsertingSink, checked_keys
 from malstrom_py.sinks.base import CommitContext, SnapshotId, Target
 from malstrom_py.sinks.files.partitions import checked_columns
 from malstrom_py.sinks.staged.objects import ObjectPlace
 
 
-class Delta(LakeSink):
+class Delta(UpsertingSink):
     """A sink that appends to the Delta table at ``uri``, exactly once per snapshot.
 
     Each worker writes Parquet files into the table's hidden folder ``_staging``. At the commit of a snapshot, one
@@ -33,6 +33,11 @@ class Delta(LakeSink):
     to the table's types if they fit; a type of another kind is a `SinkError` before the snapshot is durable, and so is
     a column without None that gets one. Columns may come in any order; a missing one is None. A column that holds only
     None and that the table lacks is left out.
+
+    ``mode="upsert"`` replaces the row with the same ``keys``, or inserts it: the commit merges the last row of each key
+    into the table, in one transaction. It reads the rows of the snapshot into memory, and rewrites the files of the
+    table that have rows with these keys. Key the stream by ``keys``: rows of a key from several workers have no order.
+    With ``delete_field``, a bool field that all rows have and that is not written, rows in which it is True delete.
 
     PlanError: an argument is wrong, or deltalake is not installed. SinkError: the table uses what this sink cannot
     write correctly (column mapping, constraints, generated or identity columns, deletion vectors, other features), the
@@ -55,19 +60,25 @@ class Delta(LakeSink):
         self,
         uri: str | os.PathLike[str],
         *,
+        mode: Literal["append", "upsert"] = "append",
+        keys: str | Iterable[str] = (),
+        delete_field: str | None = None,
         partition_by: str | Sequence[str] | None = None,
         new_columns: Literal["add", "error"] = "error",
         file_bytes_max: int = 256 << 20,
         store_options: Mapping[str, str] | None = None,
     ) -> None:
         self._location = location_of(uri, store_options, "sinks.Delta")
+        self._keys = checked_keys(mode, keys, delete_field, "sinks.Delta")
+        self._delete_field = delete_field
         self._partition_by = checked_columns(partition_by, "sinks.Delta")
         self._adds_columns = checked_new_columns(new_columns, "sinks.Delta")
         self._file_bytes_max = checked_file_bytes(file_bytes_max, "sinks.Delta")
         self.target = Target(self._location.root, replaces=False)
 
     def __repr__(self) -> str:
-        by = f", partition_by={list(self._partition_by)!r}" if self._partition_by else ""
+        by = f", mode='upsert', keys={list(self._keys)!r}" if self._keys else ""
+        by += f", partition_by={list(self._partition_by)!r}" if self._partition_by else ""
         return f"Delta({str(self._location)!r}{by})"
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:

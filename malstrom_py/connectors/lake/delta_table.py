@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +23,7 @@ from malstrom_py.connectors.lake.delta_location import Location, said
 from malstrom_py.connectors.lake.files import LakeFile
 from malstrom_py.connectors.lake.repeating import repeat
 from malstrom_py.connectors.lake.types import Seen, Shape, check_new_names, new_columns, table_fields
+from malstrom_py.connectors.lake.upserts import DELETES
 from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files.partitions import check_type
@@ -30,6 +31,7 @@ from malstrom_py.sinks.files.partitions import check_type
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from deltalake import CommitProperties
     from deltalake import DeltaTable as Opened
 
 _WRITER_LEGACY_MAX: Final = 6
@@ -95,6 +97,29 @@ class DeltaTable:
 
     def commit(self, app: str, number: int, files: Sequence[LakeFile]) -> bool:
         """See `LakeTable.commit`."""
+
+        def add(table: Opened, noted: CommitProperties) -> None:
+            partition_by = list(table.metadata().partition_columns)
+            actions = [_action(file, partition_by) for file in files]
+            table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=noted)
+
+        return self._change(app, number, add)
+
+    def merge(self, app: str, number: int, rows: pa.Table, keys: Sequence[str]) -> bool:
+        """See `MergedTable.merge`."""
+        columns = {_quoted(name): f"s.{_quoted(name)}" for name in rows.schema.names if name != DELETES}
+        same = " AND ".join(f"t.{_quoted(key)} = s.{_quoted(key)}" for key in keys)
+
+        def merge(table: Opened, noted: CommitProperties) -> None:
+            merger = table.merge(rows, same, "s", "t", streamed_exec=False, commit_properties=noted)
+            deleting = f"s.{DELETES}"
+            merger = merger.when_matched_delete(deleting).when_matched_update(columns, f"NOT {deleting}")
+            merger.when_not_matched_insert(columns, f"NOT {deleting}").execute()
+
+        return self._change(app, number, merge)
+
+    def _change(self, app: str, number: int, change: Callable[[Opened, CommitProperties], None]) -> bool:
+        """Change the table and note ``number`` in one commit, unless this or a larger number is noted."""
         from deltalake import CommitProperties, Transaction
 
         def attempt() -> bool:
@@ -104,11 +129,9 @@ class DeltaTable:
             known = table.transaction_version(app)
             if known is not None and known >= number:
                 return known == number
-            partition_by = list(table.metadata().partition_columns)
-            actions = [_action(file, partition_by) for file in files]
             noted = CommitProperties(max_commit_retries=0, app_transactions=[Transaction(app, number)])
             with self._errors("does not take a commit"):
-                table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=noted)
+                change(table, noted)
             return True
 
         return repeat(attempt, _lost, self._where)
@@ -199,6 +222,11 @@ class DeltaTable:
     def _fields(self, fields: Sequence[pa.Field], known: Sequence[str]) -> list[pa.Field]:
         check_new_names(fields, known, self._where, _ILLEGAL)
         return table_fields(fields, "Delta", has_times=False)
+
+
+def _quoted(name: str) -> str:
+    """Return the name of a column as an expression."""
+    return f"`{name}`"
 
 
 def _action(file: LakeFile, partition_by: Sequence[str]) -> Any:

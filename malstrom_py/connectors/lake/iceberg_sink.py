@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from malstrom_py.connectors.lake.iceberg_catalog import checked_catalog, checked_table, require_pyiceberg
 from malstrom_py.connectors.lake.iceberg_table import IcebergTable
 from malstrom_py.connectors.lake.options import checked_file_bytes, checked_new_columns
-from malstrom_py.connectors.lake.sink import LakeSink
+from malstrom_py.connectors.lake.upserts import UpsertingSink, checked_keys
 from malstrom_py.sinks.base import Target
 from malstrom_py.sinks.files.partitions import checked_columns
 
 
-class Iceberg(LakeSink):
+class Iceberg(UpsertingSink):
     """A sink that appends to an Iceberg table, exactly once per snapshot.
 
     Each worker writes Parquet files into a hidden folder ``_staging`` below the table's data. At the commit of a
@@ -32,6 +32,8 @@ class Iceberg(LakeSink):
     rows. Values are cast to the table's types if they fit; a type of another kind is a `SinkError` before the snapshot
     is durable, and so is a required column without a value. Columns may come in any order; a missing one is None. A
     column that holds only None and that the table lacks is left out.
+
+    ``mode="upsert"``, ``keys`` and ``delete_field``: see `Delta`. pyiceberg rewrites the files that have such keys.
 
     PlanError: an argument is wrong, or pyiceberg is not installed. SinkError: the catalog does not answer, the table is
     partitioned by transforms or of format version 3, the rows do not fit, or the folder cannot be written.
@@ -55,6 +57,9 @@ class Iceberg(LakeSink):
         table: str,
         *,
         catalog: str | Mapping[str, str] = "default",
+        mode: Literal["append", "upsert"] = "append",
+        keys: str | Iterable[str] = (),
+        delete_field: str | None = None,
         partition_by: str | Sequence[str] | None = None,
         new_columns: Literal["add", "error"] = "error",
         file_bytes_max: int = 256 << 20,
@@ -63,13 +68,16 @@ class Iceberg(LakeSink):
         require_pyiceberg("sinks.Iceberg")
         self._name = checked_table(table, "sinks.Iceberg")
         self._catalog = checked_catalog(catalog, store_options, "sinks.Iceberg")
+        self._keys = checked_keys(mode, keys, delete_field, "sinks.Iceberg")
+        self._delete_field = delete_field
         self._partition_by = checked_columns(partition_by, "sinks.Iceberg")
         self._adds_columns = checked_new_columns(new_columns, "sinks.Iceberg")
         self._file_bytes_max = checked_file_bytes(file_bytes_max, "sinks.Iceberg")
         self.target = Target(f"Iceberg {self._name}", replaces=False)
 
     def __repr__(self) -> str:
-        by = f", partition_by={list(self._partition_by)!r}" if self._partition_by else ""
+        by = f", mode='upsert', keys={list(self._keys)!r}" if self._keys else ""
+        by += f", partition_by={list(self._partition_by)!r}" if self._partition_by else ""
         return f"Iceberg({self._name!r}{by})"
 
     @property

@@ -12,7 +12,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,7 @@ from malstrom_py.connectors.lake.iceberg_catalog import (
 )
 from malstrom_py.connectors.lake.repeating import repeat
 from malstrom_py.connectors.lake.types import Seen, Shape, check_new_names, new_columns, table_fields
+from malstrom_py.connectors.lake.upserts import DELETES
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files.partitions import check_type
 from malstrom_py.sinks.staged import Place
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from pyiceberg.catalog import Catalog
     from pyiceberg.schema import Schema
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
 
 _ILLEGAL: Final = "."
 _NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
@@ -104,6 +106,36 @@ class IcebergTable:
 
     def commit(self, app: str, number: int, files: Sequence[LakeFile]) -> bool:
         """See `LakeTable.commit`."""
+
+        def add(table: Table, transaction: Transaction, noted: dict[str, str]) -> None:
+            merges = table.properties.get("commit.manifest-merge.enabled", "false").lower() == "true"
+            update = transaction.update_snapshot(snapshot_properties=noted)
+            with update.merge_append() if merges else update.fast_append() as append:
+                for file in files:
+                    append.append_data_file(self._data_file(table, file))
+
+        return self._change(app, number, add)
+
+    def merge(self, app: str, number: int, rows: pa.Table, keys: Sequence[str]) -> bool:
+        """See `MergedTable.merge`."""
+        import pyarrow.compute as pc
+        from pyiceberg.table.upsert_util import create_match_filter
+
+        known = create_match_filter(rows, list(keys))
+        kept = rows.filter(pc.call_function("invert", [rows.column(DELETES)]))
+
+        def merge(table: Table, transaction: Transaction, noted: dict[str, str]) -> None:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Delete operation did not match any records")
+                transaction.delete(known, snapshot_properties=noted)
+            if len(kept):
+                schema = self._shape_of(table).schema
+                transaction.append(kept.select(schema.names).cast(schema), snapshot_properties=noted)
+
+        return self._change(app, number, merge)
+
+    def _change(self, app: str, number: int, change: Callable[[Table, Transaction, dict[str, str]], None]) -> bool:
+        """Change the table and note ``number`` in one transaction, unless this or a larger number is noted."""
         with opened(self._catalog, SinkError) as catalog:
 
             def attempt() -> bool:
@@ -113,7 +145,12 @@ class IcebergTable:
                 known = _noted(table, app)
                 if known is not None and known >= number:
                     return known == number
-                self._append(table, app, number, files)
+                # Of this copy alone: what the table's own properties say is of no use for the check of the number.
+                table.metadata.properties.update(_NO_RETRIES)
+                noted = {app: str(number)}
+                with table.transaction() as transaction:
+                    transaction.set_properties(noted)
+                    change(table, transaction, noted)
                 return True
 
             return repeat(attempt, self._lost, self._where)
@@ -126,17 +163,6 @@ class IcebergTable:
                 return False
             found = f"{self._place(table)[1]}/{path}"
             return any(task.file.file_path == found for task in table.scan().plan_files())
-
-    def _append(self, table: Table, app: str, number: int, files: Sequence[LakeFile]) -> None:
-        # Of this copy alone: what the table's own properties say is of no use for the check of the number.
-        table.metadata.properties.update(_NO_RETRIES)
-        merges = table.properties.get("commit.manifest-merge.enabled", "false").lower() == "true"
-        with table.transaction() as transaction:
-            transaction.set_properties({app: str(number)})
-            update = transaction.update_snapshot(snapshot_properties={app: str(number)})
-            with update.merge_append() if merges else update.fast_append() as append:
-                for file in files:
-                    append.append_data_file(self._data_file(table, file))
 
     def _data_file(self, table: Table, file: LakeFile) -> Any:
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat

@@ -59,7 +59,7 @@ class LakeCommitter(Committer):
     def __init__(self, table: LakeTable, seen: Seen, context: CommitContext) -> None:
         super().__init__(seen.shape.place, context)
         self._table = table
-        self._seen = seen
+        self.seen = seen
         self._number = number_of(context.snapshot)
 
     def path_of(self, number: int, file: StagedFile) -> str:
@@ -68,10 +68,10 @@ class LakeCommitter(Committer):
         return f"{file.folder}/{'-'.join(names)}".lstrip("/")
 
     def is_done(self, files: Sequence[StagedFile]) -> bool:
-        if self._seen.number is None or self._seen.number < self._number:
+        if self.seen.number is None or self.seen.number < self._number:
             return False
         # A snapshot that was added before has no staged files. That of another run at the same time has.
-        if self._seen.number > self._number and self.place.has_staged(files):
+        if self.seen.number > self._number and self.place.has_staged(files):
             raise self._overtaken()
         return True
 
@@ -84,7 +84,7 @@ class LakeCommitter(Committer):
     def _overtaken(self) -> SinkError:
         """Return the error for rows that were never added, because another run has committed a later snapshot."""
         return SinkError(
-            f"rows of step {self.context.step!r} are not added to {self._seen.shape.where}: it has rows of a later "
+            f"rows of step {self.context.step!r} are not added to {self.seen.shape.where}: it has rows of a later "
             f"snapshot of job {self.context.job!r}, so another start of the job has taken over. Let one run of a job "
             f"write at a time"
         )

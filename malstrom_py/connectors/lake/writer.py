@@ -18,6 +18,7 @@ from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.encoding import BatchConverter
 from malstrom_py.sinks.files.partitions import parse_folder
+from malstrom_py.sinks.files.schemas import with_digits
 from malstrom_py.sinks.files.tables import ParquetTables, pieces
 from malstrom_py.sinks.staged import Stage
 from malstrom_py.sinks.staged.writing import GROUP_BYTES, EncodedRows, RollingFiles, WrittenFile
@@ -100,14 +101,15 @@ class _OpenColumns:
 class LakeEncoder(ParquetTables):
     """Encodes the batches of one worker for ``table``."""
 
-    def __init__(self, table: LakeTable, worker: WorkerInfo, *, file_bytes_max: int) -> None:
+    def __init__(self, table: LakeTable, worker: WorkerInfo, *, file_bytes_max: int, takes_key: bool = True) -> None:
         self.files = RollingFiles(self._stage, "parquet", file_bytes_max=file_bytes_max)
-        super().__init__(self.files, BatchConverter((), _OpenColumns()))
+        super().__init__(self.files, BatchConverter((), _OpenColumns(), takes_key=takes_key))
         self._table = table
         self._worker = worker
         self._shape: Shape | None = None
         self._pending: list[pa.RecordBatch] = []
         self._seen: pa.Schema | None = None
+        self._has_rows = False
 
     def where(self) -> str:
         """Return what the rows are written to, for errors."""
@@ -125,7 +127,7 @@ class LakeEncoder(ParquetTables):
             raise SinkError(
                 "the first rows hold values of different types in one column: convert them to one type in a map step"
             ) from None
-        self._shape = self._table.ensure(schema)
+        self._shape = self._ensure(schema)
         pending, self._pending = self._pending, []
         with self._arrow_errors():
             return [piece for columns in pending for piece in self._fitted(self._shape, columns)]
@@ -152,7 +154,8 @@ class LakeEncoder(ParquetTables):
         return self._known_shape().place.folder(folder)
 
     def _encode(self, batch: Batch) -> Iterable[EncodedRows[pa.RecordBatch]]:
-        _, columns = self._columns.convert(batch)
+        self._has_rows |= batch.columns is None
+        columns = self._converted(batch)
         if self._shape is None and not self._pending:
             seen = self._table.look(app_of(self._worker.job, self._worker.step))
             self._shape = None if seen is None else seen.shape
@@ -163,19 +166,34 @@ class LakeEncoder(ParquetTables):
         is_enough = sum(map(len, self._pending)) >= _PENDING_ROWS
         return self.rest() if is_enough or sum(one.nbytes for one in self._pending) >= GROUP_BYTES else ()
 
+    def _converted(self, batch: Batch) -> pa.RecordBatch:
+        return self._columns.convert(batch)[1]
+
     def _fitted(self, shape: Shape, columns: pa.RecordBatch) -> Iterable[EncodedRows[pa.RecordBatch]]:
         """Return ``columns`` in those of the table, after adding those that it lacks."""
-        schema = columns.schema
+        shape = self._shape_for(shape, columns.schema)
+        fitted = shape.fit(columns)
+        partitions = [fitted.column(name) for name in shape.partition_by]
+        return pieces(shape.partition_by, partitions, fitted.select(shape.file_schema.names))
+
+    def _shape_for(self, shape: Shape, schema: pa.Schema) -> Shape:
+        """Return ``shape`` after adding the columns of ``schema`` that the table lacks."""
         if self._seen is None or not schema.equals(self._seen):
             if new_columns(schema, shape.schema.names):
-                shape = self._shape = self._table.ensure(schema)
+                shape = self._shape = self._ensure(schema)
             missing = [name for name in shape.partition_by if name not in schema.names]
             if missing:
                 raise SinkError(f"some values lack the partition column {missing[0]!r}: give it to all, or as None")
             self._seen = schema
-        fitted = shape.fit(columns)
-        partitions = [fitted.column(name) for name in shape.partition_by]
-        return pieces(shape.partition_by, partitions, fitted.select(shape.file_schema.names))
+        return shape
+
+    def _ensure(self, schema: pa.Schema) -> Shape:
+        """Create the table, or the columns that it lacks, for rows of ``schema``."""
+        import pyarrow as pa
+
+        if self._has_rows:  # a Decimal has the digits of its value alone, and later ones may have more
+            schema = pa.schema([field.with_type(with_digits(field.type)) for field in schema])
+        return self._table.ensure(schema)
 
     def _schema(self) -> pa.Schema | None:
         return None if self._shape is None else self._shape.file_schema

@@ -63,11 +63,15 @@ class BatchConverter:
     """Converts the batches of one writer, rows or columns, into record batches of one schema (see `RowColumns`).
 
     ``partition_by`` names columns that are returned separately. ``rows`` is the converter, by default a `RowColumns`.
-    ``schema`` is the widest schema of the other columns so far; None before the first row.
+    ``schema`` is the widest schema of the other columns so far; None before the first row. ``takes_key``: whether the
+    stream's key becomes a column ``key``.
     """
 
-    def __init__(self, partition_by: Sequence[str] = (), rows: Converter | None = None) -> None:
+    def __init__(
+        self, partition_by: Sequence[str] = (), rows: Converter | None = None, *, takes_key: bool = True
+    ) -> None:
         self.partition_by = partition_by
+        self._takes_key = takes_key
         self._rows: Converter = rows or RowColumns(SinkError)
         self.schema: pa.Schema | None = None
         self._key_rule = KeyRule()
@@ -107,7 +111,7 @@ class BatchConverter:
 
     def _leading(self, batch: Batch, with_field: int) -> dict[str, Column]:
         keys: Column | None = batch.keys if batch.key_column is None else batch.key_column
-        if keys is None or not self._key_rule.is_written(with_field, len(batch)):
+        if keys is None or not self._takes_key or not self._key_rule.is_written(with_field, len(batch)):
             return {}
         return {"key": keys}
 

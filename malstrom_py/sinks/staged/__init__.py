@@ -72,6 +72,10 @@ class Place(Protocol):
         """Return whether any of ``files`` is staged still."""
         ...
 
+    def read(self, file: StagedFile) -> bytes:
+        """Return the content of a staged file. FileNotFoundError: it is not there."""
+        ...
+
     def rewrite(self, files: Sequence[StagedFile], convert: Callable[[Path, Path], bool]) -> None:
         """Replace staged ``files`` by what ``convert`` makes of each: a new file, or False to keep it."""
         ...

@@ -134,6 +134,10 @@ class FolderPlace:
     def has_staged(self, files: Sequence[StagedFile]) -> bool:
         return any(path.exists() for path in self.paths(files))
 
+    def read(self, file: StagedFile) -> bytes:
+        (path,) = self.paths([file])
+        return path.read_bytes()
+
     def rewrite(self, files: Sequence[StagedFile], convert: Callable[[Path, Path], bool]) -> None:
         # Without the lock, a file could be put back that another process has moved in the meantime. What is written
         # would be a leftover to the recovery of another start, so the folders are held.

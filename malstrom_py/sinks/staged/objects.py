@@ -131,6 +131,9 @@ class ObjectPlace:
         with self.errors("cannot commit to"):
             return any(self.bucket.exists(self.key(file.name)) for file in files)
 
+    def read(self, file: StagedFile) -> bytes:
+        return self.bucket.get(self.key(file.name))
+
     def rewrite(self, files: Sequence[StagedFile], convert: Callable[[Path, Path], bool]) -> None:
         def rewrite(file: StagedFile) -> None:
             with tempfile.TemporaryDirectory(prefix="malstrom-out-") as folder, contextlib.suppress(FileNotFoundError):

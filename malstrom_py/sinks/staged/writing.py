@@ -105,6 +105,9 @@ class Encoder(Generic[C]):
         """Return what the committer needs of a finished file, in plain types."""
         return None
 
+    def moved(self, version: int) -> None:
+        """Take the new version of the routing table, where rows of several workers have an order."""
+
 
 class WriteBuffer(Generic[C]):
     """Encoded rows that wait to be written, by folder, in order; at most `BUFFER_BYTES_MAX`.
@@ -298,6 +301,10 @@ class StagedWriter(BaseTransactionalWriter):
         if len(batch):
             with sink_errors("cannot write to", self._where()):
                 self._add(self._encoder.encode(batch))
+
+    def moved(self, version: int) -> None:
+        """See `SinkWriter`."""
+        self._encoder.moved(version)
 
     def pre_commit(self, context: CommitContext) -> bytes:
         """See `TransactionalWriter.pre_commit`."""

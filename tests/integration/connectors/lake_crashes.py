@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 CALLS: tuple[tuple[Any, str], ...] = (
     (folder, "sync"),
     (_Renames, "move"),
-    *((FolderPlace, name) for name in ("publish", "tidy", "clear")),
-    *((ObjectPlace, name) for name in ("publish", "clear")),
+    *((FolderPlace, name) for name in ("publish", "tidy", "clear", "discard")),
+    *((ObjectPlace, name) for name in ("publish", "clear", "discard")),
     *((Bucket, name) for name in ("create", "upload", "copy", "delete")),
-    *((table, name) for table in (DeltaTable, IcebergTable) for name in ("commit", "ensure")),
+    *((table, name) for table in (DeltaTable, IcebergTable) for name in ("commit", "ensure", "merge")),
 )
 """What changes a table, or files of it."""
 
@@ -65,13 +65,13 @@ class Crashing:
         return crashing
 
 
-def run(lake: Lake, crashing: Crashing) -> int:
+def run(lake: Lake, crashing: Crashing, options: dict[str, Any]) -> int:
     """Write rows 0 to 5 in three snapshots, restarted after each crash; return the number of starts."""
     durable: list[tuple[int, list[bytes], int]] = []
     numbers = itertools.count(1)
     for starts in itertools.count(1):
         assert starts < 4
-        there = lake.sink(partition_by="part")
+        there = lake.sink(partition_by="part", **options)
         writer = None
         try:
             there.recover(context_of(next(numbers)), [context_of(number).snapshot for number, _, _ in durable])
@@ -95,14 +95,14 @@ def run(lake: Lake, crashing: Crashing) -> int:
     raise AssertionError
 
 
-def crash_at(lake: Lake, monkeypatch: pytest.MonkeyPatch, at: int) -> bool:
+def crash_at(lake: Lake, monkeypatch: pytest.MonkeyPatch, at: int, **options: Any) -> bool:
     """Check a run that dies at call ``at``; return whether it did."""
     with monkeypatch.context() as patch:
         crashing = Crashing(patch, at)
-        starts = run(lake, crashing)
+        starts = run(lake, crashing, options)
     assert lake.values() == [0, 1, 2, 3, 4, 5]
     assert starts == 1 + crashing.has_died
-    last = lake.sink()
+    last = lake.sink(**options)
     last.recover(context_of(99), [])
     assert lake.staged() == []
     return crashing.has_died

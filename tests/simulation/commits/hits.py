@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.simulation.commits.targets import TARGETS
+from tests.simulation.commits.targets import DRAWN
 
 WHEREVER: Final = (
     *(
@@ -27,5 +27,5 @@ WHEREVER: Final = (
 )
 """Deaths and pauses by place, what zombies do, and what differs between lives."""
 
-HARD_CASES: Final = (*(f"target {name}" for name in TARGETS), *WHEREVER)
+HARD_CASES: Final = (*(f"target {name}" for name in dict.fromkeys(DRAWN)), *WHEREVER)
 """The same, and each target."""

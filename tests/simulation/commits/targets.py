@@ -143,7 +143,7 @@ def spark_error(folder: Path) -> Place:
     return Place(lambda: sinks.Spark(out, mode="error"), lambda: rows_in(out), at_end=True)
 
 
-def _lake(folder: Path, form: str) -> Place:
+def _lake(folder: Path, form: str, **options: Any) -> Place:
     from tests.integration.connectors.lakes import TABLE, Lake
 
     lake = Lake(form, folder / "lake")
@@ -157,7 +157,7 @@ def _lake(folder: Path, form: str) -> Place:
             found = catalog.load_table(TABLE).scan().to_arrow().to_pylist() if catalog.table_exists(TABLE) else []
         return [row_of(value) for value in found]
 
-    return Place(lake.sink, rows)
+    return Place(lambda: lake.sink(**options), rows)
 
 
 def delta(folder: Path) -> Place:
@@ -168,6 +168,11 @@ def delta(folder: Path) -> Place:
 def iceberg(folder: Path) -> Place:
     """An Iceberg table in a catalog in SQLite."""
     return _lake(folder, "iceberg")
+
+
+def delta_upserts(folder: Path) -> Place:
+    """A Delta table into which rows are merged. Each has another key: one that is lost, or comes too early, is seen."""
+    return _lake(folder, "delta", mode="upsert", keys="n")
 
 
 _OPTIONS: Final = {"log_level": 0, "enable.sparse.connections": False}
@@ -206,9 +211,12 @@ TARGETS: Final[dict[str, Callable[[Path], Place]]] = {
     "delta": delta,
     "iceberg": iceberg,
     "kafka": kafka,
+    "delta upserts": delta_upserts,
 }
 
 _DEAR: Final = {"ledger", "iceberg", "kafka"}
+_OLD: Final = [name for name in TARGETS if name != "delta upserts"]
+"""The targets that the chosen seeds draw. Upserts are asked for by name."""
 
-DRAWN: Final = (*TARGETS, *(name for name in TARGETS if name not in _DEAR))
+DRAWN: Final = (*_OLD, *(name for name in _OLD if name not in _DEAR))
 """The targets that seeds draw, by turns. PostgreSQL needs a server: see `on_postgres`."""

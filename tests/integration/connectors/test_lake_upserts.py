@@ -1,0 +1,149 @@
+"""Upserts and deletes of `sinks.Delta` and `sinks.Iceberg`: the last row of each key, once, also through crashes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sources
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.testing.contracts import check_sink
+from tests.integration.connectors.lake_crashes import crash_at
+from tests.integration.connectors.lakes import Lake, context_of, staged, worker_of
+
+
+def upserting(lake: Lake, keys: Any = "id", **options: Any) -> Any:
+    return lake.sink(mode="upsert", keys=keys, **options)
+
+
+def rows(lake: Lake) -> list[tuple[Any, ...]]:
+    """Return the rows of the table as another program reads them, in order."""
+    return sorted(lake.frame().rows(), key=repr)
+
+
+def write(sink: Any, number: int, *batches: Any) -> None:
+    sink.recover(context_of(number), [])
+    with closing(sink.open(worker_of())) as writer:
+        for batch in batches:
+            writer.write(batch if isinstance(batch, Batch | ColumnBatch) else Batch(batch))
+        sink.commit(context_of(number), [writer.pre_commit(context_of(number))])
+
+
+def test_s7_upserts_keep_the_contract_of_sinks(lake: Lake) -> None:
+    lakes: list[Lake] = []
+
+    def made() -> Any:
+        lakes.append(replace(lake, folder=lake.folder / str(len(lakes))))
+        return upserting(lakes[-1], "value")
+
+    check_sink(made, lambda _: lakes[-1].values())
+
+
+def test_s7_a_crash_between_two_calls_leaves_each_row_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    for at in range(0, 200, 3 if lake.form == "delta" else 8):
+        folder = lake.folder / str(at)
+        if not crash_at(replace(lake, folder=folder), monkeypatch, at, mode="upsert", keys="value"):
+            assert at > 10
+            return
+    raise AssertionError("a run has fewer calls")
+
+
+def test_the_last_row_of_a_key_is_kept_and_deletes_are_in_order(lake: Lake) -> None:
+    sink = upserting(lake, ["id", "kind"], delete_field="gone", partition_by="kind")
+    first = [
+        {"id": 1, "kind": "a", "n": 1, "gone": False},
+        {"id": 1, "kind": "a", "n": 2, "gone": False},
+        {"id": 1, "kind": "b", "n": 3, "gone": False},
+        {"id": 2, "kind": "a", "n": 4, "gone": False},
+        {"id": 2, "kind": "a", "n": 5, "gone": True},
+        {"id": 3, "kind": "a", "n": 6, "gone": True},
+    ]
+    write(sink, 1, first)
+    assert rows(lake) == [(1, "a", 2), (1, "b", 3)]
+    second = [
+        {"id": 1, "kind": "a", "gone": True},
+        {"id": 1, "kind": "a", "n": 7, "gone": False},
+        {"id": 1, "kind": "b", "gone": True},
+    ]
+    columns = pa.RecordBatch.from_pylist([{"kind": "c", "id": 9, "n": None, "gone": False}])
+    write(sink, 2, second, ColumnBatch(columns))
+    assert rows(lake) == [(1, "a", 7), (9, "c", None)]
+    write(sink, 3, [{"id": 1, "kind": "a", "gone": True}, {"id": 9, "kind": "c", "gone": True}])
+    assert rows(lake) == []
+
+
+def test_rows_of_a_key_that_has_moved_follow_those_of_its_former_worker(lake: Lake) -> None:
+    sink = upserting(lake)
+    first, second = sink.open(worker_of(0)), sink.open(worker_of(1))
+    for writer, version, n in ((first, 1, 1), (second, 2, 2), (second, 2, 3), (first, 3, 4), (second, 4, 5)):
+        writer.moved(version)
+        writer.write(Batch([{"id": 1, "n": n}, {"id": n + 10, "n": n}]))
+    payloads = [second.pre_commit(context_of(1)), first.pre_commit(context_of(1))]
+    sink.commit(context_of(1), payloads)
+    first.close()
+    second.close()
+    assert rows(lake) == [(1, 5), *((n + 10, n) for n in range(1, 6))]
+
+
+def test_two_processes_in_one_commit_merge_it_once(lake: Lake) -> None:
+    write(upserting(lake), 1, [{"id": n, "n": 0} for n in range(20)])
+    payload = staged(upserting(lake), [{"id": n, "n": 1} for n in range(10, 30)], 2)
+    with closing(lake.sink().open(worker_of(step="append"))) as writer:
+        writer.write(Batch([{"id": 100, "n": 0}]))
+        others = writer.pre_commit(context_of(1, step="append"))
+    with ThreadPoolExecutor(4) as pool:
+        merges = [pool.submit(upserting(lake).commit, context_of(2), [payload]) for _ in range(3)]
+        append = pool.submit(lake.sink().commit, context_of(1, step="append"), [others])
+        for done in (*merges, append):
+            done.result()
+    assert rows(lake) == sorted([(n, int(n >= 10)) for n in range(30)] + [(100, 0)], key=repr)
+
+
+def test_what_cannot_be_a_key_is_refused_before_the_snapshot(lake: Lake) -> None:
+    write(lake.sink(), 1, [{"id": 1, "x": 0.5, "n": 1}])
+    for keys, row, why in (
+        ("id", {"id": None, "x": 1.0, "n": 1}, "the key 'id' is missing or None"),
+        ("id", {"x": 1.0, "n": 1}, "the key 'id' is missing or None"),
+        ("x", {"id": 1, "x": 1.0, "n": 1}, "the key 'x' is double"),
+        ("id", {"id": 1, "x": 1.0, "n": 1, "new": 1}, "has no column 'new'"),
+    ):
+        with closing(upserting(lake, keys).open(worker_of())) as writer, pytest.raises(SinkError, match=why):
+            writer.write(Batch([row]))
+    missing = pytest.raises(SinkError, match="field 'gone' of some rows is missing or not a bool")
+    with closing(upserting(lake, delete_field="gone").open(worker_of())) as writer, missing:
+        writer.write(Batch([{"id": 1, "n": 1}]))
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"mode": "merge"}, "mode must be 'append' or 'upsert'"),
+        ({"mode": "upsert"}, "mode='upsert' needs keys"),
+        ({"keys": "id"}, "mode='upsert' needs keys"),
+        ({"mode": "upsert", "keys": ["id", "id"]}, "keys must be different names"),
+        ({"mode": "upsert", "keys": "id", "delete_field": "id"}, "delete_field must name a field"),
+        ({"delete_field": "gone"}, "delete_field must name a field"),
+    ],
+)
+def test_wrong_arguments_are_refused(lake: Lake, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(PlanError, match=why):
+        lake.sink(**options)
+
+
+def test_a_job_that_is_rescaled_keeps_a_table_equal_to_its_origin(lake: Lake) -> None:
+    changes = [{"id": n % 7, "n": n, "gone": n % 5 == 0} for n in range(700)]
+    job = mp.Job("changes")
+    keyed = job.source("changes", sources.Memory(changes, parts=1)).key_by("id", lambda change: change["id"])
+    keyed.sink("out", upserting(lake, delete_field="gone"))
+    handle = mp.InProcess(2).start(job)
+    handle.rescale(3)
+    handle.wait(timeout_s=60)
+    expected = {change["id"]: change for change in changes}
+    assert rows(lake) == sorted((one["id"], one["n"]) for one in expected.values() if not one["gone"])
