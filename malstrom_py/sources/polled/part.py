@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
 from malstrom_py.errors import MalformedRecord, SourceError
@@ -131,7 +132,7 @@ class PolledPart(BasePart[V], Generic[R, V]):
         values: list[V] = []
         error = None
         try:
-            values.extend(self._values(records))
+            values.extend(islice(self._values(records), len(records) + 1))
         except Exception as raised:  # what was added before it stays
             error = raised
         if not values:
@@ -139,6 +140,8 @@ class PolledPart(BasePart[V], Generic[R, V]):
                 raise error  # not of the record: a schema registry does not answer
             self._advance(1)
             raise problems.malformed(*self._describe(records[0]), error) from error
+        if len(values) > len(records):
+            raise problems.uncounted(len(values), len(records))
         self._advance(len(values))
         return values
 

@@ -23,12 +23,31 @@ def unreachable(name: str, error: BaseException) -> SourceError:
 
 
 def malformed(name: str, record: Any, error: Exception | None) -> MalformedRecord:
-    """Return the error of a record whose value could not be determined; None: the function raised StopIteration."""
-    why = "StopIteration" if error is None else sentence(describe_error(error))
+    """Return the error of a record that has no value; ``error`` None: the iterator of values ended before it."""
+    why = "no value, or StopIteration" if error is None else sentence(describe_error(error))
     return MalformedRecord(
         f"{name} cannot be decoded: {why}. Correct the function that decodes it (value=), or leave the record out by "
         f"on_error=",
         record=record,
+    )
+
+
+def misplaced(name: str, error: MalformedRecord) -> SourceError:
+    """Return the error of a reader that raises what belongs to a record."""
+    return lasting(
+        SourceError(
+            f"{name}: read raised {describe_error(error)}: return the record, and raise in values of the source"
+        )
+    )
+
+
+def uncounted(values: int, records: int) -> SourceError:
+    """Return the error of more values than records."""
+    return lasting(
+        SourceError(
+            f"values of a polled source returned {values} values or more for {records} records: return one for each, "
+            f"and use flat_map in a step after the source"
+        )
     )
 
 

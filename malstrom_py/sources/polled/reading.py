@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+from malstrom_py.errors import MalformedRecord
 from malstrom_py.sources.polled import problems
 from malstrom_py.sources.polled.ahead import ReadAhead
 
@@ -69,7 +70,8 @@ class PolledReader(ABC, Generic[R_co]):
     def read(self, rows_max: int) -> PolledChunk[R_co] | None:
         """Return the next records, about ``rows_max`` at most; None if none arrived within half a second.
 
-        Raises `errors.lasting(SourceError(…))` for what no restart repairs, such as records that were removed.
+        Raises `errors.lasting(SourceError(…))` for what no restart repairs, such as records that were removed. A record
+        that cannot be decoded is returned: `PolledSource.values` raises for it.
         """
 
     def is_retried(self, error: BaseException) -> bool:
@@ -157,6 +159,8 @@ class ReaderFeed(Generic[R]):
         while True:
             try:
                 return self._reader.read(self._rows_max)
+            except MalformedRecord as error:  # its position is unknown here, and the poll after it would raise it again
+                raise problems.misplaced(self._reader.name, error) from error
             except Exception as error:
                 if not self._reader.is_retried(error):
                     raise

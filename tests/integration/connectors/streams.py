@@ -195,7 +195,8 @@ class ModelStream:
     state: Literal["up", "down", "silent"] = "up"
     asked: int = 0
     poison: int | None = None
-    """The number of a record at which the broker fails."""
+    """The number of a record at which the broker fails, with the error ``raised``."""
+    raised: Exception = field(default_factory=lambda: KeyError("poison"))
 
     def create(self) -> None:
         """It exists."""
@@ -266,7 +267,7 @@ class ModelReader(PolledReader[bytes]):
         if self.stream.poison is not None and begin <= self.stream.poison < begin + len(records):
             records = records[: self.stream.poison - begin]
             if not records:
-                raise KeyError("poison")
+                raise self.stream.raised
         self.at += len(records)
         left = len(log) - self.at
         return PolledChunk(records, lambda number: begin + number + 1, left=left) if records else None

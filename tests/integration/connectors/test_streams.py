@@ -236,6 +236,32 @@ def test_a_value_function_that_raises_stop_iteration_loses_no_record(stream: Str
         assert read(part, 1) == [3]
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (lambda records: [number for record in records for number in (1, 2)], "4 values or more for 3 records"),
+        (lambda records: [], "no value"),
+    ],
+)
+def test_values_that_are_not_one_per_record_are_an_error(model_stream: ModelStream, values: Any, message: str) -> None:
+    model_stream.add(range(3))
+    source = model_stream.source()
+    source.values = values
+    with opened(source) as part, pytest.raises(SourceError, match=message):
+        wait_for_error(part)
+
+
+def test_a_malformed_record_of_a_reader_is_an_error_that_says_where_to_raise_it(model_stream: ModelStream) -> None:
+    """It would be raised by each poll, and a job that skips malformed records would never end."""
+    model_stream.add(range(3))
+    model_stream.poison, model_stream.raised = 1, MalformedRecord("bad", record=b"1")
+    with opened(model_stream.source()) as part:
+        assert read(part, 1) == [0]
+        with pytest.raises(SourceError, match="raise in values") as raised:
+            wait_for_error(part)
+        assert not isinstance(raised.value, MalformedRecord)
+
+
 def test_a_bounded_run_ends_with_the_last_record_before_its_end(model_stream: ModelStream) -> None:
     model_stream.add(range(100))
     source = model_stream.source(follow=False)
