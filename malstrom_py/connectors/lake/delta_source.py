@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+from malstrom_py.connectors.lake.delta_follow import READER_FEATURES, READER_MAX, DeltaLog, DeltaVersions, start_after
 from malstrom_py.connectors.lake.delta_location import location_of, said
 from malstrom_py.connectors.lake.options import checked_filter, checked_names, checked_version
 from malstrom_py.connectors.lake.source import LakeSource, TableFile, TableVersion
-from malstrom_py.errors import SourceError
+from malstrom_py.errors import PlanError, SourceError, shown
 from malstrom_py.object_stores import is_object_url
+from malstrom_py.sources.base import Part
+from malstrom_py.sources.files.ahead import AheadPart
+from malstrom_py.sources.files.parquet import Filter, ParquetPart
+from malstrom_py.sources.files.reading import LazyPart
+from malstrom_py.sources.pinned.row_groups import PinnedFile, RowGroups
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-_READER_MAX: Final = 3
-_READER_FEATURES: Final = {"timestampNtz", "columnMapping", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck"}
+_VERSIONS: Final = "#versions"
+"""The end of the name of the partition that reads later versions."""
 
 
 class Delta(LakeSource):
@@ -32,6 +38,9 @@ class Delta(LakeSource):
     ``columns``: the columns to read, in this order; a plan that reads fewer reads only these. ``filter``: an expression
     of ``pyarrow.compute``; files and row groups whose partition values or statistics exclude it are not read. A row for
     which it is null is left out.
+
+    ``follow=True``: the source has no end. After the version it reads the rows that each later one adds, in the order
+    of the log, as one more partition. A later version that changes or deletes rows is a SourceError.
 
     Each row group is a partition, which moves when a job is rescaled. Rows keep their order within a row group;
     partitions have no order. Values: dicts, column -> value, or columns for steps that take these, as `sources.Files`
@@ -53,14 +62,48 @@ class Delta(LakeSource):
         columns: Iterable[str] | None = None,
         filter: Any = None,
         store_options: Mapping[str, str] | None = None,
+        follow: bool = False,
     ) -> None:
         self._location = at = location_of(uri, store_options, "sources.Delta")
         super().__init__(checked_names(columns, "sources.Delta"), checked_filter(filter, "sources.Delta"), at.options)
         self._version = checked_version(version, "sources.Delta: version")
+        if not isinstance(follow, bool):
+            raise PlanError(f"sources.Delta: follow is True or False, got {shown(follow)}")
+        self._follow = follow
 
     def __repr__(self) -> str:
         version = "" if self._version is None else f", version={self._version}"
-        return f"Delta({str(self._location)!r}{version}{self._chosen()})"
+        follow = ", follow=True" if self._follow else ""
+        return f"Delta({str(self._location)!r}{version}{self._chosen()}{follow})"
+
+    def list_parts(self) -> Sequence[Part]:
+        parts = super().list_parts()
+        return [*parts, self._versions_part] if self._follow else parts
+
+    def _check(self, pin: RowGroups) -> None:
+        # A job that follows outlives the files that it has read; one that it has not is checked when it is opened.
+        if not self._follow:
+            super()._check(pin)
+
+    @property
+    def _versions_part(self) -> Part:
+        return Part(f"{self._location}{_VERSIONS}")
+
+    def _part(self, pin: RowGroups, part: Part, state: Any) -> LazyPart | AheadPart:
+        if part != self._versions_part:
+            return super()._part(pin, part, state)
+        log = DeltaLog(self._location, self._base, self._path)
+
+        def open_file(file: PinnedFile, position: dict[str, Any]) -> ParquetPart:
+            same = {name: position[name] for name in ("file", "version", "index")}
+            return self._opened(pin, file, None, None, position, same)
+
+        def open_at(position: dict[str, Any]) -> DeltaVersions:
+            return DeltaVersions(log, open_file, position)
+
+        position = start_after(self._location, int(pin.id)) if state is None else state
+        filter = None if self._keep is None else Filter(self._keep, pin.names)
+        return AheadPart(part, LazyPart(position, open_at), filter)
 
     def _find_version(self) -> TableVersion:
         import pyarrow as pa
@@ -105,10 +148,10 @@ class Delta(LakeSource):
 def _why_not_read(table: DeltaTable) -> str | None:
     """Return why the files of ``table`` are not its rows; None if they are."""
     protocol = table.protocol()
-    if protocol.min_reader_version > _READER_MAX:
+    if protocol.min_reader_version > READER_MAX:
         return f"it needs reader version {protocol.min_reader_version}"
     features = set(protocol.reader_features or ())
-    if unknown := sorted(features - _READER_FEATURES):
+    if unknown := sorted(features - READER_FEATURES):
         return f"it uses {', '.join(unknown)}"
     if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
         return "its columns have other names in files (column mapping)"

@@ -226,21 +226,28 @@ class RowGroupSource(Pinned[RowGroups]):
         return LazyPart(_position(file, group, state), partial(self._opened, pin, file, group, filter))
 
     def _opened(
-        self, pin: RowGroups, file: PinnedFile, group: int, filter: Filter | None, position: dict[str, Any]
+        self,
+        pin: RowGroups,
+        file: PinnedFile,
+        group: int | None,
+        filter: Filter | None,
+        position: dict[str, Any],
+        remembered: dict[str, Any] | None = None,
     ) -> ParquetPart:
+        """Open a row group of ``file``, None for all, at ``position``; ``remembered`` goes into each position."""
         with source_errors(file.path):
             try:
                 opened, known = self._footers.open(self._base / file.path, file.check)
             except OSError as error:
                 raise file.open_error(error) from error
         return ParquetPart(
-            f"{file.path} (row group {group})",
+            file.path if group is None else f"{file.path} (row group {group})",
             opened,
-            stop=group + 1,
+            stop=None if group is None else group + 1,
             schema=pin.rows_schema if self._keep is None else pin.arrow_schema,
             first=None,
             position=position,
-            remembered={"file": file.path},
+            remembered={"file": file.path} if remembered is None else remembered,
             known=known,
             folders=file.values,
             filter=filter,

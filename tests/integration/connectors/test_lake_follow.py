@@ -1,0 +1,191 @@
+"""`sources.Delta(follow=True)`: each row that a later version adds, once and in order; what changes rows is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import malstrom_py as mp
+from malstrom_py import sinks
+from malstrom_py.connectors.lake import delta_follow
+from malstrom_py.errors import JobEnded, PlanError, SourceError
+from tests.integration.connectors.buckets import TestBucket
+from tests.integration.connectors.lakes import Lake
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """Return a table whose first version has the rows 0 to 9."""
+    monkeypatch.setattr(delta_follow, "_WAIT_S", 0.01)
+    lake = Lake("delta", tmp_path / "lake")
+    lake.write(numbers(0, 10), 1, partition_by="part")
+    return lake
+
+
+def numbers(start: int, stop: int) -> list[dict[str, Any]]:
+    return [{"value": number, "part": "ab"[number % 2]} for number in range(start, stop)]
+
+
+def pinned(lake: Lake, **options: Any) -> Any:
+    """Return a worker's copy of a source that follows."""
+    source = lake.source(follow=True, **options)
+    source.pin("job")
+    return pickle.loads(pickle.dumps(source))
+
+
+def read(part: Any, count: int, rows_max: int = 3) -> list[int]:
+    """Return the next ``count`` values."""
+    values: list[int] = []
+    until_s = monotonic() + 60
+    while len(values) < count:
+        polled = part.poll(min(rows_max, count - len(values)))
+        values += [] if polled is None else polled.column("value").to_pylist()
+        assert monotonic() < until_s
+        sleep(0 if polled else 0.01)
+    return values
+
+
+def test_later_versions_are_read_in_order_and_a_position_is_exact_at_each_row(lake: Lake) -> None:
+    source = pinned(lake)
+    *pinned_parts, name = source.list_parts()
+    assert len(pinned_parts) == 2
+    part = source.build_part(name, None)
+    assert (part.poll(3), part.is_finished()) == (None, False)
+    for number in range(1, 4):
+        lake.write(numbers(10 * number, 10 * number + 10), number + 1)
+    DeltaTable(lake.table).optimize.compact()
+    lake.write(numbers(40, 42), 9)
+    seen = read(part, 32)
+    assert [value // 10 for value in seen] == sorted(value // 10 for value in seen)
+    assert sorted(seen) == list(range(10, 42))
+    part.close()
+    for count in range(33):
+        here = source.build_part(name, None)
+        assert read(here, count) == seen[:count]
+        position = msgpack.unpackb(msgpack.packb(here.snapshot()))
+        here.close()
+        there = pickle.loads(pickle.dumps(source)).build_part(name, position)
+        assert there.snapshot() == position
+        assert read(there, 32 - count) == seen[count:]
+        there.close()
+
+
+def test_columns_and_filters_are_those_of_the_first_version(lake: Lake) -> None:
+    source = pinned(lake, columns=["value"], filter=pc.field("part") == "b")
+    lake.write(numbers(10, 20), 2)
+    lake.write([{"value": 21, "part": "b", "more": 1.5}], 3, new_columns="add")
+    part = source.build_part(source.list_parts()[-1], None)
+    assert read(part, 6) == [11, 13, 15, 17, 19, 21]
+    part.close()
+    narrow = lake.source(follow=True)
+    narrow.pin("job")
+    lake.write(numbers(22, 23), 4)
+    part = narrow.build_narrow_part(narrow.list_parts()[-1], None, {"value"})
+    assert read(part, 1) == [22]
+    part.close()
+
+
+def test_a_job_that_follows_is_stopped_and_resumed_without_a_row_lost_or_read_twice(lake: Lake, tmp_path: Path) -> None:
+    kept = mp.Snapshots(tmp_path / "kept", interval_s=0.1)
+
+    def started() -> Any:
+        job = mp.Job("copy")
+        job.source("in", lake.source(follow=True)).sink("out", sinks.Files(tmp_path / "out", format="json"))
+        return mp.InProcess(2, snapshots=kept).start(job, control=False)
+
+    def written() -> list[int]:
+        hidden = ("_", ".")
+        folder = tmp_path / "out"
+        files = [path for path in folder.rglob("*.json*") if not path.relative_to(folder).as_posix().startswith(hidden)]
+        return sorted(json.loads(line)["value"] for path in files for line in path.read_text().splitlines())
+
+    for run in range(3):
+        handle = started()
+        lake.write(numbers(10 + 20 * run, 20 + 20 * run), 2 + 2 * run)
+        until_s = monotonic() + 60
+        while len(written()) < 20 + 20 * run:
+            assert monotonic() < until_s, handle.status()
+            sleep(0.05)
+        handle.stop(drain=False)
+        with pytest.raises(JobEnded, match="can resume from snapshot"):
+            handle.wait()
+        assert written() == list(range(20 + 20 * run))
+        lake.write(numbers(20 + 20 * run, 30 + 20 * run), 3 + 2 * run)  # while no job runs
+
+
+def test_what_was_read_may_be_vacuumed_before_a_job_is_resumed(lake: Lake) -> None:
+    source = lake.source(follow=True)
+    source.pin("job")
+    record = source.pin_record()
+    ended = source.list_parts()[0]
+    path = Path(ended.partition("#")[0])
+    group = {"file": str(path), "row_group": 0, "records": 5, "rows": 5, "finished": True}
+    path.unlink()
+    again = lake.source(follow=True)
+    again.pin("job", record)
+    assert again.build_part(ended, group).is_finished()
+    with pytest.raises(SourceError, match="vacuumed or expired"):
+        again.build_part(ended, None).poll(1)
+
+
+def test_a_table_in_a_store_is_followed(bucket: TestBucket, tmp_path: Path) -> None:
+    lake = Lake("delta", tmp_path / "stored", bucket)
+    lake.write(numbers(0, 4), 1)
+    source = pinned(lake)
+    lake.write(numbers(4, 9), 2)
+    part = source.build_part(source.list_parts()[-1], None)
+    assert read(part, 2) == [4, 5]
+    position = part.snapshot()
+    part.close()
+    part = source.build_part(source.list_parts()[-1], position)
+    assert read(part, 3) == [6, 7, 8]
+    part.close()
+
+
+def change(table: str, how: str) -> None:
+    if how == "deleted":
+        DeltaTable(table).delete("value = 3")
+    elif how == "updated":
+        DeltaTable(table).update({"value": "99"}, predicate="value = 3")
+    else:
+        write_deltalake(table, pa.Table.from_pylist(numbers(50, 60)), mode="overwrite")
+
+
+@pytest.mark.parametrize("how", ["deleted", "updated", "overwritten"])
+def test_a_version_that_changes_rows_is_an_error_with_a_remedy(lake: Lake, how: str) -> None:
+    source = pinned(lake)
+    lake.write(numbers(10, 12), 2)
+    change(lake.table, how)
+    part = source.build_part(source.list_parts()[-1], None)
+    assert sorted(read(part, 2)) == [10, 11]
+    with pytest.raises(SourceError, match=r"version 3 of .* changes or deletes rows.*append only, or start the job"):
+        read(part, 1)
+    part.close()
+
+
+def test_a_version_that_the_log_has_no_more_is_an_error_with_a_remedy(lake: Lake) -> None:
+    source = pinned(lake)
+    for number in range(3):
+        lake.write(numbers(10 + number, 11 + number), 2 + number)
+    DeltaTable(lake.table).create_checkpoint()
+    for version in range(4):
+        (lake.root / "_delta_log" / f"{version:020}.json").unlink()
+    part = source.build_part(source.list_parts()[-1], None)
+    with pytest.raises(SourceError, match=r"does not have version 2 any more: keep it for longer"):
+        read(part, 1)
+    part.close()
+
+
+def test_follow_is_true_or_false(lake: Lake) -> None:
+    with pytest.raises(PlanError, match="follow is True or False"):
+        lake.source(follow="yes")
+    assert repr(lake.source(follow=True)).endswith(", follow=True)")
