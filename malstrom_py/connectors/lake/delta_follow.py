@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from malstrom_py.connectors.lake.delta_location import Location, said
 from malstrom_py.errors import SourceError, lasting
-from malstrom_py.sources.base import SourcePart
+from malstrom_py.sources.base import BasePart
 from malstrom_py.sources.files.objects import ObjectPath
 from malstrom_py.sources.pinned.row_groups import PinnedFile, TableFiles
 
@@ -33,7 +33,7 @@ def start_after(location: Location, version: int) -> dict[str, Any]:
     return {"file": str(location), **here, "rows": 0, "finished": False}
 
 
-class DeltaVersions:
+class DeltaVersions(BasePart[Any]):
     """The rows of the versions from ``position`` on, which never end: those of one file after the other.
 
     ``open_file`` opens a file of a version; its positions are those of this part.
@@ -42,14 +42,14 @@ class DeltaVersions:
     def __init__(
         self,
         log: DeltaLog,
-        open_file: Callable[[PinnedFile, dict[str, Any]], SourcePart[Any]],
+        open_file: Callable[[PinnedFile, dict[str, Any]], BasePart[Any]],
         position: dict[str, Any],
     ) -> None:
         self._log = log
         self._open_file = open_file
         self._position = position
         self._files: list[PinnedFile] | None = None
-        self._opened: SourcePart[Any] | None = None
+        self._opened: BasePart[Any] | None = None
         log.check_kept(position["version"])
 
     def poll(self, rows_max: int) -> Any:
