@@ -27,7 +27,7 @@ from malstrom_py.errors.text import text_of
 from malstrom_py.local_files import local_path
 from malstrom_py.sources.base import BasePart, Part, SourcePart
 from malstrom_py.sources.files.options import unpack_schema
-from malstrom_py.sources.pinned.folder import PinFolder, new_folder
+from malstrom_py.sources.pinned.folder import PinFolder, staging_folder
 from malstrom_py.sources.pinned.source import Pinned, packed_bytes, packed_text
 
 if TYPE_CHECKING:
@@ -242,31 +242,23 @@ def pinned(
         refs = (ds if parts is None else ds.repartition(parts)).materialize().to_arrow_refs()
     except Exception as error:  # of any type: of functions of the dataset, and of Ray Data before it runs a task
         raise SourceError(f"Ray cannot compute the dataset: {_reason(error)}") from error
-    folder = None if staging is None else new_folder(staging, job, keep=keep_staging)
     try:
-        if folder is not None:
+        if staging is None:
+            return _pin_of_blocks(inspect_all(refs, None), None), StoredBlocks(refs), None
+        with staging_folder(staging, job, keep=keep_staging) as folder:
             folder.rows.mkdir()
-        try:
-            found = inspect_all(refs, None if folder is None else folder.rows)
-        except ray.exceptions.RayError as error:
-            raise SourceError(f"Ray cannot return the blocks of the dataset: {_reason(error)}") from error
-        schema = joined_schema([packed for block, packed in found if block.rows])
-        pin = Pin(
-            secrets.token_hex(16),
-            schema,
-            tuple(block for block, _ in found),
-            None if folder is None else str(folder.path),
-        )
-        if folder is None:
-            return pin, StoredBlocks(refs), None
-        blocks = StagedBlocks(folder.rows)
-        blocks.check(len(found))
-        folder.note({"job": job, "keep": keep_staging, **pin.record()})
-    except BaseException:
-        if folder is not None:
-            folder.leave(keep=False)
-        raise
-    return pin, blocks, folder
+            pin = _pin_of_blocks(inspect_all(refs, folder.rows), str(folder.path))
+            blocks = StagedBlocks(folder.rows)
+            blocks.check(len(pin.blocks))
+            folder.note({"job": job, "keep": keep_staging, **pin.record()})
+        return pin, blocks, folder
+    except ray.exceptions.RayError as error:
+        raise SourceError(f"Ray cannot return the blocks of the dataset: {_reason(error)}") from error
+
+
+def _pin_of_blocks(found: Sequence[tuple[Block, bytes]], staged: str | None) -> Pin:
+    schema = joined_schema([packed for block, packed in found if block.rows])
+    return Pin(secrets.token_hex(16), schema, tuple(block for block, _ in found), staged)
 
 
 def _ray() -> Any:

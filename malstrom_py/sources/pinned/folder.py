@@ -11,7 +11,8 @@ import logging
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -65,6 +66,17 @@ class PinFolder:
                 _remove(self.path)
             except OSError as error:
                 _LOG.warning("the rows staged in %s could not be removed: %s", self.path, error.strerror)
+
+
+@contextmanager
+def staging_folder(staging: Path, job: str, *, keep: bool) -> Iterator[PinFolder]:
+    """Yield a `new_folder`, to stage rows in. It is removed if that fails; else it stays locked."""
+    folder = new_folder(staging, job, keep=keep)
+    try:
+        yield folder
+    except BaseException:
+        folder.leave(keep=False)
+        raise
 
 
 def new_folder(staging: Path, job: str, *, keep: bool) -> PinFolder:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.errors.text import instead_of
 from malstrom_py.sources.files.footers import Footer, read_footer, why_not_evaluated
-from malstrom_py.sources.pinned.folder import PinFolder, new_folder
+from malstrom_py.sources.pinned.folder import PinFolder, staging_folder
 from malstrom_py.sources.pinned.row_groups import PinnedFile, RowGroups, new_pin
 from malstrom_py.sources.spark.query import Bound, SparkQuery, bounded
 from malstrom_py.spark.failures import spark_errors
@@ -75,17 +75,13 @@ def pinned(query: SparkQuery, job: str, after: Bound | None = None) -> tuple[Row
 def _staged(
     query: SparkQuery, job: str, session: Any, frame: Any, names: Sequence[str], schema: pa.Schema
 ) -> tuple[RowGroups, PinFolder]:
-    folder = new_folder(query.staging or _default_staging(), job, keep=query.keep_staging)
-    try:
+    with staging_folder(query.staging or _default_staging(), job, keep=query.keep_staging) as folder:
         counted = _write(query, session, frame, schema, folder)
         footers = _footers_in(folder, schema, query.keep)
         _check_complete(counted, sum(one.rows for one in footers.values()), len(footers), folder)
         files = [PinnedFile(str(path), one.size, one.mtime_ns, one.groups, {}) for path, one in footers.items()]
         pin = new_pin(folder.path.name, schema, names, files, folder.path)
         folder.note({"job": job, "keep": query.keep_staging, **pin.record()})
-    except BaseException:
-        folder.leave(keep=False)
-        raise
     return pin, folder
 
 
