@@ -48,7 +48,7 @@ _USES: Final = {
     "iceberg": "sources.Iceberg and sinks.Iceberg",
     "kafka": "sources.Kafka and sinks.Kafka",
     "metrics": "metrics for Prometheus",
-    "nats": "sources.JetStream",
+    "nats": "sources.JetStream and sinks.JetStream",
     "objects": "snapshots and files in object stores",
     "postgres": "sources.Postgres, sources.PostgresChanges and sinks.Postgres",
     "ray": "jobs on Ray",

@@ -108,14 +108,7 @@ class JetStream(PolledSource[V_co]):
         follow: bool = True,
     ) -> None:
         super().__init__("sources.JetStream", follow=follow)
-        urls = [servers] if isinstance(servers, str) else list(servers)
-        if not urls or not all(map(_is_url, urls)):
-            raise PlanError(
-                "sources.JetStream: servers is a URL such as nats://user:password@localhost:4222, or several. Write "
-                "characters such as @ / ? # of a password as %40 %2F %3F %23"
-            )
-        if importlib.util.find_spec("nats") is None:
-            raise PlanError(f"sources.JetStream needs the client of NATS: {pip_install('nats')}")
+        urls = checked_servers(servers, "sources.JetStream")
         if not isinstance(stream, str) or not stream or any(sign in stream for sign in " .*>"):
             raise PlanError("sources.JetStream: stream is the name of a stream, not a subject")
         subjects = [subject] if isinstance(subject, str) else None if subject is None else list(subject)
@@ -137,7 +130,7 @@ class JetStream(PolledSource[V_co]):
         self._on_gap: problems.Gap = on_gap
 
     def __repr__(self) -> str:
-        return f"JetStream({', '.join(self._filters)} at {_places(self._options)})"
+        return f"JetStream({', '.join(self._filters)} at {hosts_of(self._options)})"
 
     def list_parts(self) -> Sequence[Part]:
         return list(self._filters)
@@ -186,6 +179,19 @@ def _decoded(format: Format, subject: str, data: bytes) -> Any:
     return format.decode(data)
 
 
+def checked_servers(servers: str | Sequence[str], what: str) -> list[str]:
+    """Return the URLs of servers; `PlanError` if one is none, or the client is not installed."""
+    urls = [servers] if isinstance(servers, str) else list(servers)
+    if not urls or not all(map(_is_url, urls)):
+        raise PlanError(
+            f"{what}: servers is a URL such as nats://user:password@localhost:4222, or several. Write characters such "
+            f"as @ / ? # of a password as %40 %2F %3F %23"
+        )
+    if importlib.util.find_spec("nats") is None:
+        raise PlanError(f"{what} needs the client of NATS: {pip_install('nats')}")
+    return urls
+
+
 def _is_url(url: object) -> bool:
     """Return whether ``url`` has a host and a port, and not a part of a password in their place."""
     if not isinstance(url, str) or "://" not in url:
@@ -197,7 +203,7 @@ def _is_url(url: object) -> bool:
         return False
 
 
-def _places(options: Mapping[str, Any]) -> str:
+def hosts_of(options: Mapping[str, Any]) -> str:
     """Return hosts and ports of the servers, for messages: without users and passwords."""
     parts = [urlsplit(url) for url in options["servers"]]
     return ", ".join(f"{part.hostname}:{part.port or 4222}" for part in parts)
@@ -243,7 +249,7 @@ class Reader(PolledReader[Message]):
         *,
         is_new: bool = False,
     ) -> None:
-        self.name = f"the stream {stream!r} at {_places(options)}"
+        self.name = f"the stream {stream!r} at {hosts_of(options)}"
         self._options = options
         self._stream = stream
         self._subject = subject
@@ -359,7 +365,7 @@ class Reader(PolledReader[Message]):
             if known.created is not None:
                 raise problems.another(self.name, f"number {known.sequence}")
             raise lasting(
-                SourceError(f"there is no stream {self._stream!r} at {_places(self._options)}: create it first")
+                SourceError(f"there is no stream {self._stream!r} at {hosts_of(self._options)}: create it first")
             )
         info = _Info(
             answer["created"],

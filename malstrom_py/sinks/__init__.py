@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from malstrom_py.connectors.kafka.sink import Kafka
     from malstrom_py.connectors.lake.delta_sink import Delta
     from malstrom_py.connectors.lake.iceberg_sink import Iceberg
+    from malstrom_py.connectors.nats_sink import JetStream
     from malstrom_py.connectors.postgres.sink import Postgres
     from malstrom_py.connectors.ray_data.sink import RayDataset
     from malstrom_py.connectors.redis.sink import RedisStream
@@ -38,6 +39,7 @@ else:
             "malstrom_py.connectors.kafka.sink": "Kafka",
             "malstrom_py.connectors.lake.delta_sink": "Delta",
             "malstrom_py.connectors.lake.iceberg_sink": "Iceberg",
+            "malstrom_py.connectors.nats_sink": "JetStream",
             "malstrom_py.connectors.postgres.sink": "Postgres",
             "malstrom_py.connectors.ray_data.sink": "RayDataset",
             "malstrom_py.connectors.redis.sink": "RedisStream",
@@ -66,6 +68,7 @@ __all__ = [
     "Delta",
     "Files",
     "Iceberg",
+    "JetStream",
     "Kafka",
     "Memory",
     "PartitionedSink",
