@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from malstrom_py.errors import MalformedRecord, shown
+from malstrom_py.errors import shown
 from malstrom_py.operators.batch_sizing import BatchSize
 from malstrom_py.sources.base import BasePart, Part, lag_of
 
@@ -30,6 +30,8 @@ class PartReader:
     """The reader of one part: how many rows to poll, and when to poll next."""
 
     __slots__ = (
+        "_bad_rows",
+        "_by_frames",
         "batch_size",
         "count",
         "gives_columns",
@@ -43,7 +45,8 @@ class PartReader:
         "wait_s",
     )
 
-    def __init__(self, part: Part, name: str, source_part: BasePart[Any]) -> None:
+    def __init__(self, part: Part, name: str, source_part: BasePart[Any], *, bad_rows: bool) -> None:
+        """``bad_rows``: whether records that cannot be read fail no job."""
         self.part = part
         self.name = name
         self.source_part = source_part
@@ -56,15 +59,16 @@ class PartReader:
         self.batch_size = BatchSize(ROWS_FIRST)
         self.row_bytes = 1
         self.gives_columns = False
+        self._by_frames = False
+        self._bad_rows = bad_rows
+        if bad_rows:
+            source_part.set_polls(frames=False, bad_rows=True)
 
-    def poll_of(self, *, frames: bool) -> Callable[[int], Any]:
-        """Return what polls the part. ``frames``: its ``poll_columns``, if it has one: fastest for Polars frames."""
-        columns = getattr(self.source_part, "poll_columns", None) if frames and self.gives_columns else None
-        return self.source_part.poll if columns is None else columns
-
-    def sifting_poll(self) -> Callable[[int], tuple[Any, int, Iterable[MalformedRecord]]] | None:
-        """Return what polls rows and the bad records among them together: their number, and the errors if asked for."""
-        return getattr(self.source_part, "poll_sifted", None)
+    def set_frames(self) -> None:
+        """Poll Polars frames from now on, if the part gives columns and can."""
+        if self.gives_columns and not self._by_frames:
+            self._by_frames = True
+            self.source_part.set_polls(frames=True, bad_rows=self._bad_rows)
 
     def adapt(self, took_s: float, rows_max: int, bytes_max: int) -> None:
         """Set the number of rows of the next poll, after one that took ``took_s``."""

@@ -47,6 +47,7 @@ from malstrom_py.sources.base import (
     BaseSource,
     Part,
     PartPerWorker,
+    PolledRows,
     Source,
     as_part,
     as_source,
@@ -448,15 +449,15 @@ class ReadSource(Operator):
         bad = 0
         batch: Batch | None = None
         self._polled = reader
+        if frames:
+            reader.set_frames()
         try:
             try:
-                sift = None if self.context.on_error == "fail" else reader.sifting_poll()
-                if sift is not None:
-                    polled, bad, malformed = sift(rows_max)
-                else:
-                    poll = reader.poll_of(frames=frames)
-                    while isinstance(polled := poll(rows_max), Epoch):
-                        out.forward(PartEpoch(reader.name, polled.time))
+                polled: Any
+                while isinstance(polled := reader.source_part.poll(rows_max), Epoch):
+                    out.forward(PartEpoch(reader.name, polled.time))
+                if isinstance(polled, PolledRows):
+                    polled, bad, malformed = polled
                 if polled is not None:
                     batch = batch_of(polled, reader.name, reader.source_part.poll)
             except MalformedRecord as error:
@@ -509,9 +510,11 @@ class ReadSource(Operator):
             part, position = self._waiting.popleft()
             try:
                 source_part = self._build(part, position)
+                bad_rows = self.context.on_error != "fail"
+                reader = PartReader(part, self._name(part), source_part, bad_rows=bad_rows)
             except Exception as error:
                 self._raise(error, f"could not open partition {part!r}")
-            self._readers.append(PartReader(part, self._name(part), source_part))
+            self._readers.append(reader)
 
     def _build(self, part: Part, position: Any) -> BasePart[Any]:
         source, here = self.source, self.context

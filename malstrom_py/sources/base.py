@@ -8,12 +8,13 @@ the same: `as_source` and `as_part` complete it.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MethodType
-from typing import Any, Final, NewType, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, NamedTuple, NewType, Protocol, TypeVar, runtime_checkable
 
+from malstrom_py.data.batch import Batch
 from malstrom_py.defaults import check_members, plain, refuse_misspelt
-from malstrom_py.errors import SourceError
+from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.errors.text import missing_methods
 from malstrom_py.worker_context import WorkerInfo
 
@@ -40,6 +41,18 @@ class ArrowColumns(Protocol):
         ...
 
 
+class PolledRows(NamedTuple):
+    """What a poll returns that has met records that cannot be read (see `BasePart.set_polls`).
+
+    ``rows``: the others, None if there are none; ``bad``: how many could not be read; ``errors``: one for each of
+    these, made when it is asked for.
+    """
+
+    rows: Sequence[Any] | ArrowColumns | Batch | None
+    bad: int
+    errors: Iterator[MalformedRecord]
+
+
 class SourcePart(Protocol[V_co]):
     """One partition while it is read. Its methods are called from one thread at a time.
 
@@ -47,7 +60,7 @@ class SourcePart(Protocol[V_co]):
     """
 
     @abstractmethod
-    def poll(self, rows_max: int) -> Sequence[V_co] | ArrowColumns | None:
+    def poll(self, rows_max: int) -> Sequence[V_co] | ArrowColumns | PolledRows | None:
         """Return about ``rows_max`` next rows at most; None if there are none right now. Must not block.
 
         The caller owns a returned list: do not change it afterwards. After None (or no rows) the next poll comes after
@@ -75,6 +88,13 @@ class SourcePart(Protocol[V_co]):
 
 class BasePart(SourcePart[V_co]):
     """A `SourcePart` with the defaults of what it may have besides."""
+
+    def set_polls(self, *, frames: bool, bad_rows: bool) -> None:
+        """Choose what `poll` returns from now on, where a part has a choice; called between two polls.
+
+        ``frames``: columns, as Polars frames, because a later step takes these. ``bad_rows``: records that cannot be
+        read fail no job, so that a poll may return them as `PolledRows` together with the rows between them.
+        """
 
     wait_max_s: float = WAIT_MAX_S
     """The longest pause between two polls without records, in seconds."""

@@ -54,17 +54,10 @@ class AheadPart(BasePart[Any]):
         self._chunk: _Chunk | None = None
         self._taken = 0
         self._rows_max = _ROWS_MIN
-        self._as_columns = False
         self._start = inner.snapshot()
         self._finished = inner.is_finished()
 
     def poll(self, rows_max: int) -> Any:
-        return self._next(rows_max)
-
-    def poll_columns(self, rows_max: int) -> Any:
-        """Poll for steps that take columns."""
-        if self._ahead is None:
-            self._as_columns = True
         return self._next(rows_max)
 
     def is_finished(self) -> bool:
@@ -131,7 +124,7 @@ class AheadPart(BasePart[Any]):
         inner.ensure_open()
         before = inner.snapshot()
         try:
-            rows = (inner.poll_columns if self._as_columns else inner.poll)(self._rows_max)
+            rows = inner.poll(self._rows_max)
         except MalformedRecord as malformed:
             error = malformed
         if rows is None and error is None and not inner.is_finished():

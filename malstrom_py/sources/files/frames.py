@@ -14,14 +14,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import MalformedRecord, SourceError
-from malstrom_py.sources.base import BasePart
+from malstrom_py.sources.base import BasePart, PolledRows
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, FilePath, file_changed, why_unreadable
 
 if TYPE_CHECKING:
@@ -131,14 +131,6 @@ def _cut(run: Any, start: int, stop: int) -> Any:
     return run[start:stop] if isinstance(run, list) else run.slice(start, stop - start)
 
 
-class Polled(NamedTuple):
-    """Rows that were read, and the bad records among them: their number, and an error for each that is asked for."""
-
-    rows: Any
-    bad: int
-    errors: Iterator[MalformedRecord]
-
-
 def _malformed(bad: BadRecord, where: str, rows_before: int) -> MalformedRecord:
     return MalformedRecord(f"{where}, record {rows_before + 1}: {bad.why}.", record=bad.record)
 
@@ -177,19 +169,19 @@ class Cursor:
         self._advance(size)
         return _cut(run, start, start + size)
 
-    def take_sifted(self, rows_max: int, where: str, rows_before: int) -> Polled:
+    def take_sifted(self, rows_max: int, where: str, rows_before: int) -> PolledRows:
         """Return the next rows of one run with the bad records among them, at most ``rows_max`` together."""
         run, start = self._runs[0], self._start
         if isinstance(run, BadRecord):
             self._advance(1)
-            return Polled(None, 1, iter([_malformed(run, where, rows_before)]))
+            return PolledRows(None, 1, iter([_malformed(run, where, rows_before)]))
         if not isinstance(run, Sifted):
-            return Polled(self.take(rows_max, where, rows_before), 0, iter(()))
+            return PolledRows(self.take(rows_max, where, rows_before), 0, iter(()))
         stop = min(start + rows_max, len(run))
         rows, bad = run.cut(start, stop)
         self._advance(stop - start)
         errors = (_malformed(run.bad(index), where, rows_before + run.at[index] - start) for index in bad)
-        return Polled(rows, len(bad), errors)
+        return PolledRows(rows, len(bad), errors)
 
     def _advance(self, size: int) -> None:
         self._start += size
@@ -342,6 +334,7 @@ class FramedPart(BasePart[Any]):
         self._decode = decode
         self._remembered = remembered
         self._before_sifting = before_sifting
+        self._sifts = False
         self._cursor = Cursor()
         self._rows_before: int = position["rows"] - position["records"]
         self._skip: int = position["records"]
@@ -350,16 +343,16 @@ class FramedPart(BasePart[Any]):
         self._record_bytes = 0
 
     def poll(self, rows_max: int) -> Any:
-        return self._cursor.take(rows_max, self._name, self._rows()) if self._has_records(rows_max) else None
-
-    def poll_sifted(self, rows_max: int) -> Polled:
-        """Poll where bad records fail no job: they are returned with the rows among which they were."""
-        if self._before_sifting is not None:
+        if self._sifts and self._before_sifting is not None:
             self._before_sifting()
             self._before_sifting = None
         if not self._has_records(rows_max):
-            return Polled(None, 0, iter(()))
-        return self._cursor.take_sifted(rows_max, self._name, self._rows())
+            return None
+        take = self._cursor.take_sifted if self._sifts else self._cursor.take
+        return take(rows_max, self._name, self._rows())
+
+    def set_polls(self, *, frames: bool, bad_rows: bool) -> None:
+        self._sifts = bad_rows
 
     def _has_records(self, rows_max: int) -> bool:
         try:

@@ -276,8 +276,8 @@ class ParquetPart(BasePart[Any]):
     ``schema``: the columns and types to read; ``first``: the file they were inferred from, None if this file is known
     to have these columns. ``of_first``: all columns of the files, which this one may lack; None if it may have others
     besides those of ``schema``. What it lacks is None, or the value in the names of its ``folders``. ``rows`` makes
-    rows of columns. With ``known``, the file's identity, `poll_columns` may read whole row groups, unless times without
-    a zone are to be converted from ``timezone``. ``is_pinned``: each poll checks that the file is still ``known``.
+    rows of columns. With ``known``, the file's identity, polls of frames may read whole row groups, unless times
+    without a zone are to be converted from ``timezone``. ``is_pinned``: each poll checks that the file is ``known``.
     """
 
     def __init__(
@@ -305,6 +305,7 @@ class ParquetPart(BasePart[Any]):
         self._known = known
         self._is_pinned = is_pinned
         self._groups: WholeGroups | None = None
+        self._by_frames = False
         self._schema = schema
         self._folders = folders or {}
         self._stored = _stored(file.schema_arrow, schema)
@@ -338,11 +339,17 @@ class ParquetPart(BasePart[Any]):
         self._batches: Iterator[pa.RecordBatch] | None = None
 
     def poll(self, rows_max: int) -> Any:
+        if self._by_frames:
+            self._find_groups(rows_max)
+            return self._poll(rows_max)
         rows = self._poll(rows_max)
         return rows.columns if isinstance(rows, ColumnBatch) and rows.form is DICTS else rows
 
-    def poll_columns(self, rows_max: int) -> Any:
-        """Poll for steps that take columns: return a `ColumnBatch` or a record batch."""
+    def set_polls(self, *, frames: bool, bad_rows: bool) -> None:
+        self._by_frames = frames
+
+    def _find_groups(self, rows_max: int) -> None:
+        """Find out whether whole row groups can be read, which is the fastest way to frames."""
         # Where the footer does not show how large decoded rows are, the first batch does.
         may_be_whole = not self._can_swell and rows_max >= _WHOLE_ROWS_MIN and self._timezone is None
         may_be_whole = may_be_whole and not (self._lacks_some and self._maker is not None)
@@ -350,7 +357,6 @@ class ParquetPart(BasePart[Any]):
             self._groups = whole_groups(
                 self._name, self._known, self._file, self._stored, self._stop, row_bytes=self._seen_row_bytes
             )
-        return self._poll(rows_max)
 
     def _poll(self, rows_max: int) -> Any:
         # Never return an empty batch because of a filter: the worker would pause as if no rows were left.

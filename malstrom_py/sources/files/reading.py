@@ -34,7 +34,6 @@ from malstrom_py.sources.files.frames import (
     Cut,
     FramedPart,
     Framer,
-    Polled,
     Run,
     Sifted,
     record_bounds,
@@ -67,6 +66,7 @@ class LazyPart(BasePart[Any]):
         self._position = position
         self._open_at = open_at
         self._opened: BasePart[Any] | None = None
+        self._polls: dict[str, bool] | None = None
 
     def poll(self, rows_max: int) -> Any:
         self.ensure_open()
@@ -76,18 +76,13 @@ class LazyPart(BasePart[Any]):
         """Open the file, unless it is open or was read to its end."""
         if self._opened is None and not self._position["finished"]:
             self._opened = self._open_at(self._position)
+            if self._polls is not None:
+                self._opened.set_polls(**self._polls)
 
-    def poll_columns(self, rows_max: int) -> Any:
-        """Poll for steps that take columns, by the fastest way; may return a `ColumnBatch`."""
-        if self._opened is None:
-            return self.poll(rows_max)
-        poll: Callable[[int], Any] = getattr(self._opened, "poll_columns", self._opened.poll)
-        return poll(rows_max)
-
-    @property
-    def poll_sifted(self) -> Callable[[int], Polled] | None:
-        """What polls rows with the bad records among them; None: the file is not open, or has no such poll."""
-        return getattr(self._opened, "poll_sifted", None)
+    def set_polls(self, *, frames: bool, bad_rows: bool) -> None:
+        self._polls = {"frames": frames, "bad_rows": bad_rows}
+        if self._opened is not None:
+            self._opened.set_polls(**self._polls)
 
     def is_finished(self) -> bool:
         return self._position["finished"] is True if self._opened is None else self._opened.is_finished()

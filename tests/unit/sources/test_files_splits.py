@@ -323,7 +323,8 @@ def test_row_groups_taken_as_wholes_have_the_same_positions(
                 resumed = source.build_part(part, opened.snapshot())
                 assert [row for rows in polls(resumed, [size]) for row in rows] == rows_left
                 resumed.close()
-                batch = opened.poll_columns(size) if by_columns else opened.poll(size)
+                opened.set_polls(frames=by_columns, bad_rows=False)
+                batch = opened.poll(size)
                 rows_left = rows_left[0 if batch is None else len(batch) :]
                 if opened.is_finished():
                     break

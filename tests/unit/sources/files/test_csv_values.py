@@ -193,9 +193,10 @@ def test_a_part_resumes_among_bad_records(size: int, tmp_path: Path) -> None:
     found: list[int] = []
     for _ in range(len(good)):
         part: Any = source.build_part(name, position)
-        part.ensure_open()
-        if part.poll_sifted is not None:
-            rows, count, errors = part.poll_sifted(size)
+        part.set_polls(frames=False, bad_rows=True)
+        polled = part.poll(size)
+        if polled is not None:
+            rows, count, errors = polled
             assert len(list(errors)) == count
             bad += count
             columns = getattr(rows, "columns", None) if isinstance(rows, ColumnBatch) else rows

@@ -128,8 +128,9 @@ def by_columns(path: Path, sizes: list[int]) -> list[Any]:
     """Return the batches of polling a part by columns."""
     source = Files(path)
     part: Any = source.build_part(source.list_parts()[0], None)
+    part.set_polls(frames=True, bad_rows=False)
     try:
-        return [part.poll_columns(size) for size in sizes]
+        return [part.poll(size) for size in sizes]
     finally:
         part.close()
 
@@ -186,10 +187,11 @@ def test_a_file_that_is_replaced_while_its_row_groups_are_read_whole_is_told(tmp
     path = parquet(tmp_path, "a.parquet", {"n": list(range(60_000))}, row_group_size=20_000)
     source = Files(path)
     part: Any = source.build_part(source.list_parts()[0], None)
-    part.poll_columns(1 << 15)
+    part.set_polls(frames=True, bad_rows=False)
+    part.poll(1 << 15)
     parquet(tmp_path, "a.parquet", {"n": list(range(60_000, 120_000))}, row_group_size=20_000)
     with pytest.raises(SourceError, match=r"a\.parquet was replaced.*the file changed"):
-        part.poll_columns(1 << 15)
+        part.poll(1 << 15)
     part.close()
 
 
@@ -222,12 +224,12 @@ def test_a_value_that_python_cannot_hold_is_a_malformed_record(
     source = Files(tmp_path / "a.parquet")
     (part,) = source.list_parts()
     opened: Any = source.build_part(part, None)
-    poll = opened.poll_columns if many else opened.poll
-    assert len(poll(1 << 15)) == 1
+    opened.set_polls(frames=many, bad_rows=False)
+    assert len(opened.poll(1 << 15)) == 1
     with pytest.raises(MalformedRecord, match=rf"a\.parquet, record 2: .*{why}") as caught:
-        poll(1 << 15)
+        opened.poll(1 << 15)
     found: Any = caught.value.record
     assert found["n"] == "1"
     assert record is None or found["x"] == record
-    assert len(poll(1 << 15)) == 1
+    assert len(opened.poll(1 << 15)) == 1
     opened.close()

@@ -138,8 +138,9 @@ def test_columns_for_steps_that_take_these_are_the_same(tmp_path: Path) -> None:
         source = copied([path], schema, root=tmp_path)
         part: Any = source.build_part(source.list_parts()[0], None)
         polled = [part.poll(10)]
+        part.set_polls(frames=True, bad_rows=False)
         while not part.is_finished():
-            polled.append(part.poll_columns(1 << 15))
+            polled.append(part.poll(1 << 15))
         part.close()
         batches = [ColumnBatch(rows) if isinstance(rows, pa.RecordBatch) else rows for rows in polled if rows]
         table = pa.Table.from_batches([batch.columns for batch in batches])

@@ -202,6 +202,7 @@ class Columns:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.kind = "arrow"
 
     def list_parts(self) -> list[sources.Part]:
         return [sources.Part("0")]
@@ -209,12 +210,11 @@ class Columns:
     def build_part(self, part: sources.Part, state: object) -> Columns:
         return self
 
-    def poll(self, rows_max: int) -> pa.RecordBatch:
-        self.asked.append("arrow")
-        return pa.RecordBatch.from_pydict({"n": [1]})
+    def set_polls(self, *, frames: bool, bad_rows: bool) -> None:
+        self.kind = "frames" if frames else "arrow"
 
-    def poll_columns(self, rows_max: int) -> pa.RecordBatch:
-        self.asked.append("frames")
+    def poll(self, rows_max: int) -> pa.RecordBatch:
+        self.asked.append(self.kind)
         return pa.RecordBatch.from_pydict({"n": [1]})
 
     def is_finished(self) -> bool:
