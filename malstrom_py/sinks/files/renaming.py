@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files.schemas import Visible, agreed_schema, bring_to, packed, schema_in, unpacked, unserialized
 from malstrom_py.sinks.output_record import RECORDS, JobOutput, StepOutput, begin_record, find_record, record_output
-from malstrom_py.sinks.staged import Committer, Place
+from malstrom_py.sinks.staged import Committer
 from malstrom_py.sinks.staged.folder import FolderPlace
 from malstrom_py.sinks.staged.objects import ObjectPlace
 from malstrom_py.sinks.staged.payloads import StagedFile, checked
@@ -28,37 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Records(Protocol):
-    """What notes the published files of a sink in its place."""
-
-    @property
-    def place(self) -> Place:
-        """Where the files are."""
-        ...
-
-    def begin(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        """Prepare the records for a start of the job."""
-        ...
-
-    def visible(self, job: str, step: str) -> Visible | None:
-        """Return the schema that the visible files of ``step`` have; None if it is unknown, or there is no file."""
-        ...
-
-    def is_done(self, context: CommitContext, paths: Sequence[str]) -> bool:
-        """Return whether the commit of files at ``paths`` is noted, and needs nothing more."""
-        ...
-
-    def published(self, context: CommitContext) -> Container[str]:
-        """Return the paths of noted commits of the step."""
-        ...
-
-    def note(self, context: CommitContext, format: str, paths: Sequence[str], schema: pa.Schema | None) -> None:
-        """Note a commit. Idempotent."""
-        ...
-
-    def withdraw(self, context: CommitContext) -> None:
-        """Remove the note of a commit that is aborted."""
-        ...
+Records: TypeAlias = "FolderRecords | ObjectRecords"
+"""What notes the published files of a sink in its place."""
 
 
 class RenameCommitter(Committer):
@@ -109,10 +80,12 @@ class FolderRecords:
         self._notes_all = notes_all
 
     def begin(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        """Prepare the record for a start of the job."""
         with sink_errors("cannot write to", self._root):
             begin_record(self._root, context.job, committed, before=context.snapshot)
 
     def visible(self, job: str, step: str) -> Visible | None:
+        """Return the schema that the visible files of ``step`` have; None if it is unknown, or there is no file."""
         known = self._known(job)
         output = None if known is None else known.outputs.get(step)
         if output is None or output.schema is None or output.format != "parquet":
@@ -121,13 +94,16 @@ class FolderRecords:
         return None if file is None else Visible(unserialized(output.schema), file)
 
     def is_done(self, context: CommitContext, paths: Sequence[str]) -> bool:
+        """Return whether the commit of files at ``paths`` is noted, and needs nothing more."""
         return False  # the record may lack what another process has added at the same time
 
     def published(self, context: CommitContext) -> Container[str]:
+        """Return the paths of noted commits of the step."""
         known = self._known(context.job)
         return frozenset[str]() if known is None else known.files_of(context.step)
 
     def note(self, context: CommitContext, format: str, paths: Sequence[str], schema: pa.Schema | None) -> None:
+        """Note a commit. Idempotent."""
         known = self._known(context.job)
         # A single commit without a result, made by hand, gets no record.
         if context.result is None and context.final and (known is None or known.final) and not self._notes_all:

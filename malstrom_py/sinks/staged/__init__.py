@@ -18,94 +18,25 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from malstrom_py.sinks.base import BaseTransactionalSink, CommitContext, SnapshotId
 from malstrom_py.sinks.staged import problems
 from malstrom_py.sinks.staged.payloads import StagedFile, unpack
 
 if TYPE_CHECKING:
-    from malstrom_py.sinks.staged.writing import WrittenFile
+    from malstrom_py.sinks.staged.folder import FolderPlace, FolderStage
+    from malstrom_py.sinks.staged.objects import ObjectPlace, ObjectStage
 
 Done = Callable[[], Container[str]]
 """Returns the published paths of commits that are done: their files may have been removed since."""
 
 
-class Stage(Protocol):
-    """Where the files of one writer are while they are written, and until their commit."""
+Stage: TypeAlias = "FolderStage | ObjectStage"
+"""Where the files of one writer are while they are written, and until their commit."""
 
-    def create(self, number: int, extension: str) -> tuple[Path, IO[bytes]]:
-        """Create an empty file."""
-        ...
-
-    def pre_commit(self, written: Sequence[WrittenFile], snapshot: str) -> list[str]:
-        """Make the ``written`` files durable under ``snapshot``; return their names, relative to the place."""
-        ...
-
-    def discard(self, paths: Sequence[Path]) -> None:
-        """Remove files that were never pre-committed."""
-        ...
-
-    def release(self) -> None:
-        """Release what protects the files from other runs."""
-        ...
-
-
-class Place(Protocol):
-    """The folder in which files are staged and published; as text its path or URL."""
-
-    def stage(self, job: str, step: str) -> Stage:
-        """Return the stage of a new writer."""
-        ...
-
-    def folder(self, name: str) -> str:
-        """Return what the folder of a partition ``name`` is called here."""
-        ...
-
-    def errors(self, what: str) -> AbstractContextManager[None]:
-        """Turn each OSError inside into a `SinkError` that begins with ``what`` and this place."""
-        ...
-
-    def has_staged(self, files: Sequence[StagedFile]) -> bool:
-        """Return whether any of ``files`` is staged still."""
-        ...
-
-    def read(self, file: StagedFile) -> bytes:
-        """Return the content of a staged file. FileNotFoundError: it is not there."""
-        ...
-
-    def rewrite(self, files: Sequence[StagedFile], convert: Callable[[Path, Path], bool]) -> None:
-        """Replace staged ``files`` by what ``convert`` makes of each: a new file, or False to keep it."""
-        ...
-
-    def publish(self, moves: Sequence[tuple[StagedFile, str]], done: Done, *, folders_are_values: bool) -> None:
-        """Move staged files to their paths, durably. Files that were moved before, or are ``done``, stay.
-
-        ``folders_are_values``: whether readers take values from the names of folders.
-        """
-        ...
-
-    def take_back(self, moves: Sequence[tuple[StagedFile, str]], done: Done) -> None:
-        """Remove what an interrupted commit has published, but for what is ``done``."""
-        ...
-
-    def hold(self, files: Sequence[StagedFile]) -> Callable[[], None]:
-        """Protect staged ``files`` from `clear` in other processes, until the returned function is called."""
-        ...
-
-    def discard(self, files: Sequence[StagedFile]) -> None:
-        """Remove staged ``files``, and folders that are empty then."""
-        ...
-
-    def tidy(self, files: Sequence[StagedFile]) -> None:
-        """Remove the staging folders of ``files`` that are empty."""
-        ...
-
-    def clear(self, context: CommitContext, committed: Sequence[str]) -> None:
-        """Remove the staged files of earlier starts, except those of ``committed`` snapshots and of active writers."""
-        ...
+Place: TypeAlias = "FolderPlace | ObjectPlace"
+"""The folder in which files are staged and published; as text its path or URL. `FolderPlace` has what methods do."""
 
 
 class Committer:

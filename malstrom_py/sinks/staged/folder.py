@@ -117,12 +117,15 @@ class FolderPlace:
         return str(self.root)
 
     def stage(self, job: str, step: str) -> FolderStage:
+        """Return the stage of a new writer."""
         return FolderStage(self.root, job, step)
 
     def folder(self, name: str) -> str:
+        """Return what the folder of a partition ``name`` is called here."""
         return name
 
     def errors(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Turn each OSError inside into a `SinkError` that begins with ``what`` and this place."""
         return sink_errors(what, self.root)
 
     def paths(self, files: Sequence[StagedFile]) -> list[Path]:
@@ -132,13 +135,16 @@ class FolderPlace:
         return [self.root / file.name for file in files]
 
     def has_staged(self, files: Sequence[StagedFile]) -> bool:
+        """Return whether any of ``files`` is staged still."""
         return any(path.exists() for path in self.paths(files))
 
     def read(self, file: StagedFile) -> bytes:
+        """Return the content of a staged file. FileNotFoundError: it is not there."""
         (path,) = self.paths([file])
         return path.read_bytes()
 
     def rewrite(self, files: Sequence[StagedFile], convert: Callable[[Path, Path], bool]) -> None:
+        """Replace staged ``files`` by what ``convert`` makes of each: a new file, or False to keep it."""
         # Without the lock, a file could be put back that another process has moved in the meantime. What is written
         # would be a leftover to the recovery of another start, so the folders are held.
         release = self.hold(files)
@@ -154,6 +160,10 @@ class FolderPlace:
             release()
 
     def publish(self, moves: Sequence[tuple[StagedFile, str]], done: Done, *, folders_are_values: bool) -> None:
+        """Move staged files to their paths, durably. Files that were moved before, or are ``done``, stay.
+
+        ``folders_are_values``: whether readers take values from the names of folders.
+        """
         with self.publishing(moves, done, folders_are_values=folders_are_values, undo=False):
             pass
 
@@ -180,6 +190,7 @@ class FolderPlace:
             raise
 
     def take_back(self, moves: Sequence[tuple[StagedFile, str]], done: Done) -> None:
+        """Remove what an interrupted commit has published, but for what is ``done``."""
         published = done()
         for staged, (_, path) in zip(self.paths([file for file, _ in moves]), moves, strict=True):
             # A file of that name that this commit has not moved belongs to someone else.
@@ -188,6 +199,7 @@ class FolderPlace:
             remove_empty([(self.root / path).parent], self.root)
 
     def hold(self, files: Sequence[StagedFile]) -> Callable[[], None]:
+        """Protect staged ``files`` from `clear` in other processes, until the returned function is called."""
         locks = contextlib.ExitStack()
         for folder in {path.parent for path in self.paths(files)}:
             lock = RunLock(folder)
@@ -197,15 +209,18 @@ class FolderPlace:
         return locks.close
 
     def discard(self, files: Sequence[StagedFile]) -> None:
+        """Remove staged ``files``, and folders that are empty then."""
         with self.errors("cannot remove uncommitted files in"):
             for path in self.paths(files):
                 path.unlink(missing_ok=True)
             self.tidy(files)
 
     def tidy(self, files: Sequence[StagedFile]) -> None:
+        """Remove the staging folders of ``files`` that are empty."""
         remove_empty({(self.root / file.name).parent for file in files}, self.root)
 
     def clear(self, context: CommitContext, committed: Sequence[str]) -> None:
+        """Remove the staged files of earlier starts, except those of ``committed`` snapshots and of active writers."""
         folder = staging_folder(self.root, context.job, context.step)
         with sink_errors("cannot clear", folder):
             for run in list(folder.iterdir()) if folder.is_dir() else []:

@@ -19,7 +19,6 @@ from malstrom_py.object_stores import Bucket
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.files import Files
 from malstrom_py.sinks.staged.objects import ObjectStage
-from malstrom_py.testing.contracts import check_sink
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.spark.publishing import Died
 from tests.unit.sinks.writing import READERS, context
@@ -47,22 +46,6 @@ def rows(url: str, format: str) -> list[Any]:
     return [row for data in found for row in READERS[format](io.BytesIO(data)).to_dicts()]
 
 
-class Folder(Files):
-    """It knows where its rows are."""
-
-    def __init__(self, url: str, format: Any) -> None:
-        super().__init__(url, format=format)
-        self.url, self.format = url, format
-
-    def rows(self) -> list[Any]:
-        return [row["value"] for row in rows(self.url, self.format)]
-
-
-@pytest.mark.parametrize("format", READERS)
-def test_the_contract_of_sinks_holds(format: str) -> None:
-    check_sink(lambda: Folder(empty_folder(), format), Folder.rows)
-
-
 def pre_committed(url: str, snapshot: str, *, workers: int = 2) -> list[bytes]:
     payloads = []
     for number in range(workers):
@@ -76,26 +59,6 @@ def pre_committed(url: str, snapshot: str, *, workers: int = 2) -> list[bytes]:
 
 def written(*snapshots: str) -> list[str]:
     return [f"{snapshot}-{number}-{row}" for snapshot in snapshots for number in range(2) for row in range(2)]
-
-
-class Case:
-    """Two workers have pre-committed two snapshots; the first has a manifest."""
-
-    def __init__(self) -> None:
-        self.url = empty_folder()
-        self.first, self.second = pre_committed(self.url, "s1"), pre_committed(self.url, "s2")
-
-    def commit(self) -> None:
-        Files(self.url).commit(context("s1", final=False), self.first)
-
-    def recover(self) -> None:
-        Files(self.url).recover(context("s3"), [SnapshotId("s1")])
-
-    def there(self) -> list[str]:
-        return sorted(row["n"] for row in rows(self.url, "json"))
-
-    def is_finished(self) -> bool:
-        return self.there() == written("s1") and not [key for key in keys(self.url) if key.startswith("_staging")]
 
 
 @contextlib.contextmanager
@@ -115,23 +78,6 @@ def requests(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], object]) -
         for name in REQUESTS:
             patched.setattr(Bucket, name, counted(getattr(Bucket, name)))
         yield seen
-
-
-def test_a_commit_that_a_store_refuses_is_taken_back_by_an_abort(monkeypatch: pytest.MonkeyPatch) -> None:
-    for step in count(1):
-        case = Case()
-
-        def refuse(now: int, step: int = step) -> None:
-            if now == step:
-                raise OSError(5, "not now")
-
-        with requests(monkeypatch, refuse) as seen, contextlib.suppress(SinkError):
-            case.commit()
-        if len(seen) < step:
-            break
-        Files(case.url).abort(context("s1", final=False), case.first)
-        assert case.there() == [], step
-        assert not [key for key in keys(case.url) if key.startswith("_staging") and "/s1/" in key], step
 
 
 def test_a_writer_of_more_than_a_million_files_can_commit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -19,7 +18,6 @@ from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.staged.folder import FolderPlace
 from malstrom_py.sinks.staged.payloads import StagedFile, unpack
 from malstrom_py.worker_context import WorkerId, WorkerInfo
-from tests.unit.sinks.spark.publishing import Died, dies_at, each_step, fails_at
 from tests.unit.sinks.writing import READERS, context, everything, visible
 
 ROWS = [{"a": a, "b": b, "n": n} for n, (a, b) in enumerate([(1, "x"), (1, "y"), (2, "x"), (None, "a/b")])]
@@ -39,15 +37,6 @@ def pre_committed(folder: Path, snapshot: str = "s1", *, worker: int = 0) -> byt
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): (folder / path).read_bytes() for path in visible(folder)}
-
-
-def test_a_commit_is_the_same_in_any_order_of_payloads(tmp_path: Path) -> None:
-    payloads = [pre_committed(tmp_path, worker=number) for number in range(3)]
-    sink(tmp_path).commit(context(), payloads)
-    expected = everything(tmp_path)
-    for order in (payloads, payloads[::-1], [*payloads, payloads[0]]):
-        sink(tmp_path).commit(context(), order)
-        assert everything(tmp_path) == expected
 
 
 @pytest.mark.parametrize("failing", range(5))
@@ -115,13 +104,6 @@ def test_a_file_that_is_gone_or_in_the_way_stops_the_commit_before_anything_move
     with pytest.raises(SinkError, match="was removed before its commit"):
         sink(tmp_path).commit(context(), [payload])
     assert visible(tmp_path) == []
-
-
-def test_an_abort_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> None:
-    payloads = [pre_committed(tmp_path, worker=number) for number in range(2)]
-    for _ in range(2):
-        sink(tmp_path).abort(context(), payloads)
-        assert everything(tmp_path) == []
 
 
 def test_a_folder_that_another_commit_took_back_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,43 +235,6 @@ def test_what_belongs_to_manifests_waits_for_its_commit_and_the_rest_goes(kind: 
     assert {Path(name).name.partition("-")[0] for name in left} == {"s1", "s2"}
     case.has_gone_on(folder)
     case.has_gone_on(folder)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dying", ["s1", "s2"])
-def test_wherever_the_machine_dies_in_a_commit_the_next_start_finishes_it(
-    kind: str, dying: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case, steps = Case(tmp_path, kind), 0
-    for steps, disk in each_step(monkeypatch, dies_at):  # noqa: B007  # counted
-        folder = case.again()
-        case.commit(folder, *(snapshot for snapshot in ("s1",) if snapshot < dying))
-        with disk, contextlib.suppress(Died):
-            case.commit(folder, dying)
-        case.has_gone_on(folder)
-    assert steps > 8
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("is_aborted", [True, False])
-def test_whatever_step_of_a_commit_fails_it_is_finished_or_an_abort_takes_it_back(
-    is_aborted: bool, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = Case(tmp_path, kind)
-    refused = 0
-    for step, disk in each_step(monkeypatch, fails_at):
-        folder = case.again()
-        with disk:
-            try:
-                case.commit(folder, "s1")
-            except SinkError:
-                refused += 1
-        if disk.failed and refused and is_aborted:
-            case.sink(folder).abort(context("s1", final=False), case.payloads["s1"])
-            assert case.there(folder) in ([], sorted(written("s1"))), step
-        else:
-            case.has_gone_on(folder)
-    assert refused > 3
 
 
 def test_a_recovery_that_was_delayed_keeps_what_a_later_start_has_written(tmp_path: Path) -> None:

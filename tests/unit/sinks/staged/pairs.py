@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,10 +24,12 @@ from malstrom_py import sinks
 from malstrom_py.data.batch import Batch
 from malstrom_py.object_stores import Bucket
 from malstrom_py.sinks.base import CommitContext
+from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.staged.folder import FolderPlace
 from malstrom_py.sinks.staged.objects import ObjectPlace
 from malstrom_py.testing.contracts.sinks import context_of, worker_of
 from tests.simulation.commits.model_table import Catalog, ModelSink
+from tests.unit.sinks.writing import visible
 
 _DISK: Final = ("fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
 _REQUESTS: Final = ("copy", "create", "delete", "get", "list", "read", "stat", "upload")
@@ -68,7 +71,12 @@ class Steps:
         disk: dict[str, Any] = {name: point(getattr(os, name)) for name in _DISK}
         store: dict[str, Any] = {name: point(getattr(Bucket, name)) for name in _REQUESTS}
         try:
-            with mock.patch.multiple(os, **disk), mock.patch.multiple(Bucket, **store):
+            # A commit to a table that loses a race is repeated after a while.
+            with (
+                mock.patch.multiple(os, **disk),
+                mock.patch.multiple(Bucket, **store),
+                mock.patch.object(time, "sleep"),
+            ):
                 yield
         finally:
             self.before = None
@@ -77,13 +85,14 @@ class Steps:
 @dataclass
 class Target:
     """A target of one pair. ``sink``: makes a sink on it, as in another process; ``rows``: the visible numbers;
-    ``staged``: the paths of what is staged.
+    ``staged``: the paths of what is staged; ``folder``: the one whose visible files the output record of the job has.
     """
 
     steps: Steps
     sink: Callable[[], Any]
     rows: Callable[[], list[int]]
     staged: Callable[[], list[str]]
+    folder: Path | None = None
 
 
 def _numbers_in(name: str, content: Any) -> list[int]:
@@ -94,11 +103,10 @@ def _numbers_in(name: str, content: Any) -> list[int]:
 
 def _in_folder(folder: Path, sink: Callable[[Path], Any]) -> Target:
     def rows() -> list[int]:
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
-        shown = [path for path in files if not path.relative_to(folder).parts[0].startswith("_")]
-        return [number for path in shown for number in _numbers_in(path.name, io.BytesIO(path.read_bytes()))]
+        found = [(path.name, io.BytesIO((folder / path).read_bytes())) for path in visible(folder)]
+        return [number for name, content in found for number in _numbers_in(name, content)]
 
-    return Target(Steps(), lambda: sink(folder), rows, lambda: _staged_in(folder))
+    return Target(Steps(), lambda: sink(folder), rows, lambda: _staged_in(folder), folder)
 
 
 def _staged_in(folder: Path) -> list[str]:
@@ -193,3 +201,6 @@ class Case:
         self.commit(self.first, self.second)
         assert sorted(self.target.rows()) == [10, 11, 20, 21]
         assert [name for name in self.target.staged() if name.endswith((".json", ".parquet"))] == []
+        if self.target.folder is not None:
+            recorded = read_output(self.target.folder, "contract").outputs["out"]
+            assert sorted(recorded.files) == sorted(map(str, visible(self.target.folder)))
