@@ -226,13 +226,6 @@ def per_worker(factory: Callable[[], T], close: Callable[[T], object] | None = N
     return PerWorker(factory, close)
 
 
-def notice(event: Callable[[int], Any]) -> None:
-    """Emit ``event(worker)`` as an event of the job, where a worker runs this; else do nothing."""
-    resources = _CURRENT.get()
-    if resources is not None:
-        resources.notices.append(event(resources.worker))
-
-
 def close_all(closes: Iterable[Callable[[], object]]) -> None:
     """Call each of ``closes``, then raise the first error."""
     errors: list[Exception] = []
@@ -254,8 +247,6 @@ class Resources:
     def __init__(self, *, worker: int = 0, wake: threading.Event | None = None) -> None:
         self.wake = wake or threading.Event()
         self.worker = worker
-        self.notices: list[Any] = []
-        """Events that functions on this worker have noticed."""
         self._tokens: list[Token[Resources | None]] = []
         # Coroutines call handles in the loop's thread, other functions in the worker's. A factory may call other
         # handles.

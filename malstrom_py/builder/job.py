@@ -128,15 +128,15 @@ class Job:
 
         ``recording``: the name of the captured step, if several are at ``target``. ``streams``: the numbers of the
         workers whose streams are replayed, by default all. ``since`` and ``pace``: as of `sources.Replay`. The job may
-        have any number of workers. Each key has its records in their order; no record is late.
+        have any number of workers. Each key has its records in their order; no record is late. A `capture.Reader`
+        as ``target`` is opened here, and its first header waited for.
 
         Raises:
             CaptureError: there is no such recording.
         """
-        from malstrom_py.capture.recording import Recording  # which few jobs need, with all that reads recordings
-        from malstrom_py.sources.replay import Replay
+        from malstrom_py.sources.replay import Replay, header_of  # which few jobs need, with all that reads recordings
 
-        header = Recording(target, recording).header()
+        header = header_of(target, recording)
         source = Replay(target, recording, streams=streams, since=since, pace=pace).restoring(self._types)
         stream: StreamBuilder[Any, Any] = self.source(name, source)
         traits = replace(stream.traits, unit=header.unit)

@@ -330,21 +330,16 @@ class StreamBuilder(Generic[K, V_co]):
         """Record this stream, its data and its event time, to be replayed by `Job.replay_from`.
 
         ``target``: a folder that all workers share, or a `capture.InMemory` of a runtime in this process. The
-        recording can be read while the job runs and after it failed. ``replace``: delete the recording of an earlier
-        run; otherwise the job fails if there is one.
+        recording can be read while the job runs and after it failed. Or a `capture.Writer`, which sends the stream of
+        each worker to a file object. ``replace``: delete the recording of an earlier run; otherwise the job fails if
+        there is one.
         """
-        from malstrom_py.sinks.capture import Capture  # which few jobs need, with all that writes recordings
+        from malstrom_py.capture.frames import Header  # which few jobs need, with all that writes recordings
+        from malstrom_py.sinks.capture import capture_sink
 
-        traits = self.traits
-        sink = Capture(
-            target,
-            keyed=traits.keyed or traits.local,
-            unit=traits.unit,
-            epochs=traits.epochs,
-            types=self.job.types,
-            replace=replace,
-        )
-        self.sink(name, sink)
+        traits, keyed = self.traits, self.traits.keyed or self.traits.local
+        header = Header("", "", "", worker=0, keyed=keyed, unit=traits.unit, epochs=traits.epochs)
+        self.sink(name, capture_sink(target, header, self.job.types, replace=replace))
 
     def _sink_parts(self, name: str, sink: PartitionedSink, former: str | None) -> None:
         parts, keyed = f"{name}-parts", self.traits.keyed or self.traits.local

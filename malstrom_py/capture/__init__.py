@@ -1,7 +1,8 @@
 """Capture and replay: record a stream with its event time, check the recording, and read it again.
 
 `StreamBuilder.capture_into` records, `Job.replay_from` and `sources.Replay` read. `check` examines a recording, `read`
-gives its contents. A recording is in a `Folder`, `InMemory`, in an `ObjectStore`, or with a `Receiver`.
+gives its contents. A recording is in a `Folder`, `InMemory` or an `ObjectStore`; a `Writer` sends streams to any file
+object, such as that of a socket, and a `Reader` receives them.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from malstrom_py.capture.places import Folder, InMemory, ObjectStore, Place
     from malstrom_py.capture.progress import ProtocolError
     from malstrom_py.capture.recording import Recording
-    from malstrom_py.capture.socket import Receiver, Socket
+    from malstrom_py.capture.streams import Reader, Writer
     from malstrom_py.data.batch import Batch
 else:
     __getattr__, __dir__ = lazy_names(
@@ -25,7 +26,7 @@ else:
             "malstrom_py.capture.places": "Folder InMemory ObjectStore Place",
             "malstrom_py.capture.progress": "ProtocolError",
             "malstrom_py.capture.recording": "Recording",
-            "malstrom_py.capture.socket": "Receiver Socket",
+            "malstrom_py.capture.streams": "Reader Writer",
             "malstrom_py.data.batch": "Batch",
         },
     )
@@ -44,12 +45,12 @@ __all__ = [
     "Place",
     "Progress",
     "ProtocolError",
-    "Receiver",
+    "Reader",
     "Recording",
     "Snapshotted",
-    "Socket",
     "Stats",
     "Truncated",
+    "Writer",
     "check",
     "read",
     "stats",

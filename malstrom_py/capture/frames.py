@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from operator import itemgetter
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Protocol
 from zlib import crc32
 
 import msgspec
@@ -150,6 +150,10 @@ class SegmentWriter:
     rows: int = 0
     frames: int = field(default=0, init=False)
     size: int = field(default=0, init=False)
+
+    def begin(self) -> None:
+        """Write the header, before the first batch is known."""
+        self._begin(None)
 
     def batch(self, batch: Batch) -> None:
         """Write a batch. `CodecError` if a key or value cannot be stored."""
@@ -374,6 +378,14 @@ def _as_list(column: Any) -> list[Any] | None:
     return column if column is None or isinstance(column, list) else column.column.to_pylist()
 
 
+class Readable(Protocol):
+    """A file object of a segment."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+    def seek(self, at: int, /) -> object: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A frame whose checksums are right. ``at``: where it begins in its segment; ``end``: where the next one begins."""
@@ -384,7 +396,13 @@ class Frame:
     end: int
 
 
-def frames(file: BinaryIO, start: int = 0) -> Iterator[Frame]:
+def is_before(frame: Frame, since: int) -> bool:
+    """Return whether all records of a batch are before ``since``, without decoding them."""
+    last = latest(frame.payload)
+    return last is not None and last < since
+
+
+def frames(file: Readable, start: int = 0) -> Iterator[Frame]:
     """Read the frames of a segment from the byte ``start``, a frame's begin.
 
     Raises:
@@ -415,7 +433,7 @@ def frames(file: BinaryIO, start: int = 0) -> Iterator[Frame]:
             return
 
 
-def _begin(file: BinaryIO) -> int:
+def _begin(file: Readable) -> int:
     """Check how a segment begins, and return where its first frame does."""
     magic = file.read(len(MAGIC))
     if magic != MAGIC:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
-from malstrom_py.capture.frames import BATCH, Clock, Frame, Moved, Progress, Truncated, content_of, frames, latest
+from malstrom_py.capture.frames import BATCH, Clock, Frame, Moved, Progress, Truncated, content_of, frames, is_before
 from malstrom_py.capture.progress import Held
 from malstrom_py.capture.recording import OPEN, Recording, Segment
 from malstrom_py.codec import Codec
@@ -66,7 +66,7 @@ class Cursor:
             if frame is None:
                 return None
             self._at = frame.end
-            if self._since is not None and frame.kind == BATCH and _is_before(frame, self._since):
+            if self._since is not None and frame.kind == BATCH and is_before(frame, self._since):
                 return None
             content = content_of(frame, self._codec)
             match content:
@@ -104,11 +104,6 @@ class Cursor:
             self._number, self._at = self._number + 1, 0
             self.is_over = self._number == len(self._segments)
         return found
-
-
-def _is_before(frame: Frame, since: int) -> bool:
-    last = latest(frame.payload)
-    return last is not None and last < since
 
 
 class Merge:

@@ -1,4 +1,4 @@
-"""The places of recordings: a folder, the memory of this process, an object store, or another process over TCP."""
+"""The places of recordings: a folder, the memory of this process, or an object store."""
 
 from __future__ import annotations
 
@@ -243,8 +243,6 @@ def _as_capture_error() -> Iterator[None]:
 
 def place_of(target: object) -> Place:
     """Return the place ``target``, or that of a folder or URI; `PlanError` for anything else."""
-    if isinstance(target, str) and target.startswith("tcp://"):
-        raise PlanError(f"{target!r} needs the secret of its receiver: give capture.Socket(address, secret)")
     if isinstance(target, str) and "://" in target and not target.startswith("file:"):
         return ObjectStore(target)
     if isinstance(target, str | os.PathLike):

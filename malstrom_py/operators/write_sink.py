@@ -12,7 +12,7 @@ from typing import Any
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import AbsBarrier, Acquire, Collect, DataMessage, Epoch, PartMessage, StateMessage
-from malstrom_py.errors import MalstromError, OperatorError, SinkError, SparkError, lasting
+from malstrom_py.errors import MalstromError, OperatorError, PlanError, SinkError, SparkError, lasting
 from malstrom_py.errors.text import describe_function, missing_methods, text_of, text_with_place
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy
@@ -47,6 +47,8 @@ def sink_errors(step: str, what: str) -> Iterator[None]:
     """Make an error of a user's sink a `SinkError` that names the step and ``what`` failed."""
     try:
         yield
+    except PlanError:
+        raise
     except Exception as error:
         raise _error(error, step, what) from error
 

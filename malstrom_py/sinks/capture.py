@@ -7,9 +7,11 @@ after the last snapshot is there too, and is deleted when the job starts again a
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import BinaryIO, Final
 
 import msgspec
 
@@ -23,11 +25,12 @@ from malstrom_py.capture.recording import (
     begin,
     generation_of,
 )
+from malstrom_py.capture.streams import Writer, write_all
 from malstrom_py.clock import SystemClock
 from malstrom_py.codec import Codec, TypeTable
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
-from malstrom_py.data.time import Unit
+from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.sinks.base import BaseTransactionalSink, BaseTransactionalWriter, CommitContext, SnapshotId
 from malstrom_py.worker_context import WorkerInfo
 
@@ -43,11 +46,9 @@ class Capture(BaseTransactionalSink):
 
     takes_columns = True
 
-    def __init__(
-        self, target: object, *, keyed: bool, unit: Unit | None, epochs: bool, types: TypeTable, replace: bool
-    ) -> None:
+    def __init__(self, target: object, header: Header, types: TypeTable, *, replace: bool) -> None:
         self._place = place_of(target)
-        self._header = Header("", "", "", worker=0, keyed=keyed, unit=unit, epochs=epochs)
+        self._header = header
         self._types = types
         self._replace = replace
 
@@ -56,17 +57,7 @@ class Capture(BaseTransactionalSink):
 
     def open(self, worker: WorkerInfo) -> _CaptureWriter:
         generation = generation_of(self._place, worker.step)
-        stream = f"w{worker.worker:06}-{secrets.token_hex(4)}"
-        header = replace(
-            self._header,
-            job=worker.job,
-            step=worker.step,
-            stream=stream,
-            worker=worker.worker,
-            generation=generation,
-            workers=worker.workers,
-        )
-        return _CaptureWriter(self._place, header, Codec(self._types))
+        return _CaptureWriter(self._place, _header_of(self._header, worker, generation), Codec(self._types))
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         for payload in payloads:
@@ -80,18 +71,72 @@ class Capture(BaseTransactionalSink):
         begin(self._place, context.job, context.step, committed, replace=self._replace)
 
 
-class _CaptureWriter(BaseTransactionalWriter):
-    def __init__(self, place: Place, header: Header, codec: Codec) -> None:
-        self._place = place
+class StreamCapture(BaseTransactionalSink):
+    """The sink of `StreamBuilder.capture_into` with a `Writer`. What is written cannot be taken back, nor committed."""
+
+    takes_columns = True
+
+    def __init__(self, writer: Writer, header: Header, types: TypeTable) -> None:
+        self._writer = writer
         self._header = header
-        self._codec = codec
-        self._file: SegmentFile | None = None
-        self._segment: SegmentWriter | None = None
+        self._types = types
+
+    def __repr__(self) -> str:
+        return f"Capture({self._writer!r})"
+
+    def open(self, worker: WorkerInfo) -> _StreamWriter:
+        header = _header_of(self._header, worker)
+        return _StreamWriter(self._writer.open(worker), header, Codec(self._types), closes=self._writer.opens)
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        """Do nothing: the reader has all."""
+
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        """Do nothing: the reader has all."""
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        if committed:
+            raise SinkError(
+                f"sink {context.step!r} captures into file objects, and its job resumes from a snapshot: what was "
+                f"written after it cannot be taken back. Capture into a folder, or start the job and its reader from "
+                f"the beginning"
+            )
+
+
+def capture_sink(target: object, header: Header, types: TypeTable, *, replace: bool) -> Capture | StreamCapture:
+    """Return the sink that captures into ``target``: a `Writer`, or a place."""
+    if isinstance(target, Writer):
+        if replace:
+            raise PlanError("capture_into: replace= is for recordings in a place, and a capture.Writer has none")
+        return StreamCapture(target, header, types)
+    return Capture(target, header, types, replace=replace)
+
+
+def _header_of(header: Header, worker: WorkerInfo, generation: int = 1) -> Header:
+    stream = f"w{worker.worker:06}-{secrets.token_hex(4)}"
+    return replace(
+        header,
+        job=worker.job,
+        step=worker.step,
+        stream=stream,
+        worker=worker.worker,
+        generation=generation,
+        workers=worker.workers,
+    )
+
+
+class _FrameWriter(BaseTransactionalWriter, ABC):
+    """Writes what one worker captures, as frames."""
+
+    def __init__(self) -> None:
         self._epoch = MIN_EPOCH
         self._version = 0
         self._clock = SystemClock()
         self._clock_ns = 0
-        self._full: list[str] = []
+
+    @abstractmethod
+    def _open(self) -> SegmentWriter:
+        """Return the segment that is written."""
 
     def write(self, batch: Batch) -> None:
         segment, now_ns = self._open(), int(self._clock.now_s() * 1e9)
@@ -99,10 +144,6 @@ class _CaptureWriter(BaseTransactionalWriter):
             self._clock_ns = now_ns
             segment.clock(now_ns)
         segment.batch(batch)
-        if segment.size >= SEGMENT_BYTES:
-            self._full.append(self._name(OPEN))
-            self._end()
-            self._header = replace(self._header, segment=self._header.segment + 1)
 
     def advanced(self, epoch: int) -> None:
         """Record that no record at or below ``epoch`` follows."""
@@ -115,6 +156,48 @@ class _CaptureWriter(BaseTransactionalWriter):
         if version > self._version:
             self._open().moved(version)
             self._version = version
+
+
+class _StreamWriter(_FrameWriter):
+    """Writes one stream. Its header goes first, so that a reader knows what the stream is."""
+
+    def __init__(self, file: BinaryIO, header: Header, codec: Codec, *, closes: bool) -> None:
+        super().__init__()
+        self._file = file
+        self._closes = closes
+        self._segment = SegmentWriter(partial(write_all, file), header, codec)
+        self._segment.begin()
+
+    def _open(self) -> SegmentWriter:
+        return self._segment
+
+    def pre_commit(self, context: CommitContext) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        try:
+            self._segment.end(last=self._epoch == MAX_EPOCH)
+        finally:
+            if self._closes:
+                self._file.close()
+
+
+class _CaptureWriter(_FrameWriter):
+    def __init__(self, place: Place, header: Header, codec: Codec) -> None:
+        super().__init__()
+        self._place = place
+        self._header = header
+        self._codec = codec
+        self._file: SegmentFile | None = None
+        self._segment: SegmentWriter | None = None
+        self._full: list[str] = []
+
+    def write(self, batch: Batch) -> None:
+        super().write(batch)
+        if self._open().size >= SEGMENT_BYTES:
+            self._full.append(self._name(OPEN))
+            self._end()
+            self._header = replace(self._header, segment=self._header.segment + 1)
 
     def pre_commit(self, context: CommitContext) -> bytes:
         opened, self._full = self._full, []

@@ -1,7 +1,7 @@
-"""``Replay``: reads a recording that ``capture_into`` made, with its keys, timestamps and watermarks.
+"""``Replay``: reads what ``capture_into`` has recorded, or sends to a `Reader`, with keys, timestamps and watermarks.
 
 Rule: if keys have moved while the recording was made, it is one partition, so that the order of each key is kept;
-otherwise each captured stream is a partition.
+otherwise each captured stream is a partition. Each stream of a `Reader` is one.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from datetime import datetime
 from math import isfinite
 from typing import Any, Final
 
-from malstrom_py.capture.frames import MOVED, frames
+from malstrom_py.capture.frames import MOVED, Header, frames
 from malstrom_py.capture.merge import Merge
 from malstrom_py.capture.recording import Recording
+from malstrom_py.capture.streams import Following, Reader
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec, TypeTable
 from malstrom_py.data.batch import Batch, ColumnBatch
@@ -27,9 +28,13 @@ ALL = Part("all")
 PACE_S: Final = 0.01
 """How often a replay by pace looks whether something is due."""
 
+FOLLOW_S: Final = 0.02
+"""How often a stream that brings nothing is looked at."""
+
 
 class Replay(BaseSource[Any]):
-    """Reads the recording at ``target``, a folder, the URI of an object store, or a place of `malstrom_py.capture`.
+    """Reads the recording at ``target``, a folder, the URI of an object store, or a place of `malstrom_py.capture`; or
+    the streams of a `capture.Reader`, also while they are written.
 
     ``name``: the step that was captured; required if several are there. ``streams``: read only the streams of these
     workers. ``since``: leave out records before this event time, an int in the unit of the recording or an aware
@@ -59,6 +64,8 @@ class Replay(BaseSource[Any]):
         is_number = isinstance(pace, int | float) and not isinstance(pace, bool)
         if pace is not None and not (is_number and isfinite(pace) and pace > 0):
             raise PlanError(f"Replay: pace must be a number above 0, got {pace!r}")
+        if isinstance(target, Reader) and (name is not None or streams is not None):
+            raise PlanError("Replay: name= and streams= choose in a recording; give the capture.Reader what it reads")
         self.since = since
         self.pace = pace
         self.target = target
@@ -77,12 +84,22 @@ class Replay(BaseSource[Any]):
         return f"Replay({self.target!r})"
 
     def list_parts(self) -> Sequence[Part]:
+        if isinstance(self.target, Reader):
+            return [Part(str(number)) for number in range(len(self.target))]
         chosen = self._chosen(recording := Recording(self.target, self.name))
         if self._is_one(recording, chosen):
             return [ALL]
         return [Part(stream) for _, stream in chosen]
 
     def build_part(self, part: Part, state: Any) -> _ReplayPart:
+        codec = Codec(self._types)
+        if isinstance(self.target, Reader):
+            since = _since(self.since, self.target)
+            pacing = None if self.pace is None else Pacing(0, self.pace, SystemClock())
+            following = Following(self.target, int(part), codec, since)
+            return _ReplayPart(
+                following, state, restores=self._restores, since=since, pacing=pacing, wait_max_s=FOLLOW_S
+            )
         chosen = self._chosen(recording := Recording(self.target, self.name))
         if part != ALL:
             chosen = [key for key in chosen if key[1] == part]
@@ -90,7 +107,7 @@ class Replay(BaseSource[Any]):
             raise CaptureError(f"stream {part!r} of recording {recording.step!r} is gone")
         since = _since(self.since, recording)
         pacing = None if self.pace is None else Pacing(recording.began_ns(chosen), self.pace, SystemClock())
-        merge = Merge(recording, chosen, Codec(self._types), since)
+        merge = Merge(recording, chosen, codec, since)
         return _ReplayPart(merge, state, restores=self._restores, since=since, pacing=pacing)
 
     def _chosen(self, recording: Recording) -> list[tuple[int, str]]:
@@ -117,13 +134,18 @@ class Replay(BaseSource[Any]):
         return False
 
 
-def _since(since: int | datetime | None, recording: Recording) -> int | None:
+def header_of(target: object, name: str | None) -> Header:
+    """Return the header of a recording, or of the first stream of a `Reader`."""
+    return target.header() if isinstance(target, Reader) else Recording(target, name).header()
+
+
+def _since(since: int | datetime | None, recording: Recording | Reader) -> int | None:
     """Return ``since`` in the unit of ``recording``."""
     if since is None:
         return None
     unit = recording.header().unit
     if unit is None:
-        raise PlanError(f"Replay: since= is an event time, and recording {recording.step!r} has no timestamps")
+        raise PlanError(f"Replay: since= is an event time, and {recording!r} has no timestamps")
     try:
         return to_time(since, unit)
     except (TypeError, ValueError) as error:
@@ -160,7 +182,14 @@ class Pacing:
 
 class _ReplayPart(BasePart[Any]):
     def __init__(
-        self, merge: Merge, state: Any, *, restores: bool, since: int | None = None, pacing: Pacing | None = None
+        self,
+        merge: Merge | Following,
+        state: Any,
+        *,
+        restores: bool,
+        since: int | None = None,
+        pacing: Pacing | None = None,
+        wait_max_s: float = WAIT_MAX_S,
     ) -> None:
         self._merge = merge
         self._restores = restores
@@ -169,8 +198,8 @@ class _ReplayPart(BasePart[Any]):
         self._held: Batch | None = None
         self._before: Any = None
         # What is skipped takes no time, neither before a position nor before ``since``.
-        self._is_skipping = state is not None or since is not None
-        self.wait_max_s = PACE_S if pacing is not None else WAIT_MAX_S
+        self._is_skipping = state is not None or since is not None or isinstance(merge, Following)
+        self.wait_max_s = PACE_S if pacing is not None else wait_max_s
         if state is not None:
             merge.seek(state)
 

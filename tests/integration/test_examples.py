@@ -54,9 +54,17 @@ def csv_rows(folder: Path) -> list[dict[str, str]]:
     return rows
 
 
-PROGRAMS = {"dashboard_pictures.py", "picture.py", "ray_data.py", "spark_to_ray.py", "svg.py"}
+PROGRAMS = {
+    "capture_recv.py",
+    "capture_send.py",
+    "dashboard_pictures.py",
+    "picture.py",
+    "ray_data.py",
+    "spark_to_ray.py",
+    "svg.py",
+}
 """Programs and their drawing rather than jobs; test_demo_spark.py runs the one with Spark, ray/test_ray_data.py
-the one with Ray Data, monitoring/test_pictures.py the one with Chromium."""
+the one with Ray Data, monitoring/test_pictures.py the one with Chromium, test_capture_streams.py those that capture."""
 
 
 def test_every_example_is_tested_and_short() -> None:

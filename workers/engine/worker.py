@@ -63,7 +63,7 @@ from malstrom_py.workers.engine.snapshot_capture import CapturedState, SnapshotC
 from malstrom_py.workers.engine.source_driver import SourceDriver
 from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.result import StepCounts
-from malstrom_py.workers.transport.messages import COORDINATOR, Incoming, Outgoing, PeerMessage, WorkerEvent
+from malstrom_py.workers.transport.messages import COORDINATOR, Incoming, Outgoing, PeerMessage
 
 
 def counts_of(plan: Plan, graph: WorkerGraph) -> dict[str, StepCounts]:
@@ -481,9 +481,6 @@ class Worker:
     def _outgoing(self) -> list[Outgoing]:
         outgoing: list[Outgoing] = []
         self._letters += self.reading.notices.take()
-        if self._resources.notices:
-            self._letters += [(COORDINATOR, WorkerEvent(self.id, event)) for event in self._resources.notices]
-            self._resources.notices.clear()
         if self._sending or self._letters:
             for exchange in self._sending:
                 for receiver, channel in exchange.remote.items():

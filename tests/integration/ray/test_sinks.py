@@ -11,6 +11,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import capture, sinks
+from malstrom_py.capture.frames import Header
 from malstrom_py.codec import TypeTable
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.capture import Capture
@@ -72,7 +73,7 @@ def test_functions_get_each_row_once(tidy: None, attendance: Attendance, tmp_pat
 def test_s7_a_recording_has_each_row_once_after_rescales_and_a_death(
     tidy: None, attendance: Attendance, tmp_path: Path
 ) -> None:
-    recorded = Capture(tmp_path / "seen", keyed=True, unit=None, epochs=False, types=TypeTable(), replace=False)
+    recorded = Capture(tmp_path / "seen", Header("", "", "", worker=0, keyed=True), TypeTable(), replace=False)
     kept = mp.Snapshots(tmp_path / "kept", interval_s=0.5)
     runtime = mp.RayRuntime(2, num_cpus=0.2, snapshots=kept, restart=mp.Restart(max_restarts=3, backoff_s=0.0))
     handle = runtime.start(traffic("recorded", recorded, attendance, show=as_text))

@@ -8,6 +8,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import capture, sources
+from malstrom_py.capture.frames import Header
 from malstrom_py.codec import TypeTable
 from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.base import CommitContext, SnapshotId
@@ -22,7 +23,7 @@ class Run:
 
     def __init__(self, kept: capture.InMemory, start: int, durable: Sequence[SnapshotId]) -> None:
         self.start = start
-        self.sink = Capture(kept, keyed=False, unit=None, epochs=False, types=TypeTable(), replace=False)
+        self.sink = Capture(kept, Header("", "", "", worker=0), TypeTable(), replace=False)
         self.sink.recover(self.context(SNAPSHOTS[-1]), durable)
         self.writer = self.sink.open(WorkerInfo("job", "seen", WorkerId(0)))
 
