@@ -58,13 +58,15 @@ PROGRAMS = {
     "capture_recv.py",
     "capture_send.py",
     "dashboard_pictures.py",
+    "mirror.py",
     "picture.py",
     "ray_data.py",
     "spark_to_ray.py",
     "svg.py",
 }
 """Programs and their drawing rather than jobs; test_demo_spark.py runs the one with Spark, ray/test_ray_data.py
-the one with Ray Data, monitoring/test_pictures.py the one with Chromium, test_capture_streams.py those that capture."""
+the one with Ray Data, monitoring/test_pictures.py the one with Chromium, test_capture_streams.py those that capture,
+connectors/test_postgres_mirror.py the one that mirrors a table."""
 
 
 def test_every_example_is_tested_and_short() -> None:
