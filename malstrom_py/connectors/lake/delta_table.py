@@ -226,7 +226,7 @@ class DeltaTable:
 
 def _quoted(name: str) -> str:
     """Return the name of a column as an expression."""
-    return f"`{name}`"
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _action(file: LakeFile, partition_by: Sequence[str]) -> Any:

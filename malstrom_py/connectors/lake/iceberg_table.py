@@ -29,7 +29,7 @@ from malstrom_py.connectors.lake.iceberg_catalog import (
 from malstrom_py.connectors.lake.repeating import repeat
 from malstrom_py.connectors.lake.types import Seen, Shape, check_new_names, new_columns, table_fields
 from malstrom_py.connectors.lake.upserts import DELETES
-from malstrom_py.errors import SinkError
+from malstrom_py.errors import SinkError, lasting
 from malstrom_py.sinks.files.partitions import check_type
 from malstrom_py.sinks.staged import Place
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyiceberg.catalog import Catalog
+    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
 
@@ -118,21 +119,48 @@ class IcebergTable:
 
     def merge(self, app: str, number: int, rows: pa.Table, keys: Sequence[str]) -> bool:
         """See `MergedTable.merge`."""
+        import pyarrow as pa
         import pyarrow.compute as pc
-        from pyiceberg.table.upsert_util import create_match_filter
 
-        known = create_match_filter(rows, list(keys))
-        kept = rows.filter(pc.call_function("invert", [rows.column(DELETES)]))
+        known = _among(rows, keys)
+        kept = rows.filter(pc.call_function("invert", [rows.column(DELETES)])).drop_columns([DELETES])
 
         def merge(table: Table, transaction: Transaction, noted: dict[str, str]) -> None:
+            schema = self._shape_of(table).schema
+            added = [self._in_columns(kept, schema)]
+            if len(keys) > 1:
+                found = table.scan(row_filter=known).to_arrow().select(schema.names).cast(schema)
+                added.append(_others(found, rows, keys))
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Delete operation did not match any records")
                 transaction.delete(known, snapshot_properties=noted)
-            if len(kept):
-                schema = self._shape_of(table).schema
-                transaction.append(kept.select(schema.names).cast(schema), snapshot_properties=noted)
+            if any(map(len, added)):
+                transaction.append(pa.concat_tables(added), snapshot_properties=noted)
+            else:
+                # If nothing was deleted either, only this requires that no other commit has come in between.
+                with transaction.update_snapshot(snapshot_properties=noted).fast_append():
+                    pass
 
         return self._change(app, number, merge)
+
+    def _in_columns(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+        """Return staged ``rows`` in the columns of the table, which may have got and lost some in between."""
+        import pyarrow as pa
+
+        names = set(rows.schema.names)
+        gone = sorted(names.difference(schema.names))
+        if gone and not names.issuperset(schema.names):
+            raise lasting(
+                SinkError(
+                    f"column {gone[0]!r} of staged rows is no longer in {self._where}, which has other columns: was it "
+                    f"renamed? Give it its former name back until the job has committed the rows"
+                )
+            )
+        arrays = [
+            rows.column(field.name).cast(field.type) if field.name in names else pa.nulls(len(rows), field.type)
+            for field in schema
+        ]
+        return pa.table(arrays, schema=schema)
 
     def _change(self, app: str, number: int, change: Callable[[Table, Transaction, dict[str, str]], None]) -> bool:
         """Change the table and note ``number`` in one transaction, unless this or a larger number is noted."""
@@ -264,6 +292,29 @@ class IcebergTable:
 
     def _lost(self, error: Exception) -> str | None:
         return said(error, self._catalog) if is_to_repeat(error) else None
+
+
+def _among(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
+    """Return a filter of all rows with the keys of ``rows``, and of `_others`.
+
+    One that is exact for several keys would have a term for each row, and pyiceberg takes milliseconds for each.
+    """
+    from pyiceberg.expressions import AlwaysTrue, And
+    from pyiceberg.table.upsert_util import create_match_filter
+
+    found: BooleanExpression = AlwaysTrue()
+    for key in keys:
+        found = And(found, create_match_filter(rows, [key]))
+    return found
+
+
+def _others(found: pa.Table, rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the rows that were ``found`` and have not all the keys of one of ``rows``."""
+    import pyarrow as pa
+
+    numbers = pa.table([*(found.column(key) for key in keys), pa.array(range(len(found)), pa.int64())], [*keys, ""])
+    wanted = rows.select(list(keys)).cast(numbers.select(list(keys)).schema)
+    return found.take(numbers.join(wanted, list(keys), join_type="left anti").column(""))
 
 
 def _in_plain_layouts(schema: pa.Schema) -> pa.Schema:

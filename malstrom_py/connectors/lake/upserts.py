@@ -110,15 +110,20 @@ class UpsertEncoder(LakeEncoder):
         deletes, order = self._deletes(columns), columns.select([_VERSION, _ROW])
         marks = {self._delete_field, _VERSION, _ROW}
         columns = columns.select([name for name in columns.schema.names if name not in marks])
-        shape = self._shape_for(shape, columns.schema)
+        kept = columns.filter(pc.call_function("invert", [deletes]))
+        if len(kept) < len(columns):
+            # Of a row that deletes, the keys alone count: other columns may be missing, new, or wrongly None.
+            wanted = {*self._keys, *shape.schema.names}
+            kept = kept.select([n for n in kept.schema.names if n in wanted or kept.column(n).null_count < len(kept)])
+        if len(kept):
+            shape = self._shape_for(shape, kept.schema)
         self._check_keys(shape, columns)
         found: list[EncodedRows[pa.RecordBatch]] = []
         for deleting in (False, True):
-            mask = deletes if deleting else pc.call_function("invert", [deletes])
-            some = columns.filter(mask)
+            some = columns.filter(deletes).select(list(self._keys)) if deleting else kept
             if len(some):
-                # Of a row that deletes, the keys alone count: other columns may be missing, or None where they may not.
-                fitted = _optional(shape).fit(some.select(list(self._keys))) if deleting else shape.fit(some)
+                fitted = (_optional(shape) if deleting else shape).fit(some)
+                mask = deletes if deleting else pc.call_function("invert", [deletes])
                 arrays = [*fitted.columns, pa.repeat(deleting, len(some)), *order.filter(mask).columns]
                 batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema_in_file())
                 found += pieces((), [], batch)

@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyiceberg.table
 import pytest
 
 import malstrom_py as mp
 from malstrom_py import sources
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.snapshot.ids import number_of
 from malstrom_py.testing.contracts import check_sink
 from tests.integration.connectors.lake_crashes import crash_at
 from tests.integration.connectors.lakes import Lake, context_of, staged, worker_of
@@ -147,3 +149,70 @@ def test_a_job_that_is_rescaled_keeps_a_table_equal_to_its_origin(lake: Lake) ->
     handle.wait(timeout_s=60)
     expected = {change["id"]: change for change in changes}
     assert rows(lake) == sorted((one["id"], one["n"]) for one in expected.values() if not one["gone"])
+
+
+def test_a_column_that_came_after_the_rows_were_staged_is_none_in_them(lake: Lake) -> None:
+    sink = upserting(lake, new_columns="add")
+    write(sink, 1, [{"id": 1, "n": 1}, {"id": 2, "n": 1}])
+    second = staged(sink, [{"id": 1, "n": 2}, {"id": 3, "n": 2}], 2)
+    third = staged(sink, [{"id": 2, "n": 3, "new": "x"}], 3)  # a worker is in the next snapshot before the commit
+    sink.commit(context_of(2), [second])
+    sink.commit(context_of(3), [third])
+    assert rows(lake) == [(1, 2, None), (2, 3, "x"), (3, 2, None)]
+
+
+def test_rows_that_delete_need_their_keys_alone_also_in_a_batch_of_these(lake: Lake) -> None:
+    sink = upserting(lake, delete_field="gone", partition_by="kind")
+    write(sink, 1, [{"id": n, "kind": "ab"[n % 2], "n": n, "gone": False} for n in range(4)])
+    write(sink, 2, [{"id": 0, "gone": True}])
+    write(sink, 3, [{"id": 1, "kind": "b", "n": 1, "why": "old", "gone": True}])
+    mixed = [{"id": 2, "kind": "a", "why": "old", "gone": True}, {"id": 3, "kind": "a", "n": 9, "gone": False}]
+    write(sink, 4, mixed)
+    assert rows(lake) == [(3, "a", 9)]
+
+
+def test_rows_that_have_the_keys_of_different_rows_stay(lake: Lake) -> None:
+    known = [{"id": a, "kind": b, "n": 0, "tags": [b]} for a in (1, 2, None) for b in ("x", "y", None)]
+    write(lake.sink(), 1, known)
+    sink = upserting(lake, ["id", "kind"], delete_field="gone")
+    wanted = [{"id": 1, "kind": "x", "n": 5, "tags": [], "gone": False}, {"id": 2, "kind": "y", "gone": True}]
+    write(sink, 2, wanted)
+    expected = {(one["id"], one["kind"]): one["n"] for one in known} | {(1, "x"): 5}
+    del expected[2, "y"]
+    assert [row[:3] for row in rows(lake)] == sorted(((*keys, n) for keys, n in expected.items()), key=repr)
+
+
+@pytest.mark.parametrize("name", ["k`q", "k'q", 'k"q', "a b", "Id", "select"])
+def test_columns_may_have_any_name_that_the_table_takes(lake: Lake, name: str) -> None:
+    if lake.form == "delta" and " " in name:
+        return
+    sink = upserting(lake, name)
+    for number in (1, 2):
+        write(sink, number, [{name: 1, f"{name}2": number, "k": number}])
+    assert rows(lake) == [(1, 2, 2)]
+
+
+def test_a_late_commit_that_deletes_nothing_does_not_set_the_number_back(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if lake.form == "delta":
+        return  # its number is in the log, which takes no version twice
+    sink = upserting(lake, delete_field="gone")
+    write(sink, 1, [{"id": 1, "n": 1, "gone": False}])
+    late = staged(sink, [{"id": 9, "gone": True}], 2)
+    merged: list[bool] = []
+    original = pyiceberg.table.Transaction.delete
+
+    def paused(transaction: Any, *arguments: Any, **named: Any) -> None:
+        original(transaction, *arguments, **named)
+        if not merged:
+            merged.append(True)
+            write(sink, 3, [{"id": 1, "n": 3, "gone": False}])
+
+    monkeypatch.setattr(pyiceberg.table.Transaction, "delete", paused)
+    with pytest.raises(SinkError, match=r"later snapshot|removed"):
+        sink.commit(context_of(2), [late])
+    seen = sink._table.look("malstrom.job.out")
+    assert seen is not None
+    assert number_of(context_of(3).snapshot) == seen.number
+    assert rows(lake) == [(1, 3)]
