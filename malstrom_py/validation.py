@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from math import isfinite
 from operator import itemgetter
 from typing import Any, Final
 
@@ -102,6 +103,28 @@ def at_least(smallest: int, number: int, step: str, argument: str) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or number < smallest:
         raise PlanError(f"step {step!r}: {argument} must be a whole number of at least {smallest}, got {shown(number)}")
     return number
+
+
+def checked_flag(value: object, what: str) -> bool:
+    """Return the argument ``value`` if it is True or False, else raise `PlanError`; ``what`` names it in the error."""
+    if not isinstance(value, bool):
+        raise PlanError(f"{what} must be True or False, got {shown(value)}")
+    return value
+
+
+def checked_whole(value: object, what: str, *, most: int | None = None) -> int:
+    """Return the argument ``value`` if it is an int from 1 to ``most``, else raise `PlanError`, which says ``what``."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1 and (most is None or value <= most):
+        return value
+    limits = "of at least 1" if most is None else f"from 1 to {most}"
+    raise PlanError(f"{what} must be a whole number {limits}, got {shown(value)}")
+
+
+def checked_number(value: object, what: str) -> float:
+    """Return the argument ``value`` if it is a finite number above 0, else raise `PlanError`, which says ``what``."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0:
+        return value
+    raise PlanError(f"{what} must be a number above 0, got {shown(value)}")
 
 
 def field_getter(field: Callable[[Any], Any] | str, step: str) -> Callable[[Any], Any]:

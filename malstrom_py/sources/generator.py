@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.errors.text import describe_error, describe_function, failed_in, refuse_no_items, sentence
 from malstrom_py.sources.base import BasePart, BaseSource, Part
+from malstrom_py.validation import checked_whole
 
 V = TypeVar("V")
 
@@ -34,8 +35,7 @@ class Generator(BaseSource[V]):
     def __init__(self, fn: Callable[[int, int], Iterable[V]], parts: int = 1) -> None:
         if not callable(fn):
             raise PlanError(f"sources.Generator takes a function fn(part, start) -> iterator, got {type(fn).__name__}")
-        if not isinstance(parts, int) or isinstance(parts, bool) or parts < 1:
-            raise PlanError(f"sources.Generator: parts must be a whole number of at least 1, got {parts!r}")
+        checked_whole(parts, "sources.Generator: parts")
         self._fn = fn
         self._parts = int(parts)
 

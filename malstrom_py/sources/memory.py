@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from malstrom_py.errors import PlanError
 from malstrom_py.sources.base import BasePart, BaseSource, Part
+from malstrom_py.validation import checked_whole
 
 V = TypeVar("V")
 
@@ -22,8 +23,7 @@ class Memory(BaseSource[V]):
     """
 
     def __init__(self, items: Iterable[V], parts: int = 1) -> None:
-        if not isinstance(parts, int) or isinstance(parts, bool) or parts < 1:
-            raise PlanError(f"sources.Memory: parts must be a whole number of at least 1, got {parts!r}")
+        checked_whole(parts, "sources.Memory: parts")
         if not isinstance(items, Iterable):
             raise PlanError(f"sources.Memory takes an iterable of items, got {type(items).__name__}")
         everything = items if isinstance(items, list) else list(items)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from math import isfinite
 from typing import Any, Final
 
 from malstrom_py.capture.frames import MOVED, Header, frames
@@ -22,6 +21,7 @@ from malstrom_py.data.messages import Epoch
 from malstrom_py.data.time import to_time
 from malstrom_py.errors import CaptureError, PlanError
 from malstrom_py.sources.base import WAIT_MAX_S, BasePart, BaseSource, Part
+from malstrom_py.validation import checked_number
 
 ALL = Part("all")
 
@@ -61,9 +61,8 @@ class Replay(BaseSource[Any]):
         since: int | datetime | None = None,
         pace: float | None = None,
     ) -> None:
-        is_number = isinstance(pace, int | float) and not isinstance(pace, bool)
-        if pace is not None and not (is_number and isfinite(pace) and pace > 0):
-            raise PlanError(f"Replay: pace must be a number above 0, got {pace!r}")
+        if pace is not None:
+            checked_number(pace, "Replay: pace")
         if isinstance(target, Reader) and (name is not None or streams is not None):
             raise PlanError("Replay: name= and streams= choose in a recording; give the capture.Reader what it reads")
         self.since = since

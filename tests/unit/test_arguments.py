@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -13,7 +14,13 @@ from malstrom_py import agg, sources
 from malstrom_py.errors import OperatorError, PlanError
 from malstrom_py.errors.text import redacting
 from malstrom_py.testing import OperatorTester
-from malstrom_py.validation import function_of, is_coroutine_function
+from malstrom_py.validation import (
+    checked_flag,
+    checked_number,
+    checked_whole,
+    function_of,
+    is_coroutine_function,
+)
 from tests.ids import shown
 
 
@@ -173,3 +180,25 @@ def test_a_letter_tells_what_the_lookup_raised() -> None:
     tester = OperatorTester(lambda s: s.sum("s", by="prize", on_error="dead-letter"), keyed=True)
     letters: list[Any] = tester.send_local([("a", {"price": 1})]).step().receive_dead_letters()
     assert [letter.value.error for letter in letters] == ["KeyError: 'prize'"]
+
+
+@pytest.mark.parametrize(
+    ("checked", "wrong", "text"),
+    [
+        (checked_flag, (1, None, "yes"), "x: y must be True or False, got "),
+        (checked_whole, (0, True, 1.5, "3"), "x: y must be a whole number of at least 1, got "),
+        (checked_number, (0, True, math.inf, math.nan, "3"), "x: y must be a number above 0, got "),
+    ],
+)
+def test_flags_and_numbers_are_checked_in_one_way(
+    checked: Callable[[object, str], object], wrong: tuple[object, ...], text: str
+) -> None:
+    for value in wrong:
+        with pytest.raises(PlanError, match=text):
+            checked(value, "x: y")
+
+
+def test_a_whole_number_has_limits() -> None:
+    assert checked_whole(3, "x: y", most=3) == 3
+    with pytest.raises(PlanError, match="x: y must be a whole number from 1 to 3, got 4"):
+        checked_whole(4, "x: y", most=3)

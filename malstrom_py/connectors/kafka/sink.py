@@ -22,7 +22,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError, lasting
 from malstrom_py.formats import Format
 from malstrom_py.sinks.base import BaseStatelessSink, BaseTransactionalSink, BaseWriter, CommitContext, SnapshotId
-from malstrom_py.validation import function_of
+from malstrom_py.validation import checked_flag, function_of
 from malstrom_py.worker_context import WorkerInfo
 
 _WHAT: Final = "sinks.Kafka"
@@ -88,11 +88,8 @@ class Kafka(BaseStatelessSink):
         value = value.encode if isinstance(value, Format) else value
         self._value = None if value is None else function_of(value, "value", "value= a function of the value")
         self._headers = None if headers is None else function_of(headers, "headers", "headers= a function of the value")
-        if not isinstance(event_time, bool):
-            refuse(_WHAT, f"event_time must be True or False, got {event_time!r}")
-        self._event_time = event_time
-        if not isinstance(exactly_once, bool):
-            refuse(_WHAT, f"exactly_once must be True or False, got {exactly_once!r}")
+        self._event_time = checked_flag(event_time, f"{_WHAT}: event_time")
+        checked_flag(exactly_once, f"{_WHAT}: exactly_once")
         if staging is not None and not exactly_once:
             refuse(_WHAT, "staging= names a topic for exactly_once=True")
         self._staging = checked_topic(f"{topic}.malstrom-staging" if staging is None else staging, _WHAT)

@@ -28,7 +28,7 @@ from malstrom_py.errors import PlanError, SourceError, lasting
 from malstrom_py.formats import Format
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.polled import PolledPart, PolledSource
-from malstrom_py.validation import function_of
+from malstrom_py.validation import checked_number, function_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -107,7 +107,9 @@ class Kafka(PolledSource[Any]):
         self.rows = KafkaRecord if self._records else None
         self._functions = _checked_function(value, "value"), _checked_function(key, "key")
         super().__init__(_WHAT, follow=follow)
-        self.lists_again_every_s = _checked_interval(new_partitions_every_s) if follow else None
+        self.lists_again_every_s = (
+            checked_number(new_partitions_every_s, f"{_WHAT}: new_partitions_every_s") if follow else None
+        )
         self._reading: Reading | None = None
 
     def __repr__(self) -> str:
@@ -266,9 +268,3 @@ def _checked_function(function: Any, argument: str) -> Callable[[bytes], Any] | 
         return function.decode
     found: Callable[[bytes], Any] = function_of(function, argument, f"{argument}= a function of bytes")
     return found
-
-
-def _checked_interval(interval_s: float) -> float:
-    if not isinstance(interval_s, int | float) or not interval_s > 0:
-        raise PlanError(f"{_WHAT}: new_partitions_every_s must be a number of seconds above 0, got {interval_s!r}")
-    return interval_s

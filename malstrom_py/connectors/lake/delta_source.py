@@ -12,13 +12,14 @@ from malstrom_py.connectors.lake.delta_follow import READER_FEATURES, READER_MAX
 from malstrom_py.connectors.lake.delta_location import location_of, said
 from malstrom_py.connectors.lake.options import checked_filter, checked_names, checked_version
 from malstrom_py.connectors.lake.source import LakeSource, TableFile, TableVersion
-from malstrom_py.errors import PlanError, SourceError, shown
+from malstrom_py.errors import SourceError
 from malstrom_py.object_stores import is_object_url
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.files.ahead import AheadPart
 from malstrom_py.sources.files.parquet import Filter, ParquetPart
 from malstrom_py.sources.files.reading import LazyPart
 from malstrom_py.sources.pinned.row_groups import PinnedFile, RowGroups
+from malstrom_py.validation import checked_flag
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -67,9 +68,7 @@ class Delta(LakeSource):
         self._location = at = location_of(uri, store_options, "sources.Delta")
         super().__init__(checked_names(columns, "sources.Delta"), checked_filter(filter, "sources.Delta"), at.options)
         self._version = checked_version(version, "sources.Delta: version")
-        if not isinstance(follow, bool):
-            raise PlanError(f"sources.Delta: follow is True or False, got {shown(follow)}")
-        self._follow = follow
+        self._follow = checked_flag(follow, "sources.Delta: follow")
 
     def __repr__(self) -> str:
         version = "" if self._version is None else f", version={self._version}"

@@ -7,6 +7,7 @@ from typing import Any
 
 from malstrom_py.errors import PlanError
 from malstrom_py.sinks.staged.objects import FILE_BYTES_MAX
+from malstrom_py.validation import checked_whole
 
 
 def checked_new_columns(new_columns: object, asked_by: str) -> bool:
@@ -18,9 +19,7 @@ def checked_new_columns(new_columns: object, asked_by: str) -> bool:
 
 def checked_file_bytes(file_bytes_max: object, asked_by: str) -> int:
     """Return the limit of a file; `PlanError` if the argument is wrong."""
-    if type(file_bytes_max) is not int or not 1 <= file_bytes_max <= FILE_BYTES_MAX:
-        raise PlanError(f"{asked_by}: file_bytes_max must be a number of bytes from 1 to {FILE_BYTES_MAX}")
-    return file_bytes_max
+    return checked_whole(file_bytes_max, f"{asked_by}: file_bytes_max", most=FILE_BYTES_MAX)
 
 
 def checked_names(columns: Iterable[str] | None, asked_by: str) -> tuple[str, ...] | None:

@@ -11,6 +11,7 @@ from malstrom_py.connectors.postgres.slots import OWNER, SlotReader, advance, fi
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.polled import PolledSource
+from malstrom_py.validation import checked_whole
 
 
 class PostgresChanges(PolledSource[dict[str, Any]]):
@@ -56,8 +57,7 @@ class PostgresChanges(PolledSource[dict[str, Any]]):
             raise PlanError(f"{OWNER}: publication must be a name")
         if not isinstance(slot, str) or not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
             raise PlanError(f"{OWNER}: slot must be a name of lower case letters, digits and _, of at most 63")
-        if type(warn_bytes) is not int or warn_bytes < 1:
-            raise PlanError(f"{OWNER}: warn_bytes must be a number of bytes of at least 1")
+        checked_whole(warn_bytes, f"{OWNER}: warn_bytes")
         self._publication = publication
         self._slot = slot
         self._warn_bytes = warn_bytes

@@ -17,6 +17,7 @@ from malstrom_py.sources.pinned.shared import SharedPin
 from malstrom_py.sources.polled import PolledPart
 from malstrom_py.sources.polled.part import UpTo, has_finished, position_in
 from malstrom_py.sources.polled.reading import ReaderFeed
+from malstrom_py.validation import checked_whole
 
 if TYPE_CHECKING:
     import psycopg
@@ -64,8 +65,7 @@ class Postgres(BaseSource[dict[str, Any]]):
         self._dsn = checked_dsn(dsn, OWNER)
         if not isinstance(source, str) or not source.strip():
             raise PlanError(f"{OWNER}: source must be the name of a table, or a query")
-        if type(parts) is not int or not 1 <= parts <= _PARTS_MAX:
-            raise PlanError(f"{OWNER}: parts must be a number from 1 to {_PARTS_MAX}")
+        checked_whole(parts, f"{OWNER}: parts", most=_PARTS_MAX)
         if isinstance(columns, str):
             raise PlanError(f"{OWNER}: columns must be several names, such as ['id', 'price']")
         self._source = source

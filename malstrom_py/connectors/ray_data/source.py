@@ -22,13 +22,14 @@ from malstrom_py.connectors.ray_data.blocks import (
     lost,
     name_of,
 )
-from malstrom_py.errors import PlanError, SourceError, pip_install, shown
+from malstrom_py.errors import PlanError, SourceError, pip_install
 from malstrom_py.errors.text import text_of
 from malstrom_py.local_files import local_path
 from malstrom_py.sources.base import BasePart, Part, SourcePart
 from malstrom_py.sources.files.options import unpack_schema
 from malstrom_py.sources.pinned.folder import PinFolder, staging_folder
 from malstrom_py.sources.pinned.source import Pinned, packed_bytes, packed_text
+from malstrom_py.validation import checked_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,8 +107,8 @@ class RayDataset(Pinned[Pin]):
             raise PlanError(
                 f"sources.RayDataset takes a ray.data.Dataset, got {type(ds).__name__}: see ray.data.from_items"
             )
-        if parts is not None and (type(parts) is not int or parts < 1):
-            raise PlanError(f"sources.RayDataset: parts must be a whole number of at least 1, got {shown(parts)}")
+        if parts is not None:
+            checked_whole(parts, "sources.RayDataset: parts")
         if type(keep_staging) is not bool or (keep_staging and staging is None):
             raise PlanError("sources.RayDataset: keep_staging is True or False, and True needs staging=")
         self._ds: Any = ds

@@ -26,6 +26,7 @@ from malstrom_py.sinks.files.target_columns import TargetColumns, required_place
 from malstrom_py.sinks.staged import StagedSink
 from malstrom_py.sinks.staged.objects import FILE_BYTES_MAX, ObjectPlace
 from malstrom_py.sinks.staged.writing import Encoder, RollingFiles, StagedWriter
+from malstrom_py.validation import checked_whole
 from malstrom_py.worker_context import WorkerInfo
 
 if TYPE_CHECKING:
@@ -132,8 +133,7 @@ class Files(StagedSink):
     ) -> None:
         if format not in _FORMATS:
             raise PlanError(f"sinks.Files: format must be one of {', '.join(_FORMATS)}, got {format!r}")
-        if type(file_bytes_max) is not int or file_bytes_max < 1:
-            raise PlanError("sinks.Files: file_bytes_max must be a number of bytes of at least 1")
+        checked_whole(file_bytes_max, "sinks.Files: file_bytes_max")
         # JSON is written row by row: it gets batches small enough to be converted to rows.
         self.takes_columns = format != "json"
         self._records: FolderRecords | ObjectRecords

@@ -17,6 +17,7 @@ from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.files.csv import ColumnType
 from malstrom_py.sources.files.csv_records import COMMA, Dialect
 from malstrom_py.sources.files.listing import COMPRESSIONS, FORMATS, FileFormat
+from malstrom_py.validation import checked_flag
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -177,9 +178,8 @@ class Options:
                 f"sources.Files: split_bytes must be a whole number of bytes of at least 1, or None to split no file, "
                 f"got {self.split_bytes!r}"
             )
-        for name, value in (("follow", self.follow), ("new_files", self.new_files)):
-            if not isinstance(value, bool):
-                raise PlanError(f"sources.Files: {name} must be True or False, got {value!r}")
+        checked_flag(self.follow, "sources.Files: follow")
+        checked_flag(self.new_files, "sources.Files: new_files")
         if self.follow and self.new_files:
             raise PlanError("sources.Files: follow=True reads new files anyway: leave out new_files")
 
@@ -262,9 +262,8 @@ def check_dialect(
         raise PlanError(
             f"sources.Files: comment={comment!r} begins with the delimiter: records with an empty first field do"
         )
-    for name, value in (("header", header), ("newlines_in_values", newlines_in_values)):
-        if not isinstance(value, bool):
-            raise PlanError(f"sources.Files: {name} must be True or False, got {value!r}")
+    checked_flag(header, "sources.Files: header")
+    checked_flag(newlines_in_values, "sources.Files: newlines_in_values")
     if header is False and names is None:
         raise PlanError('sources.Files: header=False needs the names of the columns, such as names=["item", "pieces"]')
     return Dialect(

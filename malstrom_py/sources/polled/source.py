@@ -14,12 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from malstrom_py.errors import PlanError, shown
+from malstrom_py.errors import PlanError
 from malstrom_py.sources.base import BaseSource, Part, V_co
 from malstrom_py.sources.pinned.shared import SharedPin
 from malstrom_py.sources.polled import problems
 from malstrom_py.sources.polled.part import PolledPart, UpTo, has_finished, position_in
 from malstrom_py.sources.polled.reading import Feed, PolledReader, ReaderFeed
+from malstrom_py.validation import checked_flag
 
 
 class PolledSource(BaseSource[V_co]):
@@ -38,10 +39,8 @@ class PolledSource(BaseSource[V_co]):
     """Each partition that is open has a thread and a connection."""
 
     def __init__(self, name: str, *, follow: bool = True) -> None:
-        if not isinstance(follow, bool):
-            raise PlanError(f"{name}: follow is True or False, got {shown(follow)}")
         self._what: Final = name
-        self._follow: Final = follow
+        self._follow: Final = checked_flag(follow, f"{name}: follow")
         self.reads_new = not follow
         # A job without snapshots reads everything up to the end, as its user expects: no warning.
         self.reads_new_with = "follow=False" if follow else None

@@ -18,6 +18,7 @@ from malstrom_py.errors.text import instead_of
 from malstrom_py.local_files import local_path
 from malstrom_py.spark.failures import spark_errors
 from malstrom_py.spark.names import check_table_name
+from malstrom_py.validation import checked_flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,6 @@ def checked(
         check_table_name(table, "sources.Spark")
     if format is not None and not (df is table is sql is None):
         raise PlanError("sources.Spark: format is for path=, or for options= alone: leave it out")
-    if not isinstance(keep_staging, bool):
-        raise PlanError(f"sources.Spark: keep_staging must be True or False, got {keep_staging!r}")
     by_workers = _is_of_arrow(filter)
     return SparkQuery(
         df=df,
@@ -114,7 +113,7 @@ def checked(
         filter=None if by_workers else _filter(filter),
         keep=filter if by_workers else None,
         staging=None if staging is None else local_path(staging, "sources.Spark(staging=)"),
-        keep_staging=keep_staging,
+        keep_staging=checked_flag(keep_staging, "sources.Spark: keep_staging"),
         session=session,
         since=since if isinstance(since, str) else None,
     )

@@ -184,6 +184,6 @@ def test_a_version_that_the_log_has_no_more_is_an_error_with_a_remedy(lake: Lake
 
 
 def test_follow_is_true_or_false(lake: Lake) -> None:
-    with pytest.raises(PlanError, match="follow is True or False"):
+    with pytest.raises(PlanError, match="follow must be True or False"):
         lake.source(follow="yes")
     assert repr(lake.source(follow=True)).endswith(", follow=True)")

@@ -89,7 +89,7 @@ def test_files_roll_over_at_their_size_and_are_numbered_as_written(format: Forma
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, True, None, "1"])
 def test_a_size_that_is_none_is_refused(size: Any) -> None:
-    with pytest.raises(PlanError, match="file_bytes_max must be a number of bytes"):
+    with pytest.raises(PlanError, match="file_bytes_max must be a whole number of at least 1"):
         Files("out", file_bytes_max=size)
 
 

@@ -155,7 +155,7 @@ def test_no_warning_of_a_job_without_snapshots(caplog: pytest.LogCaptureFixture)
 
 
 def test_a_wrong_argument_or_record_is_an_error() -> None:
-    with pytest.raises(mp.PlanError, match="follow is True or False, got 'no'"):
+    with pytest.raises(mp.PlanError, match="follow must be True or False, got 'no'"):
         Logs("a", follow="no")  # type: ignore[arg-type]
     with pytest.raises(SourceError, match="a record of another source"):
         Logs("a").pin("docs", {"version": 7})
