@@ -7,6 +7,7 @@ the message. The registry is asked once per schema and process.
 from __future__ import annotations
 
 import base64
+import http.client
 import io
 import json
 import threading
@@ -29,6 +30,9 @@ _TRIES: Final = 3
 _TIMEOUT_S: Final = 10.0
 _PAUSE_S: Final = 0.5
 _HEADER_BYTES: Final = 5
+_UNKNOWN: Final = {40401, 40402, 40403}
+"""Errors of a registry that lacks a subject, a version or a schema. Any other 404 is of something else at its URL."""
+_BUSY: Final = {408, 429}
 
 
 class Format:
@@ -121,24 +125,26 @@ class _Registry:
                 with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
                     return json.load(answer)
             except urllib.error.HTTPError as error:
-                why = f"{error.code} {_message_of(error)}"
-                if error.code == 404 and body is None:
+                code, message = _said(error)
+                why = f"{error.code} {message}"
+                if code in _UNKNOWN and body is None:
                     raise ValueError(f"the schema registry {self.place} does not have {path}") from None
-                if error.code < 500:
+                if error.code < 500 and error.code not in _BUSY:
                     raise lasting(failure(f"the schema registry {self.place} refuses {path}: {why}")) from None
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 why = str(error)
             if tries_left:
                 time.sleep(_PAUSE_S)
         raise failure(f"the schema registry {self.place} cannot be used: {why}. Check its URL, and that it runs")
 
 
-def _message_of(error: urllib.error.HTTPError) -> str:
-    """Return what a registry says about a request that it refuses."""
+def _said(error: urllib.error.HTTPError) -> tuple[Any, str]:
+    """Return the number of the error, and what a registry says about a request that it refuses."""
     try:
-        return str(json.load(error)["message"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return str(error.reason)
+        said = json.load(error)
+        return said.get("error_code"), str(said["message"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, http.client.HTTPException):
+        return None, str(error.reason)
 
 
 class _Framed(Format):
@@ -222,9 +228,15 @@ class Avro(_Framed):
 
     def _write(self, value: Any) -> bytes:
         import fastavro
+        import fastavro.validation
 
         if self._schema is None:
             raise lasting(SinkError(f"{self._what}: values are written with a schema: give it one"))
+        # Else an int is written that readers cannot hold, and a float loses what follows its point.
+        try:
+            fastavro.validate(value, self._schema)
+        except fastavro.validation.ValidationError as error:
+            raise ValueError(f"it does not fit the schema: {error}") from None
         stream = io.BytesIO()
         fastavro.schemaless_writer(stream, self._schema, value, strict=True)
         return stream.getvalue()
@@ -251,10 +263,17 @@ class JsonSchema(_Framed):
     def __init__(self, schema: Any = None, *, registry: str | None = None, subject: str | None = None) -> None:
         super().__init__("jsonschema", registry, subject)
         self._schema = _plain(schema, self._what, registry)
-        self._check = None if schema is None else _validator(self._schema, self._what)
+        self._check = None if self._schema is None else _validator(self._schema, self._what)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_check": None}  # pickle cannot take it
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._check = None if self._schema is None else _validator(self._schema, self._what)
 
     def _read(self, data: bytes, number: int | None) -> Any:
-        check, value = self._check, json.loads(data)
+        check, value = self._check, json.loads(data, parse_constant=_refused)
         if check is None and self._registry is not None and number is not None:
             check = self._registry.reader(number, lambda text, inner: _validator(json.loads(text), None, inner))
         if check is not None:
@@ -265,7 +284,7 @@ class JsonSchema(_Framed):
         if self._check is None:
             raise lasting(SinkError(f"{self._what}: values are written with a schema: give it one"))
         self._check.validate(value)
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
     def _schema_text(self) -> str:
         return json.dumps(self._schema)
@@ -321,6 +340,10 @@ class Protobuf(_Framed):
 
     def _schema_text(self) -> str:
         return base64.b64encode(self._message.DESCRIPTOR.file.serialized_pb).decode()
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _plain(schema: Any, what: str, registry: str | None) -> Any:

@@ -35,6 +35,12 @@ class Registry:
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         """Return the status and the body of an answer."""
         self.asked.append(f"{method} {path}")
+        if path.startswith("/busy/"):
+            return 429, {"error_code": 42901, "message": "Too many requests"}
+        if path.startswith("/cut/"):
+            return 200, {}
+        if path.startswith("/other/"):
+            return 404, "not a registry"
         if self.failures:
             self.failures -= 1
             return 500, {"error_code": 50001, "message": "Error in the backend"}
@@ -65,6 +71,8 @@ def running() -> Iterator[Registry]:
             registry.logins.append(self.headers.get("Authorization"))
             status, answer = registry.answer(method, self.path, body)
             self.send_response(status)
+            if self.path.startswith("/cut/"):
+                self.send_header("Content-Length", "1000")
             self.end_headers()
             self.wfile.write(json.dumps(answer).encode())
 

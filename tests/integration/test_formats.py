@@ -111,6 +111,37 @@ def test_a_registry_that_fails_is_asked_again_and_then_an_error(
         gone.decode(data)
 
 
+@pytest.mark.parametrize(
+    ("path", "why", "lasting"),
+    [("other", "refuses", True), ("busy", "cannot be used: 429", False), ("cut", "cannot be used", False)],
+)
+def test_a_registry_that_answers_otherwise_makes_no_record_malformed(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, path: str, why: str, lasting: bool
+) -> None:
+    monkeypatch.setattr("malstrom_py.formats._PAUSE_S", 0.0)
+    with pytest.raises(SourceError, match=why) as raised:
+        formats.Avro(registry=f"{registry.url}/{path}").decode(b"\0\0\0\0\1")
+    assert bool(raised.value.lasting) is lasting
+
+
+def test_what_a_format_cannot_hold_is_not_written() -> None:
+    fields = [{"name": "number", "type": "int"}, {"name": "part", "type": ["null", "long"], "default": None}]
+    numbers = formats.Avro({"type": "record", "name": "Numbers", "fields": fields})
+    assert numbers.decode(numbers.encode({"number": -(2**31), "part": 2**63 - 1})) == {
+        "number": -(2**31),
+        "part": 2**63 - 1,
+    }
+    for number in (2**31, 1.5, True, None):
+        with pytest.raises(ValueError, match="number"):
+            numbers.encode({"number": number, "part": 1})
+    values = formats.JsonSchema({"type": "object"})
+    with pytest.raises(ValueError, match="JSON"):
+        values.encode({"number": float("nan")})
+    with pytest.raises(ValueError, match="NaN is not JSON"):
+        values.decode(b'{"number":NaN}')
+    assert pickle.loads(pickle.dumps(values)).decode(b'{"number":1}') == {"number": 1}
+
+
 def test_bytes_that_are_no_value_are_malformed(registry: Registry) -> None:
     known = formats.Avro(ORDER, registry=registry.url, subject="orders")
     data = known.encode(VALUE)
