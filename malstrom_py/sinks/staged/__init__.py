@@ -88,7 +88,7 @@ class StagedSink(BaseTransactionalSink):
     """Whether a commit without files is noted too."""
 
     def committer(self, context: CommitContext) -> Committer | None:
-        """Return the committer of ``context``; None if the target does not exist yet."""
+        """Return the committer of ``context``; None if there is no target."""
         raise NotImplementedError
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
