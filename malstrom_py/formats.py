@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from malstrom_py.errors import MalstromError, PlanError, SinkError, SourceError, lasting, pip_install
+from malstrom_py.errors.text import describe_error
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -132,7 +133,7 @@ class _Registry:
                 if error.code < 500 and error.code not in _BUSY:
                     raise lasting(failure(f"the schema registry {self.place} refuses {path}: {why}")) from None
             except (OSError, ValueError, http.client.HTTPException) as error:
-                why = str(error)
+                why = describe_error(error)
             if tries_left:
                 time.sleep(_PAUSE_S)
         raise failure(f"the schema registry {self.place} cannot be used: {why}. Check its URL, and that it runs")
@@ -370,7 +371,7 @@ def _parsed(schema: Any, referred: Mapping[str, str], what: str | None) -> Any:
         return fastavro.parse_schema(schema, named_schemas=named)
     except (SchemaParseException, UnknownType, LookupError, TypeError) as error:
         raise (ValueError if what is None else PlanError)(
-            f"{what or 'its schema'}: no schema of Avro: {error}"
+            f"{what or 'its schema'}: no schema of Avro: {describe_error(error)}"
         ) from None
 
 
@@ -383,7 +384,9 @@ def _validator(schema: Any, what: str | None, referred: Mapping[str, str] | None
         kind = validators.validator_for(schema)
         kind.check_schema(schema)
     except (SchemaError, AttributeError, TypeError) as error:
-        raise (ValueError if what is None else PlanError)(f"{what or 'its schema'}: no JSON Schema: {error}") from None
+        raise (ValueError if what is None else PlanError)(
+            f"{what or 'its schema'}: no JSON Schema: {describe_error(error)}"
+        ) from None
     return kind(schema)
 
 

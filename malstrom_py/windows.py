@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Type
 from malstrom_py.data.row_form import form_of
 from malstrom_py.data.time import PER_SECOND, Unit, from_time, to_span, to_time
 from malstrom_py.errors import PlanError
+from malstrom_py.errors.text import describe_error
 from malstrom_py.lazy_names import lazy_names
 
 V = TypeVar("V")
@@ -79,7 +80,7 @@ class Sliding:
         try:
             origin = to_time(self.origin, unit)
         except (TypeError, ValueError) as error:
-            raise PlanError(f"step {name!r}: origin cannot be used: {error}") from error
+            raise PlanError(f"step {name!r}: origin cannot be used: {describe_error(error)}") from error
         if isinstance(self.origin, datetime) and from_time(origin, unit) != self.origin:
             raise PlanError(
                 f"step {name!r}: the origin {self.origin} is not a whole number of {unit}, the unit of the stream: "

@@ -23,8 +23,13 @@ ROWS_MAX: Final = 1_000_000
 
 _COLUMNS: Final = ["key", "state"]
 
+
+class _Unfit(Exception):
+    """A state does not have the expected form. Not a ValueError: a user's ``__deepcopy__`` may raise that."""
+
+
 Form = Callable[[Any], Any]
-"""Convert a user's state to that of the step; raise ValueError, with the expected form, if that is not possible."""
+"""Convert a user's state to that of the step; raise `_Unfit`, with the expected form, if that is not possible."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,7 +171,7 @@ def _checked(rows: Iterable[tuple[Any, Any]], step: str, form: Form) -> dict[Any
             )
         try:
             states[key] = form(copy.deepcopy(state))
-        except ValueError as error:
+        except _Unfit as error:
             raise PlanError(f"step {step!r}: initial_state of key {shown(key)} {error}") from error
         except Exception as error:
             raise PlanError(
@@ -182,13 +187,13 @@ def _same(state: Any) -> Any:
 
 def _count(state: Any) -> int:
     if type(state) is not int or state < 1:
-        raise ValueError(f"is of type {type(state).__name__}, and must be the number of records: an int above 0")
+        raise _Unfit(f"is of type {type(state).__name__}, and must be the number of records: an int above 0")
     return state
 
 
 def _mean(state: Any) -> tuple[int, Any]:
     if not isinstance(state, tuple | list) or len(state) != 2 or type(state[0]) is not int or state[0] < 1:
-        raise ValueError("must be a pair: the number of records, an int above 0, and the sum of their values")
+        raise _Unfit("must be a pair: the number of records, an int above 0, and the sum of their values")
     return state[0], _sum(state[1])
 
 
@@ -196,17 +201,17 @@ def _sum(state: Any) -> Any:
     try:
         _ = state + (state - state)  # numbers and timedeltas can; texts and lists can only be added
     except Exception:
-        raise ValueError(f"is of type {type(state).__name__}, and must be the sum so far: a number") from None
+        raise _Unfit(f"is of type {type(state).__name__}, and must be the sum so far: a number") from None
     return state
 
 
 def _seen(state: Any) -> set[Any]:
     if not isinstance(state, list | tuple | set | frozenset):
-        raise ValueError(f"is of type {type(state).__name__}, and must be a list or set of the values seen")
+        raise _Unfit(f"is of type {type(state).__name__}, and must be a list or set of the values seen")
     try:
         return set(map(seen_form, state))
     except TypeError:
-        raise ValueError("holds a value that cannot be hashed") from None
+        raise _Unfit("holds a value that cannot be hashed") from None
 
 
 def _one(state: Any) -> tuple[Any]:
@@ -254,13 +259,13 @@ def _form_of(kind: str, step: str, options: Mapping[str, Any]) -> Form:
 def _aggregated(forms: Mapping[str, Form], state: Any) -> tuple[Any, ...]:
     """Return a key's states as a tuple, in the order of the aggregates' names."""
     if not isinstance(state, Mapping) or set(state) != set(forms):
-        raise ValueError(f"must be a dict with a state for each aggregate: {', '.join(forms)}")
+        raise _Unfit(f"must be a dict with a state for each aggregate: {', '.join(forms)}")
     made = []
     for label, form in forms.items():
         if state[label] is None:
-            raise ValueError(f"has None for {label}, which is not a state")
+            raise _Unfit(f"has None for {label}, which is not a state")
         try:
             made.append(form(state[label]))
-        except ValueError as error:
-            raise ValueError(f"is wrong at {label}: it {error}") from None
+        except _Unfit as error:
+            raise _Unfit(f"is wrong at {label}: it {error}") from None
     return tuple(made)

@@ -33,6 +33,7 @@ from malstrom_py.codec.job_codec import without_classes
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MIN_EPOCH, Epoch
 from malstrom_py.errors import CaptureError, DeadlineError, PlanError
+from malstrom_py.errors.text import describe_error
 from malstrom_py.sources.polled.ahead import ReadAhead
 from malstrom_py.worker_context import WorkerInfo
 
@@ -107,8 +108,8 @@ def write_all(file: BinaryIO, data: bytes) -> None:
             file.flush()
     except (OSError, ValueError) as error:  # ValueError: the file object is closed
         raise CaptureError(
-            f"a captured stream cannot be written ({error}): its reader is gone, or its disk is full. Start both ends "
-            f"again"
+            f"a captured stream cannot be written ({describe_error(error)}): its reader is gone, or its disk is full. "
+            f"Start both ends again"
         ) from error
 
 
@@ -358,7 +359,7 @@ class _Input:
                 if self.pause(_LOOK_S):
                     raise _Closed
         except OSError as error:
-            raise Truncated(f"it ends at byte {self._at:,}, as reading failed ({error})") from error
+            raise Truncated(f"it ends at byte {self._at:,}, as reading failed ({describe_error(error)})") from error
         if data:
             self._waits_since_s, self._is_at_end = None, False
         return data

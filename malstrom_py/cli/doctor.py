@@ -24,6 +24,7 @@ from malstrom_py.cli.commands import examples
 from malstrom_py.cli.options import JsonOption
 from malstrom_py.cli.output import FAILED, print_json, print_out, reporting_errors
 from malstrom_py.errors import EXTRAS, pip_command, pip_install
+from malstrom_py.errors.text import describe_error
 from malstrom_py.spark.java import find_java
 
 
@@ -148,7 +149,7 @@ def examine_core(name: str) -> Finding:
     except metadata.PackageNotFoundError:
         return Finding("broken", name, "not installed", pip_command(name))
     except Exception as error:
-        said = f"installed, but its import raised {type(error).__name__}: {error}"
+        said = f"installed, but its import raised {describe_error(error)}"
         return Finding("broken", name, said, f"pip install --force-reinstall {name}")
     return Finding("ok", name, version)
 

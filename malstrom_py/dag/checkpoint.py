@@ -21,7 +21,7 @@ from malstrom_py.dag.running import NodeServices, RunningDag, SinkCollector, kee
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, Control, Epoch, PartFinished, PartOpened
 from malstrom_py.errors import CodecError, DagError, InternalError, MalstromError, OperatorError, RestoreFailed
-from malstrom_py.errors.text import describe_error
+from malstrom_py.errors.text import describe_error, public_text
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.stateful_op import StatefulOp
 from malstrom_py.operators.stateless_op import StatelessOp
@@ -280,5 +280,6 @@ def _guarded(node: str, function: Any, *arguments: Any, **named: Any) -> Any:
     except RestoreFailed:
         raise
     except Exception as error:
-        reason = str(error) if isinstance(error, MalstromError) else f"its operator raised {describe_error(error)}"
+        ours = isinstance(error, MalstromError)
+        reason = public_text(error) if ours else f"its operator raised {describe_error(error)}"
         raise restore_failed(node, reason) from error

@@ -16,7 +16,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, DataMessage, Epoch
 from malstrom_py.data.time import from_clock, to_span, to_time
 from malstrom_py.errors import OperatorError, PlanError, shown
-from malstrom_py.errors.text import describe_function
+from malstrom_py.errors.text import describe_error, describe_function
 from malstrom_py.events import AnyEvent
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import distinct
@@ -375,8 +375,8 @@ class CheckedOutput:
             return to_time(time, "ms")
         except (TypeError, ValueError) as error:
             raise self._error(
-                f"set a timer of the runtime's clock at a time that cannot be used ({error}): give an int in ms since "
-                f"1970, an aware datetime, or a timedelta from now"
+                f"set a timer of the runtime's clock at a time that cannot be used ({describe_error(error)}): "
+                f"give an int in ms since 1970, an aware datetime, or a timedelta from now"
             ) from None
 
     def check_keys(self, output: Output[Any, Any], allowed: Set[Any], function: object, *, since: int = 0) -> None:

@@ -20,6 +20,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import Epoch
 from malstrom_py.data.time import to_time
 from malstrom_py.errors import CaptureError, PlanError
+from malstrom_py.errors.text import describe_error
 from malstrom_py.sources.base import WAIT_MAX_S, BasePart, BaseSource, Part
 from malstrom_py.validation import checked_number
 
@@ -148,7 +149,9 @@ def _since(since: int | datetime | None, recording: Recording | Reader) -> int |
     try:
         return to_time(since, unit)
     except (TypeError, ValueError) as error:
-        raise PlanError(f"Replay: since must be an int in {unit} or an aware datetime ({error})") from None
+        raise PlanError(
+            f"Replay: since must be an int in {unit} or an aware datetime ({describe_error(error)})"
+        ) from None
 
 
 class Pacing:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import MalformedRecord, SourceError
-from malstrom_py.errors.text import instead_of
+from malstrom_py.errors.text import describe_error, instead_of
 from malstrom_py.local_files import local_path
 from malstrom_py.sinks.files.partitions import parse_folder
 from malstrom_py.sinks.output_record import BY_SPARK, JobOutput, StepOutput, jobs_in, read_output
@@ -122,7 +122,7 @@ class ParquetFiles:
         try:
             return pa.unify_schemas(schemas, promote_options="permissive")
         except pa.ArrowException as error:
-            raise SourceError(f"the output files do not have one schema: {error}") from None
+            raise SourceError(f"the output files do not have one schema: {describe_error(error)}") from None
 
     def ranges(self, path: Path) -> list[tuple[int, int]]:
         from malstrom_py.sources.files.footers import row_group_runs
@@ -179,7 +179,9 @@ class JsonFiles:
                 try:
                     found = pa.unify_schemas([found, here], promote_options="permissive")
                 except pa.ArrowException as error:
-                    raise SourceError(f"{path}: the types of its lines differ: {error}. Give a schema") from None
+                    raise SourceError(
+                        f"{path}: the types of its lines differ: {describe_error(error)}. Give a schema"
+                    ) from None
         return found
 
     def ranges(self, path: Path) -> list[tuple[int, int]]:

@@ -16,6 +16,7 @@ from msgspec.structs import replace as replaced
 
 from malstrom_py import errors
 from malstrom_py.errors import ControlError, MalstromError, PlanError
+from malstrom_py.errors.text import describe_error
 from malstrom_py.events import AnyEvent
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
@@ -220,7 +221,7 @@ def _decoded(payload: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(payload, type=kind)
     except (msgspec.MsgspecError, PlanError, UnicodeDecodeError, RecursionError) as error:
-        raise ControlError(f"a message of the control socket is not valid: {error}") from error
+        raise ControlError(f"a message of the control socket is not valid: {describe_error(error)}") from error
 
 
 def _describe_error(error: MalstromError) -> _Error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from malstrom_py.errors import ControlError, PlanError, pip_install
-from malstrom_py.errors.text import text_of
+from malstrom_py.errors.text import describe_error, text_of
 
 RAY_MIN: Final = (2, 52)
 """The first Ray version whose clusters can require a token."""
@@ -245,8 +245,9 @@ def _initialise(ray: Any, address: str | None, env: Mapping[str, Any]) -> None:
             ray.shutdown()
             raise PlanError(f"Ray rejects this runtime_env: {summarize_error(error)}") from error
         raise ControlError(
-            f"there is no Ray cluster {f'at {address}' if address else 'to be started here'} ({error}): start one with "
-            f"ray start --head, or leave address out to run on this machine alone"
+            f"there is no Ray cluster {f'at {address}' if address else 'to be started here'} "
+            f"({describe_error(error)}): start one with ray start --head, or leave address out to run on "
+            f"this machine alone"
         ) from error
 
 

@@ -9,6 +9,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import DeadlineError, JobRunning, PlanError
+from malstrom_py.errors.text import describe_error
 from malstrom_py.workers.ray.cluster import HEAD, NAMESPACE, has_head, summarize_error
 from malstrom_py.workers.ray.coordinator_actor import coordinator_class
 from malstrom_py.workers.ray.job_config import JobSetup
@@ -80,7 +81,7 @@ def _created(setup: JobSetup, *, detached: bool) -> Any:
             )
         except (ValueError, TypeError) as error:
             if "already taken" not in str(error):
-                raise PlanError(f"RayRuntime: Ray rejects these options: {error}") from error
+                raise PlanError(f"RayRuntime: Ray rejects these options: {describe_error(error)}") from error
             _make_way(setup.job, until_s)
 
 

@@ -21,7 +21,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, DeadlineError, JobEnded, MalstromError, PeerError, PlanError, SinkError
-from malstrom_py.errors.text import redacting
+from malstrom_py.errors.text import describe_error, redacting
 from malstrom_py.events import Ended
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.operators.write_sink import WriteSink
@@ -96,7 +96,9 @@ class RayJob:
                 job=self.name,
             ) from None
         except RayError as error:
-            raise ControlError(f"job {self.name!r} cannot be queried: {error}", job=self.name) from error
+            raise ControlError(
+                f"job {self.name!r} cannot be queried: {describe_error(error)}", job=self.name
+            ) from error
         return reply.result(command, self.name)
 
     def _asked(self, command: Command) -> Any:

@@ -21,7 +21,7 @@ from malstrom_py.builder.job import Job
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import MalstromError, OperationInProgress, PlanError
-from malstrom_py.errors.text import check_redact, describe_error, redacting, redacts
+from malstrom_py.errors.text import check_redact, describe_error, public_text, redacting, redacts
 from malstrom_py.metrics import Metrics
 from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.snapshot.snapshots import Snapshots
@@ -252,7 +252,7 @@ class RayRuntime:
                 try:
                     handle.stop(drain=False, wait=True)
                 except MalstromError as failure:
-                    error.add_note(str(failure))
+                    error.add_note(public_text(failure))
                 raise
 
     def start(self, job: Job, *, control: bool = True) -> JobHandle:

@@ -184,7 +184,7 @@ class WorkerServer:
             try:
                 self._host.close()
             except Exception as failure:
-                error.add_note(str(failure))
+                error.add_note(public_text(failure))
             raise
         finally:
             self._transport.close(linger_s=LINGER_S)

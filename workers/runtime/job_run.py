@@ -15,6 +15,7 @@ from msgspec import structs
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.errors import JobEnded
+from malstrom_py.errors.text import public_text
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.coordinator import Coordinator, G
@@ -219,11 +220,11 @@ class JobRun(Generic[G]):
         self._last_metrics()
         self._undone = self.result()
         for failure in self._commit.abort():
-            error.add_note(str(failure))
+            error.add_note(public_text(failure))
         try:
             self._crew.close()
         except Exception as failure:
-            error.add_note(str(failure))
+            error.add_note(public_text(failure))
         self._crew.events.failed(error)
         if isinstance(error, JobEnded):
             error.result = self.result()

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
+from malstrom_py.errors.text import public_text
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.sources.base import pins
 from malstrom_py.workers.coordinator.recovery import PinnedInputs
@@ -88,7 +89,7 @@ class SourcePins:
         except Exception as failure:
             if error is None:
                 raise
-            error.add_note(str(failure))
+            error.add_note(public_text(failure))
 
     def _was_read(self, step: ReadSource, known: PinnedInputs) -> bool:
         """Return whether all earlier steps that read ``step``'s source have read its pinned input."""

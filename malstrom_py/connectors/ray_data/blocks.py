@@ -18,7 +18,7 @@ import xxhash
 from malstrom_py.clock import SystemClock
 from malstrom_py.data.schema import ColumnKind, contains, kind_of
 from malstrom_py.errors import SourceError
-from malstrom_py.errors.text import text_of
+from malstrom_py.errors.text import describe_error, text_of
 from malstrom_py.sinks.output_record import write_durably
 from malstrom_py.sources.files.options import merge_types, pack_schema, unpack_schema, without_nanoseconds
 
@@ -172,8 +172,8 @@ def plain_table(table: pa.Table) -> pa.Table:
             columns.append(_stored(column, field.type).cast(wanted))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise SourceError(
-                f"column {field.name!r} of the dataset has values of {field.type} that do not fit {wanted} ({error}): "
-                f"convert it with Dataset.map_batches"
+                f"column {field.name!r} of the dataset has values of {field.type} that do not fit {wanted} "
+                f"({describe_error(error)}): convert it with Dataset.map_batches"
             ) from error
     return pa.table(columns, names=table.schema.names)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import PlanError, SinkError, SourceError, lasting, pip_command
+from malstrom_py.errors.text import describe_error
 from malstrom_py.local_files import local_path
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files import Files
@@ -167,13 +168,14 @@ def _schema_of(files: Sequence[str]) -> Any:
     try:
         schemas = [_schema_in(file) for file in files]
     except (OSError, pa.ArrowException) as error:
-        raise SinkError(f"a committed file cannot be read: {error}. Run the job again") from error
+        raise SinkError(f"a committed file cannot be read: {describe_error(error)}. Run the job again") from error
     try:
         found = pa.unify_schemas(schemas, promote_options="permissive")
         return pa.schema([(one.name, pa.string() if pa.types.is_null(one.type) else one.type) for one in found])
     except pa.ArrowException as error:
         raise SinkError(
-            f"the committed files have columns of different types ({error}): map the values to one type before the sink"
+            f"the committed files have columns of different types ({describe_error(error)}): map the values "
+            f"to one type before the sink"
         ) from error
 
 

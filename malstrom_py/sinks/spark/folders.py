@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from malstrom_py.errors import SinkError
+from malstrom_py.errors.text import public_text
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.schemas import bring_to, in_files
 from malstrom_py.sinks.output_record import StepOutput, find_record, record_output
@@ -144,7 +145,7 @@ class ParquetFolder:
         except Exception as error:
             is_there = [os.path.lexists(self.path / name) for name in names]
             if any(is_there) and not all(map(os.path.lexists, place.paths(staged))):
-                raise OutcomeUnknown(str(error)) from error
+                raise OutcomeUnknown(public_text(error)) from error
             raise
 
     def _check_without_rows(self) -> None:

@@ -22,6 +22,7 @@ from malstrom_py.data.schema import (
     with_inside,
 )
 from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.errors.text import describe_error
 from malstrom_py.sinks.files.partitions import parse_folder
 from malstrom_py.sinks.files.schemas import in_files, unpacked_schema
 from malstrom_py.sinks.staged.payloads import StagedFile, packed_schemas
@@ -160,7 +161,9 @@ def existing_in(folder: Path) -> Existing | None:
                 try:
                     footer = pq.read_metadata(Path(here) / name)
                 except pa.ArrowException as error:
-                    raise SinkError(f"{Path(here) / name} is not a readable Parquet file: {error}") from None
+                    raise SinkError(
+                        f"{Path(here) / name} is not a readable Parquet file: {describe_error(error)}"
+                    ) from None
                 parts = Path(here).relative_to(folder).parts
                 named = tuple(told[0] for part in parts if (told := parse_folder(part)) is not None)
                 schema = _as_spark_reads(footer.schema.to_arrow_schema())

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import SinkError, SparkError
+from malstrom_py.errors.text import describe_error
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.schemas import bring_to, without_nulls
 from malstrom_py.sinks.files.target_columns import TargetColumns, length_limits, required_places
@@ -294,7 +295,9 @@ class ThroughSpark:
         try:
             record_output(self.path, context, self._written(files, schema))
         except OSError as error:
-            raise OutcomeUnknown(f"{self.path} is written, but its output could not be recorded: {error}") from error
+            raise OutcomeUnknown(
+                f"{self.path} is written, but its output could not be recorded: {describe_error(error)}"
+            ) from error
 
     def _write_new_folder(
         self, work: Path, target: Path, frame: Any, schema: pa.Schema, context: CommitContext

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.schema import ColumnKind, contains, kind_of
 from malstrom_py.errors import SourceError
+from malstrom_py.errors.text import text_of
 from malstrom_py.sources.files.objects import ObjectFile, ObjectPath
 from malstrom_py.sources.files.options import adapted
 from malstrom_py.sources.files.streams import Status
@@ -181,7 +182,7 @@ def why_not_evaluated(keep: Any, schema: pa.Schema) -> str | None:
     try:
         schema.empty_table().filter(keep)
     except pa.ArrowException as error:
-        return next(iter(str(error).splitlines()), type(error).__name__)
+        return next(iter(text_of(error).splitlines()), type(error).__name__)
     return None
 
 

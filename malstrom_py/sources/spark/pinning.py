@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.errors.text import instead_of
+from malstrom_py.errors.text import describe_error, instead_of
 from malstrom_py.sources.files.footers import Footer, read_footer, why_not_evaluated
 from malstrom_py.sources.pinned.folder import PinFolder, staging_folder
 from malstrom_py.sources.pinned.row_groups import PinnedFile, RowGroups, new_pin
@@ -139,7 +139,9 @@ def _footers_in(folder: PinFolder, schema: pa.Schema, keep: Any) -> dict[Path, F
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="malstrom-footers") as threads:
             return dict(zip(paths, threads.map(partial(read_footer, schema=schema, keep=keep), paths), strict=True))
     except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"the rows that Spark has staged in {folder.path} cannot be read: {error}") from error
+        raise SourceError(
+            f"the rows that Spark has staged in {folder.path} cannot be read: {describe_error(error)}"
+        ) from error
 
 
 def _check_complete(counted: Any, rows: int, files: int, folder: PinFolder) -> None:

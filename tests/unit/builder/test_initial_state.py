@@ -208,6 +208,19 @@ def test_a_number_of_the_users_own_that_is_none_stays() -> None:
         assert total != total
 
 
+class Secret:
+    """A state whose copy fails."""
+
+    def __deepcopy__(self, memo: object) -> Secret:
+        raise ValueError("card 4711")
+
+
+def test_a_state_that_cannot_be_copied_says_nothing_of_it() -> None:
+    with pytest.raises(PlanError, match="of type Secret, cannot be copied") as refused:
+        STEPS["sum"][0](keyed([]), initial_state={"a": Secret()})
+    assert "4711" not in str(refused.value)
+
+
 def test_a_key_that_is_not_legal_is_told_before_anything_runs() -> None:
     stream = keyed([("a", 1)]).sum("x", initial_state=[(frozenset("a"), 1)])
     stream.sink("out", sinks.Memory())

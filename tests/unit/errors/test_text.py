@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -13,7 +14,7 @@ import polars as pl
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import events, logs, sinks, sources
+from malstrom_py import capture, events, logs, sinks, sources
 from malstrom_py.errors import MalstromError, OperatorError, PlanError, SinkError, SourceError
 from malstrom_py.errors.text import describe_error, redacting, redacts
 from malstrom_py.workers.reports.error_transfer import pack_error, unpack_error
@@ -281,3 +282,17 @@ def test_a_mark_of_this_package_is_kept_when_an_error_is_pickled() -> None:
         assert describe_error(pickle.loads(pickle.dumps(mark_safe(TypeError("must return a pair"))))) == (
             "TypeError: must return a pair"
         )
+
+
+def test_a_file_object_that_fails_is_described_without_its_text() -> None:
+    class Failing(BytesIO):
+        def write(self, data: Any) -> int:
+            raise ValueError(SECRET)
+
+    job = mp.Job("texts")
+    job.source("in", sources.Memory([1])).capture_into("step", capture.Writer(Failing()))
+    with pytest.raises(MalstromError, match=rf"cannot be written \(ValueError: {SECRET}\)"):
+        mp.run(job, progress=False)
+    with pytest.raises(MalstromError, match=r"cannot be written \(ValueError\)") as caught:
+        mp.run(job, progress=False, redact_errors=True)
+    assert SECRET not in everything(caught.value)

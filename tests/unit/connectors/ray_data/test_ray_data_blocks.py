@@ -24,6 +24,7 @@ from malstrom_py.connectors.ray_data.blocks import (
 )
 from malstrom_py.connectors.ray_data.source import BlockPart, Pin
 from malstrom_py.errors import PlanError, SourceError
+from malstrom_py.errors.text import redacting
 from malstrom_py.sources.files.options import pack_schema, unpack_schema
 
 
@@ -112,8 +113,12 @@ def test_types_that_cannot_be_read_name_their_column(tmp_path: Path) -> None:
     structs = pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([{"x": 1}]))
     with pytest.raises(SourceError, match=r"column 'd' of the dataset .*map_batches"):
         plain_table(pa.table({"d": structs}))
-    digits = pa.table({"time": pa.array([1], pa.timestamp("ns"))})
-    assert "'time' of the dataset has values of timestamp[ns] that do not fit" in str(inspected(digits, None))
+    digits = pa.table({"time": pa.array([4711], pa.timestamp("ns"))})
+    said = str(inspected(digits, None))
+    assert "'time' of the dataset has values of timestamp[ns] that do not fit" in said
+    assert "4711" in said
+    with redacting(True):
+        assert "4711" not in str(inspected(digits, None))
     assert "give staging= a folder" in str(inspected(pa.table({"n": [1]}), str(tmp_path / "none" / "file")))
 
 
