@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from malstrom_py.errors import MalstromError, PlanError, SinkError, SourceError, lasting, pip_install
-from malstrom_py.errors.text import describe_error
+from malstrom_py.errors.text import describe_error, text_of
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -237,7 +237,7 @@ class Avro(_Framed):
         try:
             fastavro.validate(value, self._schema)
         except fastavro.validation.ValidationError as error:
-            raise ValueError(f"it does not fit the schema: {error}") from None
+            raise ValueError(f"it does not fit the schema: {text_of(error)}") from None
         stream = io.BytesIO()
         fastavro.schemaless_writer(stream, self._schema, value, strict=True)
         return stream.getvalue()
