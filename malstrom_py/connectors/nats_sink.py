@@ -95,7 +95,8 @@ class JetStreamWriter(BaseWriter):
             self._loop.run_until_complete(self._publish(messages))
         except nats.js.errors.NoStreamResponseError:
             subjects = ", ".join(sorted({subject for subject, _ in messages})[:3])
-            raise lasting(SinkError(f"{_WHAT}: no stream takes {subjects}: add the subject to a stream")) from None
+            # The job may be started again: a stream whose leader is being elected does not answer either.
+            raise SinkError(f"{_WHAT}: no stream takes {subjects}: add the subject to a stream") from None
         except (OSError, TimeoutError, nats.errors.Error) as error:
             where = hosts_of(self._options)
             raise SinkError(f"{_WHAT}: {where} has not stored a batch: {describe_error(error)}") from error
