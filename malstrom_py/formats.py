@@ -214,15 +214,15 @@ class Avro(_Framed):
         schema = _plain(schema, self._what, registry)
         self._text = json.dumps(schema)
         self._schema = None if schema is None else _parsed(schema, {}, self._what)
+        self._reader = None if schema is None else _avro_reader(self._schema)
 
     def _read(self, data: bytes, number: int | None) -> Any:
-        import fastavro
-
-        written: Any = self._schema
+        written, read = self._schema, self._reader
         if self._registry is not None and number is not None:
-            written = self._registry.reader(number, lambda text, inner: _parsed(json.loads(text), inner, None))
+            written, read = self._registry.reader(number, _parsed_with_reader)
+        assert read is not None
         stream = io.BytesIO(data)
-        value: Any = fastavro.schemaless_reader(stream, written, None if written is self._schema else self._schema)
+        value = read(stream, written, None if written is self._schema else self._schema)
         if stream.read(1):
             raise ValueError("bytes follow its last field: it was written with another schema")
         return value
@@ -373,6 +373,36 @@ def _parsed(schema: Any, referred: Mapping[str, str], what: str | None) -> Any:
         raise (ValueError if what is None else PlanError)(
             f"{what or 'its schema'}: no schema of Avro: {describe_error(error)}"
         ) from None
+
+
+def _parsed_with_reader(text: str, referred: Mapping[str, str]) -> tuple[Any, Callable[..., Any]]:
+    schema = _parsed(json.loads(text), referred, None)
+    return schema, _avro_reader(schema)
+
+
+def _avro_reader(schema: Any) -> Callable[..., Any]:
+    """Return what reads values of a parsed ``schema``.
+
+    fastavro's reader in C recurses for a type that holds itself, and hostile bytes of 10 KB overflow its stack, which
+    ends the process. Its reader in Python raises RecursionError then.
+    """
+    import fastavro
+    import fastavro._read_py
+
+    reader: Callable[..., Any] = fastavro.schemaless_reader
+    return fastavro._read_py.schemaless_reader if _is_recursive(schema, frozenset()) else reader
+
+
+def _is_recursive(schema: Any, around: frozenset[str]) -> bool:
+    """Return whether a named type in ``schema`` holds itself. ``around``: the names of the types around it."""
+    if isinstance(schema, str):
+        return schema in around
+    if isinstance(schema, list):
+        return any(_is_recursive(one, around) for one in schema)
+    inner = around | {schema["name"]} if "name" in schema else around
+    parts = [field["type"] for field in schema.get("fields", ())]
+    parts += [schema[name] for name in ("items", "values") if name in schema]
+    return any(_is_recursive(one, inner) for one in (*parts, *([schema["type"]] if "fields" not in schema else ())))
 
 
 def _validator(schema: Any, what: str | None, referred: Mapping[str, str] | None = None) -> Any:

@@ -158,6 +158,20 @@ def test_bytes_that_are_no_value_are_malformed(registry: Registry) -> None:
         known.decode(b"\0\0\0\0\x02{}")
 
 
+def test_hostile_bytes_of_a_recursive_schema_are_malformed() -> None:
+    """The reader in C would overflow its stack and end the process."""
+    chain = formats.Avro({"type": "record", "name": "Chain", "fields": [{"name": "next", "type": ["null", "Chain"]}]})
+    assert chain.decode(chain.encode({"next": {"next": None}})) == {"next": {"next": None}}
+    with pytest.raises(RecursionError):
+        chain.decode(b"\x02" * 3_000_000 + b"\0")
+    tree = formats.Avro(
+        {"type": "record", "name": "t.Tree", "fields": [{"name": "kids", "type": {"type": "array", "items": "Tree"}}]}
+    )
+    assert tree.decode(tree.encode({"kids": [{"kids": []}]})) == {"kids": [{"kids": []}]}
+    with pytest.raises(RecursionError):
+        tree.decode(b"\x02" * 100_000)
+
+
 def test_json_is_checked_against_its_schema(url: str, subject: str) -> None:
     schema = {"type": "object", "properties": {"pieces": {"type": "integer"}}, "required": ["item"]}
     known = formats.JsonSchema(schema, registry=url, subject=subject)
