@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from malstrom_py.errors import SinkError
+from malstrom_py.errors import InternalError, SinkError
 
 DEADLINE_S: Final = 60.0
 _ATTEMPTS_MIN: Final = 3
@@ -45,4 +45,4 @@ def repeat(attempt: Callable[[], R | None], lost: Callable[[Exception], str | No
                 f"{where} could not be changed in {DEADLINE_S:.0f} s ({why}): check that it can be written, and "
                 f"let fewer programs write"
             )
-    raise AssertionError("it counts without end")
+    raise InternalError("every attempt returns or raises")
