@@ -255,7 +255,7 @@ def test_a_catalog_that_cannot_be_written_is_named_as_the_cause(
     def fail(*_: object) -> None:
         raise OperationalError("attempt to write a readonly database")
 
-    monkeypatch.setattr(IcebergTable, "_append", fail)
+    monkeypatch.setattr(IcebergTable, "_data_file", fail)
     monkeypatch.setattr(repeating, "DEADLINE_S", -1.0)
     with pytest.raises(SinkError, match=r"readonly database.*check that it can be written"):
         lake.sink().commit(context_of(2), [payload])

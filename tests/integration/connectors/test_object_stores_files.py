@@ -113,7 +113,7 @@ def test_a_bucket_that_is_missing_and_a_server_that_is_gone_are_clear_errors(buc
     missing = sinks.Files("s3://nothing-here/out", store_options=bucket.options)
     job = mp.Job("nowhere")
     job.source("in", sources.Memory([1])).sink("out", missing)
-    with pytest.raises(SinkError, match="cannot write to s3://nothing-here/out") as raised:
+    with pytest.raises(SinkError, match="cannot clear s3://nothing-here/out") as raised:
         mp.run(job)
     assert "hush" not in str(raised.value)
     with pytest.raises(SourceError, match=r"s3://nothing-here/\*.csv cannot be listed"):
