@@ -461,11 +461,12 @@ def q8_columns(persons: Stream, auctions: Stream) -> Stream:
     new = timed(persons, "time").key_by("person", "id")
     selling = auctions.assign_timestamps("listed", "time").generate_epochs("listed-by", IN_ORDER)[0]
     pairs = new.join("selling", selling.key_by("seller", "seller"), window=windows.tumbling(WINDOW_MS))
-    return pairs.map("found", lambda pair: pair[0]).distinct("once", by="time")
+    found = [col("left").struct.field(name) for name in ("id", "time")]
+    return pairs.select("found", *found).distinct("once", by="time")
 
 
-def q8_named_total(persons: list[Any]) -> int:
-    return sum([person["id"] * window_of(person["time"]) for person in persons])
+def q8_frame(persons: pl.DataFrame) -> int:
+    return int(persons.select((col("id") * window_of(col("time"))).sum()).item())
 
 
 def q8_total(persons: list[Listing]) -> int:
@@ -563,7 +564,7 @@ QUERIES: Final = (
         tables=LISTINGS,
         loop=q8_loop,
         job=through(q8_build, q8_total),
-        columns=on_columns(q8_columns, no_columns, q8_named_total),
+        columns=on_columns(q8_columns, q8_frame, no_rows),
         sql=engines.Q8_SQL,
         polars=engines.q8_polars,
         budgets=Budgets(),

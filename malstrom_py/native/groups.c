@@ -236,31 +236,38 @@ API int64_t ms_index_numbers_ids(Index *index, const int64_t *values, const uint
 
 #define OFFSET(place) (wide ? ((const int64_t *)offsets)[place] : (int64_t)((const int32_t *)offsets)[place])
 
-/* The same of text: `offsets` are of 64 bits if `wide`, else of 32. */
+/* The same of text: `offsets` are of 64 bits if `wide`, else of 32. A block whose first key is its last is taken for one
+   of runs, or of one key alone: a key there that is the one before it is neither hashed nor looked up. */
 API int64_t ms_index_text_ids(Index *index, const uint8_t *data, const void *offsets, int wide, const uint8_t *valid,
                               int64_t offset, int64_t n, int32_t *ids, int add) {
     uint32_t hashes[BLOCK];
+    uint8_t repeats[BLOCK];
     for (int64_t start = 0; start < n; start += BLOCK) {
         int64_t rows = n - start < BLOCK ? n - start : BLOCK;
+        int64_t first = offset + start, last = first + rows - 1;
+#define LENGTH(row) (OFFSET((row) + 1) - OFFSET(row))
+#define SAME(one, other)                                                                                     \
+    (LENGTH(one) == LENGTH(other) &&                                                                         \
+     (!LENGTH(one) || !memcmp(data + OFFSET(one), data + OFFSET(other), (size_t)LENGTH(one))))
+        int runs = !valid && rows > 1 && SAME(first, last);
         for (int64_t i = 0; i < rows; i++) {
-            int64_t row = offset + start + i;
+            int64_t row = first + i;
+            repeats[i] = runs && i && SAME(row, row - 1);
+            if (repeats[i]) continue;
             hashes[i] = 0;
-            if (is_valid(valid, row)) {
-                int64_t from = OFFSET(row), length = OFFSET(row + 1) - from;
-                hashes[i] = hash_of(index->seed, length ? data + from : NULL, length);
-            }
+            if (is_valid(valid, row)) hashes[i] = hash_of(index->seed, LENGTH(row) ? data + OFFSET(row) : NULL, LENGTH(row));
 #if defined(__GNUC__)
             __builtin_prefetch(&index->table[hashes[i] & index->mask]);
 #endif
         }
         for (int64_t i = 0; i < rows; i++) {
-            int64_t row = offset + start + i, id;
-            if (is_valid(valid, row)) {
-                int64_t from = OFFSET(row), length = OFFSET(row + 1) - from;
-                id = id_of(index, hashes[i], 0, length ? data + from : NULL, length, add);
-            } else {
+            int64_t row = first + i, id;
+            if (repeats[i])
+                id = ids[start + i - 1];
+            else if (is_valid(valid, row))
+                id = id_of(index, hashes[i], 0, LENGTH(row) ? data + OFFSET(row) : NULL, LENGTH(row), add);
+            else
                 id = null_of(index, add);
-            }
             if (id < -1) return id + 1;
             ids[start + i] = (int32_t)id;
         }

@@ -385,6 +385,8 @@ def split_by_span(times: pa.Array, span: int, origin: int, *, reach: int) -> Spl
     >>> order, spans = split_by_span(pa.array([5, 12, 7]), 10, 0, reach=10)
     >>> order.to_pylist(), spans
     ([0, 2, 1], [(0, 0, 2), (10, 2, 1)])
+    >>> split_by_span(pa.array([5, 7, 32]), 10, 0, reach=10)  # in order: no place is computed
+    Split(order=None, spans=[(0, 0, 2), (30, 2, 1)])
     """
     import numpy as np
     import pyarrow as pa
@@ -396,9 +398,16 @@ def split_by_span(times: pa.Array, span: int, origin: int, *, reach: int) -> Spl
     first, last = (smallest - origin) // span, (largest - origin) // span
     if first == last:
         return Split(None, [(first * span + origin, 0, len(moments))])
+    is_sorted = not (moments[1:] < moments[:-1]).any()
+    if is_sorted and last - first < len(moments):
+        begins = np.arange(first, last + 1) * span + origin
+        starts = np.searchsorted(moments, begins[1:])
+        ends = [*starts.tolist(), len(moments)]
+        spans = zip(begins.tolist(), [0, *ends], ends, strict=False)
+        return Split(None, [(begin, start, end - start) for begin, start, end in spans if end > start])
     numbers = (moments - (first * span + origin)) // span
     order = None
-    if (moments[1:] < moments[:-1]).any():
+    if not is_sorted:
         if last - first < _SPANS_FEW:
             small = numbers.astype(np.uint8)
             order = np.concatenate([np.flatnonzero(small == number) for number in range(last - first + 1)])
@@ -407,9 +416,10 @@ def split_by_span(times: pa.Array, span: int, origin: int, *, reach: int) -> Spl
         numbers = numbers[order]
     starts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
     lengths = np.diff(starts, append=len(numbers))
-    begins = ((numbers[starts] + first) * span + origin).tolist()
+    begins = (numbers[starts] + first) * span + origin
     return Split(
-        None if order is None else pa.array(order), list(zip(begins, starts.tolist(), lengths.tolist(), strict=True))
+        None if order is None else pa.array(order),
+        list(zip(begins.tolist(), starts.tolist(), lengths.tolist(), strict=True)),
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heapreplace
+from itertools import cycle, islice
 from typing import TypeVar
 
 from malstrom_py.rescale.moves.protocol import PartMove, RescaleMove, Table
@@ -24,7 +25,7 @@ def first_table(slots: int, members: Sequence[int]) -> Table:
     >>> first_table(5, [0, 1])
     (0, 1, 0, 1, 0)
     """
-    return tuple(members[slot % len(members)] for slot in range(slots))
+    return tuple(islice(cycle(members), slots))
 
 
 def rebalanced(table: Table, members: Sequence[int]) -> Table:

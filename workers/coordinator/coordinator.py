@@ -130,12 +130,13 @@ class Coordinator(RunView, Generic[G]):
         self._last_counts: dict[int, Mapping[str, StepCounts]] = {}
         self._left: list[Mapping[str, StepCounts]] = []
         self._ended: dict[str, dict[Part, Any]] = {}
+        self._topology = topology_of(plan)
         self._deal(tuple(range(workers)), {})
 
     def _deal(self, members: tuple[int, ...], parts: Mapping[tuple[str, str], int]) -> None:
         """Set the first members, and the readers of the movable parts: (source, part) -> worker."""
         self._moves = CoordinatorMachine(
-            topology_of(self._plan),
+            self._topology,
             members=members,
             table=first_table(self._plan.slots, members),
             parts=parts,

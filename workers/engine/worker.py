@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import compress, count
 from time import perf_counter_ns
 from typing import Final, Protocol
 
@@ -151,7 +152,7 @@ class Worker:
         self._clock = clock
         self._codec = codec
         self._incarnation = member.incarnation
-        self.slots = frozenset(slot for slot, owner in enumerate(member.table) if owner == member.worker)
+        self.slots = frozenset(compress(count(), map(member.worker.__eq__, member.table)))
         """The slots that this worker owns at its start."""
         self._cutting: SnapshotCapture | None = None
         self._cut: CapturedState | None = None

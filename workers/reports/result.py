@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from html import escape
 from typing import Any, Final
 
@@ -236,7 +236,10 @@ def as_plain(result: RunResult) -> dict[str, Any]:
     >>> as_plain(RunResult("docs", {"in": StepCounts("source", 3, {"out": 3})}, 0.5))["steps"]["in"]["rows_in"]
     3
     """
-    steps = {name: {**asdict(counts), "ports": dict(counts.ports)} for name, counts in result.steps.items()}
+    steps = {
+        name: {**{each.name: getattr(counts, each.name) for each in fields(counts)}, "ports": dict(counts.ports)}
+        for name, counts in result.steps.items()
+    }
     return {"job": result.job, "duration_s": result.duration_s, "snapshots": result.snapshots, "steps": steps}
 
 

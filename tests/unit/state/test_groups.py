@@ -244,6 +244,21 @@ def test_an_index_takes_one_kind_of_keys() -> None:
     assert not GroupIndex.supports(pa.timestamp("us"))
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    runs=st.lists(st.tuples(st.sampled_from(["", "a", "ab", "ä", None]), st.integers(1, 200)), min_size=1, max_size=8),
+    missing=st.booleans(),
+    start=st.integers(0, 70),
+)
+def test_a_key_that_repeats_has_the_id_of_the_row_before(runs: list[Any], missing: bool, start: int) -> None:
+    keys = [key for key, times in runs for _ in range(times) if missing or key is not None]
+    column, index = pa.array(keys, pa.string()).slice(start), GroupIndex()
+    expected = {key: number for number, key in enumerate(dict.fromkeys(column.to_pylist()))}
+    assert index.find(column).tolist() == [-1] * len(column)
+    assert index.ids(column).tolist() == [expected[key] for key in column.to_pylist()]
+    assert index.find(column).tolist() == [expected[key] for key in column.to_pylist()]
+
+
 def test_text_that_is_not_utf8_is_refused() -> None:
     broken = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.array([0, 1], pa.int32()).buffers()[1], pa.py_buffer(b"\xff")]
