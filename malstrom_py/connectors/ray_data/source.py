@@ -58,7 +58,7 @@ class Pin:
         }
 
 
-class RayDataset(Pinned[Pin]):
+class RayDataset(Pinned[dict[str, Any], Pin]):
     """Reads the rows of a ``ray.data.Dataset``, which is computed and pinned when the job starts.
 
     A dataset that is computed again may have other rows, or another order. So it is computed once, in the program that

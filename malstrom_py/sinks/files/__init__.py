@@ -38,53 +38,18 @@ _FORMATS: Final = ("csv", "json", "parquet")
 class Files(StagedSink):
     """Writes files named ``<step>-<snapshot>-<number>.<format>`` into the folder ``uri``, exactly once.
 
-    ``uri``: a path, ``file://…``, or a folder of an object store.
+    ``uri``: a path, ``file://…``, or a folder of an object store. ``format``: ``"parquet"``, ``"csv"`` or ``"json"``
+    (an object per line). ``partition_by``: columns whose values name folders, ``<uri>/day=2013-01-01/…``, and are not
+    written into the files. ``schema``: the columns of Parquet and csv, to which values are cast if they fit.
+    ``docs/files.md`` has all other arguments and rules.
 
-    **Commits.** Files appear complete and under their final names when the job commits: at each snapshot and at its
-    end. The files of a commit are renamed one after the other; if a rename fails, a job without snapshots removes all
-    of them, and one with snapshots finishes the commit when it is started again. Until the commit
-    they are in ``_staging`` in that folder, which readers skip because of the ``_``; a job that fails removes them.
-    Missing folders are created. A job without rows creates the folder and no file. Files of earlier runs stay. Several
-    runs may write into one folder at the same time: each locks its staged files (``flock``) until they are committed. A
-    new run removes the staged files of earlier runs that have ended, except those of snapshots that it resumes from. On
-    a file system without locks, let only one run of a job write there at a time.
+    Files appear complete and under their final names when the job commits: at each snapshot and at its end. Until
+    then they are in ``_staging`` in that folder, which readers skip. The record ``_malstrom/<job>.json`` there has the
+    counts of the run and the files of all its commits. Files of earlier runs stay.
 
-    **Columns.** The items of a dict and the fields of a dataclass or namedtuple become columns; any other value becomes
-    the column ``value``. On a keyed stream the first column is ``key``, unless all values have a field of that name.
-    Timestamps are not written. Results of windows become the columns of ``flat``: the key by its name, their times, and
-    the aggregates; but those of `WindowResult` where ``schema``, or files of the job, have these.
-
-    - ``format="json"`` writes one object per line with its own fields (times as ISO 8601, NaN and infinity as null).
-    - **parquet** (default) and **csv** have the columns of the first batch: a field that a later value lacks is None,
-      an additional field is a `SinkError`. Types may widen: a column that held only None takes any type (str, if it
-      never holds a value), integers become floats. Other types cannot share a column (a `SinkError`), nor can datetimes
-      with and without a zone. Datetimes with a zone are written in UTC.
-    - **parquet**: all files of this step of the job have one schema. What the workers have written is converted to one
-      at each commit, if no value changes: a missing column is None, ints become floats that hold them; the first commit
-      decides. A later value of another type is a `SinkError` before its snapshot. Decimals of rows have 38 digits.
-    - ``schema`` (a ``pyarrow.Schema`` with all columns, for parquet and csv) decides instead: values are cast to it if
-      they fit, and None is refused where it is not nullable. The key is left out if there is no column ``key``.
-    - csv holds plain values only: text in quotes, None as an empty field (in a file of one column that is an empty
-      line, which some programs skip).
-
-    Batches of columns are written without conversion to rows, except as json.
-
-    ``partition_by`` names one or several columns whose values name folders, as Hive, Spark, Polars, DuckDB and
-    ``pyarrow.dataset`` read them: ``<uri>/day=2013-01-01/to=a%2Fb/…``. They hold str, int, bool, date or None
-    (``__HIVE_DEFAULT_PARTITION__``), and are not written into the files; ``key`` may be the stream's key. A missing
-    column, a value of another type, an empty string, or a folder name of more than 255 bytes is a `SinkError`. Each
-    worker writes its own files and has at most 64 open: a partition may have many files.
-
-    A file of ``file_bytes_max`` bytes or more is finished, and the next one begins.
-
-    **Object stores.** ``uri`` may be ``s3://bucket/folder``, ``gs://…`` or ``az://…``, with ``store_options`` as
-    `Snapshots` takes ``options`` (needs the extra ``objects``). Files are written in the local folder for temporary
-    files, uploaded at each snapshot, and copied to their names at the commit, which creates the object
-    ``_malstrom/<job>/<step>/<snapshot>.json`` with their names. Let one run of a job write there at a time. A store
-    without conditional writes is a SinkError at the start. See ``docs/connectors/object-stores.md``.
-
-    The output record ``_malstrom/<job>.json`` in that folder, hidden as well, has the counts of the run and the files
-    of all its commits; for parquet also their schema.
+    The items of a dict and the fields of a dataclass or namedtuple become columns; any other value becomes the column
+    ``value``; the key of a keyed stream is the first column, unless values have a field ``key``. All Parquet files of
+    the step have one schema: types may widen before the first commit, which decides.
 
     PlanError: unknown format or scheme, invalid size or column. SinkError: the folder cannot be created or written,
     the disk is full, values do not fit one column.

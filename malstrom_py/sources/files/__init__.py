@@ -1,7 +1,8 @@
 """``Files``: a source over files, with one partition per file, section of a file, or watched folder.
 
 `options` checks the arguments, `listing` finds files and names sections, `reading` infers types and opens sections,
-`follow` watches folders and finds new files. `frames` (with `csv`, `csv_scan`, `lines`) and `parquet` read one file.
+`pin` has what a job has fixed, `follow` watches folders and finds new files. `frames` (with `csv`, `csv_scan`, `lines`)
+and `parquet` read one file.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.object_stores import checked_options
-from malstrom_py.sources.base import BasePart, BaseSource, Part, SourcePart
+from malstrom_py.sources.base import BasePart, Part, SourcePart
 from malstrom_py.sources.files.ahead import AheadPart
 from malstrom_py.sources.files.csv import ColumnType, check_types
 from malstrom_py.sources.files.folders import roots_of
-from malstrom_py.sources.files.follow import FollowPart, KnownFiles, check_same, identity_of, watched_folders
+from malstrom_py.sources.files.follow import FollowPart, KnownFiles, watched_folders
 from malstrom_py.sources.files.listing import (
     FileFormat,
     Pattern,
@@ -30,9 +31,11 @@ from malstrom_py.sources.files.listing import (
 )
 from malstrom_py.sources.files.objects import ObjectFolders, all_or_none_objects
 from malstrom_py.sources.files.options import Options, check_dialect
+from malstrom_py.sources.files.pin import InputFiles, check_same, identities_of, identity_of, input_files_of
 from malstrom_py.sources.files.reading import TYPES_FILES, FileReader, LazyPart, Types, source_errors
 from malstrom_py.sources.files.typed_rows import check_rows
 from malstrom_py.sources.files.zones import check_timezone
+from malstrom_py.sources.pinned.source import Pinned
 
 V_co = TypeVar("V_co", covariant=True)
 R = TypeVar("R")
@@ -68,62 +71,25 @@ class TableOptions(FileOptions, total=False):
     columns: Sequence[str] | None
 
 
-class Files(BaseSource[V_co]):
-    r"""Reads the files that ``pattern`` matches, in parts, sorted by path; each record once, from exact positions.
+class Files(Pinned[V_co, InputFiles]):
+    r"""Reads the files that ``pattern`` matches, in partitions, sorted by path; each record once, from exact positions.
 
-    ``pattern``: a path or pattern (``*``, ``?``, ``[…]``, ``**`` for subfolders), str or Path, or several of them;
-    relative ones start at the current working directory. Wildcards skip names that begin with ``_`` or ``.``. Or URLs
-    of an object store, such as ``s3://bucket/in/*.csv``, with ``store_options`` as `Snapshots` takes ``options``; an
-    object that changes while it is read is a SourceError (``docs/connectors/object-stores.md``).
-    ``format``: ``"csv"``, ``"json"``, ``"parquet"`` or ``"text"``; by default the format of the files' suffix
-    (.csv .json .jsonl .ndjson .parquet .txt .log). csv, json and text may be compressed (.gz, .zst). ``null_values``
-    (csv): fields that mean None, for instance ``["NA"]``. ``types`` (csv): the types of some columns, for instance
-    ``{"zip": "str"}``: bool, date, decimal, float64, int64, str, time, timestamp, timestamp_utc; others are inferred.
-    ``delimiter`` (csv): what separates fields, by default a comma. ``header=False`` (csv): the first record is a row,
-    and ``names`` has the names of the columns; with a header, ``names`` replaces those in it. ``encoding`` (csv, json,
-    text): that of the text, such as ``"latin-1"``, by default UTF-8. ``comment`` (csv): what lines begin with that are
-    no records, such as ``"#"``. ``decimal`` (csv): what is before the digits of a fraction, ``"."`` or ``","``.
-    ``timezone`` (csv, parquet): the zone of times without one, such as ``"UTC"``; they are converted to UTC, and one
-    that the zone has twice or not at all makes its record malformed. A file with two names is read once, under the
-    name found first.
+    ``pattern``: a path or pattern (``*``, ``?``, ``[…]``, ``**``), a URL of an object store such as
+    ``s3://bucket/in/*.csv``, or a list of them. Relative ones start at the present working directory. ``format``:
+    ``"csv"``, ``"json"`` (an object per line), ``"parquet"`` or ``"text"``, by default that of the suffix.
+    ``docs/files.md`` has all other arguments, types and rules.
 
-    A file is one partition, named by its path. One larger than ``split_bytes`` (None: never) is several: Parquet by row
-    groups (``path#rowgroups=0-3``), json and text by bytes (``path#bytes=0-134217728``; a record is in the partition in
-    which it begins), csv likewise with ``newlines_in_values=False``, which states that no value holds a line end. Then
-    every line is a record, and one whose quotes do not make whole fields is malformed. Compressed files are never
-    split. Do not change the files, ``split_bytes`` or ``newlines_in_values`` while a run may be resumed.
+    A file is one partition, named by its path; a larger one than ``split_bytes`` is several, where records can be found
+    in the middle. Files and partitions are fixed when a job starts: one that resumes reads these, and a file that it
+    has not read to its end and that changed, grew or went is a SourceError. With ``follow=True`` the source has no end
+    and each folder before the wildcards is a partition, which continues with new files by name; with ``new_files=True``
+    a finished job with snapshots, started again, reads the files that are new.
 
-    With ``follow=True`` the source has no end: each folder before the wildcards is one partition, which continues with
-    new files in that folder, sorted by name within one listing. A file is read once, whole, and known by its name:
-    write it under a hidden name, then rename it. Folder and files may be missing at first. Removed files are forgotten.
+    Values are dicts, column -> value (text: each line as a str), or of the class ``rows``. Types of csv columns are
+    inferred once per run, from the first MiB of the first file; Parquet files are read as the union of their columns.
 
-    With ``new_files=True`` a finished job with snapshots, started again, reads the files that are new, in the types
-    that were inferred first. Files already read are known by their paths; one that was changed since is a SourceError.
-    A renamed file is not read again. Removed files are forgotten, and no file at all is not an error.
-
-    ``columns`` (csv, parquet): the columns to read, in this order; values of others are not read, nor checked, and
-    files may differ in them. ``rows`` (csv, parquet): what the values are. ``dict`` is the default; ``tuple`` gives
-    tuples in the order of the columns; a class with fields (a ``msgspec.Struct``, a dataclass or a named tuple) is made
-    of the columns that its fields name, at a third of the cost of dicts for a Struct. Its fields have the types of the
-    columns (in csv files, the columns have those of the fields); None in a field that takes no None makes a record
-    malformed. See ``docs/files.md``.
-
-    Values: **csv** and **parquet** give dicts, column -> value. A csv file begins with a header; a quoted field may
-    hold line ends; an empty field is None (an empty *quoted* one is ``""``, unless ``null_values`` is given).
-    Empty lines are skipped, but in a file of one column they are None. The types of csv columns are inferred once per
-    run, from the first MiB of the first file: int, float, bool, date or time if every value there is one, else str;
-    ints with leading zeros or beyond 64 bits are str; a column that is empty there is inferred from later data. Every
-    position stores them. Parquet files are read as the union of their columns, in types that hold the values of all.
-    Names of folders such as ``day=2024-01-01``, matched by wildcards, are columns too. Times have microseconds.
-    **json** gives one dict per line with exactly its values; lines may differ in their fields. **text** gives each
-    line as a str without its end.
-
-    A record that cannot be read (too many or too few fields, a value that is not of its column's type, not a JSON
-    object, not UTF-8, longer than 16 MiB) raises `MalformedRecord`: the step's ``on_error`` policy decides.
-    SourceError: no file matches, or a file cannot be read, is damaged or cut off, changed since a position in it was
-    saved, has other columns than the first, or lacks a column that ``columns`` or ``rows`` name or has it in another
-    type. PlanError: an argument is wrong, or the suffix (with ``follow=True`` of the pattern) does not determine the
-    format.
+    A record that cannot be read raises `MalformedRecord`: the step's ``on_error`` policy decides. SourceError: no file
+    matches, or a file cannot be read, is damaged, or has other columns. PlanError: an argument is wrong.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -217,6 +183,7 @@ class Files(BaseSource[V_co]):
                 newlines_in_values=newlines_in_values,
             ),
         )
+        super().__init__()
         self._patterns = check_patterns(pattern)
         self._objects: ObjectFolders | None = None
         if all_or_none_objects(self._patterns):
@@ -248,13 +215,58 @@ class Files(BaseSource[V_co]):
             asked.append(f"columns={list(options.columns)}")
         return f"Files({', '.join([*map(repr, self._patterns), *asked])})"
 
+    def pin(self, job: str, record: Any = None) -> None:
+        """Fix the files and their partitions, unless more of them may come (``follow=True``, ``new_files=True``)."""
+        if self._is_fixed:
+            super().pin(job, record)
+
+    def pin_record(self) -> Any:
+        """Return the pin as plain JSON; None if there is none."""
+        return super().pin_record() if self._is_fixed else None
+
+    def unpin(self, *, keep: bool = False) -> None:
+        """Release the pin once no job reads it."""
+        if self._is_fixed:
+            super().unpin(keep=keep)
+
+    @property
+    def _is_fixed(self) -> bool:
+        return not (self._watched or self.reads_new)
+
+    def _described(self) -> str:
+        return f"Files({', '.join(map(repr, self._patterns))})"
+
+    def _find(self, job: str) -> InputFiles:
+        files = self._begin()
+        known, parts = self._reading.options.format, tuple(self._parts_of(files))
+        assert known is not None
+        identities = identities_of(files, self._objects or self._base)
+        return InputFiles(known, identities, parts, self._types.schema, self._types.first)
+
+    def _pin_of(self, record: Mapping[str, Any]) -> InputFiles:
+        return input_files_of(record)
+
+    def _check(self, pin: InputFiles) -> None:
+        """Forget the types of an earlier run, if ``pin`` has some. Its files are checked when they are opened."""
+        self._know_format(list(pin.files))
+        self._start([] if pin.schema is not None else list(pin.files))
+
     def list_parts(self) -> Sequence[Part]:
+        if self._pin.known is not None:
+            return self._pin.known.parts
         if self._watched:
             self._start([file for watched in self._watched for file in watched.first_files(TYPES_FILES)])
             return [watched.part for watched in self._watched]
+        return self._parts_of(self._begin())
+
+    def _begin(self) -> list[str]:
+        """Return the files that exist now; find their format and types."""
         files = self._list()
         self._know_format(files)
         self._start(files)
+        return files
+
+    def _parts_of(self, files: Iterable[str]) -> list[Part]:
         return [section.part for file in files for section in self._reading.split(file)]
 
     def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
@@ -270,10 +282,10 @@ class Files(BaseSource[V_co]):
             self._check_format(part, state)
         self._start(new)
         for part, state in known.items():
-            if self._pin(part, state) is not None:
+            if self._resumed_types(part, state) is not None:
                 break
         remembered = files.remembered(any_there=bool(found))
-        return [*remembered, *(section.part for file in new for section in self._reading.split(file))]
+        return [*remembered, *self._parts_of(new)]
 
     @property
     def _base(self) -> Path:
@@ -308,25 +320,21 @@ class Files(BaseSource[V_co]):
     def _read(
         self, part: Part, section: Section, state: Any, only: Collection[str] | None = None
     ) -> LazyPart | AheadPart:
-        pinned = None
-        if state is not None:
-            self._check_split(part, section, state)
-            pinned = self._pin(part, state)
-        remembered: dict[str, Any] = {
-            "format": self._reading.options.format,
-            "split_bytes": self._reading.options.split_bytes_of(section.file),
-        }
+        self._check_split(part, section)
+        known = None if state is None else self._resumed_types(part, state)
+        remembered: dict[str, Any] = {"format": self._reading.options.format}
+        pinned = None if self._pin.known is None else self._pin.known.files.get(section.file)
 
         def open_at(position: dict[str, Any]) -> BasePart[Any]:
-            types = pinned or self._types_by([section.file])
+            types = known or self._types_by([section.file])
             remembered.update(schema=types.schema, first=types.first)
             reading = self._reading
             if self._objects is not None:
                 reading = replace(reading, base=self._objects.only(section.file))
             with source_errors(part):
                 remembered["file"] = now = identity_of(reading.base / section.file)
-            if self._objects is not None and (before := position.get("file")) is not None:
-                check_same(part, before, now)
+            if before := pinned or (position.get("file") or ())[::2]:
+                check_same(part, before, now[::2])
             with source_errors(part):
                 return reading.open(part, section, types, position, remembered, only=only)
 
@@ -343,7 +351,7 @@ class Files(BaseSource[V_co]):
                 f"{part!r} is not one of the watched folders {', '.join(repr(one.part) for one in self._watched)}: "
                 f"keep the patterns, or start the job without resuming."
             )
-        types = Types() if state is None else self._pin(part, state) or Types()
+        types = Types() if state is None else self._resumed_types(part, state) or Types()
         return FollowPart(watched, self._reading, types=types, find_types=self._types_by, state=state)
 
     def _fit_format(self) -> None:
@@ -366,21 +374,20 @@ class Files(BaseSource[V_co]):
             self._fit_format()
 
     def _check_format(self, part: Part, state: Any) -> None:
-        known = self._reading.options.format
-        if state is not None and state["format"] != known:
+        known, pin = self._reading.options.format, self._pin.known
+        before = state["format"] if state is not None else known if pin is None else pin.format
+        if before != known:
             raise SourceError(
-                f"{part} would be read as {known}, but its saved position is one in {state['format']}: "
-                f"set format={state['format']!r}, or start the job without resuming."
+                f"{part} would be read as {known}, but its saved position is one in {before}: "
+                f"set format={before!r}, or start the job without resuming."
             )
 
-    def _check_split(self, part: Part, section: Section, state: Any) -> None:
-        """`SourceError` if a file is split differently than at the saved position: rows would repeat or be lost."""
-        before, now = state["split_bytes"], self._reading.options.split_bytes_of(section.file)
-        if before != now and section not in self._reading.split(section.file):
+    def _check_split(self, part: Part, section: Section) -> None:
+        """`SourceError` for a partition of a file that is read from its start now: records would be cut."""
+        if section.unit == "bytes" and self._reading.options.split_bytes_of(section.file) is None:
             raise SourceError(
-                f"{part} is not a partition of {section.file} as split now (by {now or 'no'} bytes): its saved "
-                f"position was made with split_bytes={before}. Give the former split_bytes and "
-                f"newlines_in_values, or start the job without resuming."
+                f"{part} is a part of {section.file}, which is not split now: give the former split_bytes, encoding "
+                f"and newlines_in_values, or start the job without resuming."
             )
 
     def _start(self, files: Sequence[str]) -> None:
@@ -396,6 +403,8 @@ class Files(BaseSource[V_co]):
 
     def _types_by(self, files: Sequence[str]) -> Types:
         """Return the types that all partitions share; infer them from ``files`` if they are not known yet."""
+        if self._types.schema is None and (pin := self._pin.known) is not None and pin.schema is not None:
+            self._types = self._reading.pinned(pin.first, pin.schema, pin.first)
         if self._types.schema is None:
             types = self._reading.find_types(self._types_files or files)
             self._types_files = []
@@ -404,9 +413,9 @@ class Files(BaseSource[V_co]):
             self._types = types
         return self._types
 
-    def _pin(self, part: Part, state: Any) -> Types | None:
+    def _resumed_types(self, part: Part, state: Any) -> Types | None:
         """Make the types in a position those of all partitions and return them; None if the position has none."""
         if state["schema"] is None:
             return None
-        self._types = self._reading.pinned(part, state)
+        self._types = self._reading.pinned(part, state["schema"], state["first"])
         return self._types

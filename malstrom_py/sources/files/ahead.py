@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import MalformedRecord
 from malstrom_py.sources.base import BasePart
+from malstrom_py.sources.files.frames import Cursor
 from malstrom_py.sources.files.parquet import Filter
 from malstrom_py.sources.files.reading import LazyPart
 from malstrom_py.sources.polled.ahead import ReadAhead
@@ -22,9 +22,10 @@ _ROWS_MIN: Final = 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """What one poll has returned or raised."""
+    """What one poll has returned or raised; ``size``: its number of rows."""
 
     rows: Any
+    size: int
     error: MalformedRecord | None
     before: dict[str, Any]
     after: dict[str, Any]
@@ -34,10 +35,9 @@ class _Chunk:
 
     def position(self, taken: int) -> dict[str, Any]:
         """Return the position after ``taken`` of the rows."""
-        size = 0 if self.rows is None else len(self.rows)
-        if taken == size:
+        if taken == self.size:
             return self.after
-        base, more = (self.after, taken - size) if "row_group" in self.after else (self.before, taken)
+        base, more = (self.after, taken - self.size) if "row_group" in self.after else (self.before, taken)
         return {**base, "records": base["records"] + more, "rows": base["rows"] + more, "finished": False}
 
 
@@ -52,19 +52,23 @@ class AheadPart(BasePart[Any]):
         self._filter = filter
         self._ahead: ReadAhead[_Chunk] | None = None
         self._chunk: _Chunk | None = None
-        self._taken = 0
+        self._cursor = Cursor()
         self._rows_max = _ROWS_MIN
         self._start = inner.snapshot()
         self._finished = inner.is_finished()
 
     def poll(self, rows_max: int) -> Any:
-        return self._next(rows_max)
+        while (rows := self._next_piece(rows_max)) is not None:
+            kept = rows if self._filter is None else self._filter.kept(rows)
+            if len(kept):
+                return kept
+        return None
 
     def is_finished(self) -> bool:
         return self._finished
 
     def snapshot(self) -> dict[str, Any]:
-        return self._start if self._chunk is None else dict(self._chunk.position(self._taken))
+        return self._start if self._chunk is None else dict(self._chunk.position(self._cursor.taken))
 
     def lag_rows(self) -> int | None:
         return None if self._chunk is None else self._chunk.lag_rows
@@ -78,13 +82,6 @@ class AheadPart(BasePart[Any]):
         else:
             self._inner.close()
 
-    def _next(self, rows_max: int) -> Any:
-        while (rows := self._next_piece(rows_max)) is not None:
-            kept = rows if self._filter is None else self._filter.kept(rows)
-            if len(kept):
-                return kept
-        return None
-
     def _next_piece(self, rows_max: int) -> Any:
         if self._finished:
             return None
@@ -92,30 +89,17 @@ class AheadPart(BasePart[Any]):
         if self._ahead is None:
             self._ahead = ReadAhead(self._fetch, name=f"files-{self._name[-20:]}", release=self._inner.close)
             self._ahead.start()
-        if self._chunk is None or self._taken == self._size(self._chunk):
+        if self._cursor.is_empty():
             chunk = self._ahead.take()
             if chunk is None:
                 return None
-            self._chunk, self._taken = chunk, 0
+            self._chunk, self._cursor = chunk, Cursor([chunk.rows] if chunk.size else [])
             if chunk.error is not None:
                 raise chunk.error
-            self._finished = chunk.finished and chunk.rows is None
-            if chunk.rows is None:
+            self._finished = chunk.finished and not chunk.size
+            if not chunk.size:
                 return None
-        return self._piece(self._chunk.rows, rows_max)
-
-    @staticmethod
-    def _size(chunk: _Chunk) -> int:
-        return 0 if chunk.rows is None else len(chunk.rows)
-
-    def _piece(self, rows: Any, rows_max: int) -> Any:
-        start, size = self._taken, min(rows_max, len(rows) - self._taken)
-        self._taken += size
-        if size == len(rows):
-            return rows
-        if isinstance(rows, ColumnBatch):
-            return rows.cut(start, start + size)
-        return rows[start : start + size] if isinstance(rows, list) else rows.slice(start, size)
+        return self._cursor.take(rows_max, self._name, 0)
 
     def _fetch(self) -> _Chunk | None:
         inner, error, rows = self._inner, None, None
@@ -129,4 +113,5 @@ class AheadPart(BasePart[Any]):
             error = malformed
         if rows is None and error is None and not inner.is_finished():
             return None
-        return _Chunk(rows, error, before, inner.snapshot(), inner.is_finished(), inner.lag_rows(), inner.lag_bytes())
+        size, after, finished = 0 if rows is None else len(rows), inner.snapshot(), inner.is_finished()
+        return _Chunk(rows, size, error, before, after, finished, inner.lag_rows(), inner.lag_bytes())

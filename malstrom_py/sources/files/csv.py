@@ -30,7 +30,7 @@ from malstrom_py.sources.files.csv_records import (
 from malstrom_py.sources.files.csv_scan import Projection
 from malstrom_py.sources.files.csv_values import unreadable
 from malstrom_py.sources.files.frames import Bytes, Run, Sifted, others, text_of
-from malstrom_py.sources.files.zones import NoSuchTime, check_years, zoned
+from malstrom_py.sources.files.zones import NoSuchTime, check_holdable, zoned
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -320,7 +320,7 @@ class CsvDecoder:
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return ``batch`` with times in UTC where they get a zone; raise `NoSuchTime` for those that none can hold."""
         batch = zoned(batch, self._timezone)
-        check_years(batch)  # Arrow has checked the text
+        check_holdable(batch, with_text=False)  # Arrow has checked the text
         return batch
 
     def _why(self, message: str) -> str:

@@ -12,7 +12,6 @@ under which its positions are stored. A link whose file was removed counts as re
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,11 +28,12 @@ from malstrom_py.sources.files.listing import (
     goes_below,
     is_file,
     leading_parts,
+    matches,
     matching_names,
-    matching_of,
     section_of,
 )
 from malstrom_py.sources.files.objects import ObjectFolders, ObjectPath
+from malstrom_py.sources.files.pin import identity_of
 from malstrom_py.sources.files.reading import TYPES_FILES, FileReader, Types, is_missing, source_errors
 from malstrom_py.sources.files.streams import Status, why_unreadable
 from malstrom_py.sources.files.tables import refuse_local_tables
@@ -64,7 +64,8 @@ class WatchedFolder:
         found = {
             name: pattern
             for pattern in self.patterns
-            for name in (matching_names(pattern, self.folder) if goes_below(pattern) else matching_of(listed, pattern))
+            for name in (matching_names(pattern, self.folder) if goes_below(pattern) else listed)
+            if goes_below(pattern) or matches([name], [pattern])
         }
         refuse_local_tables((name for name, pattern in found.items() if has_magic(pattern)), self.part, self.folder)
         return found
@@ -248,36 +249,6 @@ class FollowPart(BasePart[Any]):
             return self._reading.open(path, Section(path), types, position, {})
 
 
-_END_BYTES: Final = 1 << 16
-
-
-def identity_of(path: Path | ObjectPath) -> list[Any]:
-    """Return the identity of ``path``: size in bytes, time of change in nanoseconds, digest of both ends or tag.
-
-    OSError: the file cannot be read.
-    """
-    if isinstance(path, ObjectPath):
-        return [path.stat().st_size, path.stat().st_mtime_ns, path.stat().etag]
-    with path.open("rb") as file:
-        status = os.fstat(file.fileno())
-        digest = hashlib.blake2b(file.read(_END_BYTES), digest_size=8)
-        if status.st_size > _END_BYTES:
-            file.seek(max(_END_BYTES, status.st_size - _END_BYTES))
-            digest.update(file.read(_END_BYTES))
-    return [status.st_size, status.st_mtime_ns, digest.hexdigest()]
-
-
-def check_same(part: str, before: Sequence[Any], now: Sequence[Any]) -> None:
-    """Raise `SourceError` if the object of a partition is another one than at the saved position."""
-    if [before[0], before[2]] != [now[0], now[2]]:
-        raise lasting(
-            SourceError(
-                f"{part}: the object changed since the position was saved ({before[0]} bytes then, {now[0]} now). "
-                f"Restore it, or start the job without resuming"
-            )
-        )
-
-
 class KnownFiles:
     """The files of a snapshot; ``known`` holds its partitions and their positions. Names are relative to ``base``."""
 
@@ -285,8 +256,14 @@ class KnownFiles:
         self._known = known
         self._base = base
         self._parts: dict[str, list[Part]] = {}
-        for part in known:
-            self._parts.setdefault(section_of(part).file, []).append(part)
+        self._read: dict[str, list[list[Any]]] = {}
+        """The identities of a file when partitions of it were read to their ends, where they are known."""
+        for part, position in known.items():
+            file = section_of(part).file
+            self._parts.setdefault(file, []).append(part)
+            read = self._read.setdefault(file, [])
+            if position["finished"] and position.get("file") is not None:
+                read.append(list(position["file"]))
         self._renamed: set[str] = set()
         self._names = {self._real(file): file for file in self._parts}
 
@@ -297,7 +274,11 @@ class KnownFiles:
 
     def new(self, files: Sequence[str]) -> list[str]:
         """Return the ``files`` that are not known under any name. Objects are never renamed: a copy is a new one."""
-        gone = {file: read for file in self._parts if not self._is_there(file) and (read := self._read_whole(file))}
+        gone = {
+            file: read[0]
+            for file, read in self._read.items()
+            if read.count(read[0] if read else []) == len(self._parts[file]) and not self._is_there(file)
+        }
         gone = {} if isinstance(self._base, ObjectFolders) else gone
         new = []
         for file in files:
@@ -323,7 +304,7 @@ class KnownFiles:
             if file in self._renamed:
                 parts += its_parts
             elif there[file]:
-                self._check(file, its_parts)
+                self._check(file)
                 parts += its_parts
             elif not forgets:
                 parts += [part for part in its_parts if self._known[part]["finished"]]
@@ -345,11 +326,6 @@ class KnownFiles:
             return True
         return True
 
-    def _read_whole(self, file: str) -> list[Any] | None:
-        """Return the identity of ``file`` at the end of its partitions; None if it was not read whole or changed."""
-        identities = [self._identity(part) for part in self._parts[file]]
-        return identities[0] if all(identity == identities[0] for identity in identities) else None
-
     def _former(self, file: str, gone: Mapping[str, list[Any]]) -> str | None:
         """Return the file among ``gone`` that was renamed to ``file``; None if there is none."""
         path = self._base / file
@@ -361,11 +337,10 @@ class KnownFiles:
             return None
         return next((one for one in alike if gone[one] == now), None)
 
-    def _check(self, file: str, parts: Sequence[Part]) -> None:
-        read = [identity for part in parts if (identity := self._identity(part)) is not None]
+    def _check(self, file: str) -> None:
+        read, path = self._read[file], self._base / file
         if not read:
             return
-        path = self._base / file
         try:
             status = self._stat(file)
             is_alike = all(identity[:2] == [status.st_size, status.st_mtime_ns] for identity in read)
@@ -377,15 +352,8 @@ class KnownFiles:
         if any([identity[0], identity[2]] != [now[0], now[2]] for identity in read):
             raise lasting(
                 SourceError(
-                    f"{file} was changed after an earlier run had read it ({read[0][0]} bytes then, {now[0]} "
-                    f"now): each "
-                    f"file is read once. Restore it and write new rows to another file, or start "
-                    f'the job from the beginning with resume="none"'
+                    f"{file} was changed after an earlier run had read it ({read[0][0]} bytes then, {now[0]} now): "
+                    f"each file is read once. Restore it and write new rows to another file, or start the job from the "
+                    f'beginning with resume="none"'
                 )
             )
-
-    def _identity(self, part: Part) -> list[Any] | None:
-        """Return the file's identity when ``part`` was read to its end; None if it was not, or is unknown."""
-        position = self._known[part]
-        identity: list[Any] | None = position.get("file") if position["finished"] else None
-        return None if identity is None else list(identity)

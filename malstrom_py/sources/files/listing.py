@@ -197,12 +197,33 @@ def matching_names(pattern: str, base: Path) -> list[str]:
     ]
 
 
-def matching_of(names: Sequence[str], pattern: str) -> list[str]:
-    """Return the ``names`` of one folder that ``pattern`` matches, by the rules of `matching_names`."""
+def matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Return whether the parts of a name match those of a pattern. Wildcards skip names that begin with ``_`` or ``.``.
+
+    >>> matches(["in", "a.csv"], ["in", "*.csv"]), matches(["in", "b", "a.csv"], ["in", "**", "*.csv"])
+    (True, True)
+    >>> matches(["in", "_staging", "a.csv"], ["in", "**", "*.csv"])
+    False
+    """
+    if not patterns:
+        return not names
+    if patterns[0] == "**":
+        if len(patterns) == 1:
+            return all(_shown(name, "*") for name in names)
+        return matches(names, patterns[1:]) or bool(names and _shown(names[0], "*") and matches(names[1:], patterns))
+    if not names or not _matches_one(names[0], patterns[0]):
+        return False
+    return matches(names[1:], patterns[1:])
+
+
+def _matches_one(name: str, pattern: str) -> bool:
     if not has_magic(pattern):
-        return [pattern] if pattern in names else []
-    hidden = tuple(sign for sign in "._" if not pattern.startswith(sign))
-    return [name for name in fnmatch.filter(names, pattern) if not name.startswith(hidden)]
+        return name == pattern
+    return _shown(name, pattern) and fnmatch.fnmatchcase(name, pattern)
+
+
+def _shown(name: str, pattern: str) -> bool:
+    return bool(name) and not any(name.startswith(sign) and not pattern.startswith(sign) for sign in "._")
 
 
 def is_file(name: str, pattern: str, base: Path) -> bool:

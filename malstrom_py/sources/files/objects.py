@@ -9,7 +9,6 @@ Rules:
 
 from __future__ import annotations
 
-import fnmatch
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import IO, Any, Final, Literal
 
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.object_stores import Bucket, ObjectChanged, ObjectStat, is_object_url, object_url
+from malstrom_py.sources.files.listing import matches
 from malstrom_py.sources.files.streams import file_replaced
 from malstrom_py.sources.files.tables import HasLog, refuse_tables
 
@@ -221,35 +221,6 @@ class OneObject:
 
     def __truediv__(self, name: str) -> ObjectPath:
         return self._path
-
-
-def matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Return whether the parts of a key match those of a pattern. Wildcards skip names that begin with ``_`` or ``.``.
-
-    >>> matches(["in", "a.csv"], ["in", "*.csv"]), matches(["in", "b", "a.csv"], ["in", "**", "*.csv"])
-    (True, True)
-    >>> matches(["in", "_staging", "a.csv"], ["in", "**", "*.csv"])
-    False
-    """
-    if not patterns:
-        return not names
-    if patterns[0] == "**":
-        if len(patterns) == 1:
-            return all(_shown(name, "*") for name in names)
-        return matches(names, patterns[1:]) or bool(names and _shown(names[0], "*") and matches(names[1:], patterns))
-    if not names or not _matches_one(names[0], patterns[0]):
-        return False
-    return matches(names[1:], patterns[1:])
-
-
-def _matches_one(name: str, pattern: str) -> bool:
-    if not has_magic(pattern):
-        return name == pattern
-    return _shown(name, pattern) and fnmatch.fnmatchcase(name, pattern)
-
-
-def _shown(name: str, pattern: str) -> bool:
-    return bool(name) and not any(name.startswith(sign) and not pattern.startswith(sign) for sign in "._")
 
 
 def all_or_none_objects(patterns: Iterable[str]) -> bool:

@@ -10,7 +10,7 @@ import codecs
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from malstrom_py.data.schema import in_microseconds, map_inside, stored_type, widens_to, wider_type
 from malstrom_py.errors import PlanError, SourceError
@@ -151,6 +151,15 @@ def _listed(names: list[str]) -> str:
     return ", ".join(repr(name) for name in names[:10]) + more
 
 
+_ONLY_FOR: Final = {
+    "columns": (("csv", "parquet"), ", and take the fields in a map step"),
+    "rows": (("csv", "parquet"), ", and take the fields in a map step"),
+    "encoding": (("csv", "json", "text"), ""),
+    "timezone": (("csv", "parquet"), ", and make times aware in a step"),
+}
+"""The formats that have an option, and what to do instead of it. Other options are for csv."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The options of `sources.Files`; ``format`` is None until it is known from the files.
@@ -185,31 +194,27 @@ class Options:
 
     def with_format(self, file_format: FileFormat | None) -> Options:
         """Return the options for ``file_format``; `PlanError` if an option does not apply to it."""
+        dialect = self.dialect
         for name, is_given in (
-            ("null_values", self.dialect.null_values is not None),
+            ("null_values", dialect.null_values is not None),
             ("types", bool(self.types)),
-            ("newlines_in_values", self.dialect.one_line),
-            ("delimiter", self.dialect.delimiter is not None),
-            ("header", not self.dialect.header),
-            ("names", self.dialect.names is not None),
-            ("comment", self.dialect.comment is not None),
-            ("decimal", self.dialect.decimal != "."),
+            ("newlines_in_values", dialect.one_line),
+            ("delimiter", dialect.delimiter is not None),
+            ("header", not dialect.header),
+            ("names", dialect.names is not None),
+            ("comment", dialect.comment is not None),
+            ("decimal", dialect.decimal != "."),
+            ("columns", self.columns is not None),
+            ("rows", self.rows is not dict),
+            ("encoding", dialect.encoding is not None),
+            ("timezone", self.timezone is not None),
         ):
-            if is_given and file_format not in {None, "csv"}:
-                raise PlanError(f"sources.Files: {name} is for csv files, these are {file_format}: leave it out")
-        for name, is_given in (("columns", self.columns is not None), ("rows", self.rows is not dict)):
-            if is_given and file_format not in {None, "csv", "parquet"}:
+            formats, instead = _ONLY_FOR.get(name, (("csv",), ""))
+            if is_given and file_format not in {None, *formats}:
+                which = " and ".join(", ".join(formats).rsplit(", ", 1))
                 raise PlanError(
-                    f"sources.Files: {name} is for csv and parquet files, these are {file_format}: leave it out, and "
-                    f"take the fields in a map step"
+                    f"sources.Files: {name} is for {which} files, these are {file_format}: leave it out{instead}"
                 )
-        if self.dialect.encoding is not None and file_format == "parquet":
-            raise PlanError("sources.Files: encoding is for csv, json and text files, these are parquet: leave it out")
-        if self.timezone is not None and file_format not in {None, "csv", "parquet"}:
-            raise PlanError(
-                f"sources.Files: timezone is for csv and parquet files, these are {file_format}: leave it out, and "
-                f"make times aware in a step"
-            )
         return replace(self, format=file_format)
 
     def split_bytes_of(self, file: str) -> int | None:

@@ -35,7 +35,7 @@ from malstrom_py.sources.files.frames import BadRecord, Cursor, Run, text_of
 from malstrom_py.sources.files.options import adapted, check_columns
 from malstrom_py.sources.files.streams import file_changed, file_replaced, why_unreadable
 from malstrom_py.sources.files.typed_rows import RowMaker
-from malstrom_py.sources.files.zones import NoSuchTime, check_holdable, check_years, has_naive, zoned
+from malstrom_py.sources.files.zones import NoSuchTime, check_holdable, has_naive, zoned
 
 if TYPE_CHECKING:
     import polars as pl
@@ -225,7 +225,7 @@ def _check_times(frame: pl.DataFrame) -> None:
     times = frame.select(cs.date() | cs.datetime())
     if times.width:
         for batch in times.to_arrow().to_batches():
-            check_years(batch)
+            check_holdable(batch, with_text=False)
 
 
 @cache

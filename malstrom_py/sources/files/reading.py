@@ -182,10 +182,9 @@ class FileReader:
                 schema = schema.append(_field(name, kind))
         return schema
 
-    def pinned(self, part: str, state: dict[str, Any]) -> Types:
-        """Return the types in a position, with those that the user has named since."""
-        schema, first = state["schema"], state["first"]
-        if schema is not None and self._given:
+    def pinned(self, part: str, schema: bytes, first: str) -> Types:
+        """Return the types in a position or a pin, with those that the user has named since."""
+        if self._given:
             schema = pack_schema(with_types(part, unpack_schema(schema), self._given))
         return Types(schema, first, by_rows=True)
 

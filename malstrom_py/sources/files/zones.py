@@ -16,9 +16,6 @@ from malstrom_py.errors import PlanError, SourceError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
-"""Units that reach beyond the years of a Python datetime."""
-
 
 class NoSuchTime(ValueError):
     """A time that the zone has twice or not at all, or a value that Python cannot hold.
@@ -31,8 +28,10 @@ class NoSuchTime(ValueError):
         self.rows = rows
 
 
-def check_holdable(columns: pa.RecordBatch) -> None:
+def check_holdable(columns: pa.RecordBatch, *, with_text: bool = True) -> None:
     """Raise `NoSuchTime` if ``columns`` hold a value that Python cannot: a year 0 or beyond 9999, or no UTF-8.
+
+    ``with_text``: whether texts are looked at.
 
     >>> import pyarrow as pa
     >>> check_holdable(pa.RecordBatch.from_pydict({"day": pa.array([-800_000], pa.date32())}))
@@ -40,13 +39,7 @@ def check_holdable(columns: pa.RecordBatch) -> None:
     malstrom_py.sources.files.zones.NoSuchTime: column 'day' has a date or time that is not within the years 1 to 9999
     """
     for name, column in zip(columns.schema.names, columns.columns, strict=True):
-        _check(name, column, with_text=True)
-
-
-def check_years(columns: pa.RecordBatch) -> None:
-    """Raise `NoSuchTime` if ``columns`` hold a date or time that is not within the years 1 to 9999."""
-    for name, column in zip(columns.schema.names, columns.columns, strict=True):
-        _check(name, column, with_text=False)
+        _check(name, column, with_text=with_text)
 
 
 def _check(name: str, column: pa.Array, *, with_text: bool) -> None:
@@ -183,8 +176,8 @@ def _in_utc(column: pa.Array, name: str, timezone: str) -> pa.Array:
             f"then: correct it, or leave timezone= out and convert the times in a step",
             _changed(column, timezone),
         ) from error
-    per_second = _PER_SECOND.get(column.type.unit)
-    if per_second is not None and not is_within_datetime(moments, per_second):
+    per_second, _ = _UNITS[column.type.unit]
+    if not is_within_datetime(moments, per_second):
         raise NoSuchTime(
             f"column {name!r} has a time that is not within the years 1 to 9999 in UTC: correct it, or leave timezone= "
             f"out and convert the times in a step",

@@ -175,7 +175,7 @@ class TableFiles:
         return self._objects / name if is_object_url(name) else Path(name)
 
 
-class RowGroupSource(Pinned[RowGroups]):
+class RowGroupSource(Pinned[dict[str, Any], RowGroups]):
     """A pinned source over row groups of Parquet files. ``keep``: the filter that workers evaluate, of Arrow."""
 
     is_narrowing = True

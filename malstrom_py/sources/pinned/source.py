@@ -34,9 +34,10 @@ class Pin(Protocol):
 
 
 P = TypeVar("P", bound=Pin)
+V_co = TypeVar("V_co", covariant=True)
 
 
-class Pinned(BaseSource[dict[str, Any]], Generic[P]):
+class Pinned(BaseSource[V_co], Generic[V_co, P]):
     """A pinned source, but for its partitions. ``keeps_staging``: staged rows stay when a job has ended."""
 
     def __init__(self, *, keeps_staging: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from malstrom_py import sinks
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.files import Files
-from tests.unit.sources.reading import Bad, file_with, poll_once, polls, read_source
+from tests.unit.sources.reading import Bad, file_with, poll_once, polls, read_part, read_source
 
 
 def test_each_file_is_a_part_named_by_its_path(tmp_path: Path) -> None:
@@ -103,17 +104,64 @@ def test_a_position_of_another_format_is_refused(tmp_path: Path) -> None:
     part.close()
 
 
-def test_a_file_that_became_shorter_is_told(tmp_path: Path) -> None:
-    path = file_with(tmp_path, "a.txt", "one\ntwo\nthree\n")
-    source = Files(path)
-    part = source.build_part(Part(str(path)), None)
-    poll_once(part, 10)
-    path.write_text("one\n")
-    resumed = source.build_part(Part(str(path)), part.snapshot())
-    with pytest.raises(SourceError, match=r"a\.txt ends before the saved position"):
-        resumed.poll(1)
-    part.close()
+def pinned(pattern: Path, record: Any = None, **options: Any) -> Any:
+    """Return a source that a job has begun to read; with ``record``, one that resumes."""
+    source: Files[Any] = Files(pattern, **options)
+    source.pin("job", record)
+    return source
+
+
+def test_a_resumed_job_reads_the_files_of_its_start_as_they_were_split(tmp_path: Path) -> None:
+    a, b = (file_with(tmp_path, name, "one\ntwo\nthree\n") for name in ("a.txt", "b.txt"))
+    first = pinned(tmp_path / "*.txt", split_bytes=7)
+    parts = list(first.list_parts())
+    assert len(parts) == 4
+    begun, ended = first.build_part(parts[0], None), first.build_part(parts[2], None)
+    assert poll_once(begun, 1) == ["one"]
+    assert [row for polled in polls(ended) for row in polled] == ["one", "two"]
+    states = {parts[0]: begun.snapshot(), parts[2]: ended.snapshot()}
+    begun.close()
+    ended.close()
+    os.utime(a, (1, 1))  # a copy, on another host
+    b.write_text("other\nlines\n")
+    file_with(tmp_path, "c.txt", "late\n")
+    again = pinned(tmp_path / "*.txt", first.pin_record(), split_bytes=1_000)
+    assert list(again.list_parts()) == parts
+    resumed = again.build_part(parts[0], states[parts[0]])
+    assert poll_once(resumed, 9) == ["two"]
     resumed.close()
+    assert read_part(again, parts[1]) == ["three"]
+    assert again.build_part(parts[2], states[parts[2]]).is_finished()  # what was read to its end may change
+    with pytest.raises(SourceError, match=r"b\.txt#bytes=7-14: the file changed since the job started"):
+        read_part(again, parts[3])
+
+
+def test_partitions_that_have_not_begun_are_read_in_the_types_of_the_pin(tmp_path: Path) -> None:
+    first, second = file_with(tmp_path, "a.csv", "n\n1.5\n"), file_with(tmp_path, "b.csv", "n\n2\n")
+    record = pinned(tmp_path / "*.csv").pin_record()
+    first.unlink()
+    (row,) = read_part(pinned(tmp_path / "*.csv", record), Part(str(second)))
+    assert type(row["n"]) is float
+    (row,) = read_part(pinned(tmp_path / "*.csv", record, types={"n": "str"}), Part(str(second)))
+    assert row == {"n": "2"}
+
+
+def test_what_a_pin_cannot_be_resumed_with_is_an_error(tmp_path: Path) -> None:
+    path = file_with(tmp_path, "a.dat", "n\n1\n" * 9)
+    record = pinned(path, format="csv", newlines_in_values=False, split_bytes=9).pin_record()
+    with pytest.raises(SourceError, match=r"would be read as text.*set format='csv'"):
+        read_source(pinned(path, record, format="text"))
+    with pytest.raises(SourceError, match="which is not split now: give the former split_bytes"):
+        read_source(pinned(path, record, format="csv"))
+    with pytest.raises(SourceError, match="give the job its former source"):
+        pinned(tmp_path / "*.dat", record, format="csv")
+
+
+def test_a_growing_folder_has_no_pin(tmp_path: Path) -> None:
+    for options in ({"follow": True}, {"new_files": True}):
+        source = pinned(tmp_path / "*.csv", **options)
+        assert source.pin_record() is None
+        source.unpin()
 
 
 @pytest.mark.parametrize("format", ["csv", "json", "parquet", "text"])

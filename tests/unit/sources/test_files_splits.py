@@ -258,22 +258,6 @@ def test_resumed_parts_keep_their_types_though_the_first_file_is_gone_or_changed
         assert all(type(row["n"]) is float for row in rows)
 
 
-def test_a_position_is_refused_where_the_file_is_split_otherwise_now(tmp_path: Path) -> None:
-    path = file_with(tmp_path, "a.txt", LINES)
-    for before, now, index in ((50, 60, 1), (50, None, 0), (None, 50, 0)):
-        source = Files(path, split_bytes=before)
-        part = source.build_part(source.list_parts()[index], None)
-        poll_once(part, 1)
-        with pytest.raises(SourceError, match=f"as split now .by {now or 'no'} bytes.*with split_bytes={before}"):
-            Files(path, split_bytes=now).build_part(source.list_parts()[index], part.snapshot())
-        part.close()
-    # Another split size is accepted if it cuts this file at the same places.
-    part = Files(path).build_part(Part(str(path)), None)
-    assert len(poll_once(part, 1)) == 1
-    Files(path, split_bytes=10_000).build_part(Part(str(path)), part.snapshot()).close()
-    part.close()
-
-
 def test_a_file_that_has_become_shorter_since_it_was_split_is_told(tmp_path: Path) -> None:
     path = file_with(tmp_path, "a.txt", LINES)
     source = Files(path, split_bytes=50)

@@ -139,7 +139,7 @@ def test_an_object_that_changes_while_it_is_read_is_an_error() -> None:
     position = part.snapshot()
     part.close()
     again = Waiting(f"{folder}/a.txt").build_part(Part(f"{folder}/a.txt"), position)
-    with pytest.raises(SourceError, match="the object changed since the position was saved"):
+    with pytest.raises(SourceError, match="the file changed since the job started"):
         again.poll(1)
     again.close()
 
