@@ -17,11 +17,8 @@ from malstrom_py.rescale.moves.protocol import (
     FindKeys,
     ForgetKeys,
     InjectBarrier,
-    Leave,
     MarkersIn,
-    OpenSlots,
     PartsPolled,
-    PollParts,
     RegionDone,
     Report,
     RescaleMove,
@@ -79,33 +76,6 @@ def test_r1_joiners_are_started_from_the_old_table_before_the_first_move(coordin
     effects = coordinator.handle(Connected(2))
     assert [e.worker for e in effects if isinstance(e, ce.Send)] == [0, 1, 2, 3]
     assert move_of(effects).old == (0, 1)
-
-
-def test_r6_slots_are_opened_when_all_have_taken_shipped_on_all_that_the_region_feeds(
-    coordinator: cm.CoordinatorMachine,
-) -> None:
-    request(coordinator, 0)
-    assert told(coordinator, ShippedIn(1, 0, "B")) == []
-    assert told(coordinator, ShippedIn(1, 1, "B")) == [ce.Send(0, OpenSlots(1, "R"))]
-
-
-def test_r6_parts_are_polled_when_all_have_the_markers_of_every_exchange_of_the_source(
-    coordinator: cm.CoordinatorMachine,
-) -> None:
-    request(coordinator, 0)
-    assert told(coordinator, MarkersIn(1, 0, "A"), MarkersIn(1, 1, "A"), MarkersIn(1, 0, "B")) == []
-    assert told(coordinator, MarkersIn(1, 1, "B")) == [ce.Send(0, PollParts(1, "S"))]
-
-
-@pytest.mark.parametrize("number", range(13))
-def test_r7_a_move_ends_with_the_last_report_whichever_it_is(number: int) -> None:
-    machine = made((0, 1), (0, 1, 0, 1), slots_max=8)
-    reports = all_reports(move_of(request(machine, 0)))
-    last = reports.pop(number)
-    told(machine, *reports)
-    assert machine.phase is cm.CoordinatorPhase.MOVING
-    assert ce.Send(1, Leave()) in told(machine, last)
-    machine.check()
 
 
 @given(st.permutations(range(13)))
@@ -209,15 +179,6 @@ def test_only_what_joins_can_be_called_off(phase: str) -> None:
     assert machine.phase == phase
     with pytest.raises(InternalError, match=f"coordinator, {phase}: called off is not expected"):
         machine.handle(ce.RescaleCalledOff(LATE))
-
-
-def test_r9_the_last_of_several_requests_wins(coordinator: cm.CoordinatorMachine) -> None:
-    move = move_of(request(coordinator, 0))
-    assert request(coordinator, 0, 5) == []
-    assert request(coordinator, 0, 6) == []
-    told(coordinator, *all_reports(move), ByesTaken(1, 0, "A"))
-    started = ce.StartWorkers((6,), (0,), (0, 0, 0, 0), 1)
-    assert told(coordinator, ByesTaken(1, 0, "B"))[:2] == [ce.Ended((0,), 1), started]
 
 
 def test_a_report_while_nothing_moves_is_an_internal_error(coordinator: cm.CoordinatorMachine) -> None:

@@ -36,25 +36,7 @@ from tests.unit.workers.engine.region import (
     gaining,
     open_up,
     rest_marked,
-    values,
 )
-
-
-def test_r5_held_rows_of_all_channels_go_in_as_they_came() -> None:
-    region = gaining()
-    rest_marked(region, MARK_GAIN)
-    region.send("left", 1, [1])
-    region.take()
-    region.send("right", 0, [5])
-    region.take()
-    region.send("left", 1, [9])
-    region.take()
-    region.send("left", 0, [13])
-    region.take()
-    assert values(region) == []
-    open_up(region)
-    assert values(region) == [1, 5, 9, 13]
-
 
 # What is taken in however full the outputs are.
 
@@ -133,22 +115,6 @@ def losing(*keys: int, **options: Any) -> Region:
         region.send(exchange, worker, MARK_LOSE)
     region.take()
     return region
-
-
-def test_r4_parcels_are_sent_one_at_a_time_and_the_region_goes_on_between_them() -> None:
-    region = losing(1, 3, 5, 2, keys_first=1)
-    assert region.feed.ready
-    assert region.feed.ship() == 1
-    region.send("left", 1, [2])
-    region.take()
-    assert region.kept.state.values[2] == [2, 2]
-    assert [receiver for receiver, letter in region.letters if isinstance(letter, StateChunk)] == [1]
-    while region.feed.ship():
-        pass
-    assert not region.feed.ready
-    parcels = [letter for receiver, letter in region.letters if receiver == 1 and isinstance(letter, StateChunk)]
-    assert [slot for parcel in parcels for slot in parcel.slots] == [1, 3]
-    assert set(region.kept.state.values) == {2}
 
 
 def controls(frames: list[Frame]) -> list[Any]:

@@ -125,13 +125,6 @@ def blob(number: int) -> bytes:
     return Random(number).randbytes(100)
 
 
-def test_r4_slots_without_any_state_are_shipped_too_in_one_parcel_per_owner() -> None:
-    region = Region(Kept)
-    parcels = region.ship({6: 2, 1: 1, 3: 2, 0: 1})
-    assert parcels == [(1, StateChunk("R", 1, 0, (0, 1))), (2, StateChunk("R", 1, 0, (3, 6)))]
-    assert [parcel.states for _, parcel in parcels] == [{}, {}]
-
-
 def test_r4_a_parcel_is_about_a_chunk_large() -> None:
     """The first chunk measures the size of keys; later chunks are sized by it, and grow at most fourfold."""
     region = Region(Kept, chunk_bytes=2_000, keys_first=2).push(range(0, 800, 8), map(blob, range(100)))
@@ -154,12 +147,6 @@ def test_r4_behind_a_large_key_parcels_become_small_and_then_grow_again() -> Non
     counts = list(map(len, parcels))
     assert counts[large : large + 3] == [16, 3, 12]
     assert sum(counts) == 40
-
-
-def test_r4_a_slot_is_told_with_the_last_of_its_keys() -> None:
-    region = Region(Kept, keys_first=2, chunk_bytes=1).push([8, 16, 24, 1, 9, 3], "abcdef")
-    parcels = [(parcel.slots, keys_in(parcel)) for _, parcel in region.ship({0: 1, 1: 1, 2: 1, 3: 1})]
-    assert parcels == [((), {8, 16}), ((0,), {24}), ((), {1}), ((1,), {9}), ((2, 3), {3})]
 
 
 def test_r4_the_next_move_starts_with_what_the_last_one_has_learnt_and_counts_on() -> None:
@@ -202,13 +189,6 @@ def test_r4_epochs_and_records_that_leave_go_on_and_other_messages_do_not() -> N
     region.ship({1: 1})
     messages = region.recorder.take()
     assert [message.values if isinstance(message, Batch) else message for message in messages] == [["a"], Epoch(7)]
-
-
-def test_r5_state_that_comes_onto_state_is_our_bug() -> None:
-    giver, taker = Region(Kept).push([1], "a"), Region(Kept).push([1], "b")
-    ((_, parcel),) = giver.ship({1: 1})
-    with pytest.raises(InternalError, match="already has state here"):
-        taker.shipping.install(parcel)
 
 
 def test_a_place_without_a_step_is_our_bug() -> None:

@@ -14,13 +14,10 @@ from malstrom_py import sinks, sources
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MIN_EPOCH, Epoch
-from malstrom_py.errors import InternalError
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.moves.protocol import (
-    Bye,
-    Leave,
     Marker,
     PartHandedOver,
     PartMove,
@@ -243,42 +240,7 @@ def test_r2_the_exchange_of_a_keyed_region_is_promised_what_the_region_has_reach
     assert [(marker.before, marker.after) for marker in markers] == [(29, 3), (7, 7)]
 
 
-def test_r7_a_version_that_is_not_the_next_is_our_bug() -> None:
-    with pytest.raises(InternalError):
-        OneWorker(by_key, Silent({"a": [1]}), here=["a"]).order(move_of(version=2))
-
-
-# Giving.
-
-
-def test_r2_a_part_goes_with_its_position_and_epoch_before_anything_is_switched() -> None:
-    worker = OneWorker(by_key, Silent({"a": [10, 30], "b": [20]}), here=["a", "b"]).poll(2)
-    worker.sent()
-    worker.order(move_of(given("a")))
-    assert worker.handed() == [(1, PartHandedOver(1, given("a"), PartPosition(1, False), {"epochs": 9}))]
-    ((_, part),) = worker.handed()
-    assert (part.position, part.state) == (PartPosition(1, is_finished=False), {"epochs": 9})
-    assert worker.sources[0].parts_left == ["b"]
-    assert worker.letters[-1] == (COORDINATOR, Switched(1, 0))
-
-
 # Gaining.
-
-
-def test_r2_a_part_that_is_behind_takes_the_promise_back_to_where_it_stands() -> None:
-    worker = OneWorker(by_key, Silent({"a": [100, 200], "b": [20, 60]}), here=["a"]).poll()
-    assert worker.sent()[-1] == Epoch(99)
-    worker.order(move_of(gained("b"))).comes(came("b", 1, 19))
-    marker, *behind = worker.sent()
-    assert (marker.before, marker.after, behind) == (99, 19, [])
-    # Then it continues with all parts, once the gained one may be polled.
-    worker.poll()
-    assert [item for item in worker.sent() if isinstance(item, Epoch)] == []
-    worker.switching.receive(PollParts(1, "in0"))
-    worker.poll(2)
-    assert [item for item in worker.sent() if isinstance(item, Epoch)] == [Epoch(59)]
-    assert worker.told()[-1] == PartsPolled(1, 0, "in0")
-    assert worker.graph.executor.counters(worker.graph.nodes["epochs"]).late == 0
 
 
 def union_of_two(first: Stream, second: Stream) -> None:
@@ -321,16 +283,6 @@ def test_r2_parts_of_several_sources_are_all_taken() -> None:
     worker.poll(2, source=1)
     assert worker.sources[1].counters.rows_in == 2
     assert worker.told()[-1] == PartsPolled(1, 0, "in1")
-
-
-def test_r8_who_leaves_says_bye_on_every_exchange_and_polls_nothing_more() -> None:
-    worker = OneWorker(union_of_two, Silent({"a": [10]}), Silent({"x": [10]}), here=["a", "x"])
-    worker.order(move_of(given("a"), given("x", "in1"), new=(1,)))
-    worker.switching.receive(Leave())
-    assert not worker.switching.may_poll
-    marker, *behind = worker.to(1)
-    assert isinstance(marker, Marker)
-    assert behind == [Bye()]
 
 
 def test_a_source_without_exchanges_gives_and_takes_too() -> None:
