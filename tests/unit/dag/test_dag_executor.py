@@ -40,13 +40,6 @@ def diamond() -> DagExecutor:
     return executor
 
 
-def test_linear_events_keep_their_order_and_a_node_without_operator_passes_them_through() -> None:
-    executor = line(lambda n: n * 2, None, lambda n: n + 1)
-    for number in range(4):
-        executor.process_event("in", at(number, 7, "k"))
-    assert executor.take_sink_outputs("out", messages=True) == [at(number, 7, "k") for number in (1, 3, 5, 7)]
-
-
 def test_a_diamond_gives_10_and_105_for_5_and_every_branch_gets_every_event_and_sinks_are_drained() -> None:
     executor = diamond()
     assert (executor.take_sink_outputs("out"), executor.take_all_sink_outputs()) == ([], {})
@@ -483,26 +476,3 @@ def test_reset_sets_all_figures_to_nothing_and_they_go_on_from_there() -> None:
     executor.process_watermark("in", 2)
     assert executor.metrics() == DagMetrics(processed=7, routed=5, fanned_out=1, stalls=1, skipped=0, epochs=1)
     assert executor.node_metrics()["odd"].rows_out == 1
-
-
-def test_cost_goes_by_the_nodes_that_are_touched() -> None:
-    """The same 10 nodes are visited among 20 and among 10,010 nodes; the others are never called."""
-    for others in (10, 10_000):
-        builder, previous = DagBuilder().source("in").source("idle"), "in"
-        for number in range(8):
-            builder.operator(f"n{number}").connect(previous, f"n{number}")
-            previous = f"n{number}"
-        builder.sink_for(previous, "out")
-        for number in range(others):
-            builder.sink_for("idle", f"o{number}")
-        executor = DagExecutor.from_dag(builder.build())
-        for number in range(8):
-            executor.register_operator(f"n{number}", lambda n: n + 1)
-        for number in range(20):
-            executor.process_event("in", number)
-        nodes = executor.node_metrics()
-        calls = {name: node.calls for name, node in nodes.items() if node.calls}
-        assert calls == dict.fromkeys(["in", *(f"n{number}" for number in range(8)), "out"], 20)
-        assert sum(node.time_ns > 0 for node in nodes.values()) == 10
-        assert executor.metrics().skipped == 20 * (others + 1)
-        assert len(executor.take_all_sink_outputs()) == 1

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from malstrom_py.clock import Clock
 from malstrom_py.dag import DagBuilder, DagExecutor
@@ -44,17 +42,6 @@ def test_a_watermark_never_goes_back_and_is_told_once() -> None:
         executor.process_watermark("in", time)
     assert executor.take_sink_outputs("out") == ["one", "epoch 10", "epoch 11"]
     assert executor.metrics().epochs == 2
-
-
-@given(marks=st.lists(st.tuples(st.sampled_from(["left", "right"]), st.integers(-5, 30) | st.just(MAX_EPOCH))))
-def test_watermarks_of_a_join_are_the_running_minimum(marks: list[tuple[str, int]]) -> None:
-    executor = joined(Epochs())
-    reached = {"left": MIN_EPOCH, "right": MIN_EPOCH}
-    for source, time in marks:
-        executor.process_watermark(source, time)
-        reached[source] = max(reached[source], time)
-        least = min(reached.values())
-        assert executor.watermark("out") == executor.watermark("join") == (None if least == MIN_EPOCH else least)
 
 
 @pytest.mark.parametrize("time", ["7", 7.0, None, True, MIN_EPOCH, MAX_EPOCH + 1])

@@ -189,25 +189,6 @@ def test_a_factory_that_gives_no_operator_is_told_at_the_first_event(made: Calla
         executor.process_event("in", 1)
 
 
-def test_an_operator_of_ones_own_is_made_by_a_factory() -> None:
-    class Twice(Operator):
-        def on_batch(self, batch: Batch, out: Outlet) -> None:
-            out.send(batch)
-            out.send(batch)
-
-    contexts: list[StepContext] = []
-
-    def factory(context: StepContext) -> Operator:
-        contexts.append(context)
-        return Twice(context)
-
-    executor = line(Twice, None)
-    executor.register_operator("b", factory, kind="factory")
-    executor.process_event("in", 1)
-    assert executor.take_sink_outputs("out") == [1] * 4
-    assert [(context.step, context.timed, context.keyed) for context in contexts] == [("b", None, None)]
-
-
 def test_state_is_kept_by_key_and_default_makes_the_first() -> None:
     executor = DagExecutor.from_dag(line(None).dag)
     executor.register_operator("a", grow, default=list)
@@ -288,19 +269,6 @@ def test_the_late_of_generate_epochs_is_its_own_and_need_not_be_read() -> None:
         graph("tardy").register_operator("p", step)
 
 
-def test_a_logic_sends_to_side_outputs_by_name() -> None:
-    def sort(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
-        output.side("odd" if message.value % 2 else "even").send(message)
-        output.emit(message.key, -message.value, message.timestamp)
-
-    executor = graph("even", "odd")
-    executor.register_operator("p", sort)
-    executor.process_events("s", [1, 2, 3, 4])
-    assert executor.take_all_sink_outputs() == {"out": [-1, -2, -3, -4], "even": [2, 4], "odd": [1, 3]}
-    executor.process_watermark("s", 5)
-    assert executor.watermark("even") == executor.watermark("odd") == 5
-
-
 def test_output_to_a_port_or_a_name_that_is_not_there_is_an_error_and_what_nothing_reads_is_counted() -> None:
     class Third(Operator):
         def on_batch(self, batch: Batch, out: Outlet) -> None:
@@ -346,14 +314,6 @@ def test_records_that_fail_are_skipped_or_go_to_dead_letters_with_their_keys_and
     node = executor.node_metrics()["parse"]
     counted = (1, 0) if on_error == "skip" else (0, 1)
     assert ((node.skipped, node.dead_letters), node.rows_out) == (counted, 2 + len(letters))
-
-
-def test_outputs_keep_the_key_of_their_input() -> None:
-    def rename(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
-        output.emit("other", 1)
-
-    with pytest.raises(OperatorError, match="'a' sent a record, made state or set a timer under key 'other'"):
-        line(rename).process_event("in", 1)
 
 
 @pytest.mark.parametrize(

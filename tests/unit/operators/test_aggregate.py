@@ -32,18 +32,6 @@ def stepped(on_error: OnError = "fail", /, **aggregations: Aggregation[Any, Any]
     return Stepped(partial(Aggregate, aggregations=aggregations), on_error=on_error)
 
 
-def test_each_key_has_its_own_figures_over_batches() -> None:
-    step = stepped(n=agg.count(), total=agg.sum(), mean=agg.mean())
-    step.push(Batch([2, 10, 4], keys=["a", "b", "a"], timestamps=[7, 8, 9]), Batch([0], keys=["a"]))
-    assert step.rows() == [
-        ("a", {"n": 1, "total": 2, "mean": 2.0}, 7),
-        ("b", {"n": 1, "total": 10, "mean": 10.0}, 8),
-        ("a", {"n": 2, "total": 6, "mean": 3.0}, 9),
-        ("a", {"n": 3, "total": 6, "mean": 2.0}, None),
-    ]
-    assert step.operator.keys == 2
-
-
 def test_figures_stand_in_the_order_in_which_they_were_named_and_may_be_called_anything() -> None:
     aggregations: dict[str, Aggregation[Any, Any]] = {
         "z": agg.count(),

@@ -190,12 +190,6 @@ def test_rows_take_over_where_arrays_end(name: str, form: str) -> None:
         assert not in_arrays(step)
 
 
-def test_a_sum_beyond_64_bits_goes_on_in_rows() -> None:
-    step = Stepped(STEPS["sum"]).push(columns(["a"], [1], pa.int64()), columns(["a"], [2**63 - 1], pa.int64()))
-    assert type(states(step)) is dict
-    assert step.values() == [1, 2**63]
-
-
 def test_a_state_of_rows_becomes_arrays_with_the_first_columns() -> None:
     step = Stepped(STEPS["sum"]).push(rows(["a"], [4]), columns(["a"], [1], pa.int64()))
     assert in_arrays(step)
@@ -212,12 +206,6 @@ def test_rows_of_another_type_are_not_cast_to_that_of_arrays_that_are_empty_agai
     step.push(Batch([rank], keys=["a"]))
     assert step.rows()[-1][1] == [rank]
     assert {key: tuple(map(list, state)) for key, state in states(step).items()} == {"a": ([rank], [rank])}
-
-
-def test_a_record_that_fails_is_handled_as_in_rows() -> None:
-    step = Stepped(STEPS["sum"], on_error="dead-letter").push(columns(["a", "a", "b"], [1, None, 2], pa.int64()))
-    assert step.values() == [1, 2]
-    assert [letter.value for letter in step.dead_letters] == [{"v": None}]
 
 
 def test_state_that_expires_is_in_rows() -> None:
@@ -372,14 +360,6 @@ def test_s5_states_of_two_workers_come_together_in_arrays() -> None:
     assert held(taker) == held(*givers)
     with pytest.raises(InternalError, match="restored from two workers"):
         restored(STEPS["mean"], [chains[0], chains[0]])
-
-
-def test_s5_arrays_and_rows_of_two_workers_come_together() -> None:
-    by_rows = tracked(STEPS["sum"]).push(rows(["a", "b"], [2**70, 1]))
-    by_columns = tracked(STEPS["sum"]).push(columns(["c"], [2], pa.int64()))
-    chains = [[barrier(by_rows, "s1")], [barrier(by_columns, "s1")]]
-    for several in (chains, chains[::-1]):
-        assert held(restored(STEPS["sum"], several)) == held(by_rows, by_columns)
 
 
 @pytest.mark.parametrize(

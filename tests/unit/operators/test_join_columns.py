@@ -180,23 +180,6 @@ def test_values_that_no_image_stores_are_rows_for_a_move_only() -> None:
     assert {key: len(pairs) for key, pairs in run.found.items()} == {"a": 2, "b": 2}
 
 
-def test_s2_what_came_with_a_move_is_in_the_next_delta() -> None:
-    run, other = Run(windowed("inner", windows.tumbling(6))), Run(windowed("inner", windows.tumbling(6)))
-    for side in (0, 1):
-        run.take(columns_of([("a", side, 1)], "texts"), side)
-        other.take(columns_of([("b", side, 1)], "texts"), side)
-    first = run.tester.barrier("first")
-    run.tester.acquire(other.tester.collect(["b"]))
-    second = run.tester.barrier("second", parent="first")
-    run.tester.collect(["a"])
-    third = run.tester.barrier("third", parent="second")
-    for chain, keys in (([first], "a"), ([first, second], "ab"), ([first, second, third], "b")):
-        restored = Run(windowed("inner", windows.tumbling(6)))
-        restored.tester.install(chain, slots=[0])
-        restored.take(Epoch(MAX_EPOCH))
-        assert sorted(restored.found) == [*keys]
-
-
 @pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("window", [windows.tumbling(6), windows.sliding(6, 4)])
 def test_s2_panes_that_closed_are_gone_from_the_next_delta(window: windows.Windows, *, columns: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -100,33 +99,6 @@ def test_rows_may_come_as_any_sequence_or_as_arrow_columns() -> None:
     columns = pa.RecordBatch.from_pydict({"n": [1, None]})
     step = Reading(Scripted({"a": [(1, 2), range(2), columns]})).open().read_all().step
     assert step.values() == [1, 2, 0, 1, {"n": 1}, {"n": None}]
-
-
-def test_an_idle_part_is_asked_again_after_twice_the_wait_up_to_half_a_second() -> None:
-    source = Scripted({"a": [None] * 100})
-    reading = Reading(source, linger_s=0.1).open()
-    asked_at: list[float] = []
-    for _ in range(6):
-        polls = source.parts["a"].polls
-        reading.poll()
-        assert source.parts["a"].polls == polls + 1
-        asked_at.append(reading.clock.monotonic_s())
-        assert reading.poll(5) == [0] * 5  # not due: not asked
-        assert source.parts["a"].polls == polls + 1
-        reading.clock.advance(reading.due_in_s)
-    waits = [later - earlier for earlier, later in pairwise(asked_at)]
-    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
-
-
-def test_without_a_linger_an_idle_part_is_still_left_alone_longer_and_longer() -> None:
-    reading = Reading(Scripted({"a": [None] * 100}), linger_s=0.0).open()
-    waits = []
-    for _ in range(4):
-        reading.poll()
-        waits.append(reading.due_in_s)
-        reading.clock.advance(waits[-1])
-    assert waits == sorted(set(waits))
-    assert waits[0] > 0
 
 
 def test_at_most_256_parts_are_open_at_once_and_all_are_read() -> None:

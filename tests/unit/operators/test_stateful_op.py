@@ -77,24 +77,12 @@ def test_a_record_it_raises_on_leaves_state_and_outputs_as_they_were() -> None:
     assert step.counters.skipped == 1
 
 
-def test_on_batch_gets_whole_columns_and_changes_state_by_assignment() -> None:
-    step = stepped(Totals(), timed=True).push(Batch([1, 2, 3], keys=["a", "b", "a"], timestamps=[1, 2, 3]), Epoch(9))
-    assert step.rows() == [("a", 4, 9), ("b", 2, 9)]
-
-
 def test_on_batch_wins_over_on_data() -> None:
     class Both(Totals):
         def on_data(self, message: DataMessage[str, int], key_state: int | None, output: Output[str, int]) -> None:
             raise AssertionError
 
     assert stepped(Both(), timed=True).push(Batch([1], keys=["a"], timestamps=[1])).operator.keys == 1
-
-
-def test_on_epoch_comes_before_the_epoch_is_passed_on() -> None:
-    step = stepped(Totals(), timed=True).push(Batch([1], keys=["a"], timestamps=[1]), Epoch(5))
-    batch, epoch = step.messages()
-    assert isinstance(batch, Batch)
-    assert epoch == Epoch(5)
 
 
 def test_on_epoch_sees_the_end_of_an_untimed_stream_too() -> None:
@@ -347,36 +335,6 @@ def test_a_class_is_told_to_be_made() -> None:
 def test_what_takes_no_data_is_refused(logic: object) -> None:
     with pytest.raises(PlanError, match=r"step 'totals': .* has neither on_data nor on_batch"):
         hooks_of(logic, "totals")
-
-
-def test_the_base_class_asks_for_a_hook_and_ignores_epochs() -> None:
-    base: KeyedLogic[str, int, int, int] = KeyedLogic()
-    with pytest.raises(NotImplementedError):
-        base.on_data(DataMessage("a", 1), None, Output())
-    with pytest.raises(NotImplementedError):
-        base.on_batch([], [], None, {}, Output())
-    base.on_epoch(Epoch(1), {}, Output())
-
-
-def test_a_side_output_keeps_its_records_apart_and_in_order() -> None:
-    output: Output[str, int] = Output()
-    output.emit("a", 1, 10)
-    output.side("late").emit("a", 2, 20)
-    output.side("odd").send(DataMessage("b", 3, 30))
-    output.side("late").send(DataMessage("c", 4))
-    assert (output.side("late").values, output.side("odd").values, output.side("none").values) == ([2, 4], [3], [])
-    assert (output.keys, output.timestamps) == (["a", "a", "b", "c"], [10, 20, 30, None])
-    assert output.values[0] == 1
-    assert [str(value) for value in output.values[1:]] == ["Sided('late')", "Sided('odd')", "Sided('late')"]
-
-
-def test_what_is_taken_back_is_taken_back_from_side_outputs_too() -> None:
-    output: Output[str, int] = Output()
-    output.side("odd").emit("a", 1)
-    output.emit("a", 2)
-    output.side("odd").emit("a", 3)
-    output.truncate(1, 0)
-    assert (output.side("odd").values, len(output)) == ([1], 1)
 
 
 def test_a_hook_that_nobody_would_await_is_refused() -> None:

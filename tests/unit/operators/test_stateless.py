@@ -221,13 +221,6 @@ def test_key_by_looks_a_column_up_and_names_one_that_is_missing() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_after_key_local_generate_epochs_may_follow() -> None:
-    job = mp.Job("local")
-    timed = job.source("in", sources.Memory([100, 50, 110])).assign_timestamps("at", lambda n: n)
-    on_time, late = timed.key_local("local", lambda n: n % 3).generate_epochs("epochs", mp.limit_out_of_orderness(10))
-    assert (mp.collect(on_time), mp.collect(late)) == ([100, 110], [50])
-
-
 def test_after_key_local_every_worker_keeps_its_own_records_and_key_by_may_follow() -> None:
     job, out, counted = mp.Job("local"), sinks.Memory(), sinks.Memory()
     local = job.source("in", sources.Memory(range(20), parts=4)).key_local("local", lambda n: n % 2)
@@ -257,10 +250,6 @@ def twice(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
         output.send(message)
 
 
-def once(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
-    output.send(message)
-
-
 class AtEpochs:
     """Sends nothing of records, and at each epoch a record under ``key`` at the epoch's time plus ``ahead``."""
 
@@ -287,13 +276,6 @@ def test_outputs_keep_order_key_time_and_part() -> None:
     assert step.rows() == [("a", 2, 5), ("a", 2, 5), ("c", 1, 7)]
     assert [batch.part for batch in step.batches()] == ["p"]
     assert (step.messages()[0], step.messages()[-1]) == (PartOpened("p"), PartFinished("p"))
-
-
-def test_generate_epochs_may_follow_for_the_part_is_kept() -> None:
-    stream = mp.Job("a").source("in", sources.Memory([100, 50, 110])).assign_timestamps("at", lambda n: n)
-    op: mp.StreamBuilder[None, int] = stream.stateless_op("op", once)
-    on_time, late = op.generate_epochs("epochs", mp.limit_out_of_orderness(10))
-    assert (mp.collect(on_time), mp.collect(late)) == ([100, 110], [50])
 
 
 def test_on_epoch_comes_before_the_epoch_and_may_send_at_it() -> None:

@@ -322,25 +322,6 @@ def test_a_dropped_key_leaves_no_timer_behind() -> None:
     assert asked.keys == set()
 
 
-def test_a_record_it_raises_on_prolongs_nothing() -> None:
-    step = stepped("skip").push(at(100), at(109, value="raise"))
-    assert timers(step) == [110]
-    mixed = Batch([0, "raise"], keys=["a", "a"], timestamps=[101, 109])
-    assert timers(step.push(mixed)) == [111]
-    assert step.push(Epoch(112)).operator.keys == 0
-
-
-def test_a_new_key_that_only_raises_has_neither_state_nor_timer() -> None:
-    step = stepped("dead-letter").push(at(100, value="raise"))
-    assert (step.operator.keys, timers(step)) == (0, [])
-
-
-def test_a_record_that_fails_does_not_keep_alive_those_of_its_batch() -> None:
-    step = stepped("skip")
-    step.push(Batch(["raise", 0, 0], keys=["a"] * 3, timestamps=[40, 30, 30 + TTL + 1]))
-    assert step.values() == [1, 1]
-
-
 @given(
     moves=st.lists(
         st.one_of(

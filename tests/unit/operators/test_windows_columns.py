@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import malstrom_py as mp
-from malstrom_py import accelerator, agg, sinks, sources
+from malstrom_py import accelerator, agg
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, Epoch
@@ -25,13 +24,11 @@ from malstrom_py.operators.panes import Panes
 from malstrom_py.operators.pre_aggregation import PreAggregation
 from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.window import Gathering, gather_all, gather_one
-from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.state.artefact import contents, entries_in, is_delta, merged
 from malstrom_py.testing.exact import same
-from malstrom_py.windows import WindowResult, Windows
+from malstrom_py.windows import WindowResult
 from tests.unit.operators.stepping import Stepped
 from tests.unit.operators.test_column_figures import SLOTS, SLOTS_OF, barrier, is_columns, operator_of
-from tests.unit.operators.test_window import BOUND, WINDOWS, Row, expected, found, steady
 from tests.unit.state.accelerators import PATHS, library_of
 
 Cell = tuple[Any, int, Any]
@@ -201,49 +198,6 @@ def test_a_pane_that_had_rows_is_arrays_again_for_the_next_window() -> None:
     assert [isinstance(batch, ColumnBatch) for batch in (rows, columns)] == [False, True]
 
 
-def column_job(kind: Windows, rows: list[Row], *, parts: int) -> tuple[mp.Job, sinks.Memory]:
-    """Return a job of these windows over columns, and its sink."""
-    job, out = mp.Job("windows"), sinks.Memory()
-    dicts = [{"key": key, "time": time, "number": number} for key, time, number in rows]
-    table = job.source("rows", sources.Memory(dicts, parts=parts)).select("table", "key", "time", "number")
-    kept, _ = table.assign_timestamps("time", "time").generate_epochs("epochs", mp.limit_out_of_orderness(BOUND))
-    windowed = kept.key_by("key", "key").window("window", kind)
-    windowed.aggregate(n=agg.count(), total=agg.sum("number")).sink("out", out)
-    return job, out
-
-
-def simulated(kind: str, seed: int) -> tuple[bool, mp.RunResult]:
-    """Run a job of windows over columns with moves, losses and snapshots; return whether its results are right."""
-    rows = steady()
-    want = expected(WINDOWS[kind], rows, lambda numbers: {"n": len(numbers), "total": sum(numbers)})
-    job, out = column_job(WINDOWS[kind], rows, parts=2)
-    kept = mp.Snapshots(MemoryStore(), interval_s=0.001, chain_max=8)
-    result = mp.Simulation(workers=2, seed=seed, crashes=seed % 3, snapshots=kept).run(job)
-    return found(out) == want, result
-
-
-@pytest.mark.long("numpy")
-def test_f5_windows_gathered_before_the_exchange_come_once_through_moves_losses_and_snapshots() -> None:
-    gathered = Counter[bool]()
-
-    def combine(right: Any) -> Any:
-        def combined(self: PreAggregation, batch: Batch) -> Batch:
-            self._pause = 0
-            made: Batch = right(self, batch)
-            gathered[form_of(made) is PARTIALS] += 1
-            return made
-
-        return combined
-
-    module = "malstrom_py.operators.pre_aggregation"
-    counted = patch.object(PreAggregation, "__call__", combine(PreAggregation.__call__))
-    with patch(f"{module}._ROWS_MIN", 0), patch(f"{module}._WORTH", 1), counted:
-        for seed in range(2):
-            assert simulated("sliding, odd", seed)[0], seed
-    assert gathered[True] > 20
-    assert not gathered[False]
-
-
 def combined(how: str, size: str, batch: Batch) -> Batch:
     """Return what the step gathers of ``batch`` before an exchange, also of few rows."""
     step = stepped(how, size).operator
@@ -385,14 +339,6 @@ def test_panes_are_persisted_and_restored_as_columns() -> None:
     operator_of(again).continue_chain("s2")
     again.push(columns_of([("c", 14, 2)], "text", "int"))
     assert sum(len(keys) for _, (keys, _) in contents(barrier(again, "s3", "s2"))) == 1
-
-
-def test_s2_what_columns_have_changed_is_in_the_delta_though_rows_came_after_them() -> None:
-    step = tracked("sum", "tumbling").push(columns_of([("a", 1, 5), ("b", 2, 6)], "text", "int"))
-    chain = [barrier(step, "s1")]
-    step.push(columns_of([("b", 3, 1)], "text", "int"), rows_of([("a", 4, 2)]))
-    chain.append(barrier(step, "s2", "s1"))
-    assert same(content(chain), held(step))
 
 
 def test_r5_a_pane_of_another_type_takes_what_comes_as_rows() -> None:

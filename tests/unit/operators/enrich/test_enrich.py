@@ -23,7 +23,7 @@ from malstrom_py.operators.enrich.calls import Cache
 from malstrom_py.testing import OperatorTester, VirtualClock
 from malstrom_py.validation import field_getter
 from tests.ids import shown
-from tests.unit.operators.desk import barrier, enriching
+from tests.unit.operators.desk import enriching
 
 
 def keyed(*keys: Any, timed: bool = False) -> Batch:
@@ -248,9 +248,6 @@ def test_time_stands_still_on_a_virtual_clock_while_calls_are_under_way() -> Non
     assert len(set(seen)) == 1
 
 
-# Failures
-
-
 # Failures.
 
 
@@ -307,19 +304,6 @@ def test_a_combine_that_raises_holds_back_nothing_before_it() -> None:
         with pytest.raises(OperatorError, match="for key 'b': ZeroDivisionError"):
             step.settle()
         assert step.values() == [("A", 1)]
-
-
-def test_a_by_that_raises_on_a_restored_record_is_blamed_itself() -> None:
-    def halves(value: int) -> int:
-        raise LookupError("secret")
-
-    with enriching(by=str) as step:
-        step.push(keyed("a"))
-        state = barrier(step)
-    with enriching(by=halves) as step:
-        step.step.restore(state)
-        with pytest.raises(OperatorError, match=r"for key 'a': LookupError in .*halves at "):
-            step.settle()
 
 
 def test_dead_letters_hold_the_record_and_what_was_said() -> None:

@@ -220,9 +220,6 @@ def test_s5_what_several_workers_had_in_flight_is_restored_on_others(
         assert came == [n for n, entry in enumerate(entries) if not isinstance(entry, int) and entry[0] == key]
 
 
-# Moves
-
-
 # Moving state.
 
 
@@ -359,20 +356,6 @@ def test_a_tester_persists_what_is_in_flight_and_restores_it() -> None:
         got = fresh.send_local([("b", 3, 5)]).step().receive_local()
         assert sorted(asked) == ["a", "b", "b", "b"]
         assert [m.value for m in got if not isinstance(m, Epoch)] == [(2, "B"), (3, "B")]  # type: ignore[union-attr]
-
-
-def test_a_tester_behind_an_exchange_takes_all_that_is_held_back() -> None:
-    async def look(key: str) -> int:
-        await asyncio.sleep(0)
-        return 1
-
-    def step(stream: Any) -> Any:
-        first = stream.key_by("one", lambda n: n % 7).enrich("e", look, concurrency=1, combine=lambda v, _: v)
-        return first.key_by("two", lambda n: n % 3).enrich("f", look, concurrency=1, combine=lambda v, _: v)
-
-    with OperatorTester(step) as tester:
-        got: list[Any] = tester.send_local(list(range(200))).step().receive_local()
-        assert sorted(m.value for m in got) == list(range(200))
 
 
 # Records that wait

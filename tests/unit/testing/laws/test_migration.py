@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, DataMessage, Epoch, Interrogate, StateMessage
+from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, DataMessage, Epoch, StateMessage
 from malstrom_py.operators.aggregate import Count
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.testing import LawError, as_step
@@ -110,14 +110,6 @@ def test_r3_who_joins_has_passed_the_epoch_of_the_cut_alone() -> None:
     assert here == ["a1", 3, 5, ("collect", "a"), ("collect", "a"), 8, MAX_EPOCH]
 
 
-def test_r4_slots_without_keys_come_too() -> None:
-    held, (_, here, there) = played(
-        Scenario((row("a1"), END), moves=(SlotMove(1, 1, (None, None, None, 1)),), slots=SLOTS)
-    )
-    assert not held
-    assert (here, there) == (["a1", MAX_EPOCH], [("acquire", ""), MAX_EPOCH])
-
-
 def test_a_key_goes_back_to_where_it_was_and_a_joiner_is_gone_with_its_last_slot() -> None:
     atoms = (row("a1"), row("a2"), row("a3"), row("a4"), END)
     to = [SlotMove(place, place, (owner, None, None, None)) for place, owner in ((1, 1), (2, 0), (3, 1))]
@@ -135,25 +127,6 @@ def test_slots_begin_where_the_scenario_says_and_change_places_in_one_move() -> 
     assert [what for what in there if isinstance(what, str)] == ["b1", "a2"]
 
 
-class Greedy(Spy):
-    """Returns its state on Collect, and keeps it."""
-
-    def on_control(self, message: StateMessage, out: Outlet) -> None:
-        kept = dict(self.state.values)
-        super().on_control(message, out)
-        if isinstance(message, Collect):
-            self.state.values.update(kept)
-
-
-class Talkative(Spy):
-    """Reports all its keys, for any predicate."""
-
-    def on_control(self, message: StateMessage, out: Outlet) -> None:
-        super().on_control(message, out)
-        if isinstance(message, Interrogate):
-            message.keys.update(self.state.keys())
-
-
 class Deaf(Spy):
     """Ignores Acquire."""
 
@@ -162,23 +135,6 @@ class Deaf(Spy):
             out.forward(message)
         else:
             super().on_control(message, out)
-
-
-@pytest.mark.parametrize(
-    ("factory", "what"),
-    [
-        (Greedy, "Collect left {'a'}"),
-        (Talkative, "Interrogate gave {'b'}"),
-        (Deaf, "before {'a'}, after set()"),
-    ],
-)
-def test_what_the_messages_must_do_is_looked_at_also_where_no_output_tells(
-    factory: Callable[[StepContext], Spy], what: str
-) -> None:
-    scenario = Scenario((row("a1"), row("b1"), END), moves=(SlotMove(3, 3, (1, None, None, None)),), slots=SLOTS)
-    with pytest.raises(LawError) as caught:
-        played(scenario, factory=factory)
-    assert what in caught.value.case
 
 
 def test_the_moves_are_told_where_they_happen() -> None:

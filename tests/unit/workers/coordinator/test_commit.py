@@ -165,42 +165,6 @@ def write(sinks: list[WriteSink], *values: int) -> list[WriteSink]:
     return sinks
 
 
-def test_r8_a_leaver_pre_commits_at_once_and_is_visible_with_all_the_others() -> None:
-    a, b = Ledger(), Ledger()
-    stayer = write(writers(0, a=a, b=b), 1)
-    commit = SinkCommits("job", stayer, 0.0)
-    leaver = write(writers(1, a=a, b=b), 2)
-    leave(commit, leaver)
-    assert [call for _, call in a.calls if call == "pre_commit"] == ["pre_commit"]
-    assert (a.visible, len(a.staged)) == ([], 1)
-    for sink in leaver:
-        sink.close()
-    leave(commit, stayer)
-    commit.commit()
-    assert [sorted(ledger.visible) for ledger in (a, b)] == [[1, 2], [1, 2]]
-    assert [ledger.calls.count((1, "pre_commit")) for ledger in (a, b)] == [1, 1]
-
-
-def test_s6_what_leavers_have_left_is_discarded_with_all_the_rest() -> None:
-    ledger = Ledger()
-    stayer = write(writers(0, a=ledger), 1)
-    commit = SinkCommits("job", stayer, 0.0)
-    leaver = write(writers(1, a=ledger), 2)
-    leave(commit, leaver)
-    assert commit.abort() == []
-    assert (ledger.staged, ledger.visible) == ({}, [])
-
-
-def test_a_leaver_that_cannot_pre_commit_is_named_and_nothing_of_it_counts() -> None:
-    fine, failing = Ledger(), Ledger(failing={1: "pre_commit"})
-    commit = SinkCommits("job", write(writers(0, a=fine, b=failing), 1), 0.0)
-    leaver = write(writers(1, a=fine, b=failing), 2)
-    with pytest.raises(SinkError, match="sink 'b' could not pre-commit"):
-        leave(commit, leaver)
-    commit.abort()
-    assert (fine.staged, fine.visible, failing.staged) == ({}, [], {})
-
-
 def test_sinks_without_transactions_have_nothing_to_leave() -> None:
     journal = Journal()
     plain = PlainSink("p", journal)

@@ -44,16 +44,6 @@ def test_s3_a_snapshot_needs_no_event_of_the_shell_between_the_parts() -> None:
     assert machine.handle(sm.SinksCommitted()) == [sm.Completed(one, ())]
 
 
-def test_r7_a_barrier_waits_for_the_move_and_the_rescale_for_the_barrier() -> None:
-    machine = saving()
-    machine.handle(sm.SnapshotStarted(SnapshotId("one")))
-    assert machine.handle(ce.RescaleRequested((0,))) == []
-    machine.handle(ce.ReportReceived(BarrierPassed("one", 0)))
-    cut, *moves = machine.handle(ce.ReportReceived(BarrierPassed("one", 1)))
-    assert isinstance(cut, ce.CutMade)
-    assert moves
-
-
 def test_a_job_without_snapshots_starts_none() -> None:
     with pytest.raises(InternalError, match="SnapshotStarted in a job without snapshots"):
         two_workers().handle(sm.SnapshotStarted(SnapshotId("one")))

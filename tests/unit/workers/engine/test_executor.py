@@ -131,20 +131,6 @@ def test_a_port_without_epochs_carries_only_the_maximum() -> None:
     assert last.seen == ["p", [1], MAX_EPOCH]
 
 
-@given(epochs=st.lists(st.tuples(st.integers(0, 2), st.integers(-5, 20) | st.just(MAX_EPOCH)), max_size=40))
-def test_the_frontier_is_the_minimum_over_the_inputs_and_never_goes_back(epochs: list[tuple[int, int]]) -> None:
-    executor, join = joined(3)
-    reached = [MIN_EPOCH] * 3
-    expected: list[int] = []
-    for source, time in epochs:
-        run(executor, Epoch(time), node=source)
-        reached[source] = max(reached[source], time)
-        if min(reached) > (expected or [MIN_EPOCH])[-1]:
-            expected.append(min(reached))
-        assert executor.frontier(3) == min(reached)
-    assert epochs_of(join) == expected
-
-
 @given(data=st.data())
 def test_any_graph_gives_what_a_walk_along_its_edges_gives(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 8))

@@ -19,18 +19,6 @@ from malstrom_py.workers.engine.state_transfer import StateTransfer
 from tests.unit.workers.engine.region import CHANNELS, Region
 
 
-def test_s1_a_barrier_passes_when_it_has_come_on_all_channels_of_all_exchanges() -> None:
-    region = Region()
-    for exchange, worker in CHANNELS[:-1]:
-        region.send(exchange, worker, Barrier("1"))
-        region.take()
-        assert region.made == []
-    region.send(*CHANNELS[-1], Barrier("1"))
-    region.take()
-    assert region.got() == region.made
-    assert [barrier.snapshot for barrier in region.made] == ["1"]
-
-
 def test_s5_with_a_barrier_goes_how_far_epochs_had_come_before_it() -> None:
     region = Region()
     for exchange, worker in CHANNELS:

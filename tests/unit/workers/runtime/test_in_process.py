@@ -147,13 +147,6 @@ def test_a_busy_source_is_never_slept_on() -> None:
     assert clock.slept_s == []
 
 
-def test_more_parts_than_may_be_open_at_once_are_all_read() -> None:
-    source = Scripted({f"p{n}": [[n]] for n in range(300)})
-    journal = Journal()
-    assert mp.run(scripted_job(source, journal)).written == 300
-    assert source.open_at_once_max == 256
-
-
 def test_collect_runs_only_what_leads_to_the_stream() -> None:
     journal, job = Journal(), mp.Job("a")
     stream = job.source("in", sources.Memory([1]))
