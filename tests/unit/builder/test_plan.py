@@ -10,8 +10,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources, windows
-from malstrom_py.builder.plan import Step, StreamRef, ancestors
-from malstrom_py.builder.regions import Region, is_exchanged, regions_of
+from malstrom_py.builder.plan import Step
+from malstrom_py.builder.regions import Region, regions_of
 from malstrom_py.codec import Codec
 from malstrom_py.connectors.kafka.records import KafkaRecord
 from malstrom_py.data.messages import DeadLetter
@@ -61,32 +61,6 @@ def test_a_plan_stays_as_it_is_when_the_job_goes_on() -> None:
     assert len(plan.steps) == 5
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.slots = 7  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def test_ancestors_are_what_leads_there_and_nothing_else() -> None:
-    steps = branched().plan().steps
-    assert names(ancestors(steps, {"double"})) == ["numbers", "small", "double"]
-    assert names(ancestors(steps, {"numbers"})) == ["numbers"]
-    assert names(ancestors(steps, set())) == []
-
-
-def test_the_port_of_dead_letters_is_the_last_one() -> None:
-    job = mp.Job("letters")
-    stream = numbers(job)
-    stream.branch("even", lambda n: n % 2, on_error="dead-letter")
-    stream.map("skip", lambda n: n, on_error="skip").sink("out", sinks.Memory())
-    ports = {step.name: step.dead_letter_port for step in job.plan().steps}
-    assert ports == {"numbers": None, "even": 2, "skip": None, "out": None}
-
-
-def test_edges_name_stream_and_reader() -> None:
-    edges = [(ref, step.name) for ref, step in branched().plan().edges()]
-    assert edges == [
-        (StreamRef("numbers"), "small"),
-        (StreamRef("small", 0), "double"),
-        (StreamRef("double"), "out"),
-        (StreamRef("small", 1), "unused"),
-    ]
 
 
 # Explained
@@ -276,18 +250,6 @@ def test_a_key_by_that_nothing_reads_is_no_exchange() -> None:
     assert mp.run(job, 3).written == 3
 
 
-def test_only_the_first_port_of_a_key_by_is_exchanged() -> None:
-    job = mp.Job("a")
-    end(source(job).key_by("k", str, on_error="dead-letter"))
-    end(job.dead_letters("k"), "letters")
-    plan = job.plan()
-    assert {step.name: is_exchanged(plan.steps[plan.rank(ref.step)], ref) for ref, step in plan.edges()} == {
-        "k": False,
-        "out": True,
-        "letters": False,
-    }
-
-
 def loop_over_one_exchange(job: mp.Job) -> None:
     keyed = source(job).key_by("first", str)
     end(keyed.union("harmless", keyed.map("m", str)).union("closing", keyed.key_by("second", str)))
@@ -383,15 +345,6 @@ def test_dead_letters_of_a_step_that_has_none_are_told_how_to_get_them() -> None
     with_zero(job).map("double", lambda n: n, on_error="skip")
     with pytest.raises(PlanError, match="step 'double' has no dead letters: give it on_error='dead-letter'"):
         job.dead_letters("double")
-
-
-def test_dead_letters_are_a_stream_like_any_other() -> None:
-    job, good, bad = mp.Job("a"), sinks.Memory(), sinks.Memory()
-    with_zero(job).map("inverse", lambda n: 1 / n, on_error="dead-letter").sink("good", good)
-    job.dead_letters("inverse").map("value", lambda letter: letter.value).sink("bad", bad)
-    result = mp.run(job)
-    assert (good.items, bad.items) == ([1.0, 0.5], [0])
-    assert (result.dead_letters, result.steps["inverse"].rows_out) == (1, 2)
 
 
 def test_dead_letters_tell_step_key_value_time_and_error() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -34,19 +34,9 @@ def test_using_a_builder_twice_is_fan_out() -> None:
     assert (result.read, result.written) == (3, 5)
 
 
-def test_key_by_behind_key_local_makes_stateful_steps_possible_again() -> None:
-    keyed = numbers().key_local("local", str).key_by("key", lambda n: n % 2)
-    assert mp.collect(keyed.count("totals")) == [1, 1, 2]
-
-
 def test_a_method_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="StreamBuilder has no method 'mapp'"):
         numbers().mapp  # type: ignore[attr-defined]  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def test_timestamps_may_be_assigned_anew_before() -> None:
-    stream = timed().assign_timestamps("again", lambda n: n * 2, unit="s")
-    assert stream.traits.unit == "s"
 
 
 def test_what_is_known_of_a_stream_follows_its_steps() -> None:
@@ -86,29 +76,6 @@ def test_each_method_runs_the_step_of_its_name(method: str, arguments: list[Any]
     assert mp.collect(built) == expected
     (step,) = (step for step in built.job.plan_to(built, sinks.Memory()).steps if step.name == "it")
     assert step.kind == method
-
-
-def test_flatten_and_branch_run_the_steps_of_their_names() -> None:
-    assert mp.collect(numbers().map("pair", lambda n: (n, -n)).flatten("items")) == [1, -1, 2, -2, 3, -3]
-    yes, no = numbers().branch("small", lambda n: n < 2)
-    assert (mp.collect(yes), mp.collect(no)) == ([1], [2, 3])
-
-
-def send(message: mp.DataMessage[None, int], output: mp.Output[None, int]) -> None:
-    output.send(message)
-
-
-def test_split_cloned_union_and_stateless_op_run_the_steps_of_their_names() -> None:
-    low, high = numbers().split("size", 2, lambda n: [n > 2])
-    assert (mp.collect(low), mp.collect(high)) == ([1, 2], [3])
-    assert [mp.collect(stream) for stream in numbers().cloned("twins", 2)] == [[1, 2, 3]] * 2
-    same = numbers().stateless_op("it", send)
-    assert mp.collect(same) == [1, 2, 3]
-    job = mp.Job("a")
-    numbers(job).union("both", job.source("more", sources.Memory([4]))).sink("out", sinks.Memory())
-    assert [step.kind for step in job.plan().steps] == ["source", "source", "union", "sink"]
-    kinds = [stream.job.plan_to(stream, sinks.Memory()).steps[1].kind for stream in (low, same)]
-    assert kinds == ["split", "stateless_op"]
 
 
 ALIKE: dict[str, Any] = {
@@ -163,12 +130,3 @@ def test_a_plan_tells_the_limits_of_epochs() -> None:
     on_time, _ = timed().generate_epochs("epochs", BOUND, idle_after=timedelta(seconds=90), max_ahead=7)
     on_time.sink("out", sinks.Memory())
     assert "limit_out_of_orderness(5), idle_after=0:01:30, max_ahead=7" in on_time.job.explain()
-
-
-def test_aware_datetimes_flow_through_a_whole_job() -> None:
-    job = mp.Job("a")
-    moments = [datetime(2013, 1, day, tzinfo=UTC) for day in (3, 1, 2)]
-    stream = job.source("moments", sources.Memory(moments)).assign_timestamps("at", lambda moment: moment)
-    on_time, late = stream.generate_epochs("epochs", mp.limit_out_of_orderness(0))
-    assert [moment.day for moment in mp.collect(on_time)] == [3]
-    assert [moment.day for moment in mp.collect(late)] == [1, 2]

@@ -21,7 +21,6 @@ from malstrom_py.rescale import slots as arrow_slots
 from malstrom_py.rescale import slots as slot_cache
 from malstrom_py.rescale.keys.key_hash import hash_key
 from malstrom_py.rescale.slots import (
-    KEY_BYTES_MAX,
     SLOTS_MAX,
     SlotCache,
     StableSlots,
@@ -218,13 +217,6 @@ def test_the_bytes_of_the_keys_are_bounded() -> None:
         assert len(cache) <= 10
 
 
-def test_a_huge_key_is_not_kept() -> None:
-    asked = Asked(size=KEY_BYTES_MAX + 1)
-    cache = SlotCache(asked)
-    assert cache.slots_of(["huge", "huge"]) == [1, 2]
-    assert len(cache) == 0
-
-
 # Keys in Arrow columns.
 
 
@@ -295,15 +287,6 @@ def test_f4_integers_with_nulls_agree_with_rows(values: list[int | None]) -> Non
     assert slots_of_arrow(pa.array(values, pa.int64()), 1000).to_pylist() == slots_of(values, 1000)
 
 
-@given(st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=4), max_size=40))
-@settings(deadline=None)
-def test_f4_strings_agree_with_rows(values: list[str | None]) -> None:
-    column = pa.array(values, pa.string())
-    expected = slots_of(values, 1000)
-    assert slots_of_arrow(column, 1000).to_pylist() == expected
-    assert slots_of_arrow(column.dictionary_encode(), 1000).to_pylist() == expected
-
-
 @given(st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"])), max_size=20), st.integers(0, 5))
 @settings(deadline=None)
 def test_f4_text_and_bytes_agree_with_rows_with_and_without_c(values: list[str | None], start: int) -> None:
@@ -325,13 +308,6 @@ def test_f4_text_that_is_not_utf_8_is_refused_naming_the_step(path: str, text: b
     column = pa.Array.from_buffers(pa.string(), 2, pa.array([b"good", text]).buffers())
     with running(path), pytest.raises(CodecError, match=r"^step 'carrier': a key .* not UTF-8"):
         StableSlots(8, step="carrier").slots_of_arrow(column)
-
-
-def test_f4_floats_and_decimals_agree_with_rows() -> None:
-    floats = [i / 7 for i in range(-500, 500)]
-    assert slots_of_arrow(pa.array(floats), 1024).to_pylist() == slots_of(floats, 1024)
-    decimals = [Decimal(i).scaleb(-2) for i in range(-500, 500)]
-    assert slots_of_arrow(pa.array(decimals), 1024).to_pylist() == slots_of(decimals, 1024)
 
 
 def test_f3_only_distinct_values_become_python_values() -> None:

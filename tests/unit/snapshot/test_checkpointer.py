@@ -130,30 +130,6 @@ def test_the_hint_goes_with_its_snapshot(start: Start) -> None:
     assert latest_manifest(afresh.checkpointer, job=JOB) == (None, [])
 
 
-def test_pruning_keeps_the_newest_and_the_chains_they_need(start: Start) -> None:
-    for number in range(3):
-        start.take(b"base %d" % number)
-        start.take(b"delta %d" % number, delta=True)
-    pruned = start.checkpointer.prune(1, 0.0, start.now_s)
-    newest = start.last
-    assert newest is not None
-    assert pruned.snapshots == tuple(start.ids[:-1])
-    assert start.checkpointer.list_checkpoints() == [newest.id]
-    assert restored(start.checkpointer, newest) == {("totals", 0): [b"base 2", b"delta 2"]}
-    left = [path for path in start.checkpointer.files() if path.startswith(("artefacts", "commits"))]
-    assert sorted(left) == sorted([*(one.path for one in newest.artefacts), f"commits/{newest.id}"])
-    assert start.checkpointer.prune(1, 0.0, start.now_s).snapshots == ()
-
-
-def test_pruning_goes_on_after_a_start_and_keeps_claims(start: Start) -> None:
-    start.take(b"one")
-    second = Start(start.checkpointer, now_s=start.now_s)
-    second.take(b"two")
-    second.checkpointer.prune(1, 0.0, second.now_s)
-    kinds = [type(entry.content).__name__ for entry in start.checkpointer.entries()]
-    assert kinds == ["JobStart", "JobStart", "Manifest"]
-
-
 def test_a_chain_made_into_one_is_the_head_of_the_next(start: Start) -> None:
     start.take(b"base")
     second = start.take(b"delta", delta=True)
