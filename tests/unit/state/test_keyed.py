@@ -73,23 +73,6 @@ def test_a_chain_is_one_full_artefact_and_deltas_behind_it(chain: list[bool]) ->
         merged([artefact({}, delta=delta) for delta in chain])
 
 
-def test_every_flipped_byte_is_found() -> None:
-    for place in range(len(SMALL)):
-        for mask in (0x01, 0x80, 0xFF):
-            damaged = bytearray(SMALL)
-            damaged[place] ^= mask
-            with pytest.raises(SnapshotError, match="cannot be read"):
-                read(bytes(damaged))
-
-
-def test_every_truncation_and_what_stands_behind_the_end_is_found() -> None:
-    for length in range(len(SMALL)):
-        with pytest.raises(SnapshotError, match="cannot be read"):
-            read(SMALL[:length])
-    with pytest.raises(SnapshotError, match="another length"):
-        read(SMALL + b"\0")
-
-
 @given(st.binary(max_size=200))
 def test_bytes_that_nobody_wrote_are_refused(data: bytes) -> None:
     for given_bytes in (data, b"mskeyed\x01" + data):
@@ -125,43 +108,6 @@ def changes(*noted: str) -> Changes:
     made.written("s1", None, None)
     made.note(noted, 10)
     return made
-
-
-def test_s2_everything_is_written_until_a_snapshot_of_this_start_is_committed() -> None:
-    made = Changes(lambda keys: [0] * len(keys))
-    assert made.due(None) is None
-    made.note("a", 10)
-    made.written("s1", None, None)
-    assert made.due(None) is None
-
-
-def test_s2_a_delta_holds_what_was_noted_since_its_parent() -> None:
-    made = changes("a", "b")
-    assert made.due("s1") == {"a", "b"}
-    made.written("s2", "s1", {"a", "b"})
-    made.note("c", 10)
-    assert made.due("s2") == {"c"}
-
-
-def test_s2_what_was_written_and_never_committed_is_written_again() -> None:
-    made = changes("a")
-    made.written("s2", "s1", {"a"})
-    made.note("b", 10)
-    assert made.due("s1") == {"a", "b"}
-    made.written("s3", "s1", {"a", "b"})
-    made.note("c", 10)
-    assert (made.due("s1"), made.due("s3")) == ({"a", "b", "c"}, {"c"})
-
-
-@pytest.mark.parametrize("parent", ["s0", "another", None])
-def test_s2_another_parent_than_what_is_tracked_from_takes_all(parent: str | None) -> None:
-    assert changes("a").due(parent) is None
-
-
-def test_what_was_written_in_full_and_not_committed_is_written_in_full_again() -> None:
-    made = changes("a")
-    made.written("s2", None, None)
-    assert made.due("s1") is None
 
 
 def test_a_set_that_would_grow_beyond_what_is_held_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
