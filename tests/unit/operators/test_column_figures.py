@@ -336,22 +336,6 @@ def test_columns_are_persisted_and_restored_as_columns(name: str) -> None:
         step = restored(STEPS[name], [[full, delta]])
 
 
-def test_s2_only_what_changed_after_a_restore_is_in_the_next_delta() -> None:
-    step = tracked(STEPS["sum"]).push(columns(list("abc"), [1, 2, 3], pa.int64()))
-    chain = [barrier(step, "s1")]
-    again = restored(STEPS["sum"], [chain])
-    operator_of(again).continue_chain("s1")
-    again.push(columns(["c"], [4], pa.int64()))
-    delta = barrier(again, "s2", "s1")
-    assert content([delta_as_full(delta)]) == [["c", 7, SLOTS_OF(["c"])[0]]]
-    assert held(restored(STEPS["sum"], [[*chain, delta]])) == held(again)
-
-
-def delta_as_full(delta: bytes) -> bytes:
-    step = tracked(STEPS["sum"])
-    return merged([barrier(step, "s"), delta])
-
-
 def test_s5_states_of_two_workers_come_together_in_arrays() -> None:
     givers = [tracked(STEPS["mean"]).push(columns(keys, [1, 2], pa.int64())) for keys in (["a", "b"], ["c", "d"])]
     chains = [[barrier(giver, "s1")] for giver in givers]

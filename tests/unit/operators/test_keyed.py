@@ -131,10 +131,6 @@ def batch(*rows: tuple[str, Any], at: int | None = None) -> Batch:
     return Batch(values, keys=keys, timestamps=None if at is None else [at] * len(rows))
 
 
-def values_of(step: Stepped) -> dict[Any, Any]:
-    return dict(step.operator.state.values)  # type: ignore[attr-defined]
-
-
 def same_state(one: Persisting, fresh: Stepped) -> bool:
     restored, known = one.restored(fresh).operator.state, one.step.operator.state  # type: ignore[attr-defined]
     times, there = ({key: state.timers.times(key) for key in sorted(known.keys())} for state in (known, restored))
@@ -175,20 +171,6 @@ class Halving(KeyedLogic[str, int, int, int]):
 
     def on_schedule(self, state: MutableMapping[str, int], output: Output[str, int]) -> None:
         self.on_epoch(Epoch(0), state, output)
-
-
-@pytest.mark.parametrize("hook", ["epoch", "schedule"])
-def test_s2_a_hook_over_all_keys_writes_those_that_it_assigns_or_drops(hook: str) -> None:
-    one = persisting(partial(StatefulOp, logic=Halving()), timed=True)
-    one.step.push(batch(("a", 1), ("b", 6), ("c", 0), at=5))
-    one.barrier()
-    if hook == "epoch":
-        one.step.push(Epoch(3))
-    else:
-        one.step.call(partial(one.step.operator.on_schedule, clock=VirtualClock()))
-    assert values_of(one.step) == {"a": 1, "b": 3}
-    assert one.barrier() == ["b", "c"]
-    assert same_state(one, Stepped(partial(StatefulOp, logic=Halving()), keyed=True))
 
 
 @pytest.mark.parametrize(

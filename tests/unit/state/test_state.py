@@ -460,10 +460,3 @@ def test_a_key_is_kept_in_few_buckets_however_many_records_it_has() -> None:
     assert len(expiry.until) == 2
     assert sum(map(len, expiry._buckets.values())) <= 2 * 10
     assert len(expiry._due) <= 2
-
-
-@pytest.mark.parametrize("times", [[5, 1], [1, 5], [3, 3]])
-def test_the_last_time_of_a_key_counts_in_any_order(times: list[int]) -> None:
-    expiry = Expiry(10)
-    expiry.touch(["a", "a"], times)
-    assert expiry.until == {"a": max(times) + 10}

@@ -78,22 +78,6 @@ def test_s2_the_first_is_in_full_and_the_next_hold_what_changed() -> None:
     assert image(installed(full, delta, last)) == image(state) == image(installed(merged([full, delta, last])))
 
 
-@pytest.mark.parametrize("change", ["set", "fired", "taken"])
-def test_s2_a_timer_that_is_set_fired_or_taken_is_a_change_of_its_key(change: str) -> None:
-    state = tracked({"a": 1})
-    state.timers.set("a", 5)
-    full = barrier(state, "s1")
-    if change == "set":
-        state.timers.set("a", 6)
-    elif change == "fired":
-        assert list(state.timers.due(5)) == [("a", 5)]
-    else:
-        assert state.timers.take("a") == [5]
-    delta = barrier(state, "s2", "s1")
-    assert count(delta) == 1
-    assert image(installed(full, delta)) == image(state)
-
-
 def test_s2_nothing_that_only_looks_is_a_change() -> None:
     state = tracked({"a": 1})
     barrier(state, "s1")

@@ -109,26 +109,6 @@ def test_f1_an_old_incarnation_is_dropped_and_counted() -> None:
     assert len(into) == 1
 
 
-def test_f2_rows_need_credit_in_rows() -> None:
-    channel = sender(rows=5)
-    put(channel, 3, 2, 1, 1)
-    assert rows_of(channel.take()) == [3, 2]
-    assert channel.backlogged
-    assert channel.take() == []
-    channel.grant(Grant(CHANNEL, 3, 1, 0))
-    assert rows_of(channel.take()) == [1]
-
-
-def test_f2_rows_need_credit_in_bytes() -> None:
-    channel = sender(size=10)
-    put(channel, 1, 1, 1, size=6)
-    assert rows_of(channel.take()) == [1, 1]
-    channel.grant(Grant(CHANNEL, 3, 5, 0))
-    assert channel.take() == []
-    channel.grant(Grant(CHANNEL, 3, 0, 3))
-    assert rows_of(channel.take()) == [1]
-
-
 def test_f2_a_batch_larger_than_the_credit_passes_alone() -> None:
     channel = sender(rows=5)
     put(channel, 1, 500, 1)

@@ -76,17 +76,6 @@ def joined(inputs: int) -> tuple[Executor, Apply]:
     return Executor([*sources, NodeSpec("join", join, tuple((n, 0) for n in range(inputs)))]), join
 
 
-def test_fan_out_shares_the_batch() -> None:
-    class Keep(Apply):
-        def on_batch(self, batch: Batch, out: Outlet) -> None:
-            self.seen.append(batch)
-
-    left, right, batch = Keep(), Keep(), Batch([1])
-    executor = Executor([NodeSpec("in", None), NodeSpec("l", left, ((0, 0),)), NodeSpec("r", right, ((0, 0),))])
-    run(executor, batch)
-    assert left.seen == right.seen == [batch]
-
-
 def test_a_node_may_read_one_stream_twice() -> None:
     twice = Apply()
     executor = Executor([NodeSpec("in", None), NodeSpec("twice", twice, ((0, 0), (0, 0)))])
@@ -101,21 +90,6 @@ def test_an_empty_batch_goes_nowhere_and_is_not_counted() -> None:
     executor.run()
     assert last.seen == []
     assert executor.counters(0).rows_out == [0]
-
-
-def test_ports_lead_to_their_own_successors() -> None:
-    class Split(Apply):
-        def on_batch(self, batch: Batch, out: Outlet) -> None:
-            out.send(batch, 0)
-            out.send(batch.take([0]), 1)
-
-    left, right = Apply(), Apply()
-    executor = Executor(
-        [NodeSpec("in", Split(), (), (True, True)), NodeSpec("l", left, ((0, 0),)), NodeSpec("r", right, ((0, 1),))]
-    )
-    run(executor, Batch([1, 2]))
-    assert (values_of(left), values_of(right)) == ([1, 2], [1])
-    assert executor.counters(0).rows_out == [2, 1]
 
 
 def test_what_nothing_reads_is_counted() -> None:
