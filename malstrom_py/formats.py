@@ -15,11 +15,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from malstrom_py.errors import MalstromError, PlanError, SinkError, SourceError, lasting, pip_install
+from malstrom_py.errors import MalstromError, PlanError, SinkError, SourceError, imported, lasting
 from malstrom_py.errors.text import describe_error, text_of
 
 if TYPE_CHECKING:
@@ -30,6 +29,8 @@ __all__ = ["Avro", "Format", "JsonSchema", "Protobuf"]
 _TRIES: Final = 3
 _TIMEOUT_S: Final = 10.0
 _PAUSE_S: Final = 0.5
+_MISS_S: Final = 30.0
+_MISSES_MAX: Final = 1000
 _HEADER_BYTES: Final = 5
 _UNKNOWN: Final = {40401, 40402, 40403}
 """Errors of a registry that lacks a subject, a version or a schema. Any other 404 is of something else at its URL."""
@@ -74,9 +75,11 @@ class _Registry:
     def _forget(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[Any, Any] = {}
+        self._missed: dict[Any, tuple[float, str]] = {}
+        """What has no schema of this kind -> until when that is not asked again, and why."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in {"_lock", "_known"}}
+        return {name: value for name, value in self.__dict__.items() if name not in {"_lock", "_known", "_missed"}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -101,8 +104,18 @@ class _Registry:
 
     def _once(self, key: Any, find: Callable[[], Any]) -> Any:
         with self._lock:
-            if key not in self._known:
+            if key in self._known:
+                return self._known[key]
+            until_s, why = self._missed.get(key, (0.0, ""))
+            if time.monotonic() < until_s:
+                raise ValueError(why)
+            try:
                 self._known[key] = find()
+            except ValueError as error:  # each record may have it, and the registry may get it
+                if len(self._missed) >= _MISSES_MAX:
+                    self._missed.clear()
+                self._missed[key] = time.monotonic() + _MISS_S, text_of(error)
+                raise
             return self._known[key]
 
     def _referred(self, answer: Mapping[str, Any]) -> dict[str, str]:
@@ -123,7 +136,7 @@ class _Registry:
         for tries_left in reversed(range(_TRIES)):
             try:
                 request = urllib.request.Request(f"{self.place}{path}", data, headers)
-                with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+                with urllib.request.build_opener(_SafeRedirects).open(request, timeout=_TIMEOUT_S) as answer:
                     return json.load(answer)
             except urllib.error.HTTPError as error:
                 code, message = _said(error)
@@ -137,6 +150,22 @@ class _Registry:
             if tries_left:
                 time.sleep(_PAUSE_S)
         raise failure(f"the schema registry {self.place} cannot be used: {why}. Check its URL, and that it runs")
+
+
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects; the login is sent to the place of the registry only, or to its place over TLS."""
+
+    def redirect_request(self, *args: Any, **options: Any) -> urllib.request.Request | None:
+        made = super().redirect_request(*args, **options)
+        if made is not None and not _is_same_place(urlsplit(args[0].full_url), urlsplit(made.full_url)):
+            made.remove_header("Authorization")
+        return made
+
+
+def _is_same_place(one: SplitResult, other: SplitResult) -> bool:
+    places = (one.scheme, one.port), (other.scheme, other.port)
+    is_upgrade = places in ((("http", None), ("https", None)), (("http", 80), ("https", 443)))
+    return one.hostname == other.hostname and (is_upgrade or places[0] == places[1])
 
 
 def _said(error: urllib.error.HTTPError) -> tuple[Any, str]:
@@ -155,8 +184,7 @@ class _Framed(Format):
 
     def __init__(self, needs: str, registry: str | None, subject: str | None) -> None:
         self._what = f"formats.{type(self).__name__}"
-        if find_spec(needs) is None:
-            raise PlanError(f"{self._what} needs {needs}: {pip_install('formats')}")
+        imported(needs, f"{self._what} needs {needs}", "formats")
         if subject is not None and registry is None:
             raise PlanError(f"{self._what}: subject is that of a registry: give registry= too")
         self._registry = None if registry is None else _Registry(registry, self._kind)
@@ -214,15 +242,19 @@ class Avro(_Framed):
         schema = _plain(schema, self._what, registry)
         self._text = json.dumps(schema)
         self._schema = None if schema is None else _parsed(schema, {}, self._what)
-        self._reader = None if schema is None else _avro_reader(self._schema)
+        self._own = None if schema is None else _parsed_to_read(self._text, {})
 
     def _read(self, data: bytes, number: int | None) -> Any:
-        written, read = self._schema, self._reader
         if self._registry is not None and number is not None:
-            written, read = self._registry.reader(number, _parsed_with_reader)
-        assert read is not None
+            written, read = self._registry.reader(number, _parsed_to_read)
+            wanted = self._schema
+        else:
+            assert self._own is not None
+            (written, read), wanted = self._own, None
+        if isinstance(written, list) and data[:1] and data[0] & 1:  # `_Choices` has no part in the outermost union
+            raise ValueError(_NEGATIVE)
         stream = io.BytesIO(data)
-        value = read(stream, written, None if written is self._schema else self._schema)
+        value = read(stream, written, wanted)
         if stream.read(1):
             raise ValueError("bytes follow its last field: it was written with another schema")
         return value
@@ -375,13 +407,8 @@ def _parsed(schema: Any, referred: Mapping[str, str], what: str | None) -> Any:
         ) from None
 
 
-def _parsed_with_reader(text: str, referred: Mapping[str, str]) -> tuple[Any, Callable[..., Any]]:
-    schema = _parsed(json.loads(text), referred, None)
-    return schema, _avro_reader(schema)
-
-
-def _avro_reader(schema: Any) -> Callable[..., Any]:
-    """Return what reads values of a parsed ``schema``.
+def _parsed_to_read(text: str, referred: Mapping[str, str]) -> tuple[Any, Callable[..., Any]]:
+    """Return a schema as fastavro reads with it, and what reads values of it.
 
     fastavro's reader in C recurses for a type that holds itself, and hostile bytes of 10 KB overflow its stack, which
     ends the process. Its reader in Python raises RecursionError then.
@@ -389,8 +416,42 @@ def _avro_reader(schema: Any) -> Callable[..., Any]:
     import fastavro
     import fastavro._read_py
 
+    schema = _strict(_parsed(json.loads(text), referred, None))
     reader: Callable[..., Any] = fastavro.schemaless_reader
-    return fastavro._read_py.schemaless_reader if _is_recursive(schema, frozenset()) else reader
+    return schema, fastavro._read_py.schemaless_reader if _is_recursive(schema, frozenset()) else reader
+
+
+_NEGATIVE: Final = "it has a negative number of a symbol, or of a type in a union"
+
+
+class _Choices(list[Any]):
+    """The types of a union or the symbols of an enum. Bytes may have a negative number of one: that is malformed.
+
+    fastavro takes it as Python does. Its reader in C adds the length to it first; so there is none.
+    """
+
+    def __len__(self) -> int:
+        return 0
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, number: Any) -> Any:
+        if number < 0:
+            raise ValueError(_NEGATIVE)
+        return super().__getitem__(number)
+
+
+def _strict(schema: Any) -> Any:
+    """Return a parsed ``schema`` in which all choices are `_Choices`. Its own parts are changed."""
+    if isinstance(schema, list):
+        return _Choices(map(_strict, schema))
+    if isinstance(schema, dict):
+        for place in (schema, *schema.get("fields", ())):
+            place.update({name: _strict(place[name]) for name in ("type", "items", "values") if name in place})
+        if "symbols" in schema:
+            schema["symbols"] = _Choices(schema["symbols"])
+    return schema
 
 
 def _is_recursive(schema: Any, around: frozenset[str]) -> bool:

@@ -22,6 +22,8 @@ class Registry:
         self.asked: list[str] = []
         self.logins: list[str | None] = []
         self.url = ""
+        self.redirects_to = ""
+        """Where requests are redirected to, but for those that begin there."""
 
     def add(self, subject: str, body: dict[str, Any]) -> int:
         """Return the id of a schema, from 1; the same body has the same id."""
@@ -35,6 +37,7 @@ class Registry:
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         """Return the status and the body of an answer."""
         self.asked.append(f"{method} {path}")
+        path = path.removeprefix("/below")
         if path.startswith("/busy/"):
             return 429, {"error_code": 42901, "message": "Too many requests"}
         if path.startswith("/cut/"):
@@ -70,7 +73,10 @@ def running() -> Iterator[Registry]:
         def respond(self, method: str, body: Any) -> None:
             registry.logins.append(self.headers.get("Authorization"))
             status, answer = registry.answer(method, self.path, body)
+            if registry.redirects_to and not self.path.startswith("/below"):
+                status = 302
             self.send_response(status)
+            self.send_header("Location", f"{registry.redirects_to}{self.path}")
             if self.path.startswith("/cut/"):
                 self.send_header("Content-Length", "1000")
             self.end_headers()

@@ -10,7 +10,6 @@ messages up to there, and as many have arrived.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import logging
 import time
@@ -20,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from malstrom_py.errors import PlanError, SourceError, lasting, pip_install, shown
+from malstrom_py.errors import PlanError, SourceError, imported, lasting, shown
 from malstrom_py.formats import Format
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.polled import PolledChunk, PolledReader, PolledSource, problems
@@ -187,8 +186,7 @@ def checked_servers(servers: str | Sequence[str], what: str) -> list[str]:
             f"{what}: servers is a URL such as nats://user:password@localhost:4222, or several. Write characters such "
             f"as @ / ? # of a password as %40 %2F %3F %23"
         )
-    if importlib.util.find_spec("nats") is None:
-        raise PlanError(f"{what} needs the client of NATS: {pip_install('nats')}")
+    imported("nats", f"{what} needs the client of NATS", "nats")
     return urls
 
 

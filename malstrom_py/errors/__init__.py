@@ -35,6 +35,7 @@ not on a package index: that works in a clone, in a project that uses a clone, a
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any, Final, TypeVar
 
 _SHOWN_MAX: Final = 80
@@ -307,6 +308,14 @@ def pip_install(*extras: str) -> str:
     "pip install 'ray>=2.52' 'pyzmq>=26'"
     """
     return pip_command(*(package for extra in extras for package in EXTRAS[extra]))
+
+
+def imported(module: str, text: str, *extras: str) -> Any:
+    """Return ``module``; `PlanError` that begins with ``text``, with the command that installs it, if it is missing."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise PlanError(f"{text}: {pip_install(*extras)}") from error
 
 
 def pip_command(*packages: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import compress
 from typing import Any
 
 from malstrom_py.clock import Clock
@@ -69,6 +70,8 @@ class StatefulOperator(Operator):
         self.state = KeyedState(context.step, context.codec)
         self.failures = ErrorPolicy(context, advice=self.advice, figures=self.figures)
         self._expires_by_clock = False
+        self.dropped_at: dict[Any, int] = {}
+        """The keys whose state the batch has dropped -> the row that did, counted without the rows that failed."""
 
     def expire_after(self, ttl: int, *, by_clock: bool) -> None:
         """Drop a key's state at a record later than its last one + ``ttl``, or once the frontier passes that time.
@@ -129,11 +132,14 @@ class StatefulOperator(Operator):
 
     def touched(self, batch: Batch) -> None:
         """Let the states of the keys of ``batch``, of which no row has failed, last from now on. Requires a ttl."""
-        keys = keys_of(batch, self.context.step)
+        keys, times = keys_of(batch, self.context.step), batch.timestamps or []
         if self._expires_by_clock:
-            self.state.touch(keys, [from_clock(self.context.clock.now_s(), "ms")] * len(keys))
-        else:
-            self.state.touch(keys, batch.timestamps or [])
+            times = [from_clock(self.context.clock.now_s(), "ms")] * len(keys)
+        if self.dropped_at and self.state.expiry is not None:  # a later record has begun another life
+            self.state.expiry.forget(self.dropped_at)
+            since = [row > self.dropped_at.get(key, -1) for row, key in enumerate(keys)]
+            keys, times = list(compress(keys, since)), list(compress(times, since))
+        self.state.touch(keys, times)
 
     def track(self, slots_of: Callable[[Sequence[Any]], Sequence[int]]) -> None:
         self.state.track(slots_of)
@@ -242,6 +248,7 @@ class KeyedOperator(StatefulOperator):
         if expiry is not None:
             self.expire_now()
         self.changes(keys)
+        self.dropped_at.clear()
         results: list[Any] = []
         failed: list[int] = []
         rows = self.rows(keys, values)

@@ -42,7 +42,7 @@ class StatefulMap(KeyedOperator):
         self._default = default
 
     def update(self, rows: Rows, results: list[Any]) -> None:
-        states, fn, default = self.states, self._fn, self._default
+        states, fn, default, dropped = self.states, self._fn, self._default, self.dropped_at
         get = states.get
         if default is None:  # the same without the test, which costs a twentieth
             for key, value in rows:
@@ -53,6 +53,7 @@ class StatefulMap(KeyedOperator):
                     raise no_pair(answer, "(output, state)") from error
                 if state is None:
                     states.pop(key, None)
+                    dropped[key] = len(results)
                 else:
                     states[key] = state
                 results.append(result)
@@ -66,6 +67,7 @@ class StatefulMap(KeyedOperator):
                 raise no_pair(answer, "(output, state)") from error
             if state is None:
                 states.pop(key, None)
+                dropped[key] = len(results)
             else:
                 states[key] = state
             results.append(result)

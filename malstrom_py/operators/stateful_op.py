@@ -231,7 +231,8 @@ class StatefulOp(StatefulOperator):
     def _each(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any], out: Outlet) -> None:
         keys = keys_of(batch, self.context.step)
         self.changes(keys)
-        states, default = self.state.values, self._default
+        self.dropped_at.clear()
+        states, default, dropped = self.state.values, self._default, self.dropped_at
         call = self._watched(function) if self._none_watch.active else function
         rows = enumerate(zip(keys, batch.values, batch.timestamps or repeat(None), strict=False))
         sent, asked = output.keys, output.timers
@@ -239,7 +240,7 @@ class StatefulOp(StatefulOperator):
         failed: list[int] = []
         while True:
             try:
-                for index, (key, value, timestamp) in rows:  # noqa: B007  read when a row raises
+                for index, (key, value, timestamp) in rows:
                     mark, timers = len(sent), len(asked)
                     state = states.get(key)
                     if state is None and default is not None:
@@ -250,6 +251,7 @@ class StatefulOp(StatefulOperator):
                         self._check_key(key, mark, timers, output, function)
                     if state is None:
                         states.pop(key, None)
+                        dropped[key] = index - len(failed)
                     else:
                         states[key] = state
                 if self.state.expiry is not None:

@@ -80,27 +80,19 @@ class Expiry:
             yield 0, len(keys), []
             return
         start, ended = 0, list[Any]()
-        # Until when each key of the piece lives at least if any of its records fail; those that had no life before.
-        least, fresh = dict[Any, float](), set[Any]()
+        # Until when each key of the piece lives at least: any of its records may fail, or drop the state, and the next
+        # one then begins its life.
+        least = dict[Any, float]()
         for index, (key, time) in enumerate(zip(keys, times, strict=True)):
             if time > least.get(key, time):
                 yield start, index, ended
                 start, ended = index, []
                 least.clear()
-                fresh.clear()
-            if key not in least:
-                end = until.get(key)
-                if end is not None and end < time:
-                    ended.append(key)
-                    if apart:
-                        least[key] = -math.inf
-                        continue
-                    end = None
-                if end is None:
-                    fresh.add(key)
-                least[key] = time + ttl if end is None else end
-            elif key in fresh:
-                least[key] = min(least[key], time + ttl)
+            end: float = math.inf if key in least else until.get(key, math.inf)
+            if end < time:
+                ended.append(key)
+                end = -math.inf if apart else math.inf
+            least[key] = min(end, time + ttl, least.get(key, math.inf))
         yield start, len(keys), ended
 
     def put(self, until: Mapping[Any, int]) -> None:

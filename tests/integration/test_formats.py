@@ -6,6 +6,8 @@ import base64
 import json
 import os
 import pickle
+import sys
+import time
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -92,6 +94,31 @@ def test_a_schema_may_refer_to_others(registry: Registry) -> None:
     assert found == {"at": {"city": "Rome"}}
 
 
+def test_an_unknown_schema_is_not_asked_for_at_each_record(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = formats.Avro(registry=registry.url)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="does not have /schemas/ids/1"):
+            known.decode(b"\0\0\0\0\x01\x08lamp")
+    assert registry.asked == ["GET /schemas/ids/1"]
+    registry.add("late", {"schema": '"string"'})
+    monkeypatch.setattr("malstrom_py.formats.time.monotonic", lambda: time.monotonic_ns() / 1e9 + 31)
+    assert known.decode(b"\0\0\0\0\x01\x08lamp") == "lamp"
+
+
+def test_a_redirect_to_another_place_gets_no_login(registry: Registry) -> None:
+    number = registry.add("orders", {"schema": '"string"'})
+    data = b"\0" + number.to_bytes(4, "big") + b"\x08lamp"
+    with running() as front:
+        front.redirects_to = registry.url
+        assert formats.Avro(registry=front.url.replace("//", "//me:secret@")).decode(data) == "lamp"
+        assert (front.logins[0] or "").startswith("Basic ")
+        assert registry.logins == [None]
+        front.redirects_to = f"{front.url}/below"
+        front.add("orders", {"schema": '"string"'})
+        assert formats.Avro(registry=front.url.replace("//", "//me:secret@")).decode(data) == "lamp"
+        assert front.logins[-2] == front.logins[-1] is not None
+
+
 def test_a_registry_that_fails_is_asked_again_and_then_an_error(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +197,29 @@ def test_hostile_bytes_of_a_recursive_schema_are_malformed() -> None:
     assert tree.decode(tree.encode({"kids": [{"kids": []}]})) == {"kids": [{"kids": []}]}
     with pytest.raises(RecursionError):
         tree.decode(b"\x02" * 100_000)
+
+
+def test_a_negative_number_of_a_symbol_or_of_a_type_is_malformed() -> None:
+    size = {"type": "enum", "name": "Size", "symbols": ["S", "M"]}
+    fields = [
+        {"name": "first", "type": size},
+        {"name": "second", "type": "Size"},
+        {"name": "any", "type": ["Size", "string"]},
+    ]
+    shirt: dict[str, Any] = {"type": "record", "name": "Shirt", "fields": fields}
+    ring = {**shirt, "fields": [*fields, {"name": "next", "type": ["null", "Shirt"], "default": None}]}
+    value = {"first": "M", "second": "S", "any": "x"}
+    first = formats.Avro(shirt)
+    for known, more in ((first, {}), (pickle.loads(pickle.dumps(first)), {}), (formats.Avro(ring), {"next": None})):
+        data = known.encode(value | more)
+        assert known.decode(data) == value | more
+        for place in range(3):
+            with pytest.raises(ValueError, match="negative number of a symbol, or of a type in a union"):
+                known.decode(data[:place] + b"\x01" + data[place + 1 :])
+    union = formats.Avro(["null", "string"])
+    assert [union.decode(union.encode(value)) for value in (None, "x")] == [None, "x"]
+    with pytest.raises(ValueError, match="negative number"):
+        union.decode(b"\x01\x02x")
 
 
 def test_json_is_checked_against_its_schema(url: str, subject: str) -> None:
@@ -291,3 +341,12 @@ def test_wrong_arguments_are_refused() -> None:
         formats.Avro(registry="http://localhost:1").encode(VALUE)
     with pytest.raises(SinkError, match="values are written under a subject="):
         formats.Avro(ORDER, registry="http://localhost:1").encode(VALUE)
+
+
+@pytest.mark.parametrize("package", ["google", "google.protobuf"])
+def test_without_protobuf_the_error_says_what_to_install(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(PlanError, match=r"needs google.protobuf: pip install 'fastavro"):
+        formats.Protobuf(descriptor_pb2.FieldDescriptorProto)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from malstrom_py.errors import MalstromError, PlanError, SourceError, pip_install
+from malstrom_py.errors import MalstromError, PlanError, SourceError, imported
 from malstrom_py.errors.text import redacts
 
 if TYPE_CHECKING:
@@ -39,11 +39,7 @@ _OWNED: Final = frozenset(
 
 def kafka(what: str) -> Any:
     """Return the module ``confluent_kafka``; `PlanError` with the command that installs it."""
-    try:
-        import confluent_kafka
-    except ImportError as error:
-        raise PlanError(f"{what} needs confluent-kafka: {pip_install('kafka')}") from error
-    return confluent_kafka
+    return imported("confluent_kafka", f"{what} needs confluent-kafka", "kafka")
 
 
 def checked_bootstrap(bootstrap: object, what: str) -> str:

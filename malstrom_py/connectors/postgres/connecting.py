@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.errors import MalstromError, PlanError, SinkError, SourceError, pip_install
+from malstrom_py.errors import MalstromError, PlanError, SinkError, SourceError, imported
 from malstrom_py.errors.text import redacts, text_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def checked_dsn(dsn: object, owner: str) -> str:
     A password with characters that a URI must quote moves into other fields: that is refused, because errors of the
     connection name those fields.
     """
-    psycopg = imported(owner)
+    psycopg = imported("psycopg", f"{owner} needs psycopg", "postgres")
     if not isinstance(dsn, str):
         raise PlanError(f"{owner}: dsn must be a str such as 'postgresql://user@host/database'")
     try:
@@ -69,15 +69,6 @@ _EXAMPLES: Final = (
     "such as 'postgresql://user:password@host:5432/database' or 'host=… dbname=… user=…'. In the first form write "
     "characters such as @ / ? # of a password as %40 %2F %3F %23"
 )
-
-
-def imported(owner: str) -> Any:
-    """Return psycopg; `PlanError` with the command that installs it."""
-    try:
-        import psycopg
-    except ImportError as error:
-        raise PlanError(f"{owner} needs psycopg: {pip_install('postgres')}") from error
-    return psycopg
 
 
 @contextmanager

@@ -8,13 +8,12 @@ Rules:
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from malstrom_py.errors import MalstromError, PlanError, pip_install
+from malstrom_py.errors import MalstromError, PlanError, imported
 
 if TYPE_CHECKING:
     import redis
@@ -53,8 +52,7 @@ def check_url(url: object, what: str) -> str:
     fixed = _FIXED.intersection(parse_qs(urlsplit(url).query))
     if fixed:
         raise PlanError(f"{what}: the URL has the option {min(fixed)}, which is fixed here: leave it out")
-    if importlib.util.find_spec("redis") is None:
-        raise PlanError(f"{what} needs the client of Redis: {pip_install('redis')}")
+    imported("redis", f"{what} needs the client of Redis", "redis")
     return url
 
 

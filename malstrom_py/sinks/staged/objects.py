@@ -136,13 +136,17 @@ class ObjectPlace:
 
     def rewrite(self, files: Sequence[StagedFile], convert: Callable[[Path, Path], bool]) -> None:
         def rewrite(file: StagedFile) -> None:
-            with tempfile.TemporaryDirectory(prefix="malstrom-out-") as folder, contextlib.suppress(FileNotFoundError):
+            with tempfile.TemporaryDirectory(prefix="malstrom-out-") as folder:
                 staged, fresh = Path(folder, "staged"), Path(folder, "fresh")
-                self._download(self.key(file.name), staged)
+                try:
+                    self._download(self.key(file.name), staged)
+                except FileNotFoundError:
+                    return  # another process has moved it, or `publish` finds that it is missing
                 if convert(staged, fresh):
                     self.bucket.upload(self.key(file.name), fresh)
 
-        each(rewrite, files)
+        with self.errors("cannot write again in"):
+            each(rewrite, files)
 
     def publish(self, moves: Sequence[tuple[StagedFile, str]], done: Done, *, folders_are_values: bool) -> None:
         def move(pair: tuple[StagedFile, str]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from malstrom_py.errors import MalformedRecord
-from malstrom_py.sources.base import BasePart
+from malstrom_py.sources.base import BasePart, PolledRows
 from malstrom_py.sources.files.frames import Cursor
 from malstrom_py.sources.files.parquet import Filter
 from malstrom_py.sources.files.reading import LazyPart
@@ -22,7 +22,7 @@ _ROWS_MIN: Final = 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """What one poll has returned or raised; ``size``: its number of rows."""
+    """What one poll has returned or raised; ``size``: its number of rows that may be taken in pieces."""
 
     rows: Any
     size: int
@@ -56,10 +56,15 @@ class AheadPart(BasePart[Any]):
         self._rows_max = _ROWS_MIN
         self._start = inner.snapshot()
         self._finished = inner.is_finished()
+        self._polls = self._polls_set = {"frames": False, "bad_rows": False}
+
+    def set_polls(self, *, frames: bool, bad_rows: bool) -> None:
+        """Choose what `poll` returns, after the chunks that were read ahead."""
+        self._polls = {"frames": frames, "bad_rows": bad_rows}
 
     def poll(self, rows_max: int) -> Any:
         while (rows := self._next_piece(rows_max)) is not None:
-            kept = rows if self._filter is None else self._filter.kept(rows)
+            kept = rows if self._filter is None or isinstance(rows, PolledRows) else self._filter.kept(rows)
             if len(kept):
                 return kept
         return None
@@ -97,6 +102,8 @@ class AheadPart(BasePart[Any]):
             if chunk.error is not None:
                 raise chunk.error
             self._finished = chunk.finished and not chunk.size
+            if isinstance(chunk.rows, PolledRows):
+                return chunk.rows
             if not chunk.size:
                 return None
         return self._cursor.take(rows_max, self._name, 0)
@@ -106,12 +113,18 @@ class AheadPart(BasePart[Any]):
         if inner.is_finished():
             raise StopIteration
         inner.ensure_open()
+        if (polls := self._polls) is not self._polls_set:
+            inner.set_polls(**polls)
+            self._polls_set = polls
         before = inner.snapshot()
         try:
             rows = inner.poll(self._rows_max)
+            if isinstance(rows, PolledRows) and not rows.bad:
+                rows = rows.rows
         except MalformedRecord as malformed:
             error = malformed
         if rows is None and error is None and not inner.is_finished():
             return None
-        size, after, finished = 0 if rows is None else len(rows), inner.snapshot(), inner.is_finished()
+        size = 0 if rows is None or isinstance(rows, PolledRows) else len(rows)
+        after, finished = inner.snapshot(), inner.is_finished()
         return _Chunk(rows, size, error, before, after, finished, inner.lag_rows(), inner.lag_bytes())

@@ -140,6 +140,12 @@ class FollowPart(BasePart[Any]):
         self._new: deque[str] = deque()
         self._name = ""
         self._opened: BasePart[Any] | None = None
+        self._polls = {"frames": False, "bad_rows": False}
+
+    def set_polls(self, *, frames: bool, bad_rows: bool) -> None:
+        self._polls = {"frames": frames, "bad_rows": bad_rows}
+        if self._opened is not None:
+            self._opened.set_polls(**self._polls)
 
     def poll(self, rows_max: int) -> Any:
         is_listed = False
@@ -246,7 +252,9 @@ class FollowPart(BasePart[Any]):
     def _open(self, name: str, types: Types, position: dict[str, Any]) -> BasePart[Any]:
         path = self._watched.path(name)
         with source_errors(path):
-            return self._reading.open(path, Section(path), types, position, {})
+            opened = self._reading.open(path, Section(path), types, position, {})
+        opened.set_polls(**self._polls)
+        return opened
 
 
 class KnownFiles:

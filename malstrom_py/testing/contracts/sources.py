@@ -11,7 +11,7 @@ from typing import Any, Final
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.row_form import rows_of
 from malstrom_py.errors import MalformedRecord
-from malstrom_py.sources.base import Part, PartitionedSource, SourcePart, StatelessSource
+from malstrom_py.sources.base import Part, PartitionedSource, PolledRows, SourcePart, StatelessSource, as_part
 from malstrom_py.testing.contracts.clauses import require, require_plain
 from malstrom_py.testing.exact import same
 from malstrom_py.worker_context import WorkerId, WorkerInfo
@@ -23,6 +23,7 @@ EXACT: Final = "exact position"
 FINISHED: Final = "finished stays finished"
 UNCHANGED: Final = "polled rows stay unchanged"
 CLOSE: Final = "close at any time"
+CHOICE: Final = "the same rows by any poll"
 
 _SIZES: Final = ((1,), (2, 1, 5), (7,))
 _IDLE_MAX: Final = 100
@@ -46,7 +47,7 @@ def check_source(source: Any, *, rows_max: int = 1000, cuts_max: int = 20) -> No
 
     Raises:
         LawError: a clause is broken: "stable parts", "poll obeys rows_max", "plain position", "exact position",
-            "finished stays finished", "polled rows stay unchanged", "close at any time".
+            "finished stays finished", "polled rows stay unchanged", "close at any time", "the same rows by any poll".
     """
     if not isinstance(source, PartitionedSource):
         _check_stateless(source, rows_max)
@@ -75,6 +76,8 @@ def _check_part(source: PartitionedSource[Any], part: Part, rows_max: int, cuts_
     end = opened.snapshot() if opened.is_finished() else None
     for sizes in _SIZES:
         _check_cuts(source, part, rows, sizes, cuts_max)
+    for polls in (0, 3):
+        _check_choice(source, part, rows, polls)
     _check_end(opened, where, positions=True)
     _closed(opened, where)
     if end is not None:
@@ -130,6 +133,27 @@ def _check_cuts(
         _require_same_rows(read[: len(rows)], rows, where)
 
 
+def _check_choice(source: PartitionedSource[Any], part: Part, rows: list[Any], polls: int) -> None:
+    """Read some rows after `BasePart.set_polls`, which is called after ``polls`` polls, and the others without it."""
+    where = f"partition {part!r}, by columns and with bad rows from poll {polls} on"
+    opened = as_part(source.build_part(part, None), source, "source", positions=True)
+    read = list(itertools.chain.from_iterable(itertools.islice(_polls(opened, itertools.repeat(7)), polls)))
+    opened.set_polls(frames=True, bad_rows=True)
+    for wanted in (len(rows) * 2 // 3, len(rows) + 7):  # a poll does not say where among its rows the bad ones were
+        for polled in _polls(opened, itertools.repeat(7)):
+            read += polled
+            if len(read) >= wanted:
+                break
+        position = opened.snapshot()
+        _closed(opened, where)
+        opened = as_part(source.build_part(part, copy.deepcopy(position)), source, "source", positions=True)
+    _closed(opened, where)
+    for kind in (False, True):
+        expected = [row for row in rows if isinstance(row, UnreadableRecord) is kind]
+        got = [row for row in read if isinstance(row, UnreadableRecord) is kind][: len(expected)]
+        require(same(got, expected), CHOICE, "a poll of another kind returns the same", f"{where}: {got}, {expected}")
+
+
 def _require_same_rows(read: list[Any], rows: list[Any], where: str) -> None:
     for number, (got, expected) in enumerate(itertools.zip_longest(read, rows, fillvalue="nothing")):
         require(
@@ -177,6 +201,14 @@ def _poll(opened: SourcePart[Any], rows_max: int) -> list[Any]:
         polled: Any = opened.poll(rows_max)
     except MalformedRecord as error:
         return [UnreadableRecord(error.record)]
+    if isinstance(polled, PolledRows):
+        bad = [UnreadableRecord(error.record) for error in polled.errors]
+        require(len(bad) == polled.bad, CHOICE, "each bad record has an error", f"{polled.bad}, {len(bad)}")
+        return [*_rows(polled.rows), *bad]
+    return _rows(polled)
+
+
+def _rows(polled: Any) -> list[Any]:
     if polled is None:
         return []
     if isinstance(polled, Batch):

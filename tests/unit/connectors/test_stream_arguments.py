@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 from typing import Any
 
 import pytest
@@ -58,10 +58,16 @@ def test_a_password_with_characters_of_a_url_is_refused_without_it(end: Any, sch
 
 
 @pytest.mark.parametrize(
-    ("end", "address", "package"),
-    [(sources.RedisStream, REDIS, "redis"), (sinks.RedisStream, REDIS, "redis"), (sources.JetStream, NATS, "nats-py")],
+    ("end", "address", "module", "package"),
+    [
+        (sources.RedisStream, REDIS, "redis", "redis"),
+        (sinks.RedisStream, REDIS, "redis", "redis"),
+        (sources.JetStream, NATS, "nats", "nats-py"),
+    ],
 )
-def test_a_missing_client_is_advised(end: Any, address: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+def test_a_missing_client_is_advised(
+    end: Any, address: str, module: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(PlanError, match=rf"pip install '{package}>="):
         end(address, "in")

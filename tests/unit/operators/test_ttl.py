@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import malstrom_py as mp
@@ -116,6 +116,53 @@ def test_a_ttl_does_not_depend_on_how_batches_are_cut(step: str, rows: list[tupl
 
 def picky(key: Any, value: Any, state: int | None) -> tuple[int, int]:
     return (state or 0) + 2 // value, (state or 0) + 1
+
+
+def dropping(key: Any, value: Any, state: int | None) -> tuple[int, int | None]:
+    return (state or 0) + 1, None if value == "drop" else (state or 0) + 1
+
+
+def as_dropping_op(message: Any, state: int | None, output: Any) -> int | None:
+    sent, state = dropping(message.key, message.value, state)
+    output.emit(message.key, sent, message.timestamp)
+    return state
+
+
+DROPPING: dict[str, Callable[..., Any]] = {
+    "stateful_map": lambda s, **o: s.stateful_map("n", dropping, **o),
+    "stateful_flat_map": lambda s, **o: s.stateful_flat_map(
+        "n", lambda *of: ([dropping(*of)[0]], dropping(*of)[1]), **o
+    ),
+    "stateful_op": lambda s, **o: s.stateful_op("n", as_dropping_op, **o),
+    "ttl_map": lambda s, ttl, **o: s.ttl_map("n", dropping, ttl=ttl, **o),
+}
+
+
+@pytest.mark.parametrize("step", DROPPING)
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 40), st.sampled_from([1, 1, "drop"])), max_size=12),
+    cuts=st.sets(st.integers(1, 11)),
+)
+@example(rows=[("a", 35, 1), ("a", 30, "drop"), ("a", 5, 1), ("a", 20, 1)], cuts=set())
+def test_a_key_that_was_dropped_lives_by_its_records_since(
+    step: str, rows: list[tuple[str, int, Any]], cuts: set[int]
+) -> None:
+    tester = OperatorTester(lambda stream: DROPPING[step](stream, ttl=10), keyed=True, timed=True)
+    for start, end in pairwise([0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]):
+        tester.send_local([DataMessage(key, value, time) for key, time, value in rows[start:end]])
+        tester.step()
+    counts: dict[str, int] = {}
+    last: dict[str, int] = {}
+    expected = []
+    for key, time, value in rows:
+        if key in counts and time > last[key] + 10:
+            del counts[key], last[key]
+        counts[key], last[key] = counts.get(key, 0) + 1, max(time, last.get(key, time))
+        expected.append(counts[key])
+        if value == "drop":
+            del counts[key], last[key]
+    received = tester.receive_local()
+    assert [message.value for message in received if isinstance(message, DataMessage)] == expected
 
 
 FAILING: dict[str, Callable[..., Any]] = {

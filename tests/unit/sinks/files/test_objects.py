@@ -158,6 +158,22 @@ def test_a_commit_of_parquet_that_dies_anywhere_ends_in_one_schema(monkeypatch: 
             return
 
 
+def test_a_file_of_the_machine_that_is_missing_is_not_taken_for_an_object_that_was_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lose(*_: object) -> bool:
+        raise FileNotFoundError("the folder for temporary files was cleared")
+
+    url = empty_folder()
+    sink, payloads = staged_types(url, "s1", 1, 0.5)
+    with monkeypatch.context() as patched:
+        patched.setattr("malstrom_py.sinks.files.schemas._convert", lose)
+        with pytest.raises(SinkError, match="cannot write again in memory://"):
+            sink.commit(context("s1", final=False), payloads)
+    sink.commit(context("s1", final=False), payloads)
+    assert types(url) == {pa.float64()}
+
+
 def test_a_store_that_ignores_conditions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Bucket, "create", lambda self, key, data: self.put(key, data) is None)
     with pytest.raises(SinkError, match="Use a store that has conditional writes"):

@@ -34,6 +34,7 @@ class Patient:
     def __init__(self, part: Any) -> None:
         self._part = part
         self.snapshot, self.is_finished, self.close = part.snapshot, part.is_finished, part.close
+        self.set_polls = part.set_polls
 
     def poll(self, rows_max: int) -> Any:
         while True:

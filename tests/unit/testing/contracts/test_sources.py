@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from malstrom_py.errors import MalformedRecord
-from malstrom_py.sources.base import Part
+from malstrom_py.sources.base import Part, PolledRows
 from malstrom_py.testing import LawError
 from malstrom_py.testing.contracts import check_source
 from malstrom_py.worker_context import WorkerInfo
@@ -71,6 +71,30 @@ class Hesitant(Numbers):
             self.at += 1
             raise MalformedRecord("the eighth", record=b"8")
         return super().poll(min(rows_max, 1))
+
+
+class Sifting(Numbers):
+    """Returns all rows of a poll with those that cannot be read, once it is asked to."""
+
+    sifts = False
+
+    def set_polls(self, *, frames: bool, bad_rows: bool) -> None:
+        self.sifts = bad_rows
+
+    def poll(self, rows_max: int) -> Any:
+        if not self.sifts and self.at == 7:
+            self.at += 1
+            raise MalformedRecord("the eighth", record=7)
+        before = self.at
+        rows = super().poll(rows_max if self.sifts else 1)
+        bad = [MalformedRecord("the eighth", record=7)] if before <= 7 < self.at else []
+        return PolledRows([row for row in rows if row // 2 != 7], len(bad), iter(bad)) if self.sifts else rows
+
+
+class Hides(Sifting):
+    def poll(self, rows_max: int) -> Any:
+        polled = super().poll(rows_max)
+        return polled._replace(bad=0, errors=iter(())) if self.sifts else polled
 
 
 class Endless(Numbers):
@@ -176,7 +200,9 @@ class CannotClose(Numbers):
             raise OSError("never opened")
 
 
-@pytest.mark.parametrize("source", [Numbers(), Hesitant(), Endless(), Stateless()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "source", [Numbers(), Hesitant(), Sifting(), Endless(), Stateless()], ids=lambda s: type(s).__name__
+)
 def test_a_source_that_keeps_the_contract_passes(source: Any) -> None:
     check_source(source)
 
@@ -196,6 +222,7 @@ def test_a_source_that_keeps_the_contract_passes(source: Any) -> None:
         (NeverAgain(), "finished stays finished"),
         (Reuses(), "polled rows stay unchanged"),
         (CannotClose(), "close at any time"),
+        (Hides(), "the same rows by any poll"),
     ],
     ids=lambda thing: thing if isinstance(thing, str) else type(thing).__name__,
 )
