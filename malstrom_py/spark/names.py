@@ -1,4 +1,4 @@
-"""Names of tables, as Spark's SQL has them."""
+"""Names of tables and columns, as Spark's SQL has them."""
 
 from __future__ import annotations
 
@@ -23,3 +23,12 @@ def check_table_name(name: str, what: str) -> None:
             f"{what}: table {name!r} has a space: write the part of the name with it in back-quotes, as in "
             f"shop.`my sales`. Spark's own catalog has no such names; use letters, digits and _ there"
         )
+
+
+def quoted(name: str) -> str:
+    """Return the ``name`` of a column as SQL has it.
+
+    >>> quoted("n"), quoted("a`b")
+    ('`n`', '`a``b`')
+    """
+    return f"`{name.replace('`', '``')}`"

@@ -11,12 +11,11 @@ Rules:
 from __future__ import annotations
 
 import glob
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import MalformedRecord, SourceError
@@ -28,11 +27,9 @@ from malstrom_py.sinks.output_record import BY_SPARK, JobOutput, StepOutput, job
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from malstrom_py.sources import Files
+    from malstrom_py.sources.base import Part
     from malstrom_py.sources.files.csv import ColumnType
-
-_WHOLE: Final = re.compile(r"-?(0|[1-9]\d{0,17})")
-_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
-_TRUTHS: Final = {"true": True, "false": False}
 
 
 def partition_texts(file: str) -> dict[str, str | None]:
@@ -56,174 +53,82 @@ def partition_schema(files: Sequence[Mapping[str, str | None]]) -> pa.Schema:
     return pa.schema([(name, _type([file[name] for file in files])) for name in names])
 
 
-def partition_value(text: str | None, kind: pa.DataType) -> Any:
-    """Parse the folder text of a partition column of type ``kind``."""
-    if text is None:
-        return None
-    match kind_of(kind):
-        case ColumnKind.DATE:
-            return date.fromisoformat(text)
-        case ColumnKind.BOOL:
-            return _TRUTHS[text]
-        case ColumnKind.INT:
-            return int(text)
-    return text
-
-
 def _type(texts: Sequence[str | None]) -> pa.DataType:
+    """Return the first type that has each of ``texts`` as the text of a value."""
     import pyarrow as pa
 
-    known = [text for text in texts if text is not None]
-    if not known:
+    known = pa.array([text for text in texts if text is not None], pa.string())
+    if not len(known):
         return pa.null()
-    if all(map(_WHOLE.fullmatch, known)) and "-0" not in known:
-        return pa.int64()
-    if all(map(_is_date, known)):
-        return pa.date32()
-    return pa.bool_() if all(text in _TRUTHS for text in known) else pa.string()
+    for kind in (pa.int64(), pa.date32(), pa.bool_()):
+        with suppress(pa.ArrowException):
+            if known.cast(kind).cast(pa.string()).equals(known):
+                return kind
+    return pa.string()
 
 
-def _is_date(text: str) -> bool:
-    try:
-        return _DATE.fullmatch(text) is not None and date.fromisoformat(text) is not None
-    except ValueError:
-        return False
-
-
+_FORMATS: Final = ("csv", "json", "parquet")
 _SPLIT_BYTES: Final = 128 << 20
+_BATCH_ROWS: Final = 1 << 16
 
 
-class FileFormat(Protocol):
-    """Reads the files of one format."""
+def _schema_of(paths: Sequence[Path], format: str) -> pa.Schema:
+    """Return the columns of files, which may differ, in types that hold the values of all."""
+    from malstrom_py.sources.files.options import unpack_schema
 
-    def schema(self, paths: Sequence[Path]) -> pa.Schema:
-        """Return one schema for all the files."""
-        ...
-
-    def ranges(self, path: Path) -> list[tuple[int, int]]:
-        """Return the ranges of a file that can be read independently."""
-        ...
-
-    def batches(self, path: Path, start: int, stop: int, schema: pa.Schema, rows_max: int) -> Iterator[pa.RecordBatch]:
-        """Read the rows of one range, in the columns of ``schema``."""
-        ...
-
-
-class ParquetFiles:
-    """Reads row groups; the files may differ in the width of their types."""
-
-    def schema(self, paths: Sequence[Path]) -> pa.Schema:
-        import pyarrow as pa
-
-        schemas = []
-        for path in paths:
-            with _opened(path) as file:
-                schemas.append(file.schema_arrow.remove_metadata())
-        try:
-            return pa.unify_schemas(schemas, promote_options="permissive")
-        except pa.ArrowException as error:
-            raise SourceError(f"the output files do not have one schema: {describe_error(error)}") from None
-
-    def ranges(self, path: Path) -> list[tuple[int, int]]:
-        from malstrom_py.sources.files.footers import row_group_runs
-
-        with _opened(path) as file:
-            return row_group_runs(file.metadata, _SPLIT_BYTES)
-
-    def batches(self, path: Path, start: int, stop: int, schema: pa.Schema, rows_max: int) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        with _opened(path) as file:
-            there = [name for name in schema.names if name in file.schema_arrow.names]
-            try:
-                for batch in file.iter_batches(rows_max, row_groups=range(start, stop), columns=there):
-                    yield _cast(path, dict(zip(batch.schema.names, batch.columns, strict=True)), batch.num_rows, schema)
-            except (OSError, pa.ArrowException) as error:
-                raise SourceError(f"{path} is damaged or cannot be read ({type(error).__name__})") from error
-
-
-class CsvFiles:
-    """Infers the types from the first rows, as `sources.Files` does, unless a schema is given."""
-
-    def schema(self, paths: Sequence[Path]) -> pa.Schema:
-        from malstrom_py.sources import Files
-        from malstrom_py.sources.files.options import unpack_schema
-
-        source: Files[Any] = Files([glob.escape(str(path)) for path in paths], format="csv", split_bytes=None)
-        position = source.build_part(source.list_parts()[0], None).snapshot()
-        return unpack_schema(position["schema"])
-
-    def ranges(self, path: Path) -> list[tuple[int, int]]:
-        return [(0, 0)]
-
-    def batches(self, path: Path, start: int, stop: int, schema: pa.Schema, rows_max: int) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        types: dict[str, ColumnType] = {field.name: _csv_type(field.type) for field in schema}
-        for polled in _polled(path, "csv", rows_max, types):
-            batch = polled if isinstance(polled, pa.RecordBatch) else pa.RecordBatch.from_pylist(polled)
-            yield _cast(path, dict(zip(batch.schema.names, batch.columns, strict=True)), batch.num_rows, schema)
-
-
-class JsonFiles:
-    """Reads all lines to find the columns, because their fields may differ, unless a schema is given."""
-
-    def schema(self, paths: Sequence[Path]) -> pa.Schema:
-        import pyarrow as pa
-
-        found = pa.schema([])
-        for path in paths:
-            for rows in _polled(path, "json", 1 << 16, None):
-                names = dict.fromkeys(name for row in rows for name in row)
-                here = pa.schema([(name, _array(path, name, rows, None).type) for name in names])
-                try:
-                    found = pa.unify_schemas([found, here], promote_options="permissive")
-                except pa.ArrowException as error:
-                    raise SourceError(
-                        f"{path}: the types of its lines differ: {describe_error(error)}. Give a schema"
-                    ) from None
-        return found
-
-    def ranges(self, path: Path) -> list[tuple[int, int]]:
-        return [(0, 0)]
-
-    def batches(self, path: Path, start: int, stop: int, schema: pa.Schema, rows_max: int) -> Iterator[pa.RecordBatch]:
-        for rows in _polled(path, "json", rows_max, None):
-            columns = {field.name: _array(path, field.name, rows, field.type) for field in schema}
-            yield _cast(path, columns, len(rows), schema)
-
-
-FILE_FORMATS: Final[Mapping[str, FileFormat]] = {"csv": CsvFiles(), "json": JsonFiles(), "parquet": ParquetFiles()}
-
-
-def _opened(path: Path) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return pq.ParquetFile(path)
-    except (OSError, pa.ArrowException) as error:
-        raise SourceError(
-            f"{path} is not a complete Parquet file ({type(error).__name__}): run the job again"
-        ) from error
-
-
-def _polled(path: Path, format: str, rows_max: int, types: Mapping[str, ColumnType] | None) -> Iterator[Any]:
-    """Read one file with `sources.Files`."""
-    from malstrom_py.sources import Files
-
-    asked: dict[str, Any] = {"types": types} if types else {}
-    source: Files[Any] = Files(glob.escape(str(path)), format=format, split_bytes=None, **asked)  # type: ignore[call-overload]
+    if format == "json":
+        return _schema_of_lines(paths)
+    source = _source(format, paths)
     part = source.build_part(source.list_parts()[0], None)
     try:
-        while not part.is_finished():
-            rows: Any = part.poll(rows_max)
-            if rows is not None and len(rows):
-                yield rows
-    except MalformedRecord as error:
-        raise SourceError(f"{error}; give a schema if the types are wrong") from error
+        if part.snapshot()["schema"] is None:
+            part.poll(1)  # raises why there is none
+        return unpack_schema(part.snapshot()["schema"])
     finally:
         part.close()
+
+
+def _schema_of_lines(paths: Sequence[Path]) -> pa.Schema:
+    """Return the columns of all lines, because their fields may differ."""
+    import pyarrow as pa
+
+    found = pa.schema([])
+    for path in paths:
+        for rows in _polled(None, _source("json", [path]), ()):
+            names = dict.fromkeys(name for row in rows for name in row)
+            here = pa.schema([(name, _array(path, name, rows, None).type) for name in names])
+            try:
+                found = pa.unify_schemas([found, here], promote_options="permissive")
+            except pa.ArrowException as error:
+                raise SourceError(
+                    f"{path}: the types of its lines differ: {describe_error(error)}. Give a schema"
+                ) from None
+    return found
+
+
+def _source(format: str, paths: Sequence[Path], schema: pa.Schema | None = None) -> Files[Any]:
+    """Return the source of files; csv is read in the types of ``schema``."""
+    from malstrom_py.sources import Files
+
+    in_csv = schema if format == "csv" and schema is not None else ()
+    types: dict[str, ColumnType] = {field.name: _csv_type(field.type) for field in in_csv}
+    patterns = [glob.escape(str(path)) for path in paths]
+    return Files(patterns, format=cast(Any, format), types=types or None, split_bytes=_SPLIT_BYTES)
+
+
+def _polled(part: Part | None, source: Files[Any], names: Sequence[str]) -> Iterator[Any]:
+    """Read the columns ``names`` of a part, or of all parts, as batches of columns or lists of rows."""
+    for one in source.list_parts() if part is None else [part]:
+        opened = source.build_narrow_part(one, None, names) if names else source.build_part(one, None)
+        try:
+            while not opened.is_finished():
+                rows: Any = opened.poll(_BATCH_ROWS)
+                if rows is not None and len(rows):
+                    yield rows
+        except MalformedRecord as error:
+            raise SourceError(f"{error}; give a schema if the types are wrong") from error
+        finally:
+            opened.close()
 
 
 def _csv_type(kind: pa.DataType) -> ColumnType:
@@ -271,20 +176,16 @@ def _cast(path: Path, columns: Mapping[str, Any], rows: int, schema: pa.Schema) 
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-_BATCH_ROWS: Final = 1 << 16
-
-
 @dataclass(frozen=True, slots=True)
 class FileSplit:
-    """The part of a file that one task reads: from ``start`` to ``stop`` in units of the format (row groups)."""
+    """The ``part`` of a file that one task reads."""
 
     root: Path
     file: str
     format: str
     size: int
     mtime_ns: int
-    start: int
-    stop: int
+    part: Part
 
 
 def output_of(path: str, job: str | None) -> tuple[Path, JobOutput]:
@@ -325,14 +226,13 @@ class OutputFiles:
                 f"Spark has written this output, with its own options: read it with "
                 f"spark.read.format({output.format.removeprefix(BY_SPARK)!r})"
             )
-        if output.format not in FILE_FORMATS:
+        if output.format not in _FORMATS:
             raise SourceError(
-                f"the output is {output.format}, and this data source reads {_all(sorted(FILE_FORMATS))}: "
+                f"the output is {output.format}, and this data source reads {_all(_FORMATS)}: "
                 f"read it with spark.read.format({output.format!r})"
             )
         self._root = root
         self._format = output.format
-        self._kind: FileFormat = FILE_FORMATS[output.format]
         self._files = list(output.files)
         self._texts = [_texts_of(file) for file in self._files]
         for file in self._files:
@@ -344,7 +244,7 @@ class OutputFiles:
 
         if not self._files:
             raise SourceError("the job has written no rows, so its columns are unknown: give a schema")
-        inside = self._kind.schema([self._root / file for file in self._files])
+        inside = _schema_of([self._root / file for file in self._files], self._format)
         return pa.schema([*inside, *partition_schema(self._texts)])
 
     def splits(self) -> list[FileSplit]:
@@ -352,8 +252,8 @@ class OutputFiles:
         splits = []
         for file in self._files:
             size, mtime_ns = _stat(self._root, file)
-            for start, stop in self._kind.ranges(self._root / file):
-                splits.append(FileSplit(self._root, file, self._format, size, mtime_ns, start, stop))
+            parts = _source(self._format, [self._root / file]).list_parts()
+            splits += [FileSplit(self._root, file, self._format, size, mtime_ns, part) for part in parts]
         return splits
 
 
@@ -365,10 +265,13 @@ def batches_of(split: FileSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         raise SourceError(f"{split.root / split.file} has changed while it was read: read it again")
     texts = partition_texts(split.file)
     inside = pa.schema([field for field in schema if field.name not in texts])
-    kind = FILE_FORMATS[split.format]
     path = split.root / split.file
-    for batch in kind.batches(path, split.start, split.stop, inside, _BATCH_ROWS):
-        yield _with_partitions(batch, texts, schema)
+    for rows in _polled(split.part, _source(split.format, [path], inside), inside.names):
+        if isinstance(rows, pa.RecordBatch):
+            columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        else:
+            columns = {field.name: _array(path, field.name, rows, field.type) for field in inside}
+        yield _with_partitions(_cast(path, columns, len(rows), inside), texts, schema)
 
 
 def check_readable(files: Mapping[str, pa.DataType], asked: pa.Schema) -> None:
@@ -389,12 +292,14 @@ def check_readable(files: Mapping[str, pa.DataType], asked: pa.Schema) -> None:
 def _with_partitions(batch: pa.RecordBatch, texts: Mapping[str, str | None], schema: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
+    from malstrom_py.sources.files.footers import constant
+
     columns = {field.name: batch.column(field.name) for field in batch.schema}
     for name, text in texts.items():
         if name in schema.names:
             kind = schema.field(name).type
             plain = partition_schema([{name: text}]).field(0).type
-            columns[name] = pa.repeat(pa.scalar(partition_value(text, plain), plain), batch.num_rows).cast(kind)
+            columns[name] = pa.repeat(constant(text, plain), batch.num_rows).cast(kind)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 

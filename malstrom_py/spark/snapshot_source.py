@@ -14,7 +14,7 @@ import datetime as dt
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -58,23 +58,6 @@ _KINDS: Final = {
 _INT64: Final = range(-(2**63), 2**63)
 
 
-@dataclass(slots=True)
-class ColumnKinds:
-    """The kinds of values seen in one column. A column with more than one kind is JSON text."""
-
-    seen: set[str] = field(default_factory=set)
-
-    def add(self, value: object) -> None:
-        """Record the kind of ``value``."""
-        if value is not None:
-            self.seen.add(_kind_of(value))
-
-    @property
-    def kind(self) -> str:
-        """The name of a `ColumnKind`, or "json"; "str" if there is no value."""
-        return next(iter(self.seen)) if len(self.seen) == 1 else JSON if self.seen else ColumnKind.STR.value
-
-
 @dataclass(frozen=True, slots=True)
 class StateColumns:
     """The columns of a step's state. ``fields``: field -> kind, if every state is a dict; else one column ``state``."""
@@ -91,21 +74,29 @@ class StateColumns:
 
 def columns_of(entries: Iterable[tuple[Any, Any]]) -> StateColumns:
     """Infer the columns from all ``entries`` of key and state."""
-    key, state, fields = ColumnKinds(), ColumnKinds(), dict[str, ColumnKinds]()
-    are_dicts: bool | None = None
+    key, state, fields, are_dicts = set[str](), set[str](), dict[str, set[str]](), True
     for one, value in entries:
-        key.add(one)
-        if value is None:
+        _add(key, one)
+        _add(state, value)
+        if value is None or not are_dicts:
             continue
-        is_dict = isinstance(value, Mapping) and all(type(name) is str and name != KEY for name in value)
-        are_dicts = is_dict if are_dicts is None else are_dicts and is_dict
-        if are_dicts:
-            for name, part in value.items():
-                fields.setdefault(name, ColumnKinds()).add(part)
-        state.add(value)
+        are_dicts = isinstance(value, Mapping) and all(type(name) is str and name != KEY for name in value)
+        for name, part in value.items() if are_dicts else ():
+            _add(fields.setdefault(name, set()), part)
     if are_dicts and fields:
-        return StateColumns(key.kind, {name: kinds.kind for name, kinds in fields.items()})
-    return StateColumns(key.kind, None, state.kind)
+        return StateColumns(_column_kind(key), {name: _column_kind(kinds) for name, kinds in fields.items()})
+    return StateColumns(_column_kind(key), None, _column_kind(state))
+
+
+def _add(kinds: set[str], value: object) -> None:
+    """Add the kind of ``value`` to those of its column."""
+    if value is not None:
+        kinds.add(_kind_of(value))
+
+
+def _column_kind(kinds: set[str]) -> str:
+    """Return the name of a `ColumnKind`, or "json" for a column of several; "str" if there is no value."""
+    return next(iter(kinds)) if len(kinds) == 1 else JSON if kinds else ColumnKind.STR.value
 
 
 def batch_of(entries: Sequence[tuple[Any, Any]], columns: StateColumns) -> pa.RecordBatch:

@@ -17,16 +17,20 @@ from malstrom_py.data.schema import (
     inside,
     joined_type,
     kind_of,
-    plain_type,
     stored_type,
     with_inside,
 )
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.errors.text import describe_error
+from malstrom_py.sinks.files.given_columns import GivenColumns
 from malstrom_py.sinks.files.partitions import parse_folder
-from malstrom_py.sinks.files.schemas import in_files, unpacked_schema
+from malstrom_py.sinks.files.schemas import given_schema as schema_of_files
+from malstrom_py.sinks.files.schemas import in_files, packed, unpacked_schema, without_nulls
+from malstrom_py.sinks.files.tables import ParquetEncoder
+from malstrom_py.sinks.files.target_columns import TargetColumns
 from malstrom_py.sinks.staged.payloads import StagedFile, packed_schemas
 from malstrom_py.sinks.staged.problems import sink_errors
+from malstrom_py.sinks.staged.writing import RollingFiles
 from malstrom_py.spark.types import arrow_schema, spark_form
 
 if TYPE_CHECKING:
@@ -80,16 +84,11 @@ def given_schema(schema: Any) -> pa.Schema:
             raise PlanError(
                 f"sinks.Spark: schema must be a pyarrow.Schema or a StructType, got {type(schema).__name__}"
             )
-        asked = arrow_schema(schema, error=PlanError)
-    else:
-        asked = schema
-    if len(set(asked.names)) < len(asked) or not asked.names:
-        raise PlanError("sinks.Spark: schema must name at least one column, and each column once")
+        schema = arrow_schema(schema, error=PlanError)
     try:
-        found = schema_for_spark(pa.schema([(field.name, plain_type(field.type)) for field in asked]))
+        return in_files(schema_for_spark(schema_of_files(schema, "sinks.Spark")))
     except SinkError as error:
         raise PlanError(f"sinks.Spark: schema: {error}") from None
-    return in_files(found)
 
 
 def _spark_type(path: str, kind: pa.DataType) -> pa.DataType:
@@ -212,12 +211,26 @@ def _as_spark_reads(schema: pa.Schema) -> pa.Schema:
     return schema_for_spark(pa.schema(fields))
 
 
-def empty_file(path: Path, schema: pa.Schema) -> None:
-    """A Parquet file of ``schema`` without a row, durable."""
-    import pyarrow.parquet as pq
+class SparkEncoder(ParquetEncoder):
+    """Encodes the columns of ``given``, else of the first batch. ``known``: their types so far, as Spark's types."""
 
-    with path.open("xb") as stream:
-        with pq.ParquetWriter(stream, schema, compression="zstd"):
-            pass
-        stream.flush()
-        os.fsync(stream.fileno())
+    def __init__(self, files: RollingFiles, partition_by: Sequence[str], given: TargetColumns | None) -> None:
+        super().__init__(files, partition_by, None if given is None else GivenColumns(given))
+        self._seen: pa.Schema | None = None
+        self.known: pa.Schema | None = None
+
+    def _check(self, schema: pa.Schema) -> None:
+        if self._seen is not None and self._seen.equals(schema):
+            return
+        found = schema_for_spark(schema)
+        if self.known is not None:
+            found = joined_schema(self.known, found, of_known="before", of_found="now")
+        self._seen, self.known = schema, found
+
+    def packed_schema(self) -> str | None:
+        return None if self.known is None else packed(self.known)
+
+    def _type_in_file(self, kind: pa.DataType) -> pa.DataType:
+        import pyarrow as pa
+
+        return without_nulls(schema_for_spark(pa.schema([("", kind)])).field(0).type)

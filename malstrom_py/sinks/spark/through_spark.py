@@ -10,26 +10,28 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import SinkError, SparkError
-from malstrom_py.errors.text import describe_error
+from malstrom_py.errors.text import public_text
 from malstrom_py.sinks.base import CommitContext
-from malstrom_py.sinks.files.schemas import bring_to, without_nulls
+from malstrom_py.sinks.files.schemas import bring_to, in_files, without_nulls
 from malstrom_py.sinks.files.target_columns import TargetColumns, length_limits, required_places
-from malstrom_py.sinks.output_record import BY_SPARK, StepOutput, find_record, record_output
-from malstrom_py.sinks.spark.folders import OutcomeUnknown, check_folder
-from malstrom_py.sinks.spark.schema import schema_of_staged
+from malstrom_py.sinks.output_record import BY_SPARK, StepOutput, record_output
+from malstrom_py.sinks.spark.schema import schema_of_staged, without
+from malstrom_py.sinks.spark.targets import SparkCommitter, SparkTarget
 from malstrom_py.sinks.staged.folder import FolderPlace, sync
 from malstrom_py.sinks.staged.payloads import StagedFile
 from malstrom_py.sinks.staged.problems import sink_errors
 from malstrom_py.spark.failures import describe_failure, spark_errors
+from malstrom_py.spark.names import quoted
 from malstrom_py.spark.session import existing_session, spark_session
 from malstrom_py.spark.types import arrow_schema, spark_schema
 
@@ -40,6 +42,18 @@ PROPERTY: Final = "malstrom.commit"
 
 _MICROSECONDS: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 """By default Spark writes timestamps in 96 bits, which readers take for timestamps without a zone."""
+
+
+def check_folder(target: Path, *, replace: bool) -> None:
+    """Raise `SinkError` if ``target`` cannot be replaced, or is not empty although ``replace`` is false."""
+    if target.is_symlink():
+        raise SinkError(f"{target} is a symbolic link, which cannot be replaced: give the folder that it points to")
+    if not replace and target.is_dir() and any(target.iterdir()):
+        raise SinkError(f"{target} is not empty, and mode is 'error': remove it, or use another mode")
+    if target.exists() and not target.is_dir():
+        raise NotADirectoryError(target)
+    if os.path.ismount(target):
+        raise SinkError(f"{target} is a mount point, which cannot be replaced: give a folder in it")
 
 
 def is_created(session: Any, frame: Any, table: str, context: CommitContext) -> bool:
@@ -97,10 +111,7 @@ def conformed(session: Any, frame: Any, table: str, schema: pa.Schema) -> Any:
     from pyspark.sql.functions import col
 
     return frame.select(
-        *(
-            col(f"`{name.replace('`', '``')}`").cast(field.dataType).alias(field.name)
-            for name, field in _targets(session, table, schema)
-        )
+        *(col(quoted(name)).cast(field.dataType).alias(field.name) for name, field in _targets(session, table, schema))
     )
 
 
@@ -133,234 +144,219 @@ def _misfit(field: pa.Field, in_table: str) -> str:
     return f"{in_table} in the table, {kind} now"
 
 
-@dataclass(slots=True)
-class ThroughSpark:
+@dataclass
+class ThroughSpark(SparkTarget):
     """Publishes to one of ``path``, ``table`` and ``function`` with ``session``, in the program that starts the job."""
 
-    path: Path | None
     table: str | None
-    format: str
-    mode: str
-    partition_by: tuple[str, ...]
     options: Mapping[str, str]
-    given: pa.Schema | None
     function: Callable[[Any, str], object] | None
-    session: Any
-    staging_root: Path
+    given_session: Any
     program_session: Any = None
     """The program's session at the start of the run, if none is given: the committing thread may have another."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy to another process without session and function: the copy does not publish."""
-        where = (self.path, self.table, self.format, self.mode, self.partition_by, self.options, self.given)
-        return type(self), (*where, None, None, self.staging_root)
+        where = (self.path, self.staging, self.format, self.mode, self.partition_by, self.given)
+        return type(self), (*where, self.table, self.options, None, None)
 
     @property
     def description(self) -> Mapping[str, Any]:
-        """The target and its options, in plain types."""
         if self.path is None and self.table is None:
             return {"foreach_snapshot": True}
-        return {
-            "path": None if self.path is None else str(self.path),
-            "table": self.table,
-            "mode": self.mode,
-            "format": self.format,
-            "partition_by": list(self.partition_by),
-            "options": dict(self.options),
-        }
-
-    @property
-    def staging(self) -> Path:
-        """The folder that contains ``_staging``: next to a folder that Spark creates or empties."""
-        if self.path is None:
-            return self.staging_root
-        return self.path if self.mode == "append" else self.path.parent
-
-    @property
-    def place(self) -> FolderPlace:
-        """Where the files are staged."""
-        return FolderPlace(self.staging)
+        described = {"path": None, "table": self.table} | dict(super().description)
+        return described | {"options": dict(self.options)}
 
     @property
     def writer_partition_by(self) -> tuple[str, ...]:
-        """The columns by which the writers partition: none, because Spark does."""
-        return ()
+        return ()  # Spark partitions
+
+    def start(self) -> None:
+        """Find the session of this run, before anything else. A later run may have another one."""
+        self.program_session = existing_session() if self.given_session is None else None
 
     @property
-    def _recorded_format(self) -> str:
-        """The format in the output record; the prefix marks files whose reading depends on Spark's options."""
-        return self.format if self.format == "parquet" else f"{BY_SPARK}{self.format}"
+    def session(self) -> Any:
+        """The session to publish with; None for a new one."""
+        return self.program_session if self.given_session is None else self.given_session
 
     def columns_of_table(self, *, only_existing: bool) -> TargetColumns | None:
-        """Return the columns of the table that is appended to; None without one.
-
-        ``only_existing``: start no session.
-        """
         if self.table is None or self.mode != "append":
             return None
-        if only_existing and self.session is None and existing_session() is None:
+        if only_existing and self.given_session is None and existing_session() is None:
             return None
-        with spark_session(self._session) as session, spark_errors(f"table {self.table!r}", SinkError):
+        with spark_session(self.session) as session, spark_errors(f"table {self.table!r}", SinkError):
             if not session.catalog.tableExists(self.table):
                 return None
             fields = session.table(self.table).schema
             schema, required = arrow_schema(fields, error=SinkError), required_places(fields)
             return TargetColumns(schema, required, self.table, length_limits(fields))
 
-    def start(self) -> None:
-        """Find the session of this run, before anything else. A later run may have another one."""
-        self.program_session = existing_session() if self.session is None else None
-
-    def names_there(self) -> None:
-        """The columns of the target are not known here, but for those of a table (`columns_of_table`)."""
-
     def check(self) -> None:
-        """Raise `SinkError` at the start of the job if the target cannot take the rows."""
-        self._check(self.given)
+        self.check_for(self.given)
 
-    def _check(self, schema: pa.Schema | None) -> None:
+    def check_for(self, schema: pa.Schema | None) -> None:
+        """Raise `SinkError` if the target cannot take rows of ``schema``."""
         if self.path is not None and self.mode != "append":
             check_folder(self.path, replace=self.mode == "overwrite")
         if self.table is not None:
-            with spark_session(self._session) as session, spark_errors(f"table {self.table!r}", SinkError):
+            with spark_session(self.session) as session, spark_errors(f"table {self.table!r}", SinkError):
                 check_table(session, self.table, self.mode, self.partition_by, schema)
 
-    @property
-    def _session(self) -> Any:
-        return self.program_session if self.session is None else self.session
-
-    def is_done(self, context: CommitContext, staged: Sequence[StagedFile]) -> bool:
-        """Return whether the output record contains the commit; False without a record."""
-        known = None if self.path is None else find_record(self.path, context.job)
-        return known is not None and known.snapshot == context.snapshot and context.step in known.outputs
-
-    def prepare(self, staged: Sequence[StagedFile]) -> pa.Schema | None:
-        """Convert the staged files to one schema and return it; `SinkError` if no schema fits all, or not the table."""
-        schema = schema_of_staged(staged)
-        check_staged(self.place, staged)
-        if schema is not None:
-            bring_to(self.place, schema, staged)
-        self._check(schema)
-        return schema
-
-    def publish(
-        self, work: Path, context: CommitContext, staged: Sequence[StagedFile], schema: pa.Schema | None, *, again: bool
-    ) -> None:
-        """Publish the ``staged`` files with Spark. ``again``: an earlier attempt may have published some or all."""
-        schema = schema if schema is not None else self.given
-        check_staged(self.place, staged)
-        with _unknown_if_gone(), spark_session(self._session) as session:
-            if schema is None and self.table is not None and self.mode == "overwrite":
-                schema = _schema_of_table(session, self.table)
-            if schema is None:
-                self._publish_nothing(work, context)
-                return
-            frame = _frame(session, list(map(str, self.place.paths(staged))), schema)
-            if self.function is not None:
-                self.function(frame, context.snapshot)
-            elif self.table is not None:
-                self._write_table(session, frame, schema, context, again=again)
-            elif self.path is not None and self.mode == "error":
-                self._write_new_folder(work, self.path, frame, schema, context)
-            else:
-                self._write_folder(frame, schema, context)
-
-    def _write_table(self, session: Any, frame: Any, schema: pa.Schema, context: CommitContext, *, again: bool) -> None:
-        assert self.table is not None
-        with spark_errors(f"table {self.table!r}", SinkError):
-            if self.mode == "error":
-                if not again or not is_created(session, frame, self.table, context):
-                    self._create_table(frame, self.table, context)
-            elif self.mode == "append" and session.catalog.tableExists(self.table):
-                conformed(session, frame, self.table, schema).write.insertInto(self.table)
-            else:
-                self._writer(frame).saveAsTable(self.table)
-
-    def _create_table(self, frame: Any, table: str, context: CommitContext) -> None:
-        """Create ``table`` from ``frame``, marked with ``context``; Spark raises if it exists."""
-        from pyspark.sql.functions import col
-
-        writer = frame.writeTo(table).using(self.format).options(**self.options)
-        writer = writer.tableProperty(PROPERTY, _named(context))
-        if self.partition_by:
-            writer = writer.partitionedBy(*(col(f"`{name.replace('`', '``')}`") for name in self.partition_by))
-        writer.create()
-
-    def _write_folder(self, frame: Any, schema: pa.Schema, context: CommitContext) -> None:
-        assert self.path is not None
-        before = set(_files(self.path))
-        with spark_errors(f"folder {str(self.path)!r}", SinkError):
-            self._writer(frame).save(f"file:{self.path}")
-        files = [name for name in _files(self.path) if name not in before]
-        try:
-            record_output(self.path, context, self._written(files, schema))
-        except OSError as error:
-            raise OutcomeUnknown(
-                f"{self.path} is written, but its output could not be recorded: {describe_error(error)}"
-            ) from error
-
-    def _write_new_folder(
-        self, work: Path, target: Path, frame: Any, schema: pa.Schema, context: CommitContext
-    ) -> None:
-        """Write ``target`` next to its place, then rename it, which fails if another program has filled ``target``."""
-        written = _new_folder_in(work)
-        with spark_errors(f"folder {str(target)!r}", SinkError):
-            self._writer(frame).save(f"file:{written}")
-        _rename(written, target, context, self._written(list(_files(written)), schema))
-
-    def _written(self, files: list[str], schema: pa.Schema) -> StepOutput:
-        import pyarrow as pa
-
-        fields = [(field.name, without_nulls(field.type)) for field in schema if field.name not in self.partition_by]
-        return StepOutput(self._recorded_format, files, pa.schema(fields).serialize().to_pybytes())
-
-    def _writer(self, frame: Any) -> Any:
+    def writer(self, frame: Any) -> Any:
+        """Return Spark's writer of ``frame``, with all options."""
         options = self.options
         if self.path is not None and self.format == "parquet":
             options = _MICROSECONDS | dict(options)
         writer = frame.write.format(self.format).mode(self.mode).options(**options)
         return writer.partitionBy(*self.partition_by) if self.partition_by else writer
 
-    def _publish_nothing(self, work: Path, context: CommitContext) -> None:
+    def output(self, files: list[str], schema: pa.Schema | None) -> StepOutput:
+        """Return what the output record has of ``files``. A prefix marks those whose reading depends on options."""
+        form = self.format if self.format == "parquet" else f"{BY_SPARK}{self.format}"
+        if schema is None:
+            return StepOutput(form, files)
+        return StepOutput(form, files, in_files(without(schema, self.partition_by)).serialize().to_pybytes())
+
+    def committer(self, context: CommitContext) -> ThroughSparkCommitter:
+        return ThroughSparkCommitter(self, context)
+
+
+class ThroughSparkCommitter(SparkCommitter):
+    """One commit of rows that Spark writes, or a function."""
+
+    takes_back = False
+
+    def __init__(self, target: ThroughSpark, context: CommitContext) -> None:
+        super().__init__(target, context)
+        self._to = target
+        self._is_repeated = False
+
+    def moves(self, files: Sequence[StagedFile]) -> list[tuple[StagedFile, str]]:
+        return []  # Spark writes other files
+
+    def is_done(self, files: Sequence[StagedFile]) -> bool:
+        return self.has_published([self.context.snapshot])
+
+    def agreed(self, files: Sequence[StagedFile], *, is_begun: bool) -> pa.Schema | None:
+        self._is_repeated, schema = is_begun, schema_of_staged(files)
+        check_staged(self._to.staging, files)
+        if schema is not None:
+            bring_to(self.place, schema, files)
+        if not is_begun:
+            self._to.check_for(schema)
+        return schema
+
+    def note(self, files: Sequence[StagedFile], paths: Sequence[str]) -> None:
+        """Publish ``files`` with Spark. If it refuses, no new rows are visible; if it does not answer, some may be."""
+        is_published = False
+        try:
+            with spark_session(self._to.session) as session:
+                output = self._publish(session, files)
+            is_published = True
+            self._record(output)
+        except Exception as error:
+            failure = describe_failure(error)
+            is_gone = isinstance(error, SparkError) or (failure is not None and failure.is_gone)
+            if not is_published and not is_gone:
+                if not self._is_repeated:  # else an earlier attempt may have published
+                    self.journal.end()
+                raise
+            why = f"Spark has ended or the connection is lost: {failure.message}" if failure else public_text(error)
+            which = "all rows are visible, and not recorded" if is_published else "it is unknown which rows are visible"
+            raise SinkError(
+                f"{why}: {which}. The next start of this job finishes the publication that is recorded in "
+                f"{self.journal.path}"
+            ) from error
+        with contextlib.suppress(SinkError):  # The next start clears them.
+            self.place.discard(files)
+
+    def _record(self, output: StepOutput | None) -> None:
+        """Record what is published: the ``output`` of a folder, unless the folder has come with its record."""
+        if self._to.path is not None:
+            sync(self._to.path.parent)
+            if output is not None:
+                record_output(self._to.path, self.context, output)
+        if not (self.context.final and self._to.path):
+            self.journal.mark_published()
+
+    def _publish(self, session: Any, files: Sequence[StagedFile]) -> StepOutput | None:
+        """Publish, and return what is to be recorded."""
+        to, schema = self._to, self.schema if self.schema is not None else self._to.given
+        if schema is None and to.table is not None and to.mode == "overwrite" and session.catalog.tableExists(to.table):
+            schema = arrow_schema(session.table(to.table).schema, error=SinkError)
+        if schema is None:
+            return None if to.path is None else self._publish_nothing(to.path)
+        frame = _frame(session, [str(self._to.staging / file.name) for file in files], schema)
+        if to.function is not None:
+            to.function(frame, self.context.snapshot)
+        elif to.table is not None:
+            with spark_errors(f"table {to.table!r}", SinkError):
+                self._write_table(session, frame, schema, to.table)
+        elif to.path is not None:
+            with spark_errors(f"folder {str(to.path)!r}", SinkError):
+                return self._write_folder(frame, schema, to.path)
+        return None
+
+    def _write_table(self, session: Any, frame: Any, schema: pa.Schema, table: str) -> None:
+        mode = self._to.mode
+        if mode == "error":
+            if not self._is_repeated or not is_created(session, frame, table, self.context):
+                self._create_table(frame, table)
+        elif mode == "append" and session.catalog.tableExists(table):
+            conformed(session, frame, table, schema).write.insertInto(table)
+        else:
+            self._to.writer(frame).saveAsTable(table)
+
+    def _create_table(self, frame: Any, table: str) -> None:
+        """Create ``table`` from ``frame``, marked with the commit; Spark raises if it exists."""
+        from pyspark.sql.functions import col
+
+        writer = frame.writeTo(table).using(self._to.format).options(**self._to.options)
+        writer = writer.tableProperty(PROPERTY, _named(self.context))
+        if self._to.partition_by:
+            writer = writer.partitionedBy(*(col(quoted(name)) for name in self._to.partition_by))
+        writer.create()
+
+    def _write_folder(self, frame: Any, schema: pa.Schema, path: Path) -> StepOutput | None:
+        if self._to.mode != "error":
+            before = set(_files(path))
+            self._to.writer(frame).save(f"file:{path}")
+            return self._to.output([name for name in _files(path) if name not in before], schema)
+        # Next to its place, in a folder of this attempt: Spark may still be writing for an earlier one.
+        written = self.journal.work / f"by-spark-{secrets.token_hex(4)}"
+        self._to.writer(frame).save(f"file:{written}")
+        self._rename(written, path, self._to.output(list(_files(written)), schema))
+        return None
+
+    def _publish_nothing(self, path: Path) -> StepOutput | None:
         """Publish no rows, without a known schema."""
-        if self.path is None:
-            return
-        nothing = StepOutput(self._recorded_format, [])
-        with sink_errors("cannot write to", self.path):
-            if self.mode == "error":
-                empty = _new_folder_in(work)
-                empty.mkdir()
-                _rename(empty, self.path, context, nothing)
-                return
-            if self.mode == "overwrite":
-                for path in self.path.iterdir() if self.path.exists() else ():
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-            self.path.mkdir(exist_ok=True)
-            record_output(self.path, context, nothing)
+        nothing = self._to.output([], None)
+        with sink_errors("cannot write to", path):
+            if self._to.mode == "error":
+                empty = self.journal.work / "empty"
+                empty.mkdir(exist_ok=True)
+                self._rename(empty, path, nothing)
+                return None
+            if self._to.mode == "overwrite":
+                for found in path.iterdir() if path.exists() else ():
+                    shutil.rmtree(found) if found.is_dir() and not found.is_symlink() else found.unlink()
+            path.mkdir(exist_ok=True)
+        return nothing
+
+    def _rename(self, folder: Path, target: Path, output: StepOutput) -> None:
+        """Record ``output`` in ``folder``, and make it ``target``, which must be empty or missing."""
+        with sink_errors("cannot write to", target):
+            record_output(folder, self.context, output)
+            check_folder(target, replace=False)
+            if target.exists():
+                shutil.copymode(target, folder)
+            folder.rename(target)
 
 
-def _new_folder_in(work: Path) -> Path:
-    """Return the path of a folder of this attempt: Spark may still be writing for an earlier one."""
-    return work / f"by-spark-{secrets.token_hex(4)}"
-
-
-def _rename(folder: Path, target: Path, context: CommitContext, output: StepOutput) -> None:
-    """Record ``output`` in ``folder``, and make it ``target``, which must be empty or missing."""
-    with sink_errors("cannot write to", target):
-        record_output(folder, context, output)
-        check_folder(target, replace=False)
-        if target.exists():
-            shutil.copymode(target, folder)
-        folder.rename(target)
-    try:
-        sync(target.parent)
-    except OSError as error:
-        raise OutcomeUnknown(f"{target} is written, but may not be durable ({error.strerror})") from error
-
-
-def check_staged(place: FolderPlace, staged: Sequence[StagedFile]) -> None:
+def check_staged(root: Path, staged: Sequence[StagedFile]) -> None:
     """Raise `SinkError` unless all ``staged`` files exist on this machine."""
-    lost = next((path for path in place.paths(staged) if not path.exists()), None)
+    lost = next((path for path in FolderPlace(root).paths(staged) if not path.exists()), None)
     if lost is not None:
         raise SinkError(
             f"the staged file {lost} does not exist on this machine: it was removed, or a worker on another machine "
@@ -369,17 +365,11 @@ def check_staged(place: FolderPlace, staged: Sequence[StagedFile]) -> None:
 
 
 def _frame(session: Any, files: Sequence[str], schema: pa.Schema) -> Any:
-    import pyarrow as pa
-
-    fields = spark_schema(pa.schema([(field.name, without_nulls(field.type)) for field in schema]))
+    fields = spark_schema(in_files(schema))
     if not files:
         return session.createDataFrame([], fields)
     # The paths are not patterns.
     return session.read.schema(fields).option("__globPaths__", "false").parquet(*(f"file:{file}" for file in files))
-
-
-def _schema_of_table(session: Any, table: str) -> pa.Schema | None:
-    return arrow_schema(session.table(table).schema, error=SinkError) if session.catalog.tableExists(table) else None
 
 
 def _files(folder: Path) -> Iterator[str]:
@@ -388,17 +378,3 @@ def _files(folder: Path) -> Iterator[str]:
         parts = path.relative_to(folder).parts
         if path.is_file() and not any(part.startswith(("_", ".")) and "=" not in part for part in parts):
             yield path.relative_to(folder).as_posix()
-
-
-@contextmanager
-def _unknown_if_gone() -> Iterator[None]:
-    """Raise `OutcomeUnknown` if the connection to Spark is lost inside."""
-    try:
-        yield
-    except SparkError as error:
-        raise OutcomeUnknown(str(error)) from error
-    except Exception as error:
-        failure = describe_failure(error)
-        if failure is not None and failure.is_gone:
-            raise OutcomeUnknown(f"Spark has ended or the connection is lost: {failure.message}") from error
-        raise

@@ -87,12 +87,15 @@ class StagedSink(BaseTransactionalSink):
     notes_nothing = False
     """Whether a commit without files is noted too."""
 
+    publishes_together = False
+    """Whether files of earlier snapshots are published with those of the last one."""
+
     def committer(self, context: CommitContext) -> Committer | None:
         """Return the committer of ``context``; None if there is no target."""
         raise NotImplementedError
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        files = unpack(context, payloads)
+        files = unpack(context, payloads, together=self.publishes_together)
         if not files and not self.notes_nothing:
             return
         committer = self.committer(context)
@@ -102,7 +105,7 @@ class StagedSink(BaseTransactionalSink):
             publish(committer, files)
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        files = unpack(context, payloads)
+        files = unpack(context, payloads, together=self.publishes_together)
         committer = self.committer(context) if files else None
         if committer is None:
             return
@@ -114,7 +117,7 @@ class StagedSink(BaseTransactionalSink):
 
     def hold(self, context: CommitContext, payloads: Sequence[bytes]) -> Callable[[], None]:
         """Protect the staged files from other runs of this job, until the returned function is called."""
-        files = unpack(context, payloads)
+        files = unpack(context, payloads, together=self.publishes_together)
         committer = self.committer(context) if files else None
         return (lambda: None) if committer is None else committer.place.hold(files)
 

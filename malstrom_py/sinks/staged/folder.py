@@ -10,7 +10,7 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Final
 
@@ -164,30 +164,14 @@ class FolderPlace:
 
         ``folders_are_values``: whether readers take values from the names of folders.
         """
-        with self.publishing(moves, done, folders_are_values=folders_are_values, undo=False):
-            pass
-
-    @contextlib.contextmanager
-    def publishing(
-        self, moves: Sequence[tuple[StagedFile, str]], done: Done, *, folders_are_values: bool = True, undo: bool
-    ) -> Iterator[None]:
-        """Publish, as `publish`. ``undo``: an error here, or inside, takes back the renames and the folders made for
-        them; the caller excludes other processes.
-        """
         self.paths([file for file, _ in moves])
         # All are looked at before any is moved.
         missing = [(self.root / file.name, path) for file, path in moves if self._is_to_move(file, path, done)]
         renames = _Renames(self.root, folders_are_values=folders_are_values)
-        try:
-            for staged, path in missing:
-                renames.move(staged, path)
-            for folder in _with_parents(self.root, {(self.root / path).parent for _, path in moves}):
-                sync(folder)
-            yield
-        except Exception:
-            if undo:
-                renames.take_back()
-            raise
+        for staged, path in missing:
+            renames.move(staged, path)
+        for folder in _with_parents(self.root, {(self.root / path).parent for _, path in moves}):
+            sync(folder)
 
     def take_back(self, moves: Sequence[tuple[StagedFile, str]], done: Done) -> None:
         """Remove what an interrupted commit has published, but for what is ``done``."""
@@ -275,13 +259,11 @@ def sync(folder: Path) -> None:
 
 
 class _Renames:
-    """The changes of one commit, so that they can be undone."""
+    """The renames of one commit, and the names of folders that it has met."""
 
     def __init__(self, root: Path, *, folders_are_values: bool) -> None:
         self._root = root
         self._folders_are_values = folders_are_values
-        self._moved: list[tuple[Path, Path]] = []
-        self._created: list[Path] = []
         self._names: dict[Path, set[str]] = {}
 
     def move(self, staged: Path, path: str) -> None:
@@ -298,17 +280,8 @@ class _Renames:
                 if not attempts_left or not staged.exists():
                     raise
             else:
-                self._moved.append((staged, target))
                 return
         raise InternalError("every attempt returns or raises")
-
-    def take_back(self) -> None:
-        """Undo all changes, in reverse order."""
-        for staged, target in reversed(self._moved):
-            target.replace(staged)
-        for folder in reversed(self._created):
-            with contextlib.suppress(OSError):  # Another commit has files in it.
-                folder.rmdir()
 
     def _make_folder(self, wanted: Path) -> None:
         for folder in reversed([wanted, *wanted.parents]):
@@ -316,7 +289,6 @@ class _Renames:
                 continue
             try:
                 folder.mkdir()
-                self._created.append(folder)
                 self._names.setdefault(folder.parent, set()).add(folder.name)
             except FileExistsError:
                 if folder.is_symlink():

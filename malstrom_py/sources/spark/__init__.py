@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.pinned.row_groups import RowGroups, RowGroupSource
 from malstrom_py.sources.spark.pinning import pinned
-from malstrom_py.sources.spark.query import Bound, bound_of, checked
+from malstrom_py.sources.spark.query import Bound, SparkQuery, bound_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -83,20 +83,8 @@ class Spark(RowGroupSource):
         session: SparkSession | None = None,
         since: str | None = None,
     ) -> None:
-        self._query: Any = checked(
-            df=df,
-            table=table,
-            sql=sql,
-            path=path,
-            format=format,
-            options=options,
-            columns=columns,
-            filter=filter,
-            staging=staging,
-            keep_staging=keep_staging,
-            session=session,
-            since=since,
-        )
+        asked = (df, table, sql, path, format, options, columns, filter, staging, keep_staging, session, since)
+        self._query: Any = SparkQuery(*asked)
         super().__init__(self._query.keep, keeps_staging=self._query.keep_staging)
         self._since: str | None = self._query.since
         self.reads_new = self._since is not None

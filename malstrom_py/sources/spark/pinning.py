@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.errors.text import describe_error, instead_of
-from malstrom_py.sources.files.footers import Footer, read_footer, why_not_evaluated
+from malstrom_py.sources.files.footers import Footer, needed_columns, read_footer
 from malstrom_py.sources.pinned.folder import PinFolder, staging_folder
 from malstrom_py.sources.pinned.row_groups import PinnedFile, RowGroups, new_pin
 from malstrom_py.sources.spark.query import Bound, SparkQuery, bounded
 from malstrom_py.spark.failures import spark_errors
+from malstrom_py.spark.names import quoted
 from malstrom_py.spark.session import default_staging_folder, make_default_staging, spark_session
 from malstrom_py.spark.types import arrow_schema
 
@@ -126,7 +127,7 @@ def _carried(frame: Any, schema: pa.Schema) -> Any:
     """Return the columns of ``frame`` to be written: not every Spark writes columns of nulls only."""
     import pyarrow as pa
 
-    columns = [f"`{field.name.replace('`', '``')}`" for field in schema if not pa.types.is_null(field.type)]
+    columns = [quoted(field.name) for field in schema if not pa.types.is_null(field.type)]
     return frame.selectExpr(*(columns or [f"CAST(NULL AS BOOLEAN) AS {_NOTHING}"]))
 
 
@@ -177,7 +178,7 @@ def _chosen(query: SparkQuery, names: Sequence[str]) -> Sequence[str]:
     return chosen
 
 
-def _needed(keep: Any, names: Sequence[str], found: Any) -> list[str]:
+def _needed(keep: Any, names: Sequence[str], found: Any) -> Sequence[str]:
     """Return the columns ``names``, and the other columns that ``keep`` uses."""
     import pyarrow as pa
 
@@ -189,9 +190,4 @@ def _needed(keep: Any, names: Sequence[str], found: Any) -> list[str]:
             with suppress(SourceError):  # the filter cannot use a column of an unsupported type
                 others += arrow_schema(type(found)([field]))
     known = [*arrow_schema(type(found)([found[name] for name in names])), *others]
-    wrong = why_not_evaluated(keep, pa.schema(known))
-    if wrong is not None:
-        raise SourceError(f"the filter {keep} cannot be evaluated: {wrong}")
-    without = {field.name: pa.schema([one for one in known if one is not field]) for field in others}
-    used = [name for name in without if why_not_evaluated(keep, without[name]) is not None]
-    return [*names, *used]
+    return [field.name for field in needed_columns(keep, names, pa.schema(known))]

@@ -17,30 +17,60 @@ from malstrom_py.errors import PlanError, SourceError, lasting
 from malstrom_py.errors.text import instead_of
 from malstrom_py.local_files import local_path
 from malstrom_py.spark.failures import spark_errors
-from malstrom_py.spark.names import check_table_name
+from malstrom_py.spark.names import check_table_name, quoted
 from malstrom_py.validation import checked_flag
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SparkQuery:
-    """One of ``df``, ``table``, ``sql``, or ``format`` with ``paths`` or ``options``.
+    """The arguments of `sources.Spark`; `PlanError` for the first that is invalid.
 
-    Spark evaluates ``filter``, workers evaluate ``keep`` (of Arrow).
+    One of ``df``, ``table``, ``sql``, or ``format`` with ``paths`` or ``options``. Spark evaluates ``filter``, workers
+    evaluate ``keep`` (of Arrow).
     """
 
     df: Any
     table: str | None
     sql: str | None
-    paths: tuple[str, ...]
+    path: Any
     format: str | None
-    options: Mapping[str, Any]
-    columns: tuple[str, ...] | None
+    options: Any
+    columns: Any
     filter: Any
-    keep: Any
-    staging: Path | None
+    staging: Any
     keep_staging: bool
     session: Any
-    since: str | None = None
+    since: str | None
+    paths: tuple[str, ...] = ()
+    keep: Any = None
+
+    def __post_init__(self) -> None:
+        df, session = self.df, self.session
+        _check_one(df=df, table=self.table, sql=self.sql, path=self.path, format=self.format)
+        if df is not None and not _is_of_spark(df, "DataFrame"):
+            raise PlanError(
+                f"sources.Spark: df must be a DataFrame of Spark, got {type(df).__module__}.{type(df).__name__}"
+            )
+        if session is not None and df is not None:
+            raise PlanError("sources.Spark: a DataFrame has its session, so leave out session=")
+        if session is not None and not _is_of_spark(session, "SparkSession"):
+            raise PlanError(f"sources.Spark: session must be a SparkSession, got {type(session).__name__}")
+        texts: dict[str, object] = {"table": self.table, "sql": self.sql, "format": self.format, "since": self.since}
+        for name, text in texts.items():
+            if text is not None and not (isinstance(text, str) and text.strip()):
+                raise PlanError(f"sources.Spark: {name} must be a str that is not empty, got {text!r}")
+        if self.table is not None:
+            check_table_name(self.table, "sources.Spark")
+        is_read = df is self.sql is None
+        if self.format is not None and not (is_read and self.table is None):
+            raise PlanError("sources.Spark: format is for path=, or for options= alone: leave it out")
+        self.paths, self.options = _paths(self.path), _options(self.options, allowed=is_read)
+        self.columns = _columns(self.columns)
+        if type(self.filter).__name__ == "Expression" and type(self.filter).__module__.startswith("pyarrow."):
+            self.keep, self.filter = self.filter, None
+        _check_filter(self.filter)
+        self.staging = None if self.staging is None else local_path(self.staging, "sources.Spark(staging=)")
+        checked_flag(self.keep_staging, "sources.Spark: keep_staging")
 
     def __str__(self) -> str:
         return self._what() + ("" if self.since is None else f", since={self.since!r}")
@@ -67,56 +97,6 @@ class SparkQuery:
         if self.table is not None:
             return reader.table(self.table)
         return reader.load(list(self.paths)) if self.paths else reader.load()
-
-
-def checked(
-    *,
-    df: object,
-    table: object,
-    sql: object,
-    path: object,
-    format: object,
-    options: object,
-    columns: object,
-    filter: object,
-    staging: object,
-    keep_staging: object,
-    session: object,
-    since: object = None,
-) -> SparkQuery:
-    """Return the query; raise `PlanError` for the first invalid argument."""
-    _check_one(df=df, table=table, sql=sql, path=path, format=format)
-    if df is not None and not _is_of_spark(df, "DataFrame"):
-        raise PlanError(
-            f"sources.Spark: df must be a DataFrame of Spark, got {type(df).__module__}.{type(df).__name__}"
-        )
-    if session is not None and df is not None:
-        raise PlanError("sources.Spark: a DataFrame has its session, so leave out session=")
-    if session is not None and not _is_of_spark(session, "SparkSession"):
-        raise PlanError(f"sources.Spark: session must be a SparkSession, got {type(session).__name__}")
-    for name, text in (("table", table), ("sql", sql), ("format", format), ("since", since)):
-        if text is not None and not (isinstance(text, str) and text.strip()):
-            raise PlanError(f"sources.Spark: {name} must be a str that is not empty, got {text!r}")
-    if isinstance(table, str):
-        check_table_name(table, "sources.Spark")
-    if format is not None and not (df is table is sql is None):
-        raise PlanError("sources.Spark: format is for path=, or for options= alone: leave it out")
-    by_workers = _is_of_arrow(filter)
-    return SparkQuery(
-        df=df,
-        table=table if isinstance(table, str) else None,
-        sql=sql if isinstance(sql, str) else None,
-        paths=_paths(path),
-        format=format if isinstance(format, str) else None,
-        options=_options(options, allowed=df is None and sql is None),
-        columns=_columns(columns),
-        filter=None if by_workers else _filter(filter),
-        keep=filter if by_workers else None,
-        staging=None if staging is None else local_path(staging, "sources.Spark(staging=)"),
-        keep_staging=checked_flag(keep_staging, "sources.Spark: keep_staging"),
-        session=session,
-        since=since if isinstance(since, str) else None,
-    )
 
 
 def _check_one(**given: object) -> None:
@@ -161,23 +141,18 @@ def _columns(columns: object) -> tuple[str, ...] | None:
     return tuple(str(name) for name in names)
 
 
-def _filter(filter: object) -> Any:
+def _check_filter(filter: object) -> None:
     if filter is None or (isinstance(filter, str) and filter.strip()) or _is_of_spark(filter, "Column"):
-        return filter
+        return
     raise PlanError(
         f"sources.Spark: filter must be SQL text or a Column, for Spark to evaluate, or an expression of "
-        f"pyarrow.compute, "
-        f"for the workers; got {filter!r}"
+        f"pyarrow.compute, for the workers; got {filter!r}"
     )
 
 
 def _is_of_spark(thing: object, kind: str) -> bool:
     """Return whether ``thing`` is of that pyspark class, classic or Connect; does not import pyspark."""
     return any(base.__name__ == kind and base.__module__.startswith("pyspark.sql") for base in type(thing).__mro__)
-
-
-def _is_of_arrow(thing: object) -> bool:
-    return type(thing).__name__ == "Expression" and type(thing).__module__.startswith("pyarrow.")
 
 
 _KINDS: Final = {
@@ -249,7 +224,7 @@ def bounded(frame: Any, found: Any, column: str, after: Bound | None) -> tuple[A
                 f'it, or start the job from the beginning with resume="none"'
             )
         )
-    values = F.col(f"`{column.replace('`', '``')}`")
+    values = F.col(quoted(column))
     with spark_errors(f"Spark does not find the largest value of column {column!r}", SourceError):
         largest = F.max(values)
         as_text = F.unix_micros(largest) if kind == "timestamp" else largest

@@ -15,8 +15,8 @@ from typing import Any
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.sinks.spark.publication import PublicationLog
-from malstrom_py.sinks.spark.through_spark import ThroughSpark
+from malstrom_py.sinks.spark.journal import Journal
+from malstrom_py.sinks.spark.through_spark import ThroughSparkCommitter
 
 ROWS = 50
 TABLE = "malstrom_killed"
@@ -88,9 +88,9 @@ def main(remote: str, folder: str, kind: str, when: str) -> None:
 
     spark = SparkSession.builder.remote(remote).getOrCreate()
     if when == "after":
-        PublicationLog.mark_published = die  # type: ignore[method-assign]
+        Journal.mark_published = die  # type: ignore[method-assign]
     elif kind != "function":
-        publish = ThroughSpark.publish
+        publish = ThroughSparkCommitter.note
         target = target_of(spark, Path(folder), kind)
 
         def killed_meanwhile(*args: Any, **options: Any) -> None:
@@ -99,7 +99,7 @@ def main(remote: str, folder: str, kind: str, when: str) -> None:
             publish(*args, **options)
             over.set()
 
-        ThroughSpark.publish = killed_meanwhile  # type: ignore[method-assign]
+        ThroughSparkCommitter.note = killed_meanwhile  # type: ignore[method-assign]
     run(spark, Path(folder), kind, ROWS, killed_inside=when == "during")
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.spark import Spark
-from malstrom_py.sinks.spark.publication import Publication
-from malstrom_py.sinks.spark.through_spark import PROPERTY, ThroughSpark
+from malstrom_py.sinks.spark.journal import Journal
+from malstrom_py.sinks.spark.through_spark import PROPERTY, ThroughSparkCommitter
 from tests.unit.sinks.spark.publishing import Died, pre_committed, run
 from tests.unit.sinks.writing import context, everything
 
@@ -46,7 +46,7 @@ def test_a_table_that_somebody_made_meanwhile_is_told_and_left_as_it_is(
     table: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = Spark(table=table, mode="error", session=spark, staging=tmp_path)
-    died(sink, monkeypatch, ThroughSpark, "publish")
+    died(sink, monkeypatch, ThroughSparkCommitter, "note")
     spark.sql(f"create table {table} using parquet as select 7L n")
     (intent,) = tmp_path.rglob("commit.json")
     for _ in range(2):
@@ -65,7 +65,7 @@ def test_a_table_of_ours_that_others_have_appended_to_is_not_made_again(
     table: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = Spark(table=table, mode="error", session=spark, staging=tmp_path, format="orc", partition_by="t")
-    died(sink, monkeypatch, Publication, "end")
+    died(sink, monkeypatch, Journal, "end")
     spark.sql(f"insert into {table} values (3L, 'c')")
     with pytest.raises(SinkError, match="exists already"):
         sink.recover(context("s2"), [])
@@ -78,7 +78,7 @@ def test_a_table_of_ours_that_spark_made_and_never_filled_is_made_again(
     table: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = Spark(table=table, mode="error", session=spark, staging=tmp_path)
-    died(sink, monkeypatch, ThroughSpark, "publish")
+    died(sink, monkeypatch, ThroughSparkCommitter, "note")
     spark.sql(f"create table {table} (n bigint, t string) using parquet tblproperties ('{PROPERTY}' = 'job/out/s1')")
     with pytest.raises(SinkError, match="exists already"):
         sink.recover(context("s2"), [])
@@ -89,7 +89,7 @@ def test_a_folder_that_somebody_filled_meanwhile_is_told_and_left_as_it_is(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = Spark(tmp_path / "out", format="json", mode="error", session=spark)
-    died(sink, monkeypatch, ThroughSpark, "publish")
+    died(sink, monkeypatch, ThroughSparkCommitter, "note")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "theirs").touch()
     for _ in range(2):

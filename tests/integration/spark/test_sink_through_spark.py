@@ -18,8 +18,8 @@ from malstrom_py import sinks, sources
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.spark import Spark, through_spark
-from malstrom_py.sinks.spark.publication import Publication, PublicationLog
-from malstrom_py.sinks.spark.through_spark import ThroughSpark
+from malstrom_py.sinks.spark.journal import Journal
+from malstrom_py.sinks.spark.through_spark import ThroughSparkCommitter
 from malstrom_py.spark import register
 from tests.unit.sinks.spark.publishing import Died, pre_committed, run
 from tests.unit.sinks.writing import context, everything
@@ -150,10 +150,10 @@ def test_it_is_published_once_and_publishing_it_again_changes_nothing(target: Ta
 
 
 DEATHS: dict[str, list[tuple[Any, str]]] = {
-    "before it has written down what it publishes": [(Publication, "begin")],
-    "before it publishes": [(ThroughSpark, "publish")],
-    "after spark": [(PublicationLog, "mark_published"), (through_spark, "record_output")],
-    "when it has noted what it published": [(Publication, "end")],
+    "before it has written down what it publishes": [(Journal, "begin")],
+    "before it publishes": [(ThroughSparkCommitter, "note")],
+    "after spark": [(Journal, "mark_published"), (through_spark, "record_output")],
+    "when it has noted what it published": [(Journal, "end")],
 }
 
 

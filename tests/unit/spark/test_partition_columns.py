@@ -10,7 +10,8 @@ import pytest
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sinks.files.partitions import folder_of
-from malstrom_py.spark.output_files import partition_schema, partition_texts, partition_value
+from malstrom_py.sources.files.footers import constant
+from malstrom_py.spark.output_files import partition_schema, partition_texts
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def test_values_come_back_where_their_names_tell_them(values: list[Any], kind: p
     texts = [partition_texts(f"{folder_of(['c'], [value])}/out.csv") for value in values]
     assert partition_schema(texts) == pa.schema([("c", kind)])
     wanted = [value if value is None or kind != pa.string() else str(value) for value in values]
-    assert [partition_value(text["c"], kind) for text in texts] == wanted
+    assert [constant(text["c"], kind).as_py() for text in texts] == wanted
 
 
 def test_a_folder_that_is_no_partition_is_refused() -> None:

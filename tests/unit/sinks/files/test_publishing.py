@@ -15,8 +15,7 @@ from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.files import Files
 from malstrom_py.sinks.output_record import read_output
-from malstrom_py.sinks.staged.folder import FolderPlace
-from malstrom_py.sinks.staged.payloads import StagedFile, unpack
+from malstrom_py.sinks.staged.payloads import unpack
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.writing import READERS, context, everything, visible
 
@@ -37,27 +36,6 @@ def pre_committed(folder: Path, snapshot: str = "s1", *, worker: int = 0) -> byt
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): (folder / path).read_bytes() for path in visible(folder)}
-
-
-@pytest.mark.parametrize("failing", range(5))
-def test_a_rename_that_fails_takes_back_all_and_the_folders_that_were_made(failing: int, tmp_path: Path) -> None:
-    there = tmp_path / "a=1"
-    there.mkdir()
-    (there / "of-another").touch()
-    payload = pre_committed(tmp_path)
-    before = everything(tmp_path)
-    place, moves = FolderPlace(tmp_path), sink(tmp_path).committer(context()).moves(unpack(context(), [payload]))
-    # No folder can be moved into itself: that rename fails.
-    moves.insert(failing, (StagedFile("_staging/job/out", "a=9/b=z"), "_staging/job/out/a=9/b=z"))
-    with (
-        pytest.raises(SinkError, match="cannot commit to"),
-        place.errors("cannot commit to"),
-        place.publishing(moves, frozenset, undo=True),
-    ):
-        pass
-    assert everything(tmp_path) == before
-    sink(tmp_path).commit(context(), [payload])
-    assert len(visible(tmp_path)) == 5
 
 
 @pytest.mark.parametrize("is_aborted", [True, False])

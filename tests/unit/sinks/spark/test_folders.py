@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.output_record import read_output
-from malstrom_py.sinks.spark import Spark
+from malstrom_py.sinks.spark import Spark, targets
 from tests.unit.sinks.spark.publishing import Died, Disk, dies_at, each_step, fails_at, pre_committed, rows, run
 from tests.unit.sinks.writing import context, everything, visible
 
@@ -26,8 +24,7 @@ FIRST: list[list[Any]] = [[{"n": 1, "t": "a"}, {"n": 2, "t": "b"}], [{"n": 3, "t
 AGAIN: list[list[Any]] = [[{"n": 7, "t": "c"}]]
 ALL = [row for worker in FIRST for row in worker]
 KINDS: dict[str, dict[str, Any]] = {
-    "append": {"mode": "append"},
-    "partitioned": {"mode": "append", "partition_by": "t"},
+    "append": {"mode": "append", "partition_by": "t"},
     "error": {"mode": "error"},
 }
 
@@ -79,7 +76,6 @@ def intended(folder: Path) -> list[Path]:
     return list(folder.rglob("commit.json"))
 
 
-@pytest.mark.long(but=("append", "error"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_wherever_the_machine_dies_in_a_commit_the_next_start_finishes_it_or_nothing_is_visible(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -101,7 +97,6 @@ def test_wherever_the_machine_dies_in_a_commit_the_next_start_finishes_it_or_not
     assert finished == {True, False}
 
 
-@pytest.mark.long(but=("append", "error"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_wherever_the_machine_dies_in_a_recovery_another_one_finishes_it(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -120,7 +115,6 @@ def test_wherever_the_machine_dies_in_a_recovery_another_one_finishes_it(
             assert stray(folder) == [], (died, step)
 
 
-@pytest.mark.long(but=("append", "error"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_step_of_a_commit_fails_nothing_is_visible_or_the_next_start_finishes_it(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -147,24 +141,32 @@ def test_whatever_step_of_a_commit_fails_nothing_is_visible_or_the_next_start_fi
     assert refused > 10
 
 
-@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError()], ids=["disk", "memory"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_step_of_a_commit_fails_it_is_done_again_at_once_or_by_the_next_start(
-    kind: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_wherever_the_machine_dies_in_an_abort_the_next_start_ends_it(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case(tmp_path, kind)
-    for step, disk in each_step(monkeypatch, partial(fails_at, error=error)):
+    def refused(*_args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    case, aborted = Case(tmp_path, kind), set()
+    for step, disk in each_step(monkeypatch, dies_at):
         folder = case.again()
-        with disk, contextlib.suppress(SinkError, MemoryError):
-            case.sink(folder).commit(context(), case.payloads)
-        sink = case.sink(folder)
-        if step % 2:
-            sink.recover(context("s2"), [SnapshotId("s1")])
-        sink.commit(context(), case.payloads)
-        assert rows(folder / "out") == expected(kind, ALL), step
+        with monkeypatch.context() as patched:
+            patched.setattr(targets, "record_output", refused)
+            with pytest.raises(SinkError, match="No space left"):
+                case.sink(folder).commit(context(), case.payloads)
+        assert rows(folder / "out") == expected(kind, ALL)
+        with disk, contextlib.suppress(Died):
+            case.sink(folder).abort(context(), case.payloads)
+        with contextlib.suppress(SinkError):  # a folder that must be empty has been filled
+            case.sink(folder).recover(context("s2"), [])
+        found = rows(folder / "out")
+        assert found in (expected(kind), expected(kind, ALL)), step
+        assert stray(folder) == [], step
+        aborted.add(found == expected(kind))
+    assert aborted == {True, False}
 
 
-@pytest.mark.long(but=("append", "error"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_record_of_the_output_names_what_is_visible(kind: str, tmp_path: Path) -> None:
     run(prepared(tmp_path, kind), *FIRST)
@@ -222,7 +224,7 @@ def test_a_publication_that_another_target_was_meant_for_is_told(
 ) -> None:
     sink = Spark(tmp_path / "out", mode="error")
     payload = pre_committed(sink, BEFORE)
-    with pytest.raises(Died), Disk(monkeypatch, dies_at(12)):
+    with pytest.raises(Died), Disk(monkeypatch, dies_at(11)):
         sink.commit(context(), [payload])
     (intended,) = tmp_path.rglob("commit.json")
     with pytest.raises(SinkError, match="an earlier run was interrupted while publishing to") as raised:
@@ -260,13 +262,3 @@ def test_a_mount_point_is_refused_at_the_start(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path / "out")
     with pytest.raises(SinkError, match="is a mount point"):
         Spark(tmp_path / "out", mode="overwrite").recover(context(), [])
-
-
-def test_a_recovery_leaves_a_run_that_is_under_way_alone(tmp_path: Path) -> None:
-    sink, other = Spark(tmp_path / "out"), Spark(tmp_path / "out")
-    payload = pre_committed(sink, BEFORE)
-    release = sink.hold(context(), [payload])
-    other.recover(context("s2"), [])
-    sink.commit(context(), [payload])
-    release()
-    assert rows(tmp_path / "out") == BEFORE

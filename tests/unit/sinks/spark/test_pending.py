@@ -10,7 +10,7 @@ import pytest
 from malstrom_py.errors import SinkError
 from malstrom_py.local_files import locked
 from malstrom_py.sinks.spark import Spark
-from malstrom_py.sinks.spark.through_spark import ThroughSpark
+from malstrom_py.sinks.spark.through_spark import ThroughSparkCommitter
 from tests.unit.sinks.spark.publishing import Died, Disk, dies_at, pre_committed, rows, run
 from tests.unit.sinks.writing import context
 
@@ -28,7 +28,7 @@ def interrupted_overwrite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     sink = Spark(folder / "out", mode="overwrite")
     payload = pre_committed(sink, ALL)
     with monkeypatch.context() as patched:
-        patched.setattr(ThroughSpark, "publish", die)
+        patched.setattr(ThroughSparkCommitter, "note", die)
         with pytest.raises(Died):
             sink.commit(context(), [payload])
     assert intended(folder)

@@ -11,11 +11,11 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 import pyarrow.parquet as pq
@@ -25,11 +25,15 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.object_stores import Bucket
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.output_record import read_output
+from malstrom_py.sinks.spark import through_spark
 from malstrom_py.sinks.staged.folder import FolderPlace
 from malstrom_py.sinks.staged.objects import ObjectPlace
 from malstrom_py.testing.contracts.sinks import context_of, worker_of
 from tests.simulation.commits.model_table import Catalog, ModelSink
 from tests.unit.sinks.writing import visible
+
+if TYPE_CHECKING:
+    import pytest
 
 _DISK: Final = ("fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
 _REQUESTS: Final = ("copy", "create", "delete", "get", "list", "read", "stat", "upload")
@@ -109,6 +113,28 @@ def _in_folder(folder: Path, sink: Callable[[Path], Any]) -> Target:
     return Target(Steps(), lambda: sink(folder), rows, lambda: _staged_in(folder), folder)
 
 
+def _by_function(folder: Path) -> Target:
+    stored: dict[str, list[int]] = {}
+
+    def store(files: Any, snapshot: str) -> None:
+        """Store the id in the transaction of the rows; `without_spark` gives files instead of a frame."""
+        if snapshot not in stored:
+            stored[snapshot] = [number for file in files for number in _numbers_in(file, file)]
+
+    rows = lambda: [number for snapshot in sorted(stored) for number in stored[snapshot]]  # noqa: E731
+    sink = lambda: sinks.Spark(foreach_snapshot=store, staging=folder)  # noqa: E731
+    # The note of what is published stays.
+    staged = lambda: [name for name in _staged_in(folder) if not name.endswith("~committed")]  # noqa: E731
+    return Target(Steps(), sink, rows, staged)
+
+
+def without_spark(patched: pytest.MonkeyPatch) -> None:
+    """Let functions of Spark's sink get the names of files, so that no Spark is needed."""
+    patched.setattr(through_spark, "spark_session", nullcontext)
+    patched.setattr(through_spark, "existing_session", lambda: None)
+    patched.setattr(through_spark, "_frame", lambda session, files, schema: files)
+
+
 def _staged_in(folder: Path) -> list[str]:
     return [str(path) for path in (folder / "_staging").rglob("*") if path.is_file()]
 
@@ -151,7 +177,8 @@ PAIRS: Final[dict[str, Callable[[Path], Target]]] = {
     "folder, partitions": lambda folder: _in_folder(folder, lambda at: sinks.Files(at, partition_by="part")),
     "folder, table": _table_in_folder,
     "folder, Ray Data": lambda folder: _in_folder(folder, sinks.RayDataset),
-    "folder, Spark": lambda folder: _in_folder(folder, sinks.Spark),
+    "folder, Spark": lambda folder: _in_folder(folder, lambda at: sinks.Spark(at, partition_by="part")),
+    "folder, function of Spark": _by_function,
     "store, renames": lambda folder: _in_store(str(next(_numbers)), lambda at: sinks.Files(at, format="json")),
     "store, renames of columns": lambda folder: _in_store(str(next(_numbers)), sinks.Files),
     "store, table": _table_in_store,

@@ -12,7 +12,7 @@ import pytest
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.spark import Spark
-from malstrom_py.sinks.spark.publication import PublicationLog
+from malstrom_py.sinks.spark.journal import Journal
 from malstrom_py.testing.contracts import check_sink
 from tests.unit.sinks.spark.publishing import pre_committed, rows
 from tests.unit.sinks.writing import context, everything, visible
@@ -37,39 +37,34 @@ def test_files_that_nobody_here_sees_are_told_at_the_first_snapshot(tmp_path: Pa
 
 
 def test_a_damaged_memory_is_told(tmp_path: Path) -> None:
-    log = PublicationLog(tmp_path, context())
-    log.defer("s1", [b"{}"])
-    assert log.deferred() == {"s1": [b"{}"]}
+    journal = Journal(tmp_path, context("s1"))
+    journal.wait([b"{}"])
+    assert journal.waiting() == {"s1": [b"{}"]}
     (path,) = tmp_path.rglob("s1.json")
     path.write_text("{")
     with pytest.raises(SinkError, match=r"s1\.json, .*is damaged"):
-        log.deferred()
+        journal.waiting()
 
 
 def test_what_is_noted_is_kept_as_long_as_its_manifest_stands(tmp_path: Path) -> None:
-    log = PublicationLog(tmp_path, context())
-    for snapshot in ("s1", "s2"):
-        log.mark_published(snapshot)
-    log.recover("s1", [])
-    assert log.published() == ["s1", "s2"]
-    log.recover("s4", ["s2", "s3"])
-    assert log.published() == ["s2"]
-    log.recover("s4", [])
-    assert (log.published(), everything(tmp_path)) == ([], [])
+    first, later = Journal(tmp_path, context("s1")), Journal(tmp_path, context("s4"))
+    for journal in (first, Journal(tmp_path, context("s2"))):
+        journal.mark_published()
+    first.recover([])
+    assert first.published() == ["s1", "s2"]
+    later.recover(["s2", "s3"])
+    assert later.published() == ["s2"]
+    later.recover([])
+    assert (later.published(), everything(tmp_path)) == ([], [])
 
 
-@pytest.mark.parametrize("options", [{}, {"partition_by": "value"}, {"mode": "error"}], ids=str)
-def test_it_keeps_the_contract_of_sinks(options: Any, tmp_path: Path) -> None:
+def test_a_folder_that_is_made_at_the_end_keeps_the_contract_of_sinks(tmp_path: Path) -> None:
     made = iter(range(100))
 
     def values(sink: Spark) -> list[Any]:
         folder = sink._target.path
         assert folder is not None
-        if not folder.exists():
-            return []
-        named = [(name, pq.ParquetFile(folder / name).read().to_pylist()) for name in visible(folder)]
-        if "partition_by" in options:
-            return sorted(int(name.parts[0].partition("=")[2]) for name, found in named for _ in found)
-        return [row["value"] for _, found in named for row in found]
+        files = [pq.ParquetFile(folder / name) for name in visible(folder)] if folder.exists() else []
+        return [row["value"] for file in files for row in file.read().to_pylist()]
 
-    check_sink(lambda: Spark(tmp_path / str(next(made)) / "out", **options), values, at_end="mode" in options)
+    check_sink(lambda: Spark(tmp_path / str(next(made)) / "out", mode="error"), values, at_end=True)
