@@ -56,16 +56,7 @@ def required_places(schema: Any) -> frozenset[str]:
     >>> sorted(required_places(pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])))
     ['a']
     """
-    return frozenset(place for each in schema for place in _required(each.name, each))
-
-
-def _required(path: str, item: Any) -> Iterator[str]:
-    """Yield the places in a field, of Arrow or of Spark, that are not nullable."""
-    if not item.nullable:
-        yield path
-    kind = item.dataType if hasattr(item, "dataType") else item.type
-    for place, inner in _inside(kind):
-        yield from _required(f"{path}{place}", inner)
+    return frozenset(place for each in schema for place, item in _places(each.name, each) if not item.nullable)
 
 
 _SHORT_TYPE: Final = "__CHAR_VARCHAR_TYPE_STRING"
@@ -79,16 +70,9 @@ def length_limits(schema: Any) -> dict[str, int]:
     found: dict[str, int] = {}
     for each in schema:
         short = (each.metadata or {}).get(_SHORT_TYPE)
-        found |= _limits(each.name, each.dataType if short is None else type(schema).fromDDL(short))
-    return found
-
-
-def _limits(path: str, kind: Any) -> dict[str, int]:
-    if type(kind).__name__ in {"CharType", "VarcharType"}:
-        return {path: kind.length}
-    found: dict[str, int] = {}
-    for place, inner in _inside(kind):
-        found |= _limits(f"{path}{place}", inner.dataType if hasattr(inner, "dataType") else inner.type)
+        column = each if short is None else _Item(type(schema).fromDDL(short), nullable=True)
+        kinds = ((place, _type_of(item)) for place, item in _places(each.name, column))
+        found |= {place: kind.length for place, kind in kinds if type(kind).__name__ in {"CharType", "VarcharType"}}
     return found
 
 
@@ -98,6 +82,18 @@ class _Item:
 
     type: Any
     nullable: bool
+
+
+def _type_of(item: Any) -> Any:
+    """Return the type of a field of Arrow or of Spark, or of an `_Item`."""
+    return item.dataType if hasattr(item, "dataType") else item.type
+
+
+def _places(path: str, item: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a field, of Arrow or of Spark, and those at any depth inside it, by their places."""
+    yield path, item
+    for place, inner in _inside(_type_of(item)):
+        yield from _places(f"{path}{place}", inner)
 
 
 def _inside(kind: Any) -> list[tuple[str, Any]]:
@@ -125,14 +121,8 @@ def null_place(required: Collection[str], path: str, array: pa.Array) -> str | N
     >>> null_place({"a.x"}, "a", pa.array([{"x": 1}, None])), null_place({"a.x"}, "a", pa.array([{"x": None}]))
     (None, 'a.x')
     """
-    if not any(place.startswith(path) for place in required):
-        return None
-    if path in required and array.null_count:
-        return path
-    for place, inner in _columns_inside(array):
-        if found := null_place(required, f"{path}{place}", inner):
-            return found
-    return None
+    found = (place for place, column in _columns(required, path, array) if column.null_count)
+    return next(found, None)
 
 
 def long_place(lengths: Mapping[str, int], path: str, array: pa.Array) -> tuple[str, int] | None:
@@ -146,25 +136,30 @@ def long_place(lengths: Mapping[str, int], path: str, array: pa.Array) -> tuple[
     """
     import pyarrow.compute
 
-    if not any(place.startswith(path) for place in lengths):
-        return None
-    if path in lengths:
-        pc: Any = pyarrow.compute  # its functions are created at import, so mypy does not know them
-        longest = pc.max(pc.utf8_length(pc.utf8_rtrim(array, " "))).as_py() or 0
-        return (path, longest) if longest > lengths[path] else None
-    found = (long_place(lengths, f"{path}{place}", inner) for place, inner in _columns_inside(array))
-    return next(filter(None, found), None)
+    pc: Any = pyarrow.compute  # its functions are created at import, so mypy does not know them
+    for place, column in _columns(lengths, path, array):
+        longest = pc.max(pc.utf8_length(pc.utf8_rtrim(column, " "))).as_py() or 0
+        if longest > lengths[place]:
+            return place, longest
+    return None
 
 
-def _columns_inside(array: pa.Array) -> list[tuple[str, pa.Array]]:
-    """Return the columns inside ``array``, without the values at its missing rows."""
+def _columns(wanted: Collection[str], path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+    """Yield the columns at the ``wanted`` places in ``array``, which is at ``path``, without values at missing rows."""
+    if not any(place.startswith(path) for place in wanted):
+        return
+    if path in wanted:
+        yield path, array
     valid = array.filter(array.is_valid()) if array.null_count else array
     match kind_of(array.type):
         case ColumnKind.STRUCT:
-            return [(f".{each.name}", column) for each, column in zip(array.type, valid.flatten(), strict=True)]
+            inside = [(f".{each.name}", column) for each, column in zip(array.type, valid.flatten(), strict=True)]
         case ColumnKind.LIST:
-            return [("[]", valid.flatten())]
+            inside = [("[]", valid.flatten())]
         case ColumnKind.MAP:
             start, end = valid.offsets[0].as_py(), valid.offsets[-1].as_py()
-            return [("[value]", valid.items.slice(start, end - start))]
-    return []
+            inside = [("[value]", valid.items.slice(start, end - start))]
+        case _:
+            return
+    for place, column in inside:
+        yield from _columns(wanted, f"{path}{place}", column)

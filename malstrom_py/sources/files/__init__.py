@@ -328,15 +328,14 @@ class Files(Pinned[V_co, InputFiles]):
         def open_at(position: dict[str, Any]) -> BasePart[Any]:
             types = known or self._types_by([section.file])
             remembered.update(schema=types.schema, first=types.first)
-            reading = self._reading
-            if self._objects is not None:
-                reading = replace(reading, base=self._objects.only(section.file))
+            file = section.file
+            path = self._base / file if self._objects is None else self._objects.present(file)
             with source_errors(part):
-                remembered["file"] = now = identity_of(reading.base / section.file)
+                remembered["file"] = now = identity_of(path)
             if before := pinned or (position.get("file") or ())[::2]:
                 check_same(part, before, now[::2])
             with source_errors(part):
-                return reading.open(part, section, types, position, remembered, only=only)
+                return self._reading.open(part, path, section, types, position, remembered, only=only)
 
         if state is None:
             state = {**remembered, "schema": self._types.schema, "first": self._types.first}

@@ -34,7 +34,7 @@ from malstrom_py.sources.files.listing import (
 )
 from malstrom_py.sources.files.objects import ObjectFolders, ObjectPath
 from malstrom_py.sources.files.pin import identity_of
-from malstrom_py.sources.files.reading import TYPES_FILES, FileReader, Types, is_missing, source_errors
+from malstrom_py.sources.files.reading import TYPES_FILES, FileReader, OpeningPart, Types, is_missing, source_errors
 from malstrom_py.sources.files.streams import Status, why_unreadable
 from malstrom_py.sources.files.tables import refuse_local_tables
 
@@ -119,7 +119,7 @@ def watched_folders(patterns: Sequence[str], base: Path) -> list[WatchedFolder]:
 _FILES_PER_POLL: Final = 64
 
 
-class FollowPart(BasePart[Any]):
+class FollowPart(OpeningPart):
     """A watched folder while it is read. ``types`` are those in ``state``; otherwise ``find_types`` infers them."""
 
     def __init__(
@@ -139,13 +139,6 @@ class FollowPart(BasePart[Any]):
         self._resume: dict[str, Any] | None = state["current"] if state else None
         self._new: deque[str] = deque()
         self._name = ""
-        self._opened: BasePart[Any] | None = None
-        self._polls = {"frames": False, "bad_rows": False}
-
-    def set_polls(self, *, frames: bool, bad_rows: bool) -> None:
-        self._polls = {"frames": frames, "bad_rows": bad_rows}
-        if self._opened is not None:
-            self._opened.set_polls(**self._polls)
 
     def poll(self, rows_max: int) -> Any:
         is_listed = False
@@ -184,16 +177,6 @@ class FollowPart(BasePart[Any]):
             "taken": list(self._taken),
             "current": current,
         }
-
-    def lag_rows(self) -> int | None:
-        return None if self._opened is None else self._opened.lag_rows()
-
-    def lag_bytes(self) -> int | None:
-        return None if self._opened is None else self._opened.lag_bytes()
-
-    def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
 
     def _poll(self, opened: BasePart[Any], rows_max: int) -> Any:
         """Poll the current file; after its first record, good or bad, its types apply to all others."""
@@ -252,9 +235,7 @@ class FollowPart(BasePart[Any]):
     def _open(self, name: str, types: Types, position: dict[str, Any]) -> BasePart[Any]:
         path = self._watched.path(name)
         with source_errors(path):
-            opened = self._reading.open(path, Section(path), types, position, {})
-        opened.set_polls(**self._polls)
-        return opened
+            return self._as_chosen(self._reading.open(path, Path(path), Section(path), types, position, {}))
 
 
 class KnownFiles:

@@ -142,9 +142,9 @@ class ObjectFolders:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_listed": {}}
 
-    def only(self, name: str) -> OneObject:
-        """Return the present object ``name``, for all who open it."""
-        return OneObject(ObjectPath(self._bucket(name), name))
+    def present(self, name: str) -> ObjectPath:
+        """Return the object ``name``, whose status is that of its first use, not that of the listing."""
+        return ObjectPath(self._bucket(name), name)
 
     def list_files(self, *, known: Sequence[str] | None = None) -> list[str]:
         """Return the objects that the patterns match, sorted. `SourceError`: a pattern matches none.
@@ -211,16 +211,6 @@ def _has_log(bucket: Bucket, prefix: str, listed: Sequence[str]) -> HasLog:
         return any(name.endswith(suffix) for name in names.get(folder, ()))
 
     return has_log
-
-
-class OneObject:
-    """One opened object, in the place of the folders that hold it."""
-
-    def __init__(self, path: ObjectPath) -> None:
-        self._path = path
-
-    def __truediv__(self, name: str) -> ObjectPath:
-        return self._path
 
 
 def all_or_none_objects(patterns: Iterable[str]) -> bool:

@@ -30,22 +30,13 @@ def without_nanoseconds(found: pa.DataType) -> pa.DataType:
     >>> without_nanoseconds(pa.list_(pa.timestamp("ns", "UTC")))
     ListType(list<item: timestamp[us, tz=UTC]>)
     """
-    import pyarrow as pa
     from pyarrow import types
 
     if getattr(found, "unit", None) == "ns":
         return in_microseconds(found)
-    if types.is_list(found) or types.is_list_view(found):
-        return pa.list_(found.value_field.with_type(without_nanoseconds(found.value_type)))
-    if types.is_large_list(found) or types.is_large_list_view(found):
-        return pa.large_list(found.value_field.with_type(without_nanoseconds(found.value_type)))
-    if types.is_struct(found):
-        return pa.struct([field.with_type(without_nanoseconds(field.type)) for field in found])
-    if types.is_map(found) or types.is_fixed_size_list(found):
-        return map_inside(found, without_nanoseconds)
     if types.is_dictionary(found):
         return without_nanoseconds(found.value_type)
-    return found
+    return map_inside(found, without_nanoseconds)
 
 
 def adapted(schema: pa.Schema) -> pa.Schema:

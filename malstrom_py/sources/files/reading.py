@@ -40,7 +40,7 @@ from malstrom_py.sources.files.frames import (
 )
 from malstrom_py.sources.files.lines import cut_lines, json_runs, text_runs
 from malstrom_py.sources.files.listing import Section
-from malstrom_py.sources.files.objects import ObjectFolders, OneObject
+from malstrom_py.sources.files.objects import ObjectFolders, ObjectPath
 from malstrom_py.sources.files.options import (
     Options,
     check_columns,
@@ -59,36 +59,21 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("malstrom_py.sources")
 
 
-class LazyPart(BasePart[Any]):
-    """A partition that opens its file with ``open_at`` at the first poll; never if ``position`` is at the end."""
+class OpeningPart(BasePart[Any]):
+    """A partition that opens other partitions, one at a time."""
 
-    def __init__(self, position: dict[str, Any], open_at: Callable[[dict[str, Any]], BasePart[Any]]) -> None:
-        self._position = position
-        self._open_at = open_at
-        self._opened: BasePart[Any] | None = None
-        self._polls: dict[str, bool] | None = None
-
-    def poll(self, rows_max: int) -> Any:
-        self.ensure_open()
-        return None if self._opened is None else self._opened.poll(rows_max)
-
-    def ensure_open(self) -> None:
-        """Open the file, unless it is open or was read to its end."""
-        if self._opened is None and not self._position["finished"]:
-            self._opened = self._open_at(self._position)
-            if self._polls is not None:
-                self._opened.set_polls(**self._polls)
+    _opened: BasePart[Any] | None = None
+    _polls: dict[str, bool] | None = None
 
     def set_polls(self, *, frames: bool, bad_rows: bool) -> None:
         self._polls = {"frames": frames, "bad_rows": bad_rows}
         if self._opened is not None:
             self._opened.set_polls(**self._polls)
 
-    def is_finished(self) -> bool:
-        return self._position["finished"] is True if self._opened is None else self._opened.is_finished()
-
-    def snapshot(self) -> dict[str, Any]:
-        return dict(self._position) if self._opened is None else self._opened.snapshot()
+    def _as_chosen(self, opened: BasePart[Any]) -> BasePart[Any]:
+        if self._polls is not None:
+            opened.set_polls(**self._polls)
+        return opened
 
     def lag_rows(self) -> int | None:
         return None if self._opened is None else self._opened.lag_rows()
@@ -99,6 +84,29 @@ class LazyPart(BasePart[Any]):
     def close(self) -> None:
         if self._opened is not None:
             self._opened.close()
+
+
+class LazyPart(OpeningPart):
+    """A partition that opens its file with ``open_at`` at the first poll; never if ``position`` is at the end."""
+
+    def __init__(self, position: dict[str, Any], open_at: Callable[[dict[str, Any]], BasePart[Any]]) -> None:
+        self._position = position
+        self._open_at = open_at
+
+    def poll(self, rows_max: int) -> Any:
+        self.ensure_open()
+        return None if self._opened is None else self._opened.poll(rows_max)
+
+    def ensure_open(self) -> None:
+        """Open the file, unless it is open or was read to its end."""
+        if self._opened is None and not self._position["finished"]:
+            self._opened = self._as_chosen(self._open_at(self._position))
+
+    def is_finished(self) -> bool:
+        return self._position["finished"] is True if self._opened is None else self._opened.is_finished()
+
+    def snapshot(self) -> dict[str, Any]:
+        return dict(self._position) if self._opened is None else self._opened.snapshot()
 
 
 TYPES_FILES: Final = 8
@@ -144,7 +152,7 @@ class FileReader:
     """Reads files with ``options``, whose ``format`` is known; names are relative to ``base``."""
 
     options: Options
-    base: Path | ObjectFolders | OneObject
+    base: Path | ObjectFolders
     footers: Footers = field(default_factory=Footers)
     roots: tuple[str, ...] = ()
     """The folders before the wildcards, below which names of folders are columns."""
@@ -177,10 +185,10 @@ class FileReader:
 
     def _with_folders(self, schema: pa.Schema, files: Sequence[str]) -> pa.Schema:
         """Return ``schema`` with the columns in the names of folders that no file has."""
-        for name, kind in folder_types(files, self.roots).items():
-            if name not in schema.names:
-                schema = schema.append(_field(name, kind))
-        return schema
+        import pyarrow as pa
+
+        more = [pa.field(*each) for each in folder_types(files, self.roots).items() if each[0] not in schema.names]
+        return pa.schema([*schema, *more])
 
     def pinned(self, part: str, schema: bytes, first: str) -> Types:
         """Return the types in a position or a pin, with those that the user has named since."""
@@ -216,6 +224,7 @@ class FileReader:
     def open(
         self,
         name: str,
+        path: Path | ObjectPath,
         section: Section,
         types: Types,
         position: dict[str, Any],
@@ -223,7 +232,7 @@ class FileReader:
         *,
         only: Collection[str] | None = None,
     ) -> FramedPart | ParquetPart:
-        """Open ``section``, called ``name`` in errors, at ``position``; ``remembered`` goes into all positions.
+        """Open ``section`` of ``path``, called ``name`` in errors, at ``position``; ``remembered`` goes into positions.
 
         ``only``: of Parquet files, the columns that anything reads; None for all.
         """
@@ -231,7 +240,7 @@ class FileReader:
             schema = _unpacked(types)
             chosen = _narrowed(self._chosen(name, schema), only)
             rows = RowMaker(self.options.rows, chosen, name)
-            file, known = self.footers.open(self.base / section.file)
+            file, known = self.footers.open(path)
             return ParquetPart(
                 name,
                 file,
@@ -247,16 +256,22 @@ class FileReader:
                 folders=folder_values(section.file, self.roots),
             )
         if self.options.format == "csv":
-            return self._open_csv(name, section, types, position, remembered)
+            return self._open_csv(name, path, section, types, position, remembered)
         decode = json_runs if self.options.format == "json" else text_runs
-        framer = self._framer(section, position, cut_lines, LINE_END, 0)
+        framer = self._framer(path, section, position, cut_lines, LINE_END, 0)
         return FramedPart(name, framer, decode=decode, position=position, remembered=remembered)
 
     def _open_csv(
-        self, name: str, section: Section, types: Types, position: dict[str, Any], remembered: dict[str, Any]
+        self,
+        name: str,
+        path: Path | ObjectPath,
+        section: Section,
+        types: Types,
+        position: dict[str, Any],
+        remembered: dict[str, Any],
     ) -> FramedPart:
         dialect = self.options.dialect
-        names, begin = read_header(self.base / section.file, dialect) or ([], 0)
+        names, begin = read_header(path, dialect) or ([], 0)
         schema = _unpacked(types)
         chosen, options = self._chosen(name, schema), self.options
         folders = {one: text for one, text in folder_values(section.file, self.roots).items() if one not in names}
@@ -283,7 +298,7 @@ class FileReader:
                 return replace(run, rows=completed(run.rows, chosen, folders, name))
             return completed(run, chosen, folders, name)
 
-        framer = self._framer(section, position, cutter(dialect), CSV_LINE_END, begin)
+        framer = self._framer(path, section, position, cutter(dialect), CSV_LINE_END, begin)
         return FramedPart(
             name,
             framer,
@@ -322,10 +337,16 @@ class FileReader:
         return schema if names is None or not len(schema) else select_columns(schema, names, path, self.options.rows)
 
     def _framer(
-        self, section: Section, position: dict[str, Any], cut: Cut, line_end: re.Pattern[bytes], begin: int
+        self,
+        path: Path | ObjectPath,
+        section: Section,
+        position: dict[str, Any],
+        cut: Cut,
+        line_end: re.Pattern[bytes],
+        begin: int,
     ) -> Framer:
         """Return the framer of ``section`` at ``position``; ``begin`` is the offset of the file's first record."""
-        path, stop = self.base / section.file, None
+        stop = None
         if section.unit == "bytes":
             begin, stop = record_bounds(path, section.start, section.stop, begin=begin, line_end=line_end)
         stream = ByteStream(path, stop=stop, encoding=self.options.dialect.encoding)
@@ -365,12 +386,6 @@ def _spread(files: Sequence[str], count: int) -> Sequence[str]:
     if len(files) <= count:
         return files
     return [files[index * (len(files) - 1) // (count - 1)] for index in range(count)]
-
-
-def _field(name: str, kind: pa.DataType) -> pa.Field:
-    import pyarrow as pa
-
-    return pa.field(name, kind)
 
 
 def _without(schema: pa.Schema, names: Collection[str]) -> pa.Schema:

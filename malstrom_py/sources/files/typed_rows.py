@@ -89,7 +89,7 @@ class RowMaker:
         if nones:
             found = self._with_bad(found, batch, nones)
             batch = batch.take(others(len(batch), nones))
-        rows = self._formed(batch)
+        rows = batch.with_form(self._form)
         return replace(found, rows=rows) if found.at else rows
 
     def _with_bad(self, found: Sifted, batch: ColumnBatch, nones: Mapping[int, str]) -> Sifted:
@@ -106,9 +106,6 @@ class RowMaker:
 
     def _why(self, name: str) -> str:
         return f"column {name!r} is None, and field {name!r} of {self._kind.__qualname__} takes no None"
-
-    def _formed(self, batch: ColumnBatch) -> ColumnBatch:
-        return batch.with_form(self._form)
 
     def _nones(self, batch: ColumnBatch) -> dict[int, str]:
         """Return index -> column of the rows with None where there must be a value."""
