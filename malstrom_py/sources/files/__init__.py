@@ -173,6 +173,7 @@ class Files(Pinned[V_co, InputFiles]):
             timezone=check_timezone(timezone),
             new_files=new_files,
             dialect=check_dialect(
+                newlines_in_values,
                 delimiter=delimiter,
                 header=header,
                 names=names,
@@ -180,7 +181,6 @@ class Files(Pinned[V_co, InputFiles]):
                 comment=comment,
                 decimal=decimal,
                 null_values=null_values,
-                newlines_in_values=newlines_in_values,
             ),
         )
         super().__init__()

@@ -10,7 +10,7 @@ import codecs
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.schema import in_microseconds, map_inside, stored_type, widens_to, wider_type
 from malstrom_py.errors import PlanError, SourceError
@@ -221,23 +221,15 @@ class Options:
         return self.split_bytes
 
 
-def check_dialect(
-    *,
-    delimiter: object = None,
-    header: object = True,
-    names: object = None,
-    encoding: object = None,
-    comment: object = None,
-    decimal: object = ".",
-    null_values: object = None,
-    newlines_in_values: object = True,
-) -> Dialect:
+def check_dialect(newlines_in_values: object, **given: Any) -> Dialect:
     """Return how csv files are written; raise `PlanError` for an argument that is wrong.
 
-    >>> found = check_dialect(delimiter=";", encoding="latin-1", decimal=",", newlines_in_values=False)
+    >>> found = check_dialect(False, delimiter=";", encoding="latin-1", decimal=",")
     >>> found.separator, found.encoding, found.decimal, found.one_line
     (';', 'iso8859-1', ',', True)
     """
+    asked = Dialect(**given, one_line=not checked_flag(newlines_in_values, "sources.Files: newlines_in_values"))
+    delimiter, decimal, comment = asked.delimiter, asked.decimal, asked.comment
     if delimiter is not None and not _is_separator(delimiter):
         raise PlanError(
             f'sources.Files: delimiter must be one ASCII character, such as ";" or "\\t", and no quote, line end, '
@@ -245,7 +237,7 @@ def check_dialect(
         )
     if decimal not in {".", ","}:
         raise PlanError(f'sources.Files: decimal must be "." or ",", got {decimal!r}')
-    if decimal == (delimiter or ","):
+    if decimal == asked.separator:
         raise PlanError(
             f"sources.Files: decimal and delimiter are both {decimal!r}: name what separates fields, such as "
             f'delimiter=";"'
@@ -254,23 +246,17 @@ def check_dialect(
         not isinstance(comment, str) or not comment or not comment.isascii() or set(comment) & {'"', "\r", "\n"}
     ):
         raise PlanError(f'sources.Files: comment must be what comments begin with, such as "#", got {comment!r}')
-    if comment is not None and comment.startswith(str(delimiter or ",")):
+    if comment is not None and comment.startswith(asked.separator):
         raise PlanError(
             f"sources.Files: comment={comment!r} begins with the delimiter: records with an empty first field do"
         )
-    checked_flag(header, "sources.Files: header")
-    checked_flag(newlines_in_values, "sources.Files: newlines_in_values")
-    if header is False and names is None:
+    if not checked_flag(asked.header, "sources.Files: header") and asked.names is None:
         raise PlanError('sources.Files: header=False needs the names of the columns, such as names=["item", "pieces"]')
-    return Dialect(
-        delimiter=None if delimiter is None else str(delimiter),
-        header=header is True,
-        names=_checked_names(names),
-        encoding=_checked_encoding(encoding),
-        comment=None if comment is None else str(comment),
-        decimal=str(decimal),
-        null_values=_checked_nulls(null_values),
-        one_line=newlines_in_values is False,
+    return replace(
+        asked,
+        names=_checked_names(asked.names),
+        encoding=_checked_encoding(asked.encoding),
+        null_values=_checked_nulls(asked.null_values),
     )
 
 

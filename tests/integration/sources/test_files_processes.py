@@ -1,4 +1,4 @@
-"""Files in separate processes: hundreds of open parts in little memory, and a folder that another process fills."""
+"""Files in whole jobs: hundreds of open parts in little memory, a folder that another process fills, a resumed job."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import ast
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import malstrom_py as mp
+from malstrom_py import sinks, sources
 from tests.tree import ROOT
 
 ROWS = 600_000
@@ -94,3 +97,35 @@ def test_a_folder_is_followed_while_another_process_fills_it(tmp_path: Path) -> 
         output, _ = reader.communicate(timeout=60)
     assert reader.returncode == 0
     assert sorted(row["n"] for row in ast.literal_eval(output)) == list(range(300))
+
+
+def test_a_job_that_was_stopped_resumes_with_the_files_of_its_start(tmp_path: Path) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    for number in range(30):
+        (folder / f"{number:02}.txt").write_text("".join(f"{number}-{line}\n" for line in range(50)))
+
+    def job() -> mp.Job:
+        def slowly(line: str) -> str:
+            time.sleep(0.001)
+            return line
+
+        job = mp.Job("lines")
+        lines = job.source("in", sources.Files(folder / "*.txt"))
+        lines.map("slowly", slowly).sink("out", sinks.Files(out, format="json"))
+        return job
+
+    kept = mp.Snapshots(tmp_path / "snapshots", interval_s=None)
+    handle = mp.InProcess(snapshots=kept).start(job(), control=False)
+    handle.snapshot()
+    handle.stop()
+    (folder / "30.txt").write_text("late\n")
+    last = folder / "29.txt"
+    lines = last.read_text()
+    last.write_text(lines + "one more\n")
+    with pytest.raises(mp.SourceError, match=r"29\.txt: the file changed since the job started .*Restore it, or start"):
+        mp.run(job(), snapshots=kept, progress=False)
+    last.write_text(lines)
+    mp.run(job(), snapshots=kept, progress=False)
+    written = [json.loads(line)["value"] for file in out.glob("*.json") for line in file.read_text().splitlines()]
+    assert sorted(written) == sorted(f"{number}-{line}" for number in range(30) for line in range(50))
