@@ -163,16 +163,6 @@ def test_a_store_that_fails_while_it_is_read_is_no_damaged_file(name: str, monke
     part.close()
 
 
-def test_an_object_that_is_removed_before_it_is_read_is_missing() -> None:
-    folder = stored(a_txt=b"one\n")
-    source = Waiting(f"{folder}/a.txt", format="text")
-    part = source.build_part(source.list_parts()[0], None)
-    Bucket(ROOT).delete([f"{folder.removeprefix(ROOT + '/')}/a.txt"])
-    with pytest.raises(SourceError, match="does not exist"):
-        part.poll(10)
-    part.close()
-
-
 def test_new_objects_are_found_and_a_changed_one_is_an_error() -> None:
     folder = stored(a_txt=TEXT)
     source = Waiting(f"{folder}/*.txt", new_files=True)

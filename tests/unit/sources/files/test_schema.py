@@ -9,8 +9,6 @@ from malstrom_py.errors import SourceError
 from malstrom_py.sources.files.options import (
     check_columns,
     merge_types,
-    pack_schema,
-    unpack_schema,
     without_nanoseconds,
 )
 
@@ -35,11 +33,6 @@ from malstrom_py.sources.files.options import (
 )
 def test_nanoseconds_become_microseconds(found: pa.DataType, expected: pa.DataType) -> None:
     assert without_nanoseconds(found) == expected
-
-
-def test_a_schema_is_the_same_after_packing() -> None:
-    schema = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("l", pa.list_(pa.string()))])
-    assert unpack_schema(pack_schema(schema)).equals(schema)
 
 
 def test_only_as_many_schemas_are_looked_at_as_are_needed() -> None:
