@@ -140,7 +140,7 @@ fuzz: $(VENV)/.dev
 	@$(PY) -m tests.fuzz.codec --n $(N)
 
 test-kafka: $(VENV)/.dev
-	@$(PY) -m tests.kafka_broker.real "$(KAFKA_BOOTSTRAP)"
+	@$(PY) -m tests.kafka_broker "$(KAFKA_BOOTSTRAP)"
 
 long: $(VENV)/.dev
 	@$(PY) -m pytest --long --numprocesses $(PROCESSES)

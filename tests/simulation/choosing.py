@@ -17,7 +17,7 @@ from functools import partial
 from time import process_time
 from typing import Final
 
-from tests.simulation.soak import CHOSEN, KINDS
+from tests.simulation.soak import CHOSEN, KINDS, Kind
 from tests.tree import ROOT
 
 KINDS_CHOSEN: Final = ("model", "jobs", "commits")
@@ -35,11 +35,11 @@ class Run:
     cpu_s: float
 
 
-def run(kind: str, seed: int) -> Run:
+def run(kind: Kind, seed: int) -> Run:
     """Run one seed."""
     began_s = process_time()
-    hits = KINDS[kind].hits(seed)
-    met = frozenset(case for case in KINDS[kind].hard_cases if hits.get(case))
+    hits = kind.hits(seed)
+    met = frozenset(case for case in kind.hard_cases if hits.get(case))
     return Run(seed, met, process_time() - began_s)
 
 
@@ -69,12 +69,13 @@ def main() -> None:
     parser.add_argument("--keep", type=int, default=90, help="how many of each kind are kept at least")
     given = parser.parse_args()
     lists: dict[str, list[int]] = json.loads(CHOSEN.read_text())
-    with mp.get_context("spawn").Pool() as pool:
-        for kind in given.kinds:
+    for name in given.kinds:
+        kind = KINDS[name]
+        with kind.ready(kind.hits), mp.get_context("spawn").Pool() as pool:
             runs = pool.map(partial(run, kind), range(given.seeds), chunksize=20)
-            lists[kind] = chosen(runs, given.keep)
-            never = set(KINDS[kind].hard_cases).difference(*(one.hits for one in runs))
-            print(f"{kind}: {len(lists[kind])} seeds of {given.seeds}; never met: {', '.join(sorted(never)) or 'none'}")
+        lists[name] = chosen(runs, given.keep)
+        never = set(kind.hard_cases).difference(*(one.hits for one in runs))
+        print(f"{name}: {len(lists[name])} seeds of {given.seeds}; never met: {', '.join(sorted(never)) or 'none'}")
     CHOSEN.write_text(json.dumps(lists) + "\n")
     print(CHOSEN.relative_to(ROOT))
 

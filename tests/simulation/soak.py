@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing as mp
+import os
 import sys
 import time
 from collections import Counter
@@ -16,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
+from unittest import mock
 
 import tests.simulation.commits.hits
 import tests.simulation.commits.on_postgres
@@ -24,6 +26,8 @@ import tests.simulation.jobs.hits
 import tests.simulation.jobs.runs
 import tests.simulation.protocol_model.hits
 import tests.simulation.protocol_model.runs
+from tests.kafka_broker import running
+from tests.simulation.commits.targets import KAFKA
 from tests.tree import ROOT
 
 CHOSEN: Final = ROOT / "tests" / "simulation" / "chosen_seeds.json"
@@ -58,6 +62,13 @@ def _of_commits(seed: int) -> Mapping[str, int]:
     return tests.simulation.commits.runs.run(seed).hits
 
 
+@contextmanager
+def _on_kafka(hits: Hits) -> Iterator[Hits]:
+    """Run a broker for all processes."""
+    with running() as broker, mock.patch.dict(os.environ, {KAFKA: broker.bootstrap}):
+        yield hits
+
+
 def _of_postgres(dsn: str, seed: int) -> Mapping[str, int]:
     return tests.simulation.commits.on_postgres.run_on(dsn, seed).hits
 
@@ -81,6 +92,7 @@ KINDS: Final = {
         _of_commits,
         tests.simulation.commits.hits.HARD_CASES,
         "tests.simulation.commits.replay",
+        _on_kafka,
     ),
     "postgres": Kind(
         "commits to PostgreSQL by jobs that die and pause",

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.connectors.buckets import TestBucket, new_bucket, options_of
 from tests.integration.connectors.lakes import Lake
 from tests.integration.connectors.streams import KafkaStream, ModelStream, NatsStream, RedisStream
-from tests.kafka_broker.server import ModelBroker, model_broker
+from tests.kafka_broker import Broker, running
 from tests.servers import (
     WAREHOUSE,
     Seaweed,
@@ -75,9 +75,9 @@ def s3(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[ModelBroker]:
-    """Return a small broker that heeds the rules of transactions."""
-    with model_broker() as broker:
+def kafka() -> Iterator[Broker]:
+    """Return a running broker of Kafka."""
+    with running() as broker:
         yield broker
 
 
@@ -107,7 +107,7 @@ def nats_stream(nats: Server, short_waits: None) -> NatsStream:
 
 
 @pytest.fixture
-def kafka_stream(kafka: ModelBroker) -> KafkaStream:
+def kafka_stream(kafka: Broker) -> KafkaStream:
     """Return an empty topic."""
     return KafkaStream(kafka)
 

@@ -18,8 +18,7 @@ from malstrom_py import sources
 from malstrom_py.sources.base import Part, SourcePart
 from malstrom_py.sources.polled import PolledChunk, PolledReader, PolledSource
 from tests.integration.connectors.patient import read
-from tests.kafka_broker.server import ModelBroker
-from tests.kafka_broker.using import new_topic, send
+from tests.kafka_broker import Broker
 from tests.servers import Server, wait_until
 
 
@@ -142,20 +141,20 @@ class NatsStream(_Stream):
 
 
 class KafkaStream:
-    """A topic of the model broker of Kafka, with two partitions."""
+    """A topic of Kafka, with two partitions."""
 
     malformed = "offset 1 of .*cannot be decoded: "
 
-    def __init__(self, broker: ModelBroker) -> None:
+    def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.name = new_topic(broker, 2)
+        self.name = broker.new_topic(2)
 
     def create(self) -> None:
         """It exists."""
 
     def add(self, values: Iterable[Any], *, beside: bool = False) -> None:
         texts = [str(value).encode() for value in values]
-        send(self.broker, self.name, texts, partition=int(beside), raw=True)
+        self.broker.send(self.name, texts, partition=int(beside), raw=True)
 
     def add_unseen(self) -> None:
         self.add([99], beside=True)

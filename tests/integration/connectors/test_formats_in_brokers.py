@@ -12,8 +12,7 @@ import malstrom_py as mp
 from malstrom_py import formats, sinks, sources
 from malstrom_py.errors import SourceError
 from tests.integration.connectors.streams import NatsStream
-from tests.kafka_broker.server import ModelBroker
-from tests.kafka_broker.using import new_topic
+from tests.kafka_broker import Broker
 from tests.registry import Registry, running
 from tests.servers import Server
 
@@ -50,17 +49,17 @@ def rows_of(source: Any, **options: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_kafka(kafka: ModelBroker, registry: Registry, avro: formats.Avro, exactly_once: bool) -> None:
-    topic = new_topic(kafka)
+def test_kafka(kafka: Broker, registry: Registry, avro: formats.Avro, exactly_once: bool) -> None:
+    topic = kafka.new_topic()
     written(sinks.Kafka(kafka.bootstrap, topic, value=avro, exactly_once=exactly_once))
     assert rows_of(sources.Kafka(kafka.bootstrap, topic, value=avro, follow=False)) == ROWS
     assert registry.asked.count("GET /schemas/ids/1") == 1
 
 
 def test_a_record_of_no_schema_is_malformed_and_a_registry_that_is_gone_is_not(
-    kafka: ModelBroker, registry: Registry, avro: formats.Avro, monkeypatch: pytest.MonkeyPatch
+    kafka: Broker, registry: Registry, avro: formats.Avro, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = new_topic(kafka)
+    topic = kafka.new_topic()
     written(sinks.Kafka(kafka.bootstrap, topic))
     written(sinks.Kafka(kafka.bootstrap, topic, value=avro))
     assert rows_of(sources.Kafka(kafka.bootstrap, topic, value=avro, follow=False), on_error="skip") == ROWS

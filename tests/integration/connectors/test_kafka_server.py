@@ -1,4 +1,4 @@
-"""Both ends of Kafka on a broker that is none of ours, as noida-db is one: its rules, our contracts, and kills."""
+"""Both ends of Kafka together: the contracts, the rules of transactions that they rely on, and kills."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.connectors.kafka.client import Cluster
-from malstrom_py.connectors.kafka.producing import create_topic
-from tests.kafka_broker import real
-from tests.kafka_broker.using import transactions
-from tests.servers import kafka_server, wait_until
+from tests.kafka_broker import Broker, check
+from tests.servers import wait_until
 from tests.tree import ROOT
 
 PARTITIONS = 3
@@ -44,74 +41,65 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
-def bootstrap() -> Iterator[str]:
-    with kafka_server() as server:
-        yield f"127.0.0.1:{server.port}"
-
-
-def test_both_ends_keep_their_contracts(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ends_keep_their_contracts(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("malstrom_py.connectors.kafka.reader._WAIT_S", 0.01)  # a part that is closed waits for a poll
-    real.main(bootstrap, cuts_max=3)
+    check(kafka, cuts_max=3)
 
 
-def test_aborted_and_open_rows_are_hidden_and_an_older_producer_is_fenced(bootstrap: str) -> None:
+def test_aborted_and_open_rows_are_hidden_and_an_older_producer_is_fenced(kafka: Broker) -> None:
     from confluent_kafka import KafkaException
 
-    create_topic(Cluster("test", bootstrap, {}), "rules", 1, {})
+    topic = kafka.new_topic()
 
     def send(producer: Any, value: int) -> None:
         producer.begin_transaction()
-        producer.produce("rules", str(value).encode(), partition=0)
+        producer.produce(topic, str(value).encode(), partition=0)
         assert producer.flush(10) == 0
 
-    with transactions(bootstrap, "rules") as old:
-        send(old, 1)
+    old = kafka.transactions(topic)
+    send(old, 1)
+    old.commit_transaction(10)
+    send(old, 2)
+    old.abort_transaction(10)
+    send(old, 3)
+    assert kafka.visible(topic) == [1]
+    new = kafka.transactions(topic)
+    with pytest.raises(KafkaException):
         old.commit_transaction(10)
-        send(old, 2)
-        old.abort_transaction(10)
-        send(old, 3)
-        assert real.visible(bootstrap, "rules") == [1]
-        with transactions(bootstrap, "rules") as new:
-            with pytest.raises(KafkaException):
-                old.commit_transaction(10)
-            send(new, 4)
-            new.commit_transaction(10)
-    assert real.visible(bootstrap, "rules") == [1, 4]
+    send(new, 4)
+    new.commit_transaction(10)
+    assert kafka.visible(topic) == [1, 4]
 
 
-def test_s7_a_job_that_is_killed_four_times_and_resumed_at_other_sizes_is_exact(bootstrap: str, tmp_path: Path) -> None:
-    for topic, partitions in (("orders", PARTITIONS), ("totals", 1)):
-        create_topic(Cluster("test", bootstrap, {}), topic, partitions, {})
+def test_s7_a_job_that_is_killed_four_times_and_resumed_at_other_sizes_is_exact(kafka: Broker, tmp_path: Path) -> None:
+    read, written = kafka.new_topic(PARTITIONS), kafka.new_topic()
     orders = [{"customer": f"c{number % 50}", "amount": number} for number in range(RECORDS)]
-    fill(bootstrap, orders)
+    fill(kafka, read, orders)
     (tmp_path / "job.py").write_text(JOB)
     for life, workers in enumerate((1, 3, 2, 1, 3)):
         last = life == 4
-        arguments = [bootstrap, "orders", "totals", str(tmp_path / "snapshots"), str(workers), "0" if last else "0.002"]
+        arguments = [kafka.bootstrap, read, written, tmp_path / "snapshots", str(workers), "0" if last else "0.002"]
         with subprocess.Popen([sys.executable, str(tmp_path / "job.py"), *arguments], cwd=ROOT) as process:
             if not last:
-                seen = len(real.visible(bootstrap, "totals"))
-                wait_until(partial(has_more, bootstrap, seen, process), "a snapshot has published rows")
+                seen = len(kafka.visible(written))
+                wait_until(partial(has_more, kafka, written, seen, process), "a snapshot has published rows")
                 assert process.poll() is None, "the job ended by itself"
                 process.kill()
         assert process.returncode == (0 if last else -signal.SIGKILL)
-    found = Counter(real.visible(bootstrap, "totals"))
+    found = Counter(kafka.visible(written))
     assert found == Counter(totals_of(orders)), "each total once"
 
 
-def fill(bootstrap: str, orders: list[dict[str, Any]]) -> None:
+def fill(kafka: Broker, topic: str, orders: list[dict[str, Any]]) -> None:
     """Write each customer's orders to one partition, so that their order is known."""
-    from confluent_kafka import Producer
-
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    producer = kafka.client("Producer", linger_ms=5)
     for order in orders:
-        producer.produce("orders", json.dumps(order).encode(), partition=int(order["customer"][1:]) % PARTITIONS)
+        producer.produce(topic, json.dumps(order).encode(), partition=int(order["customer"][1:]) % PARTITIONS)
     assert producer.flush(30) == 0
 
 
-def has_more(bootstrap: str, seen: int, process: subprocess.Popen[bytes]) -> bool:
-    return process.poll() is not None or len(real.visible(bootstrap, "totals")) > seen
+def has_more(kafka: Broker, topic: str, seen: int, process: subprocess.Popen[bytes]) -> bool:
+    return process.poll() is not None or len(kafka.visible(topic)) > seen
 
 
 def totals_of(orders: list[dict[str, Any]]) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""`sinks.Kafka` on the model broker: at least once, and exactly once wherever a committer dies or comes back."""
+"""`sinks.Kafka` on a broker: at least once, and exactly once wherever a committer dies or comes back."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError
 from malstrom_py.testing.contracts import check_sink
 from malstrom_py.testing.contracts.sinks import batch_of, context_of, worker_of
-from tests.kafka_broker.server import ModelBroker
-from tests.kafka_broker.using import new_topic, visible
+from tests.kafka_broker import Broker
 
 CALLS = ("init_transactions", "begin_transaction", "produce", "send_offsets_to_transaction", "commit_transaction")
 """The calls of a commit, in order; a commit of these tests produces three rows."""
@@ -67,20 +66,19 @@ def staged(sink: Any, values: list[Any], number: int = 1) -> bytes:
     return payload
 
 
-def exactly_once(kafka: ModelBroker, topic: str, **options: Any) -> Any:
+def exactly_once(kafka: Broker, topic: str, **options: Any) -> Any:
     return sinks.Kafka(kafka.bootstrap, topic, exactly_once=True, **options)
 
 
-def test_exactly_once_keeps_the_contract(kafka: ModelBroker) -> None:
-    check_sink(
-        lambda: exactly_once(kafka, new_topic(kafka)), lambda sink: visible(kafka, sink._topic), values=list(range(6))
-    )
+def marker(kafka: Broker, topic: str) -> int:
+    """Return the marker of the last commit, -1 without one."""
+    return kafka.offsets("malstrom.contract.out").get((topic, 0), -1)
 
 
-def test_at_least_once_keeps_the_contract(kafka: ModelBroker) -> None:
+def test_at_least_once_keeps_the_contract(kafka: Broker) -> None:
     check_sink(
-        lambda: sinks.Kafka(kafka.bootstrap, new_topic(kafka)),
-        lambda sink: visible(kafka, sink._topic),
+        lambda: sinks.Kafka(kafka.bootstrap, kafka.new_topic()),
+        lambda sink: kafka.visible(sink._topic),
         values=range(6),
     )
 
@@ -89,13 +87,13 @@ def test_at_least_once_keeps_the_contract(kafka: ModelBroker) -> None:
 @pytest.mark.parametrize("is_over", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("call", CALLS)
 def test_s7_a_committer_dies_between_two_calls(
-    kafka: ModelBroker, monkeypatch: pytest.MonkeyPatch, call: str, is_over: bool
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch, call: str, is_over: bool
 ) -> None:
     def die(name: str, over: bool) -> None:
         if (name, over) == (call, is_over):
             raise Killed
 
-    topic = new_topic(kafka)
+    topic = kafka.new_topic()
     sink = exactly_once(kafka, topic)
     sink.recover(context_of(1), [])
     first, payload = context_of(1), staged(sink, [1, 2, 3])
@@ -106,13 +104,13 @@ def test_s7_a_committer_dies_between_two_calls(
     other = cloudpickle.loads(cloudpickle.dumps(sink))
     other.recover(context_of(2, incarnation=2), [first.snapshot])
     other.commit(first, [payload])
-    assert visible(kafka, topic) == [1, 2, 3]
+    assert kafka.visible(topic) == [1, 2, 3]
     other.commit(context_of(2), [staged(other, [4], 2)])
-    assert visible(kafka, topic) == [1, 2, 3, 4]
+    assert kafka.visible(topic) == [1, 2, 3, 4]
 
 
-def test_rows_of_a_key_that_moved_are_published_in_the_order_of_the_versions(kafka: ModelBroker) -> None:
-    topic = new_topic(kafka)
+def test_rows_of_a_key_that_moved_are_published_in_the_order_of_the_versions(kafka: Broker) -> None:
+    topic = kafka.new_topic()
     sink = exactly_once(kafka, topic)
     sink.recover(context_of(1), [])
     old, new = sink.open(worker_of(0)), sink.open(worker_of(1))
@@ -125,14 +123,14 @@ def test_rows_of_a_key_that_moved_are_published_in_the_order_of_the_versions(kaf
     for writer in (old, new):
         writer.close()
     sink.commit(context_of(1), payloads)
-    assert visible(kafka, topic) == ["old 1", "new 2", "old 2"]
+    assert kafka.visible(topic) == ["old 1", "new 2", "old 2"]
 
 
 @pytest.mark.parametrize("is_exactly_once", [False, True])
 def test_a_record_that_the_topic_does_not_take_is_refused_when_it_is_written(
-    kafka: ModelBroker, is_exactly_once: bool
+    kafka: Broker, is_exactly_once: bool
 ) -> None:
-    topic = new_topic(kafka, max_message_bytes="5000")
+    topic = kafka.new_topic(max_message_bytes="5000")
     sink: Any = sinks.Kafka(kafka.bootstrap, topic, exactly_once=is_exactly_once)
     writer = sink.open(worker_of()) if is_exactly_once else sink.build(worker_of())
     writer.write(Batch(["fits" * 1000] * 50))
@@ -143,24 +141,23 @@ def test_a_record_that_the_topic_does_not_take_is_refused_when_it_is_written(
     assert "secret" not in str(raised.value)
 
 
-def test_a_marker_that_kafka_has_forgotten_is_noticed(kafka: ModelBroker) -> None:
-    topic = new_topic(kafka)
+def test_a_marker_that_kafka_has_forgotten_is_noticed(kafka: Broker) -> None:
+    topic = kafka.new_topic()
     sink = exactly_once(kafka, topic)
     sink.recover(context_of(1), [])
     first, payload = context_of(1, final=False), staged(sink, [1])
     sink.commit(first, [payload])
-    with kafka.state.changed:
-        del kafka.state.offsets["malstrom.contract.out"][topic, 0]
+    kafka.forget("malstrom.contract.out")
     other = exactly_once(kafka, topic)
     other.recover(context_of(2, incarnation=2), [first.snapshot])
     with pytest.raises(SinkError, match=r"unknown whether snapshot .* has been committed.*offset of partition 0"):
         other.commit(first, [payload])
     other.commit(context_of(2), [staged(other, [2], 2)])
-    assert visible(kafka, topic) == [1, 2]
+    assert kafka.visible(topic) == [1, 2]
 
 
-def test_a_start_before_the_last_commit_is_refused_and_loses_no_row(kafka: ModelBroker) -> None:
-    topic = new_topic(kafka)
+def test_a_start_before_the_last_commit_is_refused_and_loses_no_row(kafka: Broker) -> None:
+    topic = kafka.new_topic()
     earlier = exactly_once(kafka, topic)
     earlier.recover(context_of(4), [])
     earlier.commit(context_of(5), [staged(earlier, [1], 5)])
@@ -171,38 +168,34 @@ def test_a_start_before_the_last_commit_is_refused_and_loses_no_row(kafka: Model
     exactly_once(kafka, topic).recover(context_of(4, incarnation=2), [context_of(5).snapshot])  # it was fenced off
     set_back.recover(context_of(6), [])
     set_back.commit(context_of(7), [staged(set_back, [2], 7)])
-    assert visible(kafka, topic) == [1, 2]
+    assert kafka.visible(topic) == [1, 2]
 
 
 def test_commits_without_rows_renew_the_marker_before_kafka_forgets_it(
-    kafka: ModelBroker, monkeypatch: pytest.MonkeyPatch
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = new_topic(kafka)
-    offsets = kafka.state.offsets["malstrom.contract.out"]
+    topic = kafka.new_topic()
     sink = exactly_once(kafka, topic)
     sink.recover(context_of(1), [])
     sink.commit(context_of(1, final=False), [staged(sink, [1])])
-    before = offsets[topic, 0]
+    before = marker(kafka, topic)
     sink.commit(context_of(2, final=False), [])
-    assert offsets[topic, 0] == before
+    assert marker(kafka, topic) == before
     monkeypatch.setattr("malstrom_py.connectors.kafka.sink._MARKER_S", 0.0)
     sink.commit(context_of(3, final=False), [])
-    assert offsets[topic, 0] > before
+    assert marker(kafka, topic) > before
     resumed = exactly_once(kafka, topic)
-    with kafka.state.changed:
-        del offsets[topic, 0]
+    kafka.forget("malstrom.contract.out")
     resumed.recover(context_of(4, incarnation=2), [context_of(3).snapshot])
     resumed.commit(context_of(3), [])
-    assert (topic, 0) not in offsets, "a snapshot in doubt writes none"
+    assert marker(kafka, topic) < 0, "a snapshot in doubt writes none"
     resumed.commit(context_of(5, final=False), [])
-    assert (topic, 0) in offsets, "the first commit of a start writes the marker that was forgotten"
-    assert visible(kafka, topic) == [1]
+    assert marker(kafka, topic) >= 0, "the first commit of a start writes the marker that was forgotten"
+    assert kafka.visible(topic) == [1]
 
 
-def test_staged_rows_that_do_not_arrive_in_time_are_tried_again(
-    kafka: ModelBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = new_topic(kafka)
+def test_staged_rows_that_do_not_arrive_in_time_are_tried_again(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = kafka.new_topic()
     sink = exactly_once(kafka, topic)
     sink.recover(context_of(1), [])
     payload = staged(sink, [1])
@@ -213,23 +206,22 @@ def test_staged_rows_that_do_not_arrive_in_time_are_tried_again(
             sink.commit(context_of(1), [payload])
     assert not raised.value.lasting, "a broker that is away comes back"
     sink.commit(context_of(1), [payload])
-    assert visible(kafka, topic) == [1]
+    assert kafka.visible(topic) == [1]
 
 
-def test_staged_rows_that_are_gone_are_an_error(kafka: ModelBroker) -> None:
-    topic = new_topic(kafka)
+def test_staged_rows_that_are_gone_are_an_error(kafka: Broker) -> None:
+    topic = kafka.new_topic()
     sink = exactly_once(kafka, topic)
     sink.recover(context_of(1), [])
     payload = staged(sink, [1])
-    log = kafka.state.topics[f"{topic}.malstrom-staging"].logs[0]
-    kafka.state.delete_before(f"{topic}.malstrom-staging", 0, log.end + 1)
+    kafka.delete_before(f"{topic}.malstrom-staging")
     with pytest.raises(SinkError, match="cannot be read any more"):
         sink.commit(context_of(1), [payload])
-    assert visible(kafka, topic) == []
+    assert kafka.visible(topic) == []
 
 
-def test_keys_values_and_tombstones(kafka: ModelBroker) -> None:
-    topic = new_topic(kafka)
+def test_keys_values_and_tombstones(kafka: Broker) -> None:
+    topic = kafka.new_topic()
     sink = sinks.Kafka(kafka.bootstrap, topic, key=lambda row: row[0], value=lambda row: row[1])
     writer = sink.build(worker_of())
     writer.write(Batch([("a", b"1"), ("b", None), (None, "2")]))
@@ -240,18 +232,17 @@ def test_keys_values_and_tombstones(kafka: ModelBroker) -> None:
         plain.write(Batch([object()]))
     plain.close()
     assert raised.value.lasting
-    records = [(record.key, record.value) for record in kafka.state.committed(topic, 0)]
-    assert records == [(b"a", b"1"), (b"b", None), (None, b"2"), (b"0", b'{"n":1}')]
+    assert kafka.records(topic) == [(b"a", b"1"), (b"b", None), (None, b"2"), (b"0", b'{"n":1}')]
 
 
-def test_a_topic_that_is_missing_is_an_error(kafka: ModelBroker) -> None:
+def test_a_topic_that_is_missing_is_an_error(kafka: Broker) -> None:
     with pytest.raises(SinkError, match="topic 'no-such-topic' does not exist"):
         sinks.Kafka(kafka.bootstrap, "no-such-topic").build(worker_of())
 
 
 @pytest.mark.parametrize("exactly", [False, True], ids=["at-least-once", "exactly-once"])
-def test_event_times_and_headers_are_written(kafka: ModelBroker, exactly: bool) -> None:
-    topic = new_topic(kafka)
+def test_event_times_and_headers_are_written(kafka: Broker, exactly: bool) -> None:
+    topic = kafka.new_topic()
     sink = sinks.Kafka(
         kafka.bootstrap,
         topic,
@@ -281,10 +272,10 @@ def test_event_times_and_headers_are_written(kafka: ModelBroker, exactly: bool) 
     ],
 )
 def test_what_cannot_be_a_time_or_header_is_an_error(
-    kafka: ModelBroker, options: dict[str, Any], time: int | None, message: str
+    kafka: Broker, options: dict[str, Any], time: int | None, message: str
 ) -> None:
     stream = mp.Job("wrong").source("in", sources.Memory([1]))
     timed = stream if time is None else stream.assign_timestamps("at", lambda row: time)
-    timed.sink("out", sinks.Kafka(kafka.bootstrap, new_topic(kafka), **options))
+    timed.sink("out", sinks.Kafka(kafka.bootstrap, kafka.new_topic(), **options))
     with pytest.raises(SinkError, match=message):
         mp.run(stream.job)

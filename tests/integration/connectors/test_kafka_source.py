@@ -1,4 +1,4 @@
-"""`sources.Kafka` on the model broker: positions, transactions, starts, losses, and partitions that come later."""
+"""`sources.Kafka` on a broker: positions, transactions, starts, losses, and partitions that come later."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from malstrom_py.connectors.kafka.reader import SharedReader
 from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.sources.base import Part
 from malstrom_py.testing.contracts import check_source
-from tests.kafka_broker.server import ModelBroker
-from tests.kafka_broker.using import new_topic, send, transactions
+from tests.kafka_broker import Broker
 from tests.servers import wait_until
 
 
@@ -45,16 +44,16 @@ def poll_until_error(part: Any, deadline_s: float = 60.0) -> SourceError:
     raise TimeoutError("the part raises no error")
 
 
-def test_a_topic_of_transactions_with_gaps_tombstones_and_bad_records_keeps_the_contract(kafka: ModelBroker) -> None:
-    topic = new_topic(kafka, 2)
-    with transactions(kafka.bootstrap, topic) as producer:
-        for is_commit in (True, False, True):
-            producer.begin_transaction()
-            for number in range(12):
-                value = {5: b"{bad", 8: None}.get(number, b"%d" % number)
-                producer.produce(topic, value, key=b"k", partition=number % 2)
-            producer.flush(20)
-            (producer.commit_transaction if is_commit else producer.abort_transaction)(20)
+def test_a_topic_of_transactions_with_gaps_tombstones_and_bad_records_keeps_the_contract(kafka: Broker) -> None:
+    topic = kafka.new_topic(2)
+    producer = kafka.transactions(topic)
+    for is_commit in (True, False, True):
+        producer.begin_transaction()
+        for number in range(12):
+            value = {5: b"{bad", 8: None}.get(number, b"%d" % number)
+            producer.produce(topic, value, key=b"k", partition=number % 2)
+        producer.flush(20)
+        (producer.commit_transaction if is_commit else producer.abort_transaction)(20)
     source = sources.Kafka(kafka.bootstrap, topic, follow=False)
     check_source(source, cuts_max=3)
     part = source.build_part(Part(f"{topic}/0"), None)
@@ -68,10 +67,10 @@ def test_a_topic_of_transactions_with_gaps_tombstones_and_bad_records_keeps_the_
     assert not [thread for thread in threading.enumerate() if thread.name == "malstrom-kafka"], "all are closed"
 
 
-def test_records_have_all_that_kafka_has_about_them(kafka: ModelBroker) -> None:
+def test_records_have_all_that_kafka_has_about_them(kafka: Broker) -> None:
     from confluent_kafka import Producer
 
-    topic = new_topic(kafka)
+    topic = kafka.new_topic()
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(topic, b"1", b"k1", headers={"h": b"x"}, timestamp=1_700_000_000_123)
     producer.produce(topic, None, None)
@@ -84,15 +83,15 @@ def test_records_have_all_that_kafka_has_about_them(kafka: ModelBroker) -> None:
     assert (second.value, second.key, second.headers, second.offset) == (None, None, (), 1)
 
 
-def test_where_a_job_begins_is_determined_once_and_later_partitions_from_their_beginning(kafka: ModelBroker) -> None:
-    topic = new_topic(kafka)
-    send(kafka, topic, ["before"])
+def test_where_a_job_begins_is_determined_once_and_later_partitions_from_their_beginning(kafka: Broker) -> None:
+    topic = kafka.new_topic()
+    kafka.send(topic, ["before"])
     source = sources.Kafka(kafka.bootstrap, topic, start="latest", new_partitions_every_s=5)
     source.pin("docs")
     assert source.lists_again_every_s == 5
-    send(kafka, topic, ["after"])
-    kafka.state.grow(topic, 2)
-    send(kafka, topic, ["new"], partition=1)
+    kafka.send(topic, ["after"])
+    kafka.grow(topic, 2)
+    kafka.send(topic, ["new"], partition=1)
     resumed = sources.Kafka(kafka.bootstrap, topic, start="latest")
     resumed.pin("docs", source.pin_record())
     for each in (source, resumed):
@@ -106,10 +105,10 @@ def test_where_a_job_begins_is_determined_once_and_later_partitions_from_their_b
         each.unpin()
 
 
-def test_a_job_begins_at_a_time(kafka: ModelBroker) -> None:
+def test_a_job_begins_at_a_time(kafka: Broker) -> None:
     from confluent_kafka import Producer
 
-    topic = new_topic(kafka, 2)
+    topic = kafka.new_topic(2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
     for number in range(4):
         producer.produce(topic, b"%d" % number, partition=0, timestamp=1_700_000_000_000 + number)
@@ -122,11 +121,11 @@ def test_a_job_begins_at_a_time(kafka: ModelBroker) -> None:
 
 
 @pytest.mark.parametrize("on_lost", ["fail", "earliest"])
-def test_records_that_were_deleted_before_they_were_read(kafka: ModelBroker, on_lost: Any) -> None:
-    topic = new_topic(kafka)
+def test_records_that_were_deleted_before_they_were_read(kafka: Broker, on_lost: Any) -> None:
+    topic = kafka.new_topic()
     for number in range(6):
-        send(kafka, topic, [number])
-    kafka.state.delete_before(topic, 0, 4)
+        kafka.send(topic, [number])
+    kafka.delete_before(topic, 4)
     source = sources.Kafka(kafka.bootstrap, topic, on_lost=on_lost, follow=False)
     fresh = source.build_part(Part(f"{topic}/0"), None)
     assert read(fresh, 2) == [4, 5], "a job that begins has lost nothing"
@@ -139,23 +138,23 @@ def test_records_that_were_deleted_before_they_were_read(kafka: ModelBroker, on_
     part.close()
 
 
-def test_a_topic_that_is_deleted_or_missing_is_an_error(kafka: ModelBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_deleted_or_missing_is_an_error(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("malstrom_py.connectors.kafka.reader._LOOK_S", 0.1)
-    topic = new_topic(kafka)
-    send(kafka, topic, [1])
+    topic = kafka.new_topic()
+    kafka.send(topic, [1])
     source = sources.Kafka(kafka.bootstrap, topic)
     part = source.build_part(Part(f"{topic}/0"), None)
     assert read(part, 1) == [1]
-    kafka.state.delete(topic)
+    kafka.delete(topic)
     assert "does not exist any more" in str(poll_until_error(part))
     part.close()
     with pytest.raises(SourceError, match="topic 'no-such-topic' does not exist"):
         sources.Kafka(kafka.bootstrap, "no-such-topic").list_parts()
 
 
-def test_lag_is_the_distance_to_the_end(kafka: ModelBroker) -> None:
-    topic = new_topic(kafka)
-    send(kafka, topic, list(range(10)))
+def test_lag_is_the_distance_to_the_end(kafka: Broker) -> None:
+    topic = kafka.new_topic()
+    kafka.send(topic, list(range(10)))
     part = sources.Kafka(kafka.bootstrap, topic).build_part(Part(f"{topic}/0"), None)
     wait_until(lambda: len(part.poll(4) or ()) == 4, "four rows")
     wait_until(lambda: bool(part.lag_rows() == 6), "the consumer knows where the partition ends")
@@ -173,7 +172,7 @@ def test_brokers_that_do_not_answer_are_an_error_without_secrets(monkeypatch: py
     assert not {"user-7", "secret-8"} & set(f"{raised.value} {source!r}".replace("'", " ").split())
 
 
-def test_a_part_of_brokers_that_stay_away_fails(kafka: ModelBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_brokers_that_stay_away_fails(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("malstrom_py.connectors.kafka.reader._SILENT_S", 0.5)
     monkeypatch.setattr("malstrom_py.connectors.kafka.reader._PROBE_S", 0.2)
     source = sources.Kafka("127.0.0.1:1", "orders")
@@ -183,9 +182,9 @@ def test_a_part_of_brokers_that_stay_away_fails(kafka: ModelBroker, monkeypatch:
     part.close()
 
 
-def test_a_consumer_gets_each_partition_once(kafka: ModelBroker) -> None:
+def test_a_consumer_gets_each_partition_once(kafka: Broker) -> None:
     """A part that is opened again gets another consumer: no message of before can be taken for one of now."""
-    topic = new_topic(kafka, 3)
+    topic = kafka.new_topic(3)
     source = sources.Kafka(kafka.bootstrap, topic)
     first, second = (source.build_part(Part(f"{topic}/{number}"), None) for number in (0, 1))
     readers: list[SharedReader] = source._shared().open.__self__._readers  # type: ignore[attr-defined]
@@ -198,21 +197,21 @@ def test_a_consumer_gets_each_partition_once(kafka: ModelBroker) -> None:
     assert all(reader.is_closed for reader in readers)
 
 
-def test_more_partitions_than_parts_are_open_elsewhere_are_all_read_by_one_worker(kafka: ModelBroker) -> None:
-    topic = new_topic(kafka, 300)
+def test_more_partitions_than_parts_are_open_elsewhere_are_all_read_by_one_worker(kafka: Broker) -> None:
+    topic = kafka.new_topic(300)
     for partition in (0, 150, 299):
-        send(kafka, topic, [partition], partition=partition)
+        kafka.send(topic, [partition], partition=partition)
     job = mp.Job("wide")
     stream = job.source("in", sources.Kafka(kafka.bootstrap, topic))
     assert sorted(mp.collect(stream, count=3, timeout_s=60)) == [0, 150, 299]
 
 
 def test_a_job_reads_each_record_once_over_failures_and_its_group_shows_where_it_is(
-    kafka: ModelBroker, tmp_path: Path
+    kafka: Broker, tmp_path: Path
 ) -> None:
-    topic, group = new_topic(kafka, 3), "lag-tools"
+    topic, group = kafka.new_topic(3), "lag-tools"
     for partition in range(3):
-        send(kafka, topic, [partition * 100 + number for number in range(100)], partition=partition)
+        kafka.send(topic, [partition * 100 + number for number in range(100)], partition=partition)
     failures: list[int] = []
 
     def fail_twice(number: int) -> int:
@@ -234,13 +233,11 @@ def test_a_job_reads_each_record_once_over_failures_and_its_group_shows_where_it
     )
     assert sorted(out.items) == list(range(300))
     assert len(failures) == 2
-    assert kafka.state.offsets[group] == {(topic, partition): 100 for partition in range(3)}
+    assert kafka.offsets(group) == {(topic, partition): 100 for partition in range(3)}
 
 
-def test_partitions_that_appear_are_read_while_the_job_runs_and_while_it_is_down(
-    kafka: ModelBroker, tmp_path: Path
-) -> None:
-    topic, seen = new_topic(kafka), list[Any]()
+def test_partitions_that_appear_are_read_while_the_job_runs_and_while_it_is_down(kafka: Broker, tmp_path: Path) -> None:
+    topic, seen = kafka.new_topic(), list[Any]()
 
     def begun() -> mp.JobHandle:
         job = mp.Job("grows")
@@ -248,25 +245,25 @@ def test_partitions_that_appear_are_read_while_the_job_runs_and_while_it_is_down
         job.source("in", source).sink("out", sinks.Callable(seen.append))
         return mp.InProcess(snapshots=mp.Snapshots(f"{tmp_path}/snapshots", interval_s=0.1)).start(job)
 
-    send(kafka, topic, ["never"])
+    kafka.send(topic, ["never"])
     handle = begun()
-    wait_until(lambda: kafka.state.offsets.get("grows") == {(topic, 0): 1}, "the job has a snapshot")
-    send(kafka, topic, ["first"])
-    kafka.state.grow(topic, 2)
-    send(kafka, topic, ["new"], partition=1)
+    wait_until(lambda: kafka.offsets("grows") == {(topic, 0): 1}, "the job has a snapshot")
+    kafka.send(topic, ["first"])
+    kafka.grow(topic, 2)
+    kafka.send(topic, ["new"], partition=1)
     wait_until(lambda: len(seen) == 2, "the new partition is read")
-    wait_until(lambda: kafka.state.offsets.get("grows") == {(topic, 0): 2, (topic, 1): 1}, "its group has the offsets")
+    wait_until(lambda: kafka.offsets("grows") == {(topic, 0): 2, (topic, 1): 1}, "its group has the offsets")
     handle.stop()
-    kafka.state.grow(topic, 3)
-    send(kafka, topic, ["down"], partition=2)
+    kafka.grow(topic, 3)
+    kafka.send(topic, ["down"], partition=2)
     handle = begun()
     wait_until(lambda: len(seen) == 3, "the partition that appeared while the job was down is read")
     handle.stop()
     assert sorted(seen) == ["down", "first", "new"]
 
 
-def test_a_finished_job_that_is_run_again_reads_what_is_new(kafka: ModelBroker, tmp_path: Path) -> None:
-    topic, out = new_topic(kafka, 2), sinks.Memory()
+def test_a_finished_job_that_is_run_again_reads_what_is_new(kafka: Broker, tmp_path: Path) -> None:
+    topic, out = kafka.new_topic(2), sinks.Memory()
 
     def read_again(**options: Any) -> mp.RunResult:
         job = mp.Job("again")
@@ -274,12 +271,12 @@ def test_a_finished_job_that_is_run_again_reads_what_is_new(kafka: ModelBroker, 
         job.source("in", source).key_by("all", lambda n: "all").count("n").sink("out", out)
         return mp.run(job, snapshots=mp.Snapshots(f"{tmp_path}/snapshots"))
 
-    send(kafka, topic, [1, 2])
+    kafka.send(topic, [1, 2])
     assert read_again().read == 2
-    send(kafka, topic, [3], partition=1)
-    send(kafka, topic, [4])
-    kafka.state.grow(topic, 3)
-    send(kafka, topic, [5], partition=2)
+    kafka.send(topic, [3], partition=1)
+    kafka.send(topic, [4])
+    kafka.grow(topic, 3)
+    kafka.send(topic, [5], partition=2)
     again = read_again(start="latest")
     assert (again.read, again.resumed_finished) == (3, False), "also of a partition that is new, with any start="
     assert read_again().read == 0

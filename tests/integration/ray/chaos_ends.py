@@ -115,15 +115,13 @@ def postgres(folder: Path) -> Iterator[End]:
 
 @contextmanager
 def kafka(folder: Path) -> Iterator[End]:
-    """A topic of the model broker, read as a reader of committed transactions does."""
-    import importlib
+    """A topic of Kafka, read as a reader of committed transactions does."""
+    from tests.kafka_broker import running
 
-    server = importlib.import_module("tests.kafka_broker.server")
-    using = importlib.import_module("tests.kafka_broker.using")
-    with server.model_broker() as broker:
-        topic = using.new_topic(broker, 3)
+    with running() as broker:
+        topic = broker.new_topic(3)
         sink = _named("Kafka")(broker.bootstrap, topic, exactly_once=True)
-        yield End(sink, lambda: [row_of(value) for value in using.visible(broker, topic)])
+        yield End(sink, lambda: [row_of(value) for value in broker.visible(topic)])
 
 
 @contextmanager

@@ -36,7 +36,6 @@ from tests.simulation.commits.hooks import STEP, Truth, WatchedSink, WatchedStor
 from tests.simulation.commits.lives import Fault, Kind, Life, When
 from tests.simulation.commits.targets import DRAWN, TARGETS, Place
 
-JOB: Final = "commits"
 RECORDS: Final = 36
 KEYS: Final = 5
 START_S: Final = 4_102_444_800.0
@@ -147,9 +146,9 @@ def counted(key: int, number: int, seen: int) -> tuple[dict[str, int], int]:
     return {"n": number, "key": key, "seen": seen + 1}, seen + 1
 
 
-def job_of(sink: WatchedSink) -> mp.Job:
+def job_of(name: str, sink: WatchedSink) -> mp.Job:
     """Return the job."""
-    job = mp.Job(JOB)
+    job = mp.Job(name)
     read = job.source("in", sources.Memory(range(RECORDS), parts=3))
     read.key_by("by-key", lambda number: number % KEYS).stateful_map("count", counted, default=int).sink(STEP, sink)
     return job
@@ -169,7 +168,7 @@ class Scene:
     store: WatchedStore = field(init=False)
 
     def __post_init__(self) -> None:
-        self.store = WatchedStore(JOB, self.truth)
+        self.store = WatchedStore(self.place.job, self.truth)
 
     # The lives.
 
@@ -222,7 +221,7 @@ class Scene:
         return Course(self.workers, snapshots, rescales)
 
     def _work(self, course: Course) -> Callable[[], object]:
-        plan = job_of(WatchedSink(self.place.sink(), self.truth)).plan()
+        plan = job_of(self.place.job, WatchedSink(self.place.sink(), self.truth)).plan()
         return lambda: _run(plan, self.store, course, self.clock_s)
 
     def _check_error(self, life: Life, others: list[Life]) -> None:

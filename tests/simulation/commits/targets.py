@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import json
+import os
+import tempfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
+from unittest import mock
 
 from malstrom_py import sinks
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sinks.staged.folder import FolderPlace
 from malstrom_py.sinks.staged.objects import ObjectPlace
-from tests.kafka_broker.server import ModelBroker
-from tests.kafka_broker.state import BrokerState
-from tests.kafka_broker.using import new_topic, visible
+from tests.kafka_broker import Broker, running
 from tests.simulation.commits.clients import watched_kafka
 from tests.simulation.commits.hooks import Row, row_of
 from tests.simulation.commits.ledger import Entries, Ledger
@@ -30,13 +32,14 @@ class Place:
     """A target of one seed. ``sink``: makes a sink on it, as in another process; ``rows``: the visible rows.
 
     ``at_end``: rows are visible after the last commit of the job, and not before. ``around``: what surrounds the lives,
-    such as points at the requests of a client.
+    such as points at the requests of a client; ``job``: the name of the job.
     """
 
     sink: Callable[[], TransactionalSink]
     rows: Callable[[], list[Row]]
     at_end: bool = False
     around: Callable[[], AbstractContextManager[None]] = nullcontext
+    job: str = "commits"
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -179,22 +182,31 @@ _OPTIONS: Final = {"log_level": 0, "enable.sparse.connections": False}
 """With sparse connections, librdkafka finds the coordinator of a transaction a quarter of a second later."""
 
 
+KAFKA: Final = "KAFKA_BOOTSTRAP"
+"""The variable with the address of a broker that several processes share."""
+
+
 @cache
-def _broker() -> ModelBroker:
-    """Return the broker of this process, which ends with it: to start one for each seed takes longer than the seed."""
-    return ModelBroker()
+def _broker() -> Broker:
+    """Return the broker that the environment names, or one of this process, which ends with it."""
+    if named := os.environ.get(KAFKA):
+        return Broker(named)
+    stack = ExitStack()
+    atexit.register(stack.close)
+    with mock.patch.object(tempfile, "tempdir", None):  # that of a seed ends with the seed
+        return stack.enter_context(running())
 
 
 def kafka(folder: Path) -> Place:
-    """A topic of the model broker, without anything of another seed."""
+    """A topic of Kafka; the job has another name for each seed, and with it another transactional id."""
     broker = _broker()
-    broker.state = BrokerState()
-    topic = new_topic(broker, partitions=2)
+    topic = broker.new_topic(partitions=2)
 
     def sink() -> TransactionalSink:
         return cast(TransactionalSink, sinks.Kafka(broker.bootstrap, topic, exactly_once=True, options=_OPTIONS))
 
-    return Place(sink, lambda: [row_of(value) for value in visible(broker, topic)], around=watched_kafka)
+    rows = lambda: [row_of(value) for value in broker.visible(topic)]  # noqa: E731
+    return Place(sink, rows, around=watched_kafka, job=topic)
 
 
 TARGETS: Final[dict[str, Callable[[Path], Place]]] = {
@@ -214,9 +226,5 @@ TARGETS: Final[dict[str, Callable[[Path], Place]]] = {
     "delta upserts": delta_upserts,
 }
 
-_DEAR: Final = {"ledger", "iceberg", "kafka"}
-_OLD: Final = [name for name in TARGETS if name != "delta upserts"]
-"""The targets that the chosen seeds draw. Upserts are asked for by name."""
-
-DRAWN: Final = (*_OLD, *(name for name in _OLD if name not in _DEAR))
+DRAWN: Final = (*TARGETS, *(name for name in TARGETS if name not in {"ledger", "iceberg", "kafka", "delta upserts"}))
 """The targets that seeds draw, by turns. PostgreSQL needs a server: see `on_postgres`."""
