@@ -18,6 +18,7 @@ Clauses that no whole job can show, so no wrong protocol of whole jobs breaks th
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,8 +33,12 @@ from tests.simulation.protocol_model.oracle import Violation
 from tests.simulation.protocol_model.runs import play, run
 from tests.simulation.protocol_model.setups import Machines, Setup
 from tests.simulation.searching import Found, first_seed, search
+from tests.tree import ROOT
 
 SEEDS = 300
+
+RECORDED: dict[str, int] = json.loads((ROOT / "tests/simulation/protocol_model/recorded_seeds.json").read_text())
+"""For each wrong protocol a seed at which the oracle sees it; this program has found them."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from tests.simulation.protocol_model import (
     wrong_senders,
     wrong_sources,
 )
-from tests.simulation.protocol_model.mutants import MUTANTS, SEEDS, Mutant
-from tests.simulation.protocol_model.recorded import RECORDED
+from tests.simulation.protocol_model.mutants import MUTANTS, RECORDED, SEEDS, Mutant
 from tests.simulation.protocol_model.setups import Machines
 
 MODULES = (wrong_regions, wrong_senders, wrong_sources, wrong_coordinators, wrong_copies)
