@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+MOST = 40
+"""How many tests are printed, those that take most processor time first."""
+
 
 def used_s() -> float:
     """Return the processor time of this process and of those it has started."""
@@ -41,6 +44,7 @@ class Times:
         self._used_s: Counter[str] = Counter()
         self._clock_s: Counter[str] = Counter()
         self._tests: Counter[str] = Counter()
+        self._items_s: Counter[str] = Counter()
 
     def pytest_collection_finish(self) -> None:
         """Begin after the imports."""
@@ -60,9 +64,12 @@ class Times:
         self._used_s[suite] += report.used_s
         self._clock_s[suite] += report.duration
         self._tests[suite] += report.when == "call"
+        self._items_s[report.nodeid] += report.used_s
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the table."""
+        """Print the table, and which tests take most."""
+        for nodeid, used_s in self._items_s.most_common(MOST):
+            terminalreporter.write_line(f"{used_s:6.1f} s  {nodeid}")
         rows = [(f"`{suite}`", *self._of(suite)) for suite, _ in self._used_s.most_common()]
         totals = (self._tests.total(), self._used_s.total(), self._clock_s.total())
         terminalreporter.write_line("| suite | tests | processor s | clock s |\n|---|---|---|---|")

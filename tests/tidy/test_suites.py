@@ -8,9 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests import conftest
 from tests.groups import GROUPS, group_of, place_of
 from tests.tree import ROOT, modules
 
@@ -24,22 +27,27 @@ def test_unit_tests_mirror_the_packages() -> None:
     assert strays == [], "tests/unit/<path> has the tests of the package malstrom_py/<path>"
 
 
-SKIP, XFAIL = "import pytest; pytest.skip('later')", "import pytest; pytest.xfail('broken')"
-
-
-@pytest.mark.parametrize(
-    ("body", "processes", "code"),
-    [("assert True", "0", 0), (SKIP, "0", 1), (XFAIL, "0", 1), (SKIP, "1", 1)],
-    ids=["passed", "skipped", "xfailed", "skipped in another process"],
-)
-def test_a_test_that_is_not_run_to_its_end_fails_the_run(body: str, processes: str, code: int, tmp_path: Path) -> None:
-    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
-    (tmp_path / "test_one.py").write_text(f"def test_one():\n    {body}\n")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--numprocesses", processes, "."]
+def run_here(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests of a folder by the rules of this repository."""
+    shutil.copy(ROOT / "tests" / "conftest.py", folder)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = long")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", *options]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == code, done.stdout
-    assert ("not checked here" in done.stdout) is bool(code)
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(("stats", "code"), [({"passed": [1]}, 0), ({"skipped": [1]}, 1), ({"xfailed": [1]}, 1)])
+def test_a_test_that_is_not_run_to_its_end_fails_the_run(stats: dict[str, list[int]], code: int) -> None:
+    plugins = SimpleNamespace(get_plugin=lambda name: SimpleNamespace(stats=stats))
+    session: Any = SimpleNamespace(config=SimpleNamespace(pluginmanager=plugins), exitstatus=pytest.ExitCode.OK)
+    conftest.pytest_sessionfinish(session)
+    assert session.exitstatus == code
+
+
+def test_a_test_that_is_skipped_in_another_process_fails_the_run_too(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text("import pytest\n\ndef test_one():\n    pytest.skip('later')\n")
+    done = run_here(tmp_path, "--numprocesses", "1")
+    assert (done.returncode, "not checked here" in done.stdout) == (1, True), done.stdout
 
 
 STARTS = {
@@ -80,28 +88,27 @@ import pytest
 def test_it(case):
     pass
 """
+LONG = {"all": "", "one": "'one'", "some": "'t*'", "others": "but=('one',)"}
 
 
 @pytest.mark.parametrize(
-    ("cases", "options", "run"),
+    ("options", "run"),
     [
-        ("", [], 0),
-        ("", ["--long"], 3),
-        ("'one'", [], 2),
-        ("'t*'", [], 1),
-        ("but=('one',)", [], 1),
-        ("but=('one',)", ["--long"], 2),
-        ("'four'", [], None),
+        ((), {"one": {"two", "third"}, "some": {"one"}, "others": {"one"}}),
+        (
+            ("--long",),
+            {"all": {"one", "two", "third"}, "one": {"one"}, "some": {"two", "third"}, "others": {"two", "third"}},
+        ),
     ],
+    ids=["make test", "make long"],
 )
-def test_long_cases_are_left_to_make_long(cases: str, options: list[str], run: int | None, tmp_path: Path) -> None:
-    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
-    (tmp_path / "test_one.py").write_text(MARKED.format(cases))
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = long")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *options]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=60)
-    if run is None:
-        assert "a mark long names an unknown case: test_one.py::test_it: four" in done.stderr
-    else:
-        assert (f"{run} passed" if run else "3 deselected") in done.stdout
+def test_long_cases_are_left_to_make_long(options: tuple[str, ...], run: list[str], tmp_path: Path) -> None:
+    for name, cases in LONG.items():
+        (tmp_path / f"test_{name}.py").write_text(MARKED.format(cases))
+    found = re.findall(r"test_(\w+)\.py::test_it\[(\w+)\] PASSED", run_here(tmp_path, *options).stdout)
+    assert sorted(map("-".join, found)) == run
+
+
+def test_a_mark_that_names_an_unknown_case_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text(MARKED.format("'four'"))
+    assert "a mark long names an unknown case: test_one.py::test_it: four" in run_here(tmp_path).stderr
