@@ -26,8 +26,8 @@ def test_ruff_reports_bare_rooms_and_relative_imports(filename: str) -> None:
     options = ["--select", "TID", "--output-format", "concise", "--stdin-filename", filename]
     command = [sys.executable, "-m", "ruff", "check", *options, "-"]
     done = subprocess.run(command, cwd=ROOT, input=PLANTED, capture_output=True, text=True, check=False)
-    found = re.findall(r":(\d): TID(\d+)", f"{done.stdout}".replace(":1: ", ": ").replace(":6: ", ": "))
-    assert found == [("1", "251"), ("2", "251"), ("3", "251"), ("4", "252"), ("5", "252")], done.stdout
+    found = set(re.findall(r":(\d):\d+: TID(\d+)", done.stdout))
+    assert found >= {("1", "251"), ("2", "251"), ("3", "251"), ("4", "252"), ("5", "252")}, done.stdout
 
 
 def test_the_import_graph_has_every_module_of_every_room() -> None:
@@ -52,5 +52,10 @@ def test_import_linter_reports_imports_against_the_layers(tmp_path: Path) -> Non
             module.writelines(f"\nimport {name}\n" for name in imported)
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stdout
-    print(done.stdout)
+    reported = done.stdout.partition("Broken contracts")[2]
+    for edge in (
+        *("malstrom_py.validation -> malstrom_py.workers", "malstrom_py.validation -> malstrom_py.rescale"),
+        *("malstrom_py.rescale -> malstrom_py.workers", "malstrom_py.rescale -> threading"),
+        *("malstrom_py.workers -> malstrom_py.cli.app", "malstrom_py.unlisted"),
+    ):
+        assert f"\n- {edge}" in reported.replace("-   ", "- "), f"{edge} in:\n{done.stdout}"
