@@ -206,20 +206,9 @@ def of_few(module: Any, real: dict[str, str]) -> dict[str, str]:
     return {name: file for name, file in few.items() if name in signature(module.job).parameters}
 
 
-@pytest.mark.parametrize(
-    ("checks", "kept", "workers"),
-    [(False, False, 2), (True, False, 1), (False, True, 1), (True, True, 2)],
-    ids=["plain", "checked", "kept", "checked and kept"],
-)
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
-def test_an_example_runs_in_test_mode_and_with_snapshots_as_it_runs_without(
-    module: Any,
-    checks: bool,
-    kept: bool,
-    workers: int,
-    tmp_path: Path,
-    real: dict[str, str],
-    capsys: pytest.CaptureFixture[str],
+def test_an_example_runs_in_test_mode_with_snapshots_as_it_runs_without(
+    module: Any, tmp_path: Path, real: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(run: str, **options: Any) -> tuple[list[str], set[str], int]:
         """The output of a run, the rows of its files, both in any order, and the number of rows that it wrote."""
@@ -231,9 +220,8 @@ def test_an_example_runs_in_test_mode_and_with_snapshots_as_it_runs_without(
         return sorted(capsys.readouterr().out.splitlines()), rows, result.written
 
     # A barrier after each record, so that the state of each step is stored each time.
-    snapshots = mp.Snapshots(tmp_path / "snapshots", interval_s=0.001) if kept else None
-    batch = mp.Batching(rows_max=1)
-    options = {"workers": workers, "checks": checks, "snapshots": snapshots, "batch": batch, "progress": False}
+    snapshots, batch = mp.Snapshots(tmp_path / "snapshots", interval_s=0.001), mp.Batching(rows_max=1)
+    options = {"workers": 2, "checks": True, "snapshots": snapshots, "batch": batch, "progress": False}
     assert said("again", **options) == said("plain", progress=False)
 
 

@@ -64,7 +64,7 @@ def pythons() -> dict[tuple[int, int], str]:
     return found
 
 
-@pytest.mark.parametrize("hash_seed", ["0", "1", "4294967295", "random"])
+@pytest.mark.parametrize("hash_seed", ["0", "4294967295"])
 def test_f3_the_hash_is_the_same_in_another_process_under_any_hash_seed(hash_seed: str) -> None:
     assert recomputed(sys.executable, hash_seed)["rows"] == published()
 

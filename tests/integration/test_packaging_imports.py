@@ -13,18 +13,20 @@ from tests.integration.test_packaging import NOT_SOURCE
 from tests.tree import ROOT
 
 HEAVY = (
-    "ray",
-    "zmq",
-    "pyspark",
-    "polars",
-    "pyarrow",
-    "pandas",
-    "numpy",
-    "rich",
-    "typer",
-    "cloudpickle",
-    "asyncio",
-    "ssl",
+    *(
+        "ray",
+        "zmq",
+        "pyspark",
+        "polars",
+        "pyarrow",
+        "pandas",
+        "numpy",
+        "rich",
+        "typer",
+        "cloudpickle",
+        "asyncio",
+        "ssl",
+    ),
 )
 
 
@@ -32,12 +34,6 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
     )
-
-
-@pytest.mark.parametrize("module", ["malstrom_py", "malstrom_py.workers", "malstrom_py.rescale"])
-def test_an_import_loads_no_heavy_library(module: str) -> None:
-    done = python(f"import {module}, sys; print(sorted(set({HEAVY!r}) & set(sys.modules)))")
-    assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
 DEFINES_A_JOB = """
@@ -48,38 +44,31 @@ words = job.source("words", sources.Memory(["ant", "bee"]))
 words.key_by("letter", lambda word: word[0]).count("seen").sink("out", sinks.Memory())
 job.explain()
 """
+RUNNING = ("malstrom_py.workers.", "malstrom_py.rescale.", "malstrom_py.connectors.", "malstrom_py.spark")
 
 
-def ours_after(code: str) -> list[str]:
-    done = python(f"{code}\nimport sys; print(*(name for name in sys.modules if name.startswith('malstrom_py')))")
+def loaded_after(code: str) -> tuple[list[str], set[str]]:
+    """Return the modules of ours that ``code`` loads, and the heavy libraries."""
+    done = python(f"{code}\nimport sys; print(*sys.modules)")
     assert done.stderr == ""
-    return done.stdout.split()
+    names = done.stdout.split()
+    return [name for name in names if name.startswith("malstrom_py")], HEAVY & set(names)
 
 
-def test_an_import_loads_the_names_of_the_package_and_nothing_behind_them() -> None:
-    assert len(ours_after("import malstrom_py")) <= 5
+def test_an_import_loads_the_names_of_the_package_and_no_heavy_library() -> None:
+    ours, heavy = loaded_after("import malstrom_py")
+    assert (len(ours) <= 5, heavy) == (True, set())
+    assert loaded_after("import malstrom_py.workers, malstrom_py.rescale")[1] == set()
 
 
-def test_a_job_is_defined_without_what_runs_it() -> None:
-    ours = ours_after(DEFINES_A_JOB)
-    assert len(ours) <= 120
-    running = (
-        "malstrom_py.workers.",
-        "malstrom_py.rescale.",
-        "malstrom_py.connectors.",
-        "malstrom_py.spark",
-        "malstrom_py.capture.checks",
-    )
-    assert [name for name in ours if name.startswith(running)] == []
-
-
-def test_a_job_is_defined_without_heavy_libraries() -> None:
-    done = python(f"{DEFINES_A_JOB}\nimport sys; print(sorted(set({HEAVY!r}) & set(sys.modules)))")
-    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+def test_a_job_is_defined_without_what_runs_it_and_without_heavy_libraries() -> None:
+    ours, heavy = loaded_after(DEFINES_A_JOB)
+    assert (len(ours) <= 120, heavy) == (True, set())
+    assert [name for name in ours if name.startswith((*RUNNING, "malstrom_py.capture.checks"))] == []
 
 
 def test_the_help_of_the_command_line_loads_no_command() -> None:
-    ours = ours_after(
+    ours, _ = loaded_after(
         "import contextlib, io, sys\n"
         "from malstrom_py.cli.app import app\n"
         "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as help: app(['--help'])\n"
@@ -90,18 +79,13 @@ def test_the_help_of_the_command_line_loads_no_command() -> None:
 
 
 @pytest.mark.parametrize("room", ["workers", "rescale"])
-def test_a_room_cannot_be_imported_by_its_bare_name(room: str) -> None:
-    done = python(f"import {room}")
-    assert done.returncode == 1
+def test_a_room_is_one_module_and_cannot_be_imported_by_its_bare_name(room: str) -> None:
+    imported = f"import sys; from malstrom_py import {room} as room; print(room.__name__, '{room}' in sys.modules)"
+    done = python(f"{imported}; import {room}")
+    assert (done.stdout.strip(), done.returncode) == (f"malstrom_py.{room} False", 1)
     last_line = done.stderr.strip().splitlines()[-1]
     assert last_line.startswith(f"ImportError: this folder is the package `malstrom_py.{room}`")
     assert f"Write `from malstrom_py import {room}`" in last_line
-
-
-@pytest.mark.parametrize("room", ["workers", "rescale"])
-def test_a_room_is_one_module_from_wherever_it_is_imported(room: str) -> None:
-    done = python(f"import sys; from malstrom_py import {room} as room; print(room.__name__, '{room}' in sys.modules)")
-    assert (done.stdout.strip(), done.stderr) == (f"malstrom_py.{room} False", "")
 
 
 @pytest.fixture(scope="module", params=["text", "nothing"])

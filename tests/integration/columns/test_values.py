@@ -190,8 +190,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[list[Row]], list[Any]]]] 
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize(("workers", "columns"), [(3, False), (1, True)])
 @settings(max_examples=8)
 @example(batches=[[{"key": "a", "at": at, "x": x} for at, x in zip(MOMENTS, [math.nan, 1.0] * 5, strict=True)]])
 @given(batches=BATCHES)
