@@ -35,11 +35,8 @@ class Broker:
 
     def client(self, kind: str, **settings: Any) -> Any:
         """Return a client of librdkafka: a Producer, a Consumer or an AdminClient."""
-        import confluent_kafka.admin
-
         options = {key.replace("_", "."): value for key, value in settings.items()}
-        module = confluent_kafka.admin if kind == "AdminClient" else confluent_kafka
-        return getattr(module, kind)({"bootstrap.servers": self.bootstrap, "log_level": 0, **options})
+        return _client(kind)({"bootstrap.servers": self.bootstrap, "log_level": 0, **options})
 
     @cached_property
     def _admin(self) -> Any:
@@ -52,18 +49,14 @@ class Broker:
 
     def new_topic(self, partitions: int = 1, **settings: str) -> str:
         """Create a topic that no other test has."""
-        from confluent_kafka.admin import NewTopic
-
         name = f"{self._prefix}-{next(self._numbers)}"
         config = {key.replace("_", "."): value for key, value in settings.items()}
-        _done(self._admin.create_topics([NewTopic(name, partitions, 1, config=config)]))
+        _done(self._admin.create_topics([_client("NewTopic")(name, partitions, 1, config=config)]))
         return name
 
     def grow(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""
-        from confluent_kafka.admin import NewPartitions
-
-        _done(self._admin.create_partitions([NewPartitions(topic, partitions)]))
+        _done(self._admin.create_partitions([_client("NewPartitions")(topic, partitions)]))
 
     def delete(self, topic: str) -> None:
         """Delete a topic."""
@@ -121,6 +114,13 @@ class Broker:
     def visible(self, topic: str) -> list[Any]:
         """Return the values of `records`, decoded from JSON."""
         return [None if value is None else json.loads(value) for _, value in self.records(topic)]
+
+
+def _client(name: str) -> Any:
+    """Return a class of librdkafka, which is not loaded before it is needed."""
+    import confluent_kafka.admin
+
+    return getattr(confluent_kafka, name, None) or getattr(confluent_kafka.admin, name)
 
 
 def _done(asked: Mapping[Any, Any]) -> list[Any]:

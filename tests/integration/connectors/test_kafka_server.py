@@ -78,7 +78,7 @@ def test_s7_a_job_that_is_killed_four_times_and_resumed_at_other_sizes_is_exact(
     (tmp_path / "job.py").write_text(JOB)
     for life, workers in enumerate((1, 3, 2, 1, 3)):
         last = life == 4
-        arguments = [kafka.bootstrap, read, written, tmp_path / "snapshots", str(workers), "0" if last else "0.002"]
+        arguments = [kafka.bootstrap, read, written, f"{tmp_path}/snapshots", f"{workers}", "0" if last else "0.002"]
         with subprocess.Popen([sys.executable, str(tmp_path / "job.py"), *arguments], cwd=ROOT) as process:
             if not last:
                 seen = len(kafka.visible(written))
