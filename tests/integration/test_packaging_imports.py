@@ -12,22 +12,10 @@ import pytest
 from tests.integration.test_packaging import NOT_SOURCE
 from tests.tree import ROOT
 
-HEAVY = (
-    *(
-        "ray",
-        "zmq",
-        "pyspark",
-        "polars",
-        "pyarrow",
-        "pandas",
-        "numpy",
-        "rich",
-        "typer",
-        "cloudpickle",
-        "asyncio",
-        "ssl",
-    ),
-)
+HEAVY = {
+    *("ray", "zmq", "pyspark", "polars", "pyarrow", "pandas", "numpy", "rich", "typer", "cloudpickle"),
+    *("asyncio", "ssl"),
+}
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
