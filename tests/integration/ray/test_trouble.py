@@ -174,20 +174,25 @@ class OnlyThere(Exception):
 
 
 def refuse_by_value(number: int) -> int:
-    raise OnlyThere(f"no {number}", why="no")
+    raise ValueError(f"no {number}") if number == 4711 else OnlyThere(f"no {number}", why="no")
 
 
-def test_the_line_of_a_users_exception_crosses_processes_and_its_text_does_not_where_it_is_hidden() -> None:
-    """That it does otherwise, `test_deaths` shows."""
+@pytest.mark.parametrize(("number", "redact"), [(4711, False), (4712, True)])
+def test_the_text_of_a_users_exception_crosses_processes_with_its_line_unless_it_is_hidden(
+    number: int, redact: bool
+) -> None:
     job = mp.Job("texts")
-    job.source("in", sources.Memory([4712])).map("step", refuse_by_value).sink("out", sinks.Stdout())
-    handle = mp.RayRuntime(1, num_cpus=0.2, redact_errors=True).start(job)
+    job.source("in", sources.Memory([number])).map("step", refuse_by_value).sink("out", sinks.Stdout())
+    handle = mp.RayRuntime(1, num_cpus=0.2, redact_errors=redact).start(job)
     with pytest.raises(OperatorError) as caught:
         handle.wait(timeout_s=PATIENCE_S)
     error = caught.value
-    assert f"refuse_by_value at {__file__}:{refuse_by_value.__code__.co_firstlineno + 1}" in str(error)
+    line = refuse_by_value.__code__.co_firstlineno
+    assert f"refuse_by_value at {__file__}:{line + 1}" in str(error)
     everything = f"{error!r} {error.__cause__!r} {error.__context__!r} {error.__notes__} {handle.status().error}"
-    assert "4712" not in everything + repr(list(handle.events()))
+    events = repr(list(handle.events()))
+    assert (f"no {number}" in str(error), f"no {number}" in events) == (not redact, not redact)
+    assert (str(number) in everything + events) is not redact
 
 
 class SlowToLeave:
