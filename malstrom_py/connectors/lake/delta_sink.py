@@ -8,14 +8,12 @@ from typing import Literal
 
 from malstrom_py.connectors.lake.delta_location import location_of
 from malstrom_py.connectors.lake.delta_table import DeltaTable
-from malstrom_py.connectors.lake.options import checked_file_bytes, checked_new_columns
-from malstrom_py.connectors.lake.upserts import UpsertingSink, checked_keys
+from malstrom_py.connectors.lake.sink import LakeSink
 from malstrom_py.sinks.base import CommitContext, SnapshotId, Target
-from malstrom_py.sinks.files.partitions import checked_columns
 from malstrom_py.sinks.staged.objects import ObjectPlace
 
 
-class Delta(UpsertingSink):
+class Delta(LakeSink):
     """A sink that appends to the Delta table at ``uri``, exactly once per snapshot.
 
     Each worker writes Parquet files into the table's hidden folder ``_staging``. At the commit of a snapshot, one
@@ -69,24 +67,12 @@ class Delta(UpsertingSink):
         store_options: Mapping[str, str] | None = None,
     ) -> None:
         self._location = location_of(uri, store_options, "sinks.Delta")
-        self._keys = checked_keys(mode, keys, delete_field, "sinks.Delta")
-        self._delete_field = delete_field
-        self._partition_by = checked_columns(partition_by, "sinks.Delta")
-        self._adds_columns = checked_new_columns(new_columns, "sinks.Delta")
-        self._file_bytes_max = checked_file_bytes(file_bytes_max, "sinks.Delta")
+        table = DeltaTable(self._location, partition_by, new_columns)
+        super().__init__(table, mode=mode, keys=keys, delete_field=delete_field, file_bytes_max=file_bytes_max)
         self.target = Target(self._location.root, replaces=False)
-
-    def __repr__(self) -> str:
-        by = f", mode='upsert', keys={list(self._keys)!r}" if self._keys else ""
-        by += f", partition_by={list(self._partition_by)!r}" if self._partition_by else ""
-        return f"Delta({str(self._location)!r}{by})"
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         place = self._location.place
         if isinstance(place, ObjectPlace):
             place.check(context.job)  # a commit is an object that is written only if it is absent
         super().recover(context, committed)
-
-    @property
-    def _table(self) -> DeltaTable:
-        return DeltaTable(self._location, partition_by=self._partition_by, adds_columns=self._adds_columns)

@@ -10,8 +10,7 @@ from urllib.parse import unquote
 
 from malstrom_py.connectors.lake.delta_follow import READER_FEATURES, READER_MAX, DeltaLog, DeltaVersions, start_after
 from malstrom_py.connectors.lake.delta_location import location_of, said
-from malstrom_py.connectors.lake.options import checked_filter, checked_names, checked_version
-from malstrom_py.connectors.lake.source import LakeSource, TableFile, TableVersion
+from malstrom_py.connectors.lake.source import LakeSource, TableFile, TableVersion, checked_version
 from malstrom_py.errors import SourceError
 from malstrom_py.object_stores import is_object_url
 from malstrom_py.sources.base import Part
@@ -66,7 +65,7 @@ class Delta(LakeSource):
         follow: bool = False,
     ) -> None:
         self._location = at = location_of(uri, store_options, "sources.Delta")
-        super().__init__(checked_names(columns, "sources.Delta"), checked_filter(filter, "sources.Delta"), at.options)
+        super().__init__("sources.Delta", columns, filter, at.options)
         self._version = checked_version(version, "sources.Delta: version")
         self._follow = checked_flag(follow, "sources.Delta: follow")
 

@@ -2,36 +2,32 @@
 
 Rules:
 - A commit notes (application, version) in the transaction that adds the files: the application is a step of a job, the
-  version the number of a snapshot. The library does not refuse a version that is noted already, so it is read first,
-  and a commit that loses a race is not repeated by the library but from here, after reading again.
+  version the number of a snapshot. The library does not refuse a version that is noted already.
 - Statistics are bounds that are certainly right: none of floats, whose NaN Parquet leaves out, and none of long texts.
-- What this module does not know how to write, it refuses when the job starts.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from malstrom_py.connectors.lake.delta_location import Location, said
-from malstrom_py.connectors.lake.files import LakeFile
-from malstrom_py.connectors.lake.repeating import repeat
-from malstrom_py.connectors.lake.types import Seen, Shape, check_new_names, new_columns, table_fields
+from malstrom_py.connectors.lake.table import LakeFile, LakeTable
+from malstrom_py.connectors.lake.types import Shape
 from malstrom_py.connectors.lake.upserts import DELETES
 from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.files.partitions import check_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from deltalake import CommitProperties
+    from deltalake import CommitProperties, Schema
     from deltalake import DeltaTable as Opened
 
 _WRITER_LEGACY_MAX: Final = 6
@@ -54,104 +50,96 @@ _COLUMN_RULES: Final = {
     "delta.identity.step": "an identity",
     "CURRENT_DEFAULT": "a default",
 }
-_ILLEGAL: Final = " ,;{}()\n\t="
 _STATS_COLUMNS_MAX: Final = 32
 _STATS_TEXT_MAX: Final = 64
 
 
-class DeltaTable:
-    """The table at ``location``. ``partition_by``: of a new table, and required of one that exists, if given."""
+class DeltaTable(LakeTable[None, "Opened"]):
+    """The table at ``location``."""
 
-    def __init__(self, location: Location, *, partition_by: Sequence[str] = (), adds_columns: bool = False) -> None:
+    kind, illegal, has_times, in_files = "Delta", " ,;{}()\n\t=", False, False
+
+    def __init__(
+        self, location: Location, partition_by: str | Sequence[str] | None = None, new_columns: str = "error"
+    ) -> None:
+        super().__init__(str(location), partition_by, new_columns)
         self._location = location
-        self._partition_by = tuple(partition_by)
-        self._adds_columns = adds_columns
-        self._where = f"the Delta table {location}"
-
-    def look(self, app: str) -> Seen | None:
-        """See `LakeTable.look`."""
-        table = self._opened()
-        return None if table is None else Seen(self._shape_of(table), table.transaction_version(app))
-
-    def ensure(self, schema: pa.Schema) -> Shape:
-        """See `LakeTable.ensure`."""
-
-        def attempt() -> Shape | None:
-            table = self._opened()
-            if table is None:
-                self._create(schema)
-                return None
-            shape = self._shape_of(table)
-            added = new_columns(schema, shape.schema.names)
-            if not added:
-                return shape
-            with self._errors("cannot get further columns"):
-                self._add_columns(table, shape, added)
-            return None
-
-        return repeat(attempt, _lost, self._where)
 
     def describe(self, shape: Shape, metadata: pq.FileMetaData) -> str:
-        """See `LakeTable.describe`."""
         return stats_of(shape.file_schema, metadata)
 
-    def commit(self, app: str, number: int, files: Sequence[LakeFile]) -> bool:
-        """See `LakeTable.commit`."""
+    def _session(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
-        def add(table: Opened, noted: CommitProperties) -> None:
-            partition_by = list(table.metadata().partition_columns)
-            actions = [_action(file, partition_by) for file in files]
-            table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=noted)
-
-        return self._change(app, number, add)
-
-    def merge(self, app: str, number: int, rows: pa.Table, keys: Sequence[str]) -> bool:
-        """See `MergedTable.merge`."""
-        columns = {_quoted(name): f"s.{_quoted(name)}" for name in rows.schema.names if name != DELETES}
-        same = " AND ".join(f"t.{_quoted(key)} = s.{_quoted(key)}" for key in keys)
-
-        def merge(table: Opened, noted: CommitProperties) -> None:
-            merger = table.merge(rows, same, "s", "t", streamed_exec=False, commit_properties=noted)
-            deleting = f"s.{DELETES}"
-            merger = merger.when_matched_delete(deleting).when_matched_update(columns, f"NOT {deleting}")
-            merger.when_not_matched_insert(columns, f"NOT {deleting}").execute()
-
-        return self._change(app, number, merge)
-
-    def _change(self, app: str, number: int, change: Callable[[Opened, CommitProperties], None]) -> bool:
-        """Change the table and note ``number`` in one commit, unless this or a larger number is noted."""
-        from deltalake import CommitProperties, Transaction
-
-        def attempt() -> bool:
-            table = self._opened()
-            if table is None:
-                raise SinkError(f"{self._where} is not there, but rows were written for it: restore it")
-            known = table.transaction_version(app)
-            if known is not None and known >= number:
-                return known == number
-            noted = CommitProperties(max_commit_retries=0, app_transactions=[Transaction(app, number)])
-            with self._errors("does not take a commit"):
-                change(table, noted)
-            return True
-
-        return repeat(attempt, _lost, self._where)
-
-    def contains(self, path: str) -> bool:
-        """See `LakeTable.contains`."""
-        import pyarrow as pa
-
-        table = self._opened()
-        if table is None:
-            return False
-        # The log has the paths as URLs. Those with the folder of the table would have that as a URL, too.
-        paths = pa.table(table.get_add_actions()).column("path").to_pylist()
-        return path in map(unquote, paths)
-
-    def _opened(self) -> Opened | None:
+    def _find(self, session: None) -> Opened | None:
         with self._errors("cannot be read"):
             return self._location.open()
 
-    @contextlib.contextmanager
+    def _noted(self, table: Opened, app: str) -> int | None:
+        return table.transaction_version(app)
+
+    def _shape(self, table: Opened) -> Shape:
+        import pyarrow as pa
+
+        refusal = why_not_written(table)
+        if refusal is not None:
+            raise self._refused(refusal)
+        partition_by = tuple(table.metadata().partition_columns)
+        schema = pa.schema(table.schema().to_arrow())
+        return Shape(self.where, schema, partition_by, self._location.place, in_files=self.in_files)
+
+    def _create(self, session: None, fields: Sequence[pa.Field]) -> None:
+        from deltalake import DeltaTable
+
+        if isinstance(self._location.root, Path):
+            self._location.root.mkdir(parents=True, exist_ok=True)
+        try:
+            with self._errors("cannot be created"):
+                DeltaTable.create(
+                    self.name,
+                    _schema_of(fields),
+                    mode="error",
+                    partition_by=list(self.partition_by),
+                    storage_options=self._location.storage_options,
+                )
+        except SinkError:
+            if self._find(None) is None:  # else another writer has created it in the meantime
+                raise
+
+    def _add_columns(self, table: Opened, fields: Sequence[pa.Field]) -> None:
+        from deltalake import CommitProperties
+
+        with self._errors("cannot get further columns"):
+            table.alter.add_columns(_schema_of(fields).fields, commit_properties=CommitProperties(max_commit_retries=0))
+
+    def _add(self, table: Opened, app: str, number: int, files: Sequence[LakeFile]) -> None:
+        partition_by = list(table.metadata().partition_columns)
+        actions = [_action(file, partition_by) for file in files]
+        noted = _noting(app, number)
+        with self._errors("does not take a commit"):
+            table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=noted)
+
+    def _merge(self, table: Opened, app: str, number: int, rows: pa.Table, keys: Sequence[str]) -> None:
+        columns = {_quoted(name): f"s.{_quoted(name)}" for name in rows.schema.names if name != DELETES}
+        same = " AND ".join(f"t.{_quoted(key)} = s.{_quoted(key)}" for key in keys)
+        deleting, noted = f"s.{DELETES}", _noting(app, number)
+        with self._errors("does not take a commit"):
+            merger = table.merge(rows, same, "s", "t", streamed_exec=False, commit_properties=noted)
+            merger = merger.when_matched_delete(deleting).when_matched_update(columns, f"NOT {deleting}")
+            merger.when_not_matched_insert(columns, f"NOT {deleting}").execute()
+
+    def _has(self, table: Opened, path: str) -> bool:
+        import pyarrow as pa
+
+        # The log has the paths as URLs. Those with the folder of the table would have that as a URL, too.
+        return path in map(unquote, pa.table(table.get_add_actions()).column("path").to_pylist())
+
+    def _why_lost(self, error: Exception) -> str | None:
+        from deltalake.exceptions import CommitFailedError
+
+        return said(error) if isinstance(error, CommitFailedError) else None
+
+    @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
         """Raise errors of the library as a `SinkError`, but for a commit that lost a race."""
         from deltalake.exceptions import CommitFailedError, DeltaError
@@ -161,67 +149,21 @@ class DeltaTable:
         except CommitFailedError:
             raise
         except (DeltaError, OSError) as error:
-            raise SinkError(f"{self._where} {what}: {said(error)}") from None
+            raise SinkError(f"{self.where} {what}: {said(error)}") from None
 
-    def _shape_of(self, table: Opened) -> Shape:
-        import pyarrow as pa
 
-        refusal = why_not_written(table)
-        if refusal is not None:
-            raise SinkError(f"{self._where} cannot be written by sinks.Delta: {refusal}. Write to another table")
-        partition_by = tuple(table.metadata().partition_columns)
-        if self._partition_by and partition_by != self._partition_by:
-            raise SinkError(
-                f"{self._where} is partitioned by {list(partition_by)}, and partition_by is {list(self._partition_by)}"
-            )
-        return Shape(
-            self._where, pa.schema(table.schema().to_arrow()), partition_by, self._location.place, in_files=False
-        )
+def _noting(app: str, number: int) -> CommitProperties:
+    """Return the properties of a commit that notes ``number``."""
+    from deltalake import CommitProperties, Transaction
 
-    def _create(self, schema: pa.Schema) -> None:
-        from deltalake import DeltaTable, Schema
-        from deltalake.exceptions import DeltaError
+    return CommitProperties(max_commit_retries=0, app_transactions=[Transaction(app, number)])
 
-        fields = self._fields(new_columns(schema, ()), ())
-        missing = [name for name in self._partition_by if name not in {field.name for field in fields}]
-        if missing:
-            raise SinkError(
-                f"no value of partition column {missing[0]!r} is among the first rows, so {self._where} cannot be "
-                f"created: create it before the job starts, or give all rows the column"
-            )
-        for field in fields:
-            if field.name in self._partition_by:
-                check_type(field.name, field.type)
-        if len(fields) == len(self._partition_by):
-            raise SinkError(f"{self._where} cannot be created: no column besides the partition columns has a value yet")
-        if isinstance(self._location.root, Path):
-            self._location.root.mkdir(parents=True, exist_ok=True)
-        try:
-            DeltaTable.create(
-                str(self._location),
-                Schema.from_arrow(_arrow_schema(fields)),
-                mode="error",
-                partition_by=list(self._partition_by),
-                storage_options=self._location.storage_options,
-            )
-        except (DeltaError, OSError) as error:
-            if self._opened() is None:  # else another writer has created it in the meantime
-                raise SinkError(f"{self._where} cannot be created: {said(error)}") from None
 
-    def _add_columns(self, table: Opened, shape: Shape, added: Sequence[pa.Field]) -> None:
-        from deltalake import CommitProperties, Schema
+def _schema_of(fields: Sequence[pa.Field]) -> Schema:
+    import pyarrow as pa
+    from deltalake import Schema
 
-        names = ", ".join(repr(field.name) for field in added)
-        if not self._adds_columns:
-            raise SinkError(
-                f"{self._where} has no column {names}: drop it in a map step, or give sinks.Delta new_columns='add'"
-            )
-        fields = Schema.from_arrow(_arrow_schema(self._fields(added, shape.schema.names))).fields
-        table.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=0))
-
-    def _fields(self, fields: Sequence[pa.Field], known: Sequence[str]) -> list[pa.Field]:
-        check_new_names(fields, known, self._where, _ILLEGAL)
-        return table_fields(fields, "Delta", has_times=False)
+    return Schema.from_arrow(pa.schema(fields))
 
 
 def _quoted(name: str) -> str:
@@ -240,18 +182,6 @@ def _action(file: LakeFile, partition_by: Sequence[str]) -> Any:
         data_change=True,
         stats=file.stats,
     )
-
-
-def _arrow_schema(fields: Sequence[pa.Field]) -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema(fields)
-
-
-def _lost(error: Exception) -> str | None:
-    from deltalake.exceptions import CommitFailedError
-
-    return said(error) if isinstance(error, CommitFailedError) else None
 
 
 def why_not_written(table: Opened) -> str | None:

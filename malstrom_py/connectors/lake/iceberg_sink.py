@@ -7,13 +7,11 @@ from typing import Literal
 
 from malstrom_py.connectors.lake.iceberg_catalog import checked_catalog, checked_table, require_pyiceberg
 from malstrom_py.connectors.lake.iceberg_table import IcebergTable
-from malstrom_py.connectors.lake.options import checked_file_bytes, checked_new_columns
-from malstrom_py.connectors.lake.upserts import UpsertingSink, checked_keys
+from malstrom_py.connectors.lake.sink import LakeSink
 from malstrom_py.sinks.base import Target
-from malstrom_py.sinks.files.partitions import checked_columns
 
 
-class Iceberg(UpsertingSink):
+class Iceberg(LakeSink):
     """A sink that appends to an Iceberg table, exactly once per snapshot.
 
     Each worker writes Parquet files into a hidden folder ``_staging`` below the table's data. At the commit of a
@@ -66,20 +64,7 @@ class Iceberg(UpsertingSink):
         store_options: Mapping[str, str] | None = None,
     ) -> None:
         require_pyiceberg("sinks.Iceberg")
-        self._name = checked_table(table, "sinks.Iceberg")
-        self._catalog = checked_catalog(catalog, store_options, "sinks.Iceberg")
-        self._keys = checked_keys(mode, keys, delete_field, "sinks.Iceberg")
-        self._delete_field = delete_field
-        self._partition_by = checked_columns(partition_by, "sinks.Iceberg")
-        self._adds_columns = checked_new_columns(new_columns, "sinks.Iceberg")
-        self._file_bytes_max = checked_file_bytes(file_bytes_max, "sinks.Iceberg")
-        self.target = Target(f"Iceberg {self._name}", replaces=False)
-
-    def __repr__(self) -> str:
-        by = f", mode='upsert', keys={list(self._keys)!r}" if self._keys else ""
-        by += f", partition_by={list(self._partition_by)!r}" if self._partition_by else ""
-        return f"Iceberg({self._name!r}{by})"
-
-    @property
-    def _table(self) -> IcebergTable:
-        return IcebergTable(self._name, self._catalog, partition_by=self._partition_by, adds_columns=self._adds_columns)
+        access = checked_catalog(catalog, store_options, "sinks.Iceberg")
+        found = IcebergTable(checked_table(table, "sinks.Iceberg"), access, partition_by, new_columns)
+        super().__init__(found, mode=mode, keys=keys, delete_field=delete_field, file_bytes_max=file_bytes_max)
+        self.target = Target(f"Iceberg {found.name}", replaces=False)

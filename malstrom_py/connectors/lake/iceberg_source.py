@@ -15,8 +15,7 @@ from malstrom_py.connectors.lake.iceberg_catalog import (
     require_pyiceberg,
     why_not_known,
 )
-from malstrom_py.connectors.lake.options import checked_filter, checked_names, checked_version
-from malstrom_py.connectors.lake.source import LakeSource, TableFile, TableVersion
+from malstrom_py.connectors.lake.source import LakeSource, TableFile, TableVersion, checked_version
 from malstrom_py.errors import SourceError
 
 if TYPE_CHECKING:
@@ -64,8 +63,7 @@ class Iceberg(LakeSource):
         require_pyiceberg("sources.Iceberg")
         self._name = checked_table(table, "sources.Iceberg")
         self._catalog = found = checked_catalog(catalog, store_options, "sources.Iceberg")
-        names, keep = checked_names(columns, "sources.Iceberg"), checked_filter(filter, "sources.Iceberg")
-        super().__init__(names, keep, found.store_options)
+        super().__init__("sources.Iceberg", columns, filter, found.store_options)
         self._snapshot = checked_version(snapshot, "sources.Iceberg: snapshot")
 
     def __repr__(self) -> str:

@@ -2,8 +2,7 @@
 
 Rules:
 - A commit adds the files and notes the number of the snapshot in the table's properties, in one transaction. It
-  requires that the table's main branch is where it was when the property was read. pyiceberg would repeat a commit
-  that loses the race without reading the property again, so its retries are off, and a commit is repeated from here.
+  requires that the table's main branch is where it was when the property was read, and pyiceberg's retries are off.
 - A snapshot without files commits nothing: a change of properties alone requires nothing of the table, so a late one
   could set the number back.
 - Files have the ids of the fields, so that they stay readable when columns are renamed.
@@ -13,11 +12,11 @@ Rules:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.connectors.lake.files import LakeFile
 from malstrom_py.connectors.lake.iceberg_catalog import (
     CatalogAccess,
     data_place,
@@ -26,11 +25,10 @@ from malstrom_py.connectors.lake.iceberg_catalog import (
     said,
     why_not_known,
 )
-from malstrom_py.connectors.lake.repeating import repeat
-from malstrom_py.connectors.lake.types import Seen, Shape, check_new_names, new_columns, table_fields
+from malstrom_py.connectors.lake.table import LakeFile, LakeTable
+from malstrom_py.connectors.lake.types import Shape
 from malstrom_py.connectors.lake.upserts import DELETES
 from malstrom_py.errors import SinkError, lasting
-from malstrom_py.sinks.files.partitions import check_type
 from malstrom_py.sinks.staged import Place
 
 if TYPE_CHECKING:
@@ -41,54 +39,26 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
 
-_ILLEGAL: Final = "."
 _NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
 _EPOCH: Final = date(1970, 1, 1)
 
 
-class IcebergTable:
-    """The table ``name`` of ``catalog``. ``partition_by``: of a new table, and of one that exists, if given."""
+class IcebergTable(LakeTable["Catalog", "Table"]):
+    """The table ``name`` of ``catalog``."""
+
+    kind, illegal, has_times, in_files = "Iceberg", ".", True, True
 
     def __init__(
         self,
         name: str,
         catalog: CatalogAccess,
-        *,
-        partition_by: Sequence[str] = (),
-        adds_columns: bool = False,
+        partition_by: str | Sequence[str] | None = None,
+        new_columns: str = "error",
     ) -> None:
-        self._name = name
+        super().__init__(name, partition_by, new_columns)
         self._catalog = catalog
-        self._partition_by = tuple(partition_by)
-        self._adds_columns = adds_columns
-        self._where = f"the Iceberg table {name}"
-
-    def look(self, app: str) -> Seen | None:
-        """See `LakeTable.look`."""
-        with opened(self._catalog, SinkError) as catalog:
-            table = self._find(catalog)
-            return None if table is None else Seen(self._shape_of(table), _noted(table, app))
-
-    def ensure(self, schema: pa.Schema) -> Shape:
-        """See `LakeTable.ensure`."""
-        with opened(self._catalog, SinkError) as catalog:
-
-            def attempt() -> Shape | None:
-                table = self._find(catalog)
-                if table is None:
-                    self._create(catalog, schema)
-                    return None
-                shape = self._shape_of(table)
-                added = new_columns(schema, shape.schema.names)
-                if not added:
-                    return shape
-                self._add_columns(table, shape, added)
-                return None
-
-            return repeat(attempt, self._lost, self._where)
 
     def describe(self, shape: Shape, metadata: pq.FileMetaData) -> dict[str, Any]:
-        """See `LakeTable.describe`."""
         from pyiceberg.io.pyarrow import (
             compute_statistics_plan,
             data_file_statistics_from_parquet_metadata,
@@ -105,32 +75,77 @@ class IcebergTable:
             found[bounds] = {field: bound for field, bound in found[bounds].items() if field not in floats}
         return found
 
-    def commit(self, app: str, number: int, files: Sequence[LakeFile]) -> bool:
-        """See `LakeTable.commit`."""
+    def _session(self) -> AbstractContextManager[Catalog]:
+        return opened(self._catalog, SinkError)
 
-        def add(table: Table, transaction: Transaction, noted: dict[str, str]) -> None:
-            merges = table.properties.get("commit.manifest-merge.enabled", "false").lower() == "true"
-            update = transaction.update_snapshot(snapshot_properties=noted)
+    def _find(self, session: Catalog) -> Table | None:
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            return session.load_table(self.name)
+        except NoSuchTableError:
+            return None
+        except OSError as error:
+            raise SinkError(f"{self.where} cannot be read: {said(error, self._catalog)}") from None
+
+    def _noted(self, table: Table, app: str) -> int | None:
+        noted = table.properties.get(app)
+        try:
+            return None if noted is None else int(noted)
+        except ValueError:
+            raise SinkError(f"the property {app!r} of {self.where} is not a number: restore or remove it") from None
+
+    def _shape(self, table: Table) -> Shape:
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        refusal, names = why_not_known(table), []
+        for field in table.spec().fields:
+            if str(field.transform) != "identity":
+                refusal = f"it is partitioned by {field.transform} of a column, and only columns themselves are known"
+            names.append(str(table.schema().find_column_name(field.source_id)))
+        if refusal is not None:
+            raise self._refused(refusal)
+        schema = _in_plain_layouts(schema_to_pyarrow(table.schema()))
+        place, spec = self._place(table)[0], table.spec().spec_id
+        return Shape(self.where, schema, tuple(names), place, in_files=self.in_files, spec=spec)
+
+    def _create(self, session: Catalog, fields: Sequence[pa.Field]) -> None:
+        import pyarrow as pa
+        from pyiceberg.transforms import IdentityTransform
+
+        session.create_namespace_if_not_exists(self.name.rpartition(".")[0])
+        with session.create_table_transaction(self.name, pa.schema(fields)) as transaction:
+            if self.partition_by:
+                with transaction.update_spec() as spec:
+                    for name in self.partition_by:
+                        spec.add_field(name, IdentityTransform(), name)
+
+    def _add_columns(self, table: Table, fields: Sequence[pa.Field]) -> None:
+        import pyarrow as pa
+
+        table.metadata.properties.update(_NO_RETRIES)
+        with table.update_schema() as update:
+            update.union_by_name(pa.schema(fields))
+
+    def _add(self, table: Table, app: str, number: int, files: Sequence[LakeFile]) -> None:
+        merges = table.properties.get("commit.manifest-merge.enabled", "false").lower() == "true"
+        with self._transaction(table, app, number) as transaction:
+            update = transaction.update_snapshot(snapshot_properties={app: str(number)})
             with update.merge_append() if merges else update.fast_append() as append:
                 for file in files:
                     append.append_data_file(self._data_file(table, file))
 
-        return self._change(app, number, add)
-
-    def merge(self, app: str, number: int, rows: pa.Table, keys: Sequence[str]) -> bool:
-        """See `MergedTable.merge`."""
+    def _merge(self, table: Table, app: str, number: int, rows: pa.Table, keys: Sequence[str]) -> None:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        known = _among(rows, keys)
+        noted, known, schema = {app: str(number)}, _among(rows, keys), self._shape_of(table).schema
         kept = rows.filter(pc.call_function("invert", [rows.column(DELETES)])).drop_columns([DELETES])
-
-        def merge(table: Table, transaction: Transaction, noted: dict[str, str]) -> None:
-            schema = self._shape_of(table).schema
-            added = [self._in_columns(kept, schema)]
-            if len(keys) > 1:
-                found = table.scan(row_filter=known).to_arrow().select(schema.names).cast(schema)
-                added.append(_others(found, rows, keys))
+        added = [self._in_columns(kept, schema)]
+        if len(keys) > 1:
+            found = table.scan(row_filter=known).to_arrow().select(schema.names).cast(schema)
+            added.append(_others(found, rows, keys))
+        with self._transaction(table, app, number) as transaction:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Delete operation did not match any records")
                 transaction.delete(known, snapshot_properties=noted)
@@ -141,7 +156,14 @@ class IcebergTable:
                 with transaction.update_snapshot(snapshot_properties=noted).fast_append():
                     pass
 
-        return self._change(app, number, merge)
+    @contextmanager
+    def _transaction(self, table: Table, app: str, number: int) -> Iterator[Transaction]:
+        """Open a transaction that notes ``number``."""
+        # Of this copy alone: what the table's own properties say is of no use for the check of the number.
+        table.metadata.properties.update(_NO_RETRIES)
+        with table.transaction() as transaction:
+            transaction.set_properties({app: str(number)})
+            yield transaction
 
     def _in_columns(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
         """Return staged ``rows`` in the columns of the table, which may have got and lost some in between."""
@@ -152,7 +174,7 @@ class IcebergTable:
         if gone and not names.issuperset(schema.names):
             raise lasting(
                 SinkError(
-                    f"column {gone[0]!r} of staged rows is no longer in {self._where}, which has other columns: was it "
+                    f"column {gone[0]!r} of staged rows is no longer in {self.where}, which has other columns: was it "
                     f"renamed? Give it its former name back until the job has committed the rows"
                 )
             )
@@ -162,35 +184,9 @@ class IcebergTable:
         ]
         return pa.table(arrays, schema=schema)
 
-    def _change(self, app: str, number: int, change: Callable[[Table, Transaction, dict[str, str]], None]) -> bool:
-        """Change the table and note ``number`` in one transaction, unless this or a larger number is noted."""
-        with opened(self._catalog, SinkError) as catalog:
-
-            def attempt() -> bool:
-                table = self._find(catalog)
-                if table is None:
-                    raise SinkError(f"{self._where} is not there, but rows were written for it: restore it")
-                known = _noted(table, app)
-                if known is not None and known >= number:
-                    return known == number
-                # Of this copy alone: what the table's own properties say is of no use for the check of the number.
-                table.metadata.properties.update(_NO_RETRIES)
-                noted = {app: str(number)}
-                with table.transaction() as transaction:
-                    transaction.set_properties(noted)
-                    change(table, transaction, noted)
-                return True
-
-            return repeat(attempt, self._lost, self._where)
-
-    def contains(self, path: str) -> bool:
-        """See `LakeTable.contains`."""
-        with opened(self._catalog, SinkError) as catalog:
-            table = self._find(catalog)
-            if table is None:
-                return False
-            found = f"{self._place(table)[1]}/{path}"
-            return any(task.file.file_path == found for task in table.scan().plan_files())
+    def _has(self, table: Table, path: str) -> bool:
+        found = f"{self._place(table)[1]}/{path}"
+        return any(task.file.file_path == found for task in table.scan().plan_files())
 
     def _data_file(self, table: Table, file: LakeFile) -> Any:
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
@@ -212,85 +208,16 @@ class IcebergTable:
             **file.stats,
         )
 
-    def _find(self, catalog: Catalog) -> Table | None:
-        from pyiceberg.exceptions import NoSuchTableError
-
-        try:
-            return catalog.load_table(self._name)
-        except NoSuchTableError:
-            return None
-        except OSError as error:
-            raise SinkError(f"{self._where} cannot be read: {said(error, self._catalog)}") from None
-
     def _place(self, table: Table) -> tuple[Place, str]:
         found = data_place(table, self._catalog.store_options)
         if found is None:
             raise SinkError(
-                f"{self._where} is neither in a local folder nor in S3, which sinks.Iceberg needs: see "
+                f"{self.where} is neither in a local folder nor in S3, which sinks.Iceberg needs: see "
                 f"docs/connectors/lake.md#limits"
             )
         return found
 
-    def _shape_of(self, table: Table) -> Shape:
-        from pyiceberg.io.pyarrow import schema_to_pyarrow
-
-        refusal, names = why_not_known(table), []
-        for field in table.spec().fields:
-            if str(field.transform) != "identity":
-                refusal = f"it is partitioned by {field.transform} of a column, and only columns themselves are known"
-            names.append(table.schema().find_column_name(field.source_id))
-        if refusal is not None:
-            raise SinkError(f"{self._where} cannot be written by sinks.Iceberg: {refusal}. Write to another table")
-        partition_by = tuple(str(name) for name in names)
-        if self._partition_by and partition_by != self._partition_by:
-            raise SinkError(
-                f"{self._where} is partitioned by {list(partition_by)}, and partition_by is {list(self._partition_by)}"
-            )
-        schema = _in_plain_layouts(schema_to_pyarrow(table.schema()))
-        place, spec = self._place(table)[0], table.spec().spec_id
-        return Shape(self._where, schema, partition_by, place, in_files=True, spec=spec)
-
-    def _create(self, catalog: Catalog, schema: pa.Schema) -> None:
-        import pyarrow as pa
-        from pyiceberg.transforms import IdentityTransform
-
-        fields = self._fields(new_columns(schema, ()), ())
-        missing = [name for name in self._partition_by if name not in {field.name for field in fields}]
-        if missing:
-            raise SinkError(
-                f"no value of partition column {missing[0]!r} is among the first rows, so {self._where} cannot be "
-                f"created: create it before the job starts, or give all rows the column"
-            )
-        for field in fields:
-            if field.name in self._partition_by:
-                check_type(field.name, field.type)
-        if not fields:
-            raise SinkError(f"{self._where} cannot be created: no column has a value yet")
-        catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
-        with catalog.create_table_transaction(self._name, pa.schema(fields)) as transaction:
-            if self._partition_by:
-                with transaction.update_spec() as spec:
-                    for name in self._partition_by:
-                        spec.add_field(name, IdentityTransform(), name)
-
-    def _add_columns(self, table: Table, shape: Shape, added: Sequence[pa.Field]) -> None:
-        import pyarrow as pa
-
-        names = ", ".join(repr(field.name) for field in added)
-        if not self._adds_columns:
-            raise SinkError(
-                f"{self._where} has no column {names}: drop it in a map step, or give sinks.Iceberg new_columns='add'"
-            )
-        fields = self._fields(added, shape.schema.names)
-        table.metadata.properties.update(_NO_RETRIES)
-        with table.update_schema() as update:
-            update.union_by_name(pa.schema(fields))
-
-    def _fields(self, fields: Sequence[pa.Field], known: Sequence[str]) -> list[pa.Field]:
-        check_new_names(fields, known, self._where, _ILLEGAL)
-        return table_fields(fields, "Iceberg", has_times=True)
-
-    def _lost(self, error: Exception) -> str | None:
+    def _why_lost(self, error: Exception) -> str | None:
         return said(error, self._catalog) if is_to_repeat(error) else None
 
 
@@ -332,14 +259,6 @@ def _in_plain_layouts(schema: pa.Schema) -> pa.Schema:
         return field.with_type(pa.struct(map(plain, kind))) if pa.types.is_struct(kind) else field
 
     return pa.schema(map(plain, schema))
-
-
-def _noted(table: Table, app: str) -> int | None:
-    noted = table.properties.get(app)
-    try:
-        return None if noted is None else int(noted)
-    except ValueError:
-        raise SinkError(f"the property {app!r} of the Iceberg table is not a number: restore or remove it") from None
 
 
 def _floats_of(schema: Schema) -> set[int]:

@@ -6,13 +6,13 @@ The files of a table never change, so a pin is the list of the files of one vers
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.schema import stored_type, widens_to
-from malstrom_py.errors import SourceError
+from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.errors.text import instead_of
 from malstrom_py.sources.files.footers import Footer, constant, needed_columns, read_footer
 from malstrom_py.sources.files.options import adapted
@@ -47,9 +47,11 @@ class TableVersion:
 class LakeSource(RowGroupSource):
     """A pinned source over the row groups of the files of one version of a table."""
 
-    def __init__(self, columns: tuple[str, ...] | None, keep: Any, store_options: Mapping[str, str]) -> None:
-        super().__init__(keep, store_options)
-        self._columns = columns
+    def __init__(
+        self, asked_by: str, columns: Iterable[str] | None, filter: Any, store_options: Mapping[str, str]
+    ) -> None:
+        super().__init__(_checked_filter(filter, asked_by), store_options)
+        self._columns = _checked_names(columns, asked_by)
 
     @abstractmethod
     def _find_version(self) -> TableVersion:
@@ -131,3 +133,32 @@ def _check(found: TableVersion, file: TableFile, footer: Footer, schema: pa.Sche
                 f"column {one.name!r} of {found.where} is {one.type}, and {footer.columns.field(one.name).type} in "
                 f"{file.path}: leave the column out with columns="
             )
+
+
+def _checked_names(columns: Iterable[str] | None, asked_by: str) -> tuple[str, ...] | None:
+    """Return the names of the columns to read, None for all; `PlanError` if the argument is wrong."""
+    if columns is None:
+        return None
+    names = [] if isinstance(columns, str) else list(columns)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise PlanError(f"{asked_by}: columns must be a list of different names of columns")
+    return tuple(names)
+
+
+def _checked_filter(filter: object, asked_by: str) -> Any:
+    """Return ``filter``; `PlanError` if it is not an expression of Arrow."""
+    import pyarrow.compute as pc
+
+    if filter is not None and not isinstance(filter, pc.Expression):
+        raise PlanError(
+            f"{asked_by}: filter must be an expression of pyarrow.compute, such as pc.field('delay') > 10, "
+            f"got {type(filter).__name__}"
+        )
+    return filter
+
+
+def checked_version(version: object, what: str) -> int | None:
+    """Return the version of a table to read, None for the newest; `PlanError` if the argument is wrong."""
+    if version is not None and (type(version) is not int or version < 0):
+        raise PlanError(f"{what} must be a whole number, or None for the newest, got {version!r}")
+    return version

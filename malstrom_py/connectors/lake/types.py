@@ -86,14 +86,6 @@ class Shape:
         raise SinkError(f"column {field.name!r} holds {what}: {_REMEDY}")
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What a table was when it was read: its shape, and the number of the last snapshot that a step has committed."""
-
-    shape: Shape
-    number: int | None
-
-
 def new_columns(schema: pa.Schema, known: Sequence[str]) -> list[pa.Field]:
     """Return the columns of ``schema`` that are not ``known``. Columns of None only are left out."""
     import pyarrow as pa

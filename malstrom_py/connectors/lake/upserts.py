@@ -12,19 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.connectors.lake.sink import LakeCommitter, LakeSink
-from malstrom_py.connectors.lake.types import Seen, Shape
-from malstrom_py.connectors.lake.writer import LakeEncoder, LakeTable, app_of
+from malstrom_py.connectors.lake.table import LakeTable
+from malstrom_py.connectors.lake.types import Shape
+from malstrom_py.connectors.lake.writer import LakeEncoder
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.tables import pieces
-from malstrom_py.sinks.staged import problems
-from malstrom_py.sinks.staged.payloads import StagedFile
-from malstrom_py.sinks.staged.writing import EncodedRows, StagedWriter, WrittenFile
+from malstrom_py.sinks.staged.writing import EncodedRows, WrittenFile
 from malstrom_py.worker_context import WorkerInfo
 
 if TYPE_CHECKING:
@@ -34,17 +31,6 @@ DELETES: Final = "_malstrom_deletes"
 _VERSION: Final = "_malstrom_version"
 _ROW: Final = "_malstrom_row"
 _NO_KEYS: Final = {ColumnKind.FLOAT, ColumnKind.LIST, ColumnKind.STRUCT, ColumnKind.MAP}
-
-
-class MergedTable(LakeTable, Protocol):
-    """A table that can merge rows."""
-
-    def merge(self, app: str, number: int, rows: pa.Table, keys: Sequence[str]) -> bool:
-        """Replace or, where `DELETES` is true, delete the rows with the keys of ``rows``, and note ``number``.
-
-        Nothing if this or a larger number is noted. Return whether ``number`` is noted now; False if a larger one is.
-        """
-        ...
 
 
 def checked_keys(mode: object, keys: str | Iterable[str], delete_field: object, asked_by: str) -> tuple[str, ...]:
@@ -66,7 +52,7 @@ class UpsertEncoder(LakeEncoder):
 
     def __init__(
         self,
-        table: LakeTable,
+        table: LakeTable[Any, Any],
         worker: WorkerInfo,
         keys: Sequence[str],
         delete_field: str | None,
@@ -162,54 +148,6 @@ class UpsertEncoder(LakeEncoder):
     def _schema_in_file(self) -> pa.Schema:
         self._known_shape()
         return self._schema()
-
-
-class UpsertCommitter(LakeCommitter):
-    """One commit to ``table``: a merge of the staged rows."""
-
-    def __init__(self, table: MergedTable, seen: Seen, context: CommitContext, keys: Sequence[str]) -> None:
-        super().__init__(table, seen, context)
-        self._merged = table
-        self._keys = keys
-
-    def moves(self, files: Sequence[StagedFile]) -> list[tuple[StagedFile, str]]:
-        return []
-
-    def note(self, files: Sequence[StagedFile], paths: Sequence[str]) -> None:
-        app = app_of(self.context.job, self.context.step)
-        try:
-            rows = last_rows([self.place.read(file) for file in files], self._keys)
-        except FileNotFoundError:
-            # Another process in the same commit removes what it has merged.
-            seen = self._merged.look(app)
-            if seen is None or seen.number != self._number:
-                raise problems.removed(files[0].name) from None
-            return
-        if not self._merged.merge(app, self._number, rows, self._keys):
-            raise self._overtaken()
-        self.place.discard(files)
-
-
-class UpsertingSink(LakeSink):
-    """A sink that appends to a table, or merges rows into it by its ``keys``."""
-
-    _keys: tuple[str, ...] = ()
-    _delete_field: str | None = None
-
-    @property
-    def _table(self) -> MergedTable:
-        raise NotImplementedError
-
-    def open(self, worker: WorkerInfo) -> StagedWriter:
-        if not self._keys:
-            return super().open(worker)
-        bytes_max = self._file_bytes_max
-        encoder = UpsertEncoder(self._table, worker, self._keys, self._delete_field, file_bytes_max=bytes_max)
-        return StagedWriter(encoder.where, encoder.files, encoder)
-
-    def committer(self, context: CommitContext) -> LakeCommitter | None:
-        made = super().committer(context)
-        return made and UpsertCommitter(self._table, made.seen, context, self._keys) if self._keys else made
 
 
 def last_rows(files: Sequence[bytes], keys: Sequence[str]) -> pa.Table:

@@ -7,11 +7,11 @@ is made by the first writer that needs it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.connectors.lake.files import LakeFile
-from malstrom_py.connectors.lake.types import Seen, Shape, new_columns
+from malstrom_py.connectors.lake.table import LakeTable, app_of
+from malstrom_py.connectors.lake.types import Shape, new_columns
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.rows_to_columns import Column, RowColumns
 from malstrom_py.errors import SinkError
@@ -27,44 +27,8 @@ from malstrom_py.worker_context import WorkerInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 _PENDING_ROWS: Final = 1 << 16
-
-
-class LakeTable(Protocol):
-    """A table, as writers and committers need it. Nothing is kept open between two calls."""
-
-    def look(self, app: str) -> Seen | None:
-        """Return the present columns, and the number of the last snapshot that ``app`` has committed.
-
-        None if there is no table. SinkError: the table cannot be written correctly.
-        """
-        ...
-
-    def ensure(self, schema: pa.Schema) -> Shape:
-        """Create the table, or the columns that it lacks, for rows of ``schema``. SinkError: they may not be added."""
-        ...
-
-    def describe(self, shape: Shape, metadata: pq.FileMetaData) -> Any:
-        """Return the statistics of a file, in plain types."""
-        ...
-
-    def commit(self, app: str, number: int, files: Sequence[LakeFile]) -> bool:
-        """Add ``files`` and note ``number`` in one commit; nothing if this or a larger number is noted.
-
-        Return whether ``number`` is noted now; False if a larger one is.
-        """
-        ...
-
-    def contains(self, path: str) -> bool:
-        """Return whether the newest version has the file at ``path`` in the table."""
-        ...
-
-
-def app_of(job: str, step: str) -> str:
-    """Return the name under which a table notes the snapshots of a step."""
-    return f"malstrom.{job}.{step}"
 
 
 class _OpenColumns:
@@ -101,7 +65,9 @@ class _OpenColumns:
 class LakeEncoder(ParquetTables):
     """Encodes the batches of one worker for ``table``."""
 
-    def __init__(self, table: LakeTable, worker: WorkerInfo, *, file_bytes_max: int, takes_key: bool = True) -> None:
+    def __init__(
+        self, table: LakeTable[Any, Any], worker: WorkerInfo, *, file_bytes_max: int, takes_key: bool = True
+    ) -> None:
         self.files = RollingFiles(self._stage, "parquet", file_bytes_max=file_bytes_max)
         super().__init__(self.files, BatchConverter((), _OpenColumns(), takes_key=takes_key))
         self._table = table

@@ -20,7 +20,7 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
 from malstrom_py.connectors.lake import delta_table as delta_log
-from malstrom_py.connectors.lake import repeating
+from malstrom_py.connectors.lake import table as lake_table
 from malstrom_py.connectors.lake.iceberg_table import IcebergTable
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import PlanError, SinkError
@@ -256,15 +256,15 @@ def test_a_catalog_that_cannot_be_written_is_named_as_the_cause(
         raise OperationalError("attempt to write a readonly database")
 
     monkeypatch.setattr(IcebergTable, "_data_file", fail)
-    monkeypatch.setattr(repeating, "DEADLINE_S", -1.0)
+    monkeypatch.setattr(lake_table, "DEADLINE_S", -1.0)
     with pytest.raises(SinkError, match=r"readonly database.*check that it can be written"):
         lake.sink().commit(context_of(2), [payload])
 
 
 def test_a_change_that_does_not_show_is_not_repeated_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeating, "DEADLINE_S", -1.0)
+    monkeypatch.setattr(lake_table, "DEADLINE_S", -1.0)
     with pytest.raises(SinkError, match="the table could not be changed"):
-        repeating.repeat(lambda: None, lambda _: None, "the table")
+        lake_table.repeat(lambda: None, lambda _: None, "the table")
 
 
 def test_an_empty_text_is_refused_as_a_partition(lake: Lake) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 from unittest import mock
 
+from malstrom_py.connectors.lake import table
 from malstrom_py.data.batch import Batch
 from malstrom_py.local_files import RunLock
 from malstrom_py.object_stores import Bucket
@@ -174,6 +175,7 @@ def watched_disk() -> Iterator[None]:
     with (
         mock.patch.multiple(os, fsync=lambda descriptor: None, **patches),
         mock.patch.object(snapshot_capture, "sleep"),
+        mock.patch.object(table, "_PAUSE_S", 0.0),
         mock.patch.object(RunLock, "hold", noted),
         mock.patch.multiple(Bucket, **requests),
     ):
