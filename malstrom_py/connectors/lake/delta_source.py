@@ -5,26 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from malstrom_py.connectors.lake.delta_follow import READER_FEATURES, READER_MAX, DeltaLog, DeltaVersions, start_after
 from malstrom_py.connectors.lake.delta_location import location_of, said
-from malstrom_py.connectors.lake.source import LakeSource, TableFile, TableVersion, checked_version
+from malstrom_py.connectors.lake.delta_log import DeltaLog, why_not_read
+from malstrom_py.connectors.lake.source import LakeSource, TableFile, TableVersion
 from malstrom_py.errors import SourceError
 from malstrom_py.object_stores import is_object_url
-from malstrom_py.sources.base import Part
-from malstrom_py.sources.files.ahead import AheadPart
-from malstrom_py.sources.files.parquet import Filter, ParquetPart
-from malstrom_py.sources.files.reading import LazyPart
-from malstrom_py.sources.pinned.row_groups import PinnedFile, RowGroups
-from malstrom_py.validation import checked_flag
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-
-_VERSIONS: Final = "#versions"
-"""The end of the name of the partition that reads later versions."""
 
 
 class Delta(LakeSource):
@@ -54,6 +45,8 @@ class Delta(LakeSource):
     Delta('/data/flights', columns=['carrier', 'delay'])
     """
 
+    kind = "Delta"
+
     def __init__(
         self,
         uri: str | os.PathLike[str],
@@ -65,49 +58,16 @@ class Delta(LakeSource):
         follow: bool = False,
     ) -> None:
         self._location = at = location_of(uri, store_options, "sources.Delta")
-        super().__init__("sources.Delta", columns, filter, at.options)
-        self._version = checked_version(version, "sources.Delta: version")
-        self._follow = checked_flag(follow, "sources.Delta: follow")
+        super().__init__(str(at), version, columns, filter, at.options, follow)
 
-    def __repr__(self) -> str:
-        version = "" if self._version is None else f", version={self._version}"
-        follow = ", follow=True" if self._follow else ""
-        return f"Delta({str(self._location)!r}{version}{self._chosen()}{follow})"
-
-    def list_parts(self) -> Sequence[Part]:
-        parts = super().list_parts()
-        return [*parts, self._versions_part] if self._follow else parts
-
-    def _check(self, pin: RowGroups) -> None:
-        # A job that follows outlives the files that it has read; one that it has not is checked when it is opened.
-        if not self._follow:
-            super()._check(pin)
-
-    @property
-    def _versions_part(self) -> Part:
-        return Part(f"{self._location}{_VERSIONS}")
-
-    def _part(self, pin: RowGroups, part: Part, state: Any) -> LazyPart | AheadPart:
-        if part != self._versions_part:
-            return super()._part(pin, part, state)
-        log = DeltaLog(self._location, self._base, self._path)
-
-        def open_file(file: PinnedFile, position: dict[str, Any]) -> ParquetPart:
-            same = {name: position[name] for name in ("file", "version", "index")}
-            return self._opened(pin, file, None, None, position, same)
-
-        def open_at(position: dict[str, Any]) -> DeltaVersions:
-            return DeltaVersions(log, open_file, position)
-
-        position = start_after(self._location, int(pin.id)) if state is None else state
-        filter = None if self._keep is None else Filter(self._keep, pin.names)
-        return AheadPart(part, LazyPart(position, open_at), filter)
+    def _log(self, names: Sequence[str]) -> DeltaLog:
+        return DeltaLog(self._location, self._base, self._path)
 
     def _find_version(self) -> TableVersion:
         import pyarrow as pa
         from deltalake.exceptions import DeltaError
 
-        where = f"the Delta table {self._location}"
+        where = self._where
         asked = "" if self._version is None else f" at version {self._version}"
         try:
             table = self._location.open(self._version)
@@ -146,18 +106,13 @@ class Delta(LakeSource):
 def _why_not_read(table: DeltaTable) -> str | None:
     """Return why the files of ``table`` are not its rows; None if they are."""
     protocol = table.protocol()
-    if protocol.min_reader_version > READER_MAX:
-        return f"it needs reader version {protocol.min_reader_version}"
-    features = set(protocol.reader_features or ())
-    if unknown := sorted(features - READER_FEATURES):
-        return f"it uses {', '.join(unknown)}"
-    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
-        return "its columns have other names in files (column mapping)"
-    if "deletionVectors" in features:
+    features = protocol.reader_features or ()
+    refusal = why_not_read(protocol.min_reader_version, features, table.metadata().configuration)
+    if refusal is None and "deletionVectors" in features:
         vectors = getattr(table, "deletion_vectors", None)
         if vectors is None or any(len(batch) for batch in vectors()):
             return "rows of it are deleted by deletion vectors"
-    return None
+    return refusal
 
 
 def _text(value: Any, name: str, where: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What the sources of both table formats do; a subclass finds the files of a version.
+"""What the sources of both table formats do; a subclass finds the files of a version, and the log of later ones.
 
 The files of a table never change, so a pin is the list of the files of one version.
 """
@@ -9,20 +9,29 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from malstrom_py.connectors.lake.follow import LaterVersions, TableLog, start_at
 from malstrom_py.data.schema import stored_type, widens_to
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.errors.text import instead_of
-from malstrom_py.sources.files.footers import Footer, constant, needed_columns, read_footer
+from malstrom_py.sources.base import Part
+from malstrom_py.sources.files.ahead import AheadPart
+from malstrom_py.sources.files.footers import Footer, constant, needed_columns, parquet_types, read_footer
 from malstrom_py.sources.files.options import adapted
+from malstrom_py.sources.files.parquet import Filter, ParquetPart
+from malstrom_py.sources.files.reading import LazyPart, source_errors
 from malstrom_py.sources.pinned.row_groups import PinnedFile, RowGroups, RowGroupSource, new_pin
+from malstrom_py.validation import checked_flag
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _THREADS: Final = 16
 _FIELD_ID: Final = b"PARQUET:field_id"
+
+_LATER: Final = "#versions"
+"""The end of the name of the partition that reads later versions."""
 
 
 @dataclass(frozen=True)
@@ -45,24 +54,88 @@ class TableVersion:
 
 
 class LakeSource(RowGroupSource):
-    """A pinned source over the row groups of the files of one version of a table."""
+    """A pinned source over the row groups of the files of one ``version`` of the table ``name``, None for the newest.
+
+    ``follow``: one more partition has the rows of later versions.
+    """
+
+    kind: ClassVar[str]
+    """The name of the format and of its source."""
+
+    version_name: ClassVar[str] = "version"
+    """The name of the argument that chooses the version."""
 
     def __init__(
-        self, asked_by: str, columns: Iterable[str] | None, filter: Any, store_options: Mapping[str, str]
+        self,
+        name: str,
+        version: int | None,
+        columns: Iterable[str] | None,
+        filter: Any,
+        store_options: Mapping[str, str],
+        follow: bool,
     ) -> None:
+        asked_by = f"sources.{self.kind}"
         super().__init__(_checked_filter(filter, asked_by), store_options)
+        self._name = name
+        self._where = f"the {self.kind} table {name}"
+        self._version = _checked_version(version, f"{asked_by}: {self.version_name}")
         self._columns = _checked_names(columns, asked_by)
+        self._follow = checked_flag(follow, f"{asked_by}: follow")
 
     @abstractmethod
     def _find_version(self) -> TableVersion:
         """Return the version to read: the one that was asked for, else the newest."""
 
-    def _chosen(self) -> str:
-        """Return the columns and the filter, as the user has given them."""
-        asked = [] if self._columns is None else [f", columns={list(self._columns)!r}"]
+    @abstractmethod
+    def _log(self, names: Sequence[str]) -> TableLog:
+        """Return the log of later versions, of which the columns ``names`` are read."""
+
+    def __repr__(self) -> str:
+        asked = [repr(self._name)]
+        if self._version is not None:
+            asked.append(f"{self.version_name}={self._version}")
+        if self._columns is not None:
+            asked.append(f"columns={list(self._columns)!r}")
         if self._keep is not None:
-            asked.append(f", filter={self._keep}")
-        return "".join(asked)
+            asked.append(f"filter={self._keep}")
+        if self._follow:
+            asked.append("follow=True")
+        return f"{self.kind}({', '.join(asked)})"
+
+    def list_parts(self) -> Sequence[Part]:
+        parts = super().list_parts()
+        return [*parts, self._later_part] if self._follow else parts
+
+    def _check(self, pin: RowGroups) -> None:
+        # A job that follows outlives the files that it has read; one that it has not is checked when it is opened.
+        if not self._follow:
+            super()._check(pin)
+
+    @property
+    def _later_part(self) -> Part:
+        return Part(f"{self._name}{_LATER}")
+
+    def _part(self, pin: RowGroups, part: Part, state: Any) -> LazyPart | AheadPart:
+        if part != self._later_part:
+            return super()._part(pin, part, state)
+        log, filter = self._log(pin.arrow_schema.names), None if self._keep is None else Filter(self._keep, pin.names)
+
+        def open_file(file: PinnedFile, position: dict[str, Any]) -> ParquetPart:
+            same = {name: position[name] for name in ("file", "version", "index")}
+            self._check_later(file, pin.arrow_schema)
+            return self._opened(pin, file, None, None, position, same)
+
+        position = start_at(self._name, log.place_after(int(pin.id))) if state is None else state
+        return AheadPart(part, LazyPart(position, lambda position: LaterVersions(log, open_file, position)), filter)
+
+    def _check_later(self, file: PinnedFile, schema: pa.Schema) -> None:
+        """Raise `SourceError` unless the columns of a file that was added later have the pinned types."""
+        with source_errors(file.path):
+            try:
+                (columns,) = parquet_types(self._base / file.path, self._footers)
+            except OSError as error:
+                raise file.open_error(error) from error
+        _check_types(self._where, file.path, columns, schema)
 
     def _find(self, job: str) -> RowGroups:
         import pyarrow as pa
@@ -92,7 +165,8 @@ class LakeSource(RowGroupSource):
             raise SourceError(
                 f"{file.path}, a file of {found.where}, cannot be read ({type(error).__name__})"
             ) from None
-        _check(found, file, footer, schema)
+        _check_ids(found, file, footer, schema)
+        _check_types(found.where, file.path, footer.columns, schema)
         values = {name: text for name, text in file.values.items() if name not in footer.columns.names}
         return PinnedFile(file.path, footer.size, 0, footer.groups, values)
 
@@ -117,21 +191,26 @@ def _partition(found: TableVersion, values: Mapping[str, str | None], schema: pa
     return expression
 
 
-def _check(found: TableVersion, file: TableFile, footer: Footer, schema: pa.Schema) -> None:
-    """Raise `SourceError` unless the columns of ``file`` are those of ``schema``, by name, by id and by type."""
+def _check_ids(found: TableVersion, file: TableFile, footer: Footer, schema: pa.Schema) -> None:
+    """Raise `SourceError` unless the columns of ``file`` are those of ``schema`` by name and by id."""
     by_id = {int(one.metadata[_FIELD_ID]): one.name for one in footer.stored if (one.metadata or {}).get(_FIELD_ID)}
     ids = {name: number for number, name in by_id.items()}
-    for one in schema:
-        number = found.ids.get(one.name)
-        if number is not None and (by_id.get(number, one.name) != one.name or ids.get(one.name, number) != number):
+    for name in schema.names:
+        number = found.ids.get(name)
+        if number is not None and (by_id.get(number, name) != name or ids.get(name, number) != number):
             raise SourceError(
-                f"column {one.name!r} of {found.where} was renamed after {file.path} was written: rewrite the files of "
+                f"column {name!r} of {found.where} was renamed after {file.path} was written: rewrite the files of "
                 f"the table, or leave the column out with columns="
             )
-        if one.name in footer.columns.names and not widens_to(footer.columns.field(one.name).type, one.type):
+
+
+def _check_types(where: str, path: str, columns: pa.Schema, schema: pa.Schema) -> None:
+    """Raise `SourceError` unless the ``columns`` of a file fit the types of ``schema``."""
+    for one in schema:
+        if one.name in columns.names and not widens_to(columns.field(one.name).type, one.type):
             raise SourceError(
-                f"column {one.name!r} of {found.where} is {one.type}, and {footer.columns.field(one.name).type} in "
-                f"{file.path}: leave the column out with columns="
+                f"column {one.name!r} of {where} is {one.type}, and {columns.field(one.name).type} in {path}: leave "
+                f"the column out with columns="
             )
 
 
@@ -157,7 +236,7 @@ def _checked_filter(filter: object, asked_by: str) -> Any:
     return filter
 
 
-def checked_version(version: object, what: str) -> int | None:
+def _checked_version(version: object, what: str) -> int | None:
     """Return the version of a table to read, None for the newest; `PlanError` if the argument is wrong."""
     if version is not None and (type(version) is not int or version < 0):
         raise PlanError(f"{what} must be a whole number, or None for the newest, got {version!r}")

@@ -1,4 +1,4 @@
-"""`sources.Delta(follow=True)`: each row that a later version adds, once and in order; what changes rows is refused."""
+"""Tables that are followed: each row that a later version adds, once and in order; what changes rows is refused."""
 
 from __future__ import annotations
 
@@ -7,26 +7,31 @@ import pickle
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
+from unittest import mock
 
 import msgpack
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update.snapshot import _OverwriteFiles
+from pyiceberg.types import LongType
 
 import malstrom_py as mp
 from malstrom_py import sinks
-from malstrom_py.connectors.lake import delta_follow
+from malstrom_py.connectors.lake import follow
 from malstrom_py.errors import JobEnded, PlanError, SourceError
 from tests.integration.connectors.buckets import TestBucket
-from tests.integration.connectors.lakes import Lake
+from tests.integration.connectors.lakes import TABLE, Lake
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+def lake(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """Return a table whose first version has the rows 0 to 9."""
-    monkeypatch.setattr(delta_follow, "_WAIT_S", 0.01)
-    lake = Lake("delta", tmp_path / "lake")
+    monkeypatch.setattr(follow, "_WAIT_S", 0.01)
     lake.write(numbers(0, 10), 1, partition_by="part")
     return lake
 
@@ -42,16 +47,31 @@ def pinned(lake: Lake, **options: Any) -> Any:
     return pickle.loads(pickle.dumps(source))
 
 
-def read(part: Any, count: int, rows_max: int = 3) -> list[int]:
+def read(part: Any, count: int, rows_max: int = 3, *, column: str = "value") -> list[Any]:
     """Return the next ``count`` values."""
-    values: list[int] = []
+    values: list[Any] = []
     until_s = monotonic() + 60
     while len(values) < count:
         polled = part.poll(min(rows_max, count - len(values)))
-        values += [] if polled is None else polled.column("value").to_pylist()
+        values += [] if polled is None else polled.column(column).to_pylist()
         assert monotonic() < until_s
         sleep(0 if polled else 0.01)
     return values
+
+
+def compact(lake: Lake) -> None:
+    """Rewrite the files of the table with the same rows."""
+    if lake.form == "delta":
+        DeltaTable(lake.table).optimize.compact()
+        return
+    as_replaced = mock.patch.object(_OverwriteFiles, "_summary", return_value=Summary(Operation.REPLACE))
+    with lake.opened() as catalog, as_replaced:  # pyiceberg has no compaction
+        table = catalog.load_table(TABLE)
+        with table.transaction() as transaction, transaction.update_snapshot().overwrite() as update:
+            for task in table.scan().plan_files():
+                update.delete_data_file(task.file)
+            for file in _dataframe_to_data_files(transaction.table_metadata, table.scan().to_arrow(), table.io):
+                update.append_data_file(file)
 
 
 def test_later_versions_are_read_in_order_and_a_position_is_exact_at_each_row(lake: Lake) -> None:
@@ -62,13 +82,13 @@ def test_later_versions_are_read_in_order_and_a_position_is_exact_at_each_row(la
     assert (part.poll(3), part.is_finished()) == (None, False)
     for number in range(1, 4):
         lake.write(numbers(10 * number, 10 * number + 10), number + 1)
-    DeltaTable(lake.table).optimize.compact()
+    compact(lake)
     lake.write(numbers(40, 42), 9)
     seen = read(part, 32)
     assert [value // 10 for value in seen] == sorted(value // 10 for value in seen)
     assert sorted(seen) == list(range(10, 42))
     part.close()
-    for count in range(33):
+    for count in range(0, 33, 1 if lake.form == "delta" else 4):  # a catalog is slow to open
         here = source.build_part(name, None)
         assert read(here, count) == seen[:count]
         position = msgpack.unpackb(msgpack.packb(here.snapshot()))
@@ -135,8 +155,9 @@ def test_what_was_read_may_be_vacuumed_before_a_job_is_resumed(lake: Lake) -> No
         again.build_part(ended, None).poll(1)
 
 
-def test_a_table_in_a_store_is_followed(bucket: TestBucket, tmp_path: Path) -> None:
-    lake = Lake("delta", tmp_path / "stored", bucket)
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_a_table_in_a_store_is_followed(form: str, bucket: TestBucket, tmp_path: Path) -> None:
+    lake = Lake(form, tmp_path / "stored", bucket)
     lake.write(numbers(0, 4), 1)
     source = pinned(lake)
     lake.write(numbers(4, 9), 2)
@@ -149,28 +170,116 @@ def test_a_table_in_a_store_is_followed(bucket: TestBucket, tmp_path: Path) -> N
     part.close()
 
 
-def change(table: str, how: str) -> None:
-    if how == "deleted":
-        DeltaTable(table).delete("value = 3")
-    elif how == "updated":
-        DeltaTable(table).update({"value": "99"}, predicate="value = 3")
-    else:
-        write_deltalake(table, pa.Table.from_pylist(numbers(50, 60)), mode="overwrite")
+def change(lake: Lake, how: str) -> None:
+    """Let another program change the row 3, or all rows."""
+    later = pa.Table.from_pylist(numbers(50, 60))
+    if lake.form == "delta":
+        table = DeltaTable(lake.table)
+        if how == "deleted":
+            table.delete("value = 3")
+        elif how == "updated":
+            table.update({"value": "99"}, predicate="value = 3")
+        else:
+            write_deltalake(table, later, mode="overwrite")
+        return
+    with lake.opened() as catalog:
+        rows = catalog.load_table(TABLE)
+        if how == "deleted":
+            rows.delete("value == 3")
+        else:
+            rows.overwrite(later, overwrite_filter="value == 3" if how == "updated" else AlwaysTrue())
 
 
 @pytest.mark.parametrize("how", ["deleted", "updated", "overwritten"])
 def test_a_version_that_changes_rows_is_an_error_with_a_remedy(lake: Lake, how: str) -> None:
     source = pinned(lake)
     lake.write(numbers(10, 12), 2)
-    change(lake.table, how)
+    change(lake, how)
     part = source.build_part(source.list_parts()[-1], None)
     assert sorted(read(part, 2)) == [10, 11]
-    with pytest.raises(SourceError, match=r"version 3 of .* changes or deletes rows.*append only, or start the job"):
+    with pytest.raises(SourceError, match=r"(version|snapshot) \d+ of .* changes or deletes rows.*append only, or"):
         read(part, 1)
     part.close()
 
 
-def test_a_version_that_the_log_has_no_more_is_an_error_with_a_remedy(lake: Lake) -> None:
+def test_an_upsert_that_only_adds_is_read_and_one_that_replaces_is_an_error(lake: Lake) -> None:
+    source = pinned(lake)
+    lake.write(numbers(10, 12), 2, mode="upsert", keys="value")
+    lake.write(numbers(5, 6), 3, mode="upsert", keys="value")
+    part = source.build_part(source.list_parts()[-1], None)
+    assert sorted(read(part, 2)) == [10, 11]
+    with pytest.raises(SourceError, match="changes or deletes rows"):
+        read(part, 1)
+    part.close()
+
+
+def test_a_table_that_has_no_rows_yet_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "_WAIT_S", 0.01)
+    lake = Lake("iceberg", tmp_path)
+    with lake.opened() as catalog:
+        catalog.create_namespace("tests")
+        catalog.create_table(TABLE, pa.schema([("value", pa.int64()), ("part", pa.string())]))
+    source = pinned(lake)
+    (name,) = source.list_parts()
+    part = source.build_part(name, None)
+    assert part.poll(3) is None
+    lake.write(numbers(0, 3), 2)
+    assert read(part, 3) == [0, 1, 2]
+    part.close()
+
+
+def test_snapshots_that_were_rolled_back_or_have_expired_are_an_error_with_a_remedy(tmp_path: Path) -> None:
+    lake = Lake("iceberg", tmp_path)
+    for number in range(1, 4):
+        lake.write(numbers(number, number + 1), number)
+    with lake.opened() as catalog:
+        first, _, last = [one.snapshot_id for one in catalog.load_table(TABLE).metadata.snapshots]
+    rolled, expired = pinned(lake), pinned(lake, snapshot=first)
+    lake.write(numbers(4, 5), 4)
+    with lake.opened() as catalog:
+        table = catalog.load_table(TABLE)
+        table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in table.metadata.snapshots[:2]]).commit()
+    part = expired.build_part(expired.list_parts()[-1], None)
+    with pytest.raises(SourceError, match=r"what follows on snapshot \d+ .* rolled back, or snapshots have expired"):
+        read(part, 1)
+    part.close()
+    part = rolled.build_part(rolled.list_parts()[-1], None)
+    assert read(part, 1) == [4]
+    with lake.opened() as catalog:
+        catalog.load_table(TABLE).manage_snapshots().set_current_snapshot(last).commit()
+    with pytest.raises(SourceError, match="rolled back"):
+        read(part, 1)
+    part.close()
+
+
+def test_a_column_that_is_renamed_or_widened_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    lake = Lake("iceberg", tmp_path)
+    with lake.opened() as catalog:
+        catalog.create_namespace("tests")
+        catalog.create_table(TABLE, pa.schema([("value", pa.int32()), ("part", pa.string())]))
+    source, narrow = pinned(lake), pinned(lake, columns=["part"])
+    with lake.opened() as catalog, catalog.load_table(TABLE).update_schema() as update:
+        update.update_column("value", LongType())
+    lake.write([{"value": 2**40, "part": "a"}], 2)
+    part = source.build_part(source.list_parts()[-1], None)
+    with pytest.raises(SourceError, match=r"column 'value' of .* is int32, and int64 in"):
+        read(part, 1)
+    part.close()
+    with lake.opened() as catalog, catalog.load_table(TABLE).update_schema() as update:
+        update.rename_column("value", "number")
+    lake.write([{"number": 5, "part": "b"}], 3)
+    part = narrow.build_part(narrow.list_parts()[-1], None)
+    assert read(part, 2, column="part") == ["a", "b"]
+    part.close()
+    part = source.build_part(source.list_parts()[-1], None)
+    with pytest.raises(SourceError, match=r"column 'value' of .* was renamed"):
+        read(part, 1)
+    part.close()
+
+
+def test_a_version_that_the_log_has_no_more_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    lake = Lake("delta", tmp_path)
+    lake.write(numbers(0, 10), 1)
     source = pinned(lake)
     for number in range(3):
         lake.write(numbers(10 + number, 11 + number), 2 + number)

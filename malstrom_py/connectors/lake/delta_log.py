@@ -1,0 +1,93 @@
+"""The log of a Delta table, as its source reads it: which files each version adds, and what it needs of readers.
+
+The format is https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from malstrom_py.connectors.lake.delta_location import Location, said
+from malstrom_py.connectors.lake.follow import changes_rows, not_followed
+from malstrom_py.errors import SourceError
+from malstrom_py.sources.pinned.row_groups import PinnedFile, TableFiles
+
+_READER_MAX: Final = 3
+_READER_FEATURES: Final = {"timestampNtz", "columnMapping", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck"}
+"""What a table may need of its readers."""
+
+
+class DeltaLog:
+    """The log of a table. ``path_of``: returns the path or URL of a file, by its path in the log."""
+
+    def __init__(self, location: Location, files: TableFiles, path_of: Callable[[str], str]) -> None:
+        self._location = location
+        self._files = files
+        self._path_of = path_of
+
+    def place_after(self, version: int) -> int:
+        """See `TableLog`."""
+        return version + 1
+
+    def read(self, place: int) -> tuple[list[PinnedFile], int] | None:
+        """See `TableLog`."""
+        name = f"{place:020}.json"
+        content = self._content(name)
+        if content is None:
+            last = self._content("_last_checkpoint")
+            if last is None or json.loads(last)["version"] < place:
+                return None
+            content = self._content(name)  # it may have been written since
+        if content is None:
+            raise not_followed(
+                f"the log of the Delta table {self._location} does not have version {place} any more: keep it for "
+                f"longer (delta.logRetentionDuration)"
+            )
+        actions = [json.loads(line) for line in content.splitlines() if line.strip()]
+        return self._added(actions, f"version {place} of the Delta table {self._location}"), place + 1
+
+    def _added(self, actions: Iterable[Mapping[str, Any]], where: str) -> list[PinnedFile]:
+        added = []
+        for action in actions:
+            if "cdc" in action or action.get("remove", {}).get("dataChange", False):
+                raise changes_rows(where, "Delta")
+            wrong = _why_not_followed(action)
+            if wrong is not None:
+                raise not_followed(f"{where} cannot be followed, because {wrong}: rewrite the table without it")
+            add = action.get("add", {})
+            if add.get("dataChange", False):
+                values = {name: text or None for name, text in add["partitionValues"].items()}
+                added.append(PinnedFile(self._path_of(add["path"]), add["size"], 0, (), values))
+        return added
+
+    def _content(self, name: str) -> str | None:
+        path = self._files / self._location.file(f"_delta_log/{name}")
+        try:
+            with path.open("rb") as file:
+                return file.read().decode()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SourceError(f"{path} cannot be read: {said(error)}. Check its store and the credentials") from None
+
+
+def why_not_read(reader: int, features: Iterable[str], configuration: Mapping[str, Any]) -> str | None:
+    """Return why files of a table with this protocol are not its rows, besides deletion vectors; None if they are."""
+    if unknown := sorted(set(features) - _READER_FEATURES):
+        return f"it uses {', '.join(unknown)}"
+    if reader > _READER_MAX:
+        return f"it needs reader version {reader}"
+    if configuration.get("delta.columnMapping.mode", "none") != "none":
+        return "its columns have other names in files (column mapping)"
+    return None
+
+
+def _why_not_followed(action: Mapping[str, Any]) -> str | None:
+    """Return what an ``action`` of a log does that would change how files are read; None if nothing."""
+    if action.get("add", {}).get("deletionVector") is not None:
+        return "rows of it are deleted by deletion vectors"
+    protocol = action.get("protocol", {})
+    configuration = action.get("metaData", {}).get("configuration", {})
+    return why_not_read(protocol.get("minReaderVersion", 1), protocol.get("readerFeatures") or (), configuration)
