@@ -1,8 +1,8 @@
 """``python -m bench.macro.lake``: the sinks of Delta and Iceberg beside pyarrow, which writes the same Parquet file.
 
 The job reads columns and writes them in one process: ``Files(parquet) -> sink``. pyarrow reads the same file in batches
-and writes them with the same compression, without a table. Times are of the processor and of the clock; the ratio is
-of the clock, in turn, round by round.
+and writes them with the same compression, without a table. The ratio is of the time of the processor, in turn, round by
+round: other programs on the machine change that least.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any, Final
 
 import pyarrow.parquet as pq
@@ -24,7 +24,7 @@ from bench.micro import machine
 from bench.micro.timing import ratios, spread
 from malstrom_py import sinks, sources
 
-BUDGET: Final = 0.6
+BUDGET: Final = 0.9
 GROUP_ROWS: Final = 1 << 17
 
 
@@ -74,9 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for round_ in range(options.reps + 1):
             for name, way in WAYS.items():
                 with tempfile.TemporaryDirectory(dir=folder) as target:
-                    start = perf_counter()
+                    start = process_time()
                     rows = way(path, Path(target))
-                    taken = perf_counter() - start
+                    taken = process_time() - start
                 if rows != options.n:
                     print(f"WRONG RESULT: {name} wrote {rows} of {options.n} rows", file=sys.stderr)
                     return 1
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ratio = ratios(seconds["pyarrow"], seconds[name])
         hit = "hit" if ratio.median >= BUDGET else "MISS"
         speed = options.n / spread(seconds[name]).median / 1e6
-        print(f"{name}: {speed:.2f} M rows/s, {ratio.show()} of pyarrow, budget >= {BUDGET}: {hit}")
+        print(f"{name}: {speed:.2f} M rows per CPU second, {ratio.show()} of pyarrow, budget >= {BUDGET}: {hit}")
     return 0
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.connectors.lake.delta_table import DeltaTable
+from malstrom_py.connectors.lake.iceberg_table import IcebergTable
 from malstrom_py.errors import PlanError, SinkError, SourceError
 from malstrom_py.testing.contracts import check_source
 from tests.integration.connectors.buckets import TestBucket
@@ -18,6 +22,8 @@ from tests.integration.connectors.lake_crashes import crash_at
 from tests.integration.connectors.lakes import Lake, context_of, read_all
 from tests.integration.connectors.postgres_tools import Waiting
 from tests.integration.small_s3 import small_s3
+from tests.unit.sinks.staged import test_pairs
+from tests.unit.sinks.staged.pairs import PAIRS, Steps, Target
 
 STRANGE = ["a/b", "a b", "ü€ 50%", "#1?", "..", None]
 IN_A_COMMIT = {"delta": 20, "iceberg": 19}
@@ -48,6 +54,38 @@ def test_partitions_have_any_value_and_a_table_keeps_the_contract_of_sources(lak
     build = copied.build_part
     copied.build_part = lambda part, state: Waiting(build(part, state), 60.0)
     check_source(copied, cuts_max=1)
+
+
+IN_PAIRS = (
+    test_pairs.test_s7_a_process_that_dies_in_a_commit_leaves_it_to_the_next_start,
+    test_pairs.test_s7_a_process_that_dies_in_a_recovery_leaves_it_to_the_next_start,
+    partial(test_pairs.test_s7_a_commit_with_a_step_that_fails_is_repeated_or_aborted, True),
+    partial(test_pairs.test_s7_a_commit_with_a_step_that_fails_is_repeated_or_aborted, False),
+    test_pairs.test_s7_two_processes_in_one_commit_show_each_row_once,
+    test_pairs.test_s7_a_process_that_was_paused_in_a_commit_changes_nothing_later,
+    test_pairs.test_s7_a_recovery_that_was_delayed_keeps_what_a_later_start_has_staged,
+    test_pairs.test_what_is_held_outlives_the_recovery_of_another_run,
+    test_pairs.test_an_abort_discards_its_snapshot_alone_and_can_be_repeated,
+    test_pairs.test_a_commit_is_the_same_for_any_order_of_payloads,
+    test_pairs.test_a_payload_of_another_step_or_snapshot_is_refused,
+)
+
+
+@pytest.mark.parametrize("number", range(len(IN_PAIRS)))
+@pytest.mark.long("*iceberg")
+def test_s7_a_table_in_a_store_is_a_pair_of_a_place_and_a_committer(
+    number: int, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table: type = DeltaTable if lake.form == "delta" else IcebergTable
+
+    def target(folder: Path) -> Target:
+        one = replace(lake, folder=tmp_path / f"{folder.parent.name}-{folder.name}")
+        steps = Steps([(table, name) for name in ("_find", "_create", "_add")])
+        return Target(steps, one.sink, one.values, lambda: [str(path) for path in one.staged()])
+
+    monkeypatch.setitem(PAIRS, "S3, table", target)
+    monkeypatch.setattr(test_pairs, "STRIDE", 5)
+    IN_PAIRS[number]("S3, table", tmp_path)
 
 
 def test_s7_a_crash_in_a_commit_leaves_each_row_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Every pair of a place and a committer, with points at each step that changes something, for tests of staged files.
 
-Delta and Iceberg have the committer of a table here, with a catalog in memory; their libraries and S3 are met in
-tests/integration/connectors, and Spark's own writer in tests/integration/spark.
+Delta and Iceberg have the committer of a table here, with a catalog in memory. With their libraries, in S3, they are
+two more pairs in tests/integration/connectors/test_lake_objects.py. Spark's own writer is in tests/integration/spark.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -44,9 +44,13 @@ Step = Callable[[int], object]
 
 
 class Steps:
-    """Calls ``before`` with the number of each step that changes something, while they are watched."""
+    """Calls ``before`` with the number of each step that changes something, while they are watched.
 
-    def __init__(self) -> None:
+    ``more``: the class and the name of methods that are such steps too.
+    """
+
+    def __init__(self, more: Sequence[tuple[type, str]] = ()) -> None:
+        self._more = more
         self.seen = 0
         self.before: Step | None = None
 
@@ -77,10 +81,13 @@ class Steps:
         try:
             # A commit to a table that loses a race is repeated after a while.
             with (
+                ExitStack() as stack,
                 mock.patch.multiple(os, **disk),
                 mock.patch.multiple(Bucket, **store),
                 mock.patch.object(time, "sleep"),
             ):
+                for owner, name in self._more:
+                    stack.enter_context(mock.patch.object(owner, name, point(getattr(owner, name))))
                 yield
         finally:
             self.before = None
