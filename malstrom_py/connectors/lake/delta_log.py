@@ -6,7 +6,7 @@ The format is https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from malstrom_py.connectors.lake.delta_location import Location, said
@@ -19,13 +19,25 @@ _READER_FEATURES: Final = {"timestampNtz", "columnMapping", "deletionVectors", "
 """What a table may need of its readers."""
 
 
-class DeltaLog:
-    """The log of a table. ``path_of``: returns the path or URL of a file, by its path in the log."""
+CHANGE_TYPE: Final = "_change_type"
+"""The column of the change feed that says what has become of a row."""
 
-    def __init__(self, location: Location, files: TableFiles, path_of: Callable[[str], str]) -> None:
+FEED: Final = "delta.enableChangeDataFeed"
+
+
+class DeltaLog:
+    """The log of a table. ``path_of``: returns the path or URL of a file, by its path in the log.
+
+    ``changes``: versions may change and delete rows, and each file has or gets the column `CHANGE_TYPE`.
+    """
+
+    def __init__(
+        self, location: Location, files: TableFiles, path_of: Callable[[str], str], *, changes: bool = False
+    ) -> None:
         self._location = location
         self._files = files
         self._path_of = path_of
+        self._changes = changes
 
     def place_after(self, version: int) -> int:
         """See `TableLog`."""
@@ -48,19 +60,37 @@ class DeltaLog:
         actions = [json.loads(line) for line in content.splitlines() if line.strip()]
         return self._added(actions, f"version {place} of the Delta table {self._location}"), place + 1
 
-    def _added(self, actions: Iterable[Mapping[str, Any]], where: str) -> list[PinnedFile]:
-        added = []
+    def _added(self, actions: Sequence[Mapping[str, Any]], where: str) -> list[PinnedFile]:
+        """Return the files of a version that have its changes, those with deleted rows first."""
         for action in actions:
-            if "cdc" in action or action.get("remove", {}).get("dataChange", False):
-                raise changes_rows(where, "Delta")
             wrong = _why_not_followed(action)
+            if self._changes and action.get("metaData", {}).get("configuration", {FEED: "true"}).get(FEED) != "true":
+                wrong = "its change feed is off"
             if wrong is not None:
                 raise not_followed(f"{where} cannot be followed, because {wrong}: rewrite the table without it")
-            add = action.get("add", {})
-            if add.get("dataChange", False):
-                values = {name: text or None for name, text in add["partitionValues"].items()}
-                added.append(PinnedFile(self._path_of(add["path"]), add["size"], 0, (), values))
-        return added
+        feed = [action["cdc"] for action in actions if "cdc" in action]
+        adds, removes = (
+            [action[kind] for action in actions if action.get(kind, {}).get("dataChange", False)]
+            for kind in ("add", "remove")
+        )
+        if not self._changes:
+            if feed or removes:
+                raise changes_rows(where, "Delta")
+            return [self._file(add) for add in adds]
+        if feed:  # what else the version adds and removes has these changes, and rows that did not change
+            return [self._file(one) for one in feed]
+        return [*(self._file(one, "delete") for one in removes), *(self._file(one, "insert") for one in adds)]
+
+    def _file(self, action: Mapping[str, Any], change: str | None = None) -> PinnedFile:
+        """Return the file of an ``action``; ``change``: what has become of all rows in it."""
+        values = {name: text or None for name, text in (action.get("partitionValues") or {}).items()}
+        if change is not None:
+            values[CHANGE_TYPE] = change
+        if not action.get("size"):
+            raise not_followed(
+                f"the log of the Delta table {self._location} does not have the size of {action['path']}"
+            )
+        return PinnedFile(self._path_of(action["path"]), action["size"], 0, (), values)
 
     def _content(self, name: str) -> str | None:
         path = self._files / self._location.file(f"_delta_log/{name}")
@@ -86,7 +116,7 @@ def why_not_read(reader: int, features: Iterable[str], configuration: Mapping[st
 
 def _why_not_followed(action: Mapping[str, Any]) -> str | None:
     """Return what an ``action`` of a log does that would change how files are read; None if nothing."""
-    if action.get("add", {}).get("deletionVector") is not None:
+    if any(action.get(kind, {}).get("deletionVector") is not None for kind in ("add", "remove")):
         return "rows of it are deleted by deletion vectors"
     protocol = action.get("protocol", {})
     configuration = action.get("metaData", {}).get("configuration", {})

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from malstrom_py.connectors.lake.delta_location import location_of, said
-from malstrom_py.connectors.lake.delta_log import DeltaLog, why_not_read
+from malstrom_py.connectors.lake.delta_log import CHANGE_TYPE, FEED, DeltaLog, why_not_read
 from malstrom_py.connectors.lake.source import LakeSource, TableFile, TableVersion
-from malstrom_py.errors import SourceError
+from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.object_stores import is_object_url
+from malstrom_py.validation import checked_flag
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -31,7 +32,9 @@ class Delta(LakeSource):
     which it is null is left out.
 
     ``follow=True``: the source has no end. After the version it reads the rows that each later one adds, in the order
-    of the log, as one more partition. A later version that changes or deletes rows is a SourceError.
+    of the log, as one more partition. A later version that changes or deletes rows is a SourceError, unless
+    ``changes=True`` reads the change feed of the table: rows have a column ``_change_type`` ("insert", "delete",
+    "update_preimage" or "update_postimage").
 
     Each row group is a partition, which moves when a job is rescaled. Rows keep their order within a row group;
     partitions have no order. Values: dicts, column -> value, or columns for steps that take these, as `sources.Files`
@@ -56,12 +59,21 @@ class Delta(LakeSource):
         filter: Any = None,
         store_options: Mapping[str, str] | None = None,
         follow: bool = False,
+        changes: bool = False,
     ) -> None:
         self._location = at = location_of(uri, store_options, "sources.Delta")
         super().__init__(str(at), version, columns, filter, at.options, follow)
+        self._changes = checked_flag(changes, "sources.Delta: changes")
+        if changes and not follow:
+            raise PlanError("sources.Delta: changes=True reads what later versions change, and needs follow=True")
+        if changes and self._columns is not None and CHANGE_TYPE not in self._columns:
+            self._columns = (*self._columns, CHANGE_TYPE)
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}{', changes=True' if self._changes else ''})"
 
     def _log(self, names: Sequence[str]) -> DeltaLog:
-        return DeltaLog(self._location, self._base, self._path)
+        return DeltaLog(self._location, self._base, self._path, changes=self._changes)
 
     def _find_version(self) -> TableVersion:
         import pyarrow as pa
@@ -82,8 +94,13 @@ class Delta(LakeSource):
         refusal = _why_not_read(table)
         if refusal is not None:
             raise SourceError(f"{where} cannot be read by sources.Delta: {refusal}. Rewrite the table without it")
+        if self._changes and table.metadata().configuration.get(FEED) != "true":
+            raise SourceError(f"{where} has no change feed, which changes=True reads: set its property {FEED} to true")
         where = f"version {table.version()} of {where}"
-        return TableVersion(where, table.version(), pa.schema(table.schema().to_arrow()), self._files(table, where))
+        schema = pa.schema(table.schema().to_arrow())
+        if self._changes:
+            schema = schema.append(pa.field(CHANGE_TYPE, pa.string()))
+        return TableVersion(where, table.version(), schema, self._files(table, where))
 
     def _files(self, table: DeltaTable, where: str) -> list[TableFile]:
         import pyarrow as pa
@@ -92,8 +109,9 @@ class Delta(LakeSource):
         names = table.metadata().partition_columns
         paths = actions.column("path").to_pylist()
         values = actions.column("partition").to_pylist() if names else [{}] * len(paths)
+        known = {CHANGE_TYPE: "insert"} if self._changes else {}
         return [
-            TableFile(self._path(path), {name: _text(found[name], name, where) for name in names})
+            TableFile(self._path(path), known | {name: _text(found[name], name, where) for name in names})
             for path, found in zip(paths, values, strict=True)
         ]
 

@@ -23,6 +23,7 @@ from pyiceberg.types import LongType
 import malstrom_py as mp
 from malstrom_py import sinks
 from malstrom_py.connectors.lake import follow
+from malstrom_py.connectors.lake.delta_log import FEED
 from malstrom_py.errors import JobEnded, PlanError, SourceError
 from tests.integration.connectors.buckets import TestBucket
 from tests.integration.connectors.lakes import TABLE, Lake
@@ -290,6 +291,80 @@ def test_a_version_that_the_log_has_no_more_is_an_error_with_a_remedy(tmp_path: 
     with pytest.raises(SourceError, match=r"does not have version 2 any more: keep it for longer"):
         read(part, 1)
     part.close()
+
+
+def all_rows(part: Any, count: int) -> list[dict[str, Any]]:
+    """Return the next ``count`` rows."""
+    rows: list[dict[str, Any]] = []
+    until_s = monotonic() + 60
+    while len(rows) < count:
+        polled = part.poll(count - len(rows))
+        rows += [] if polled is None else polled.to_pylist()
+        assert monotonic() < until_s
+        sleep(0 if polled else 0.01)
+    return rows
+
+
+def fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """Return a table with a change feed, whose first version has the rows 0 to 3."""
+    monkeypatch.setattr(follow, "_WAIT_S", 0.01)
+    lake = Lake("delta", tmp_path / "lake")
+    lake.folder.mkdir()
+    rows = pa.Table.from_pylist(numbers(0, 4))
+    write_deltalake(lake.table, rows, partition_by=["part"], configuration={FEED: "true"})
+    return lake
+
+
+def test_the_change_feed_of_a_table_gives_each_change_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = fed(tmp_path, monkeypatch)
+    source = pinned(lake, changes=True)
+    *first, later = source.list_parts()
+    assert [row["_change_type"] for part in first for row in all_rows(source.build_part(part, None), 2)] == [
+        "insert"
+    ] * 4
+    lake.write(numbers(4, 6), 2)
+    lake.write([{"value": 4, "part": "b"}, {"value": 7, "part": "b"}], 3, mode="upsert", keys="value")
+    DeltaTable(lake.table).delete("value = 1")
+    DeltaTable(lake.table).delete("part = 'a'")
+    DeltaTable(lake.table).optimize.compact()
+    write_deltalake(lake.table, pa.Table.from_pylist(numbers(8, 9)), mode="overwrite")
+    part = source.build_part(later, None)
+    found = [(row["_change_type"], row["value"], row["part"]) for row in all_rows(part, 12)]
+    assert sorted(found[:2]) == [("insert", 4, "a"), ("insert", 5, "b")]
+    assert sorted(found[2:5]) == [
+        ("insert", 7, "b"),
+        ("update_postimage", 4, "b"),
+        ("update_preimage", 4, "a"),
+    ]
+    assert found[5] == ("delete", 1, "b")
+    assert sorted(found[6:8]) == [("delete", 0, "a"), ("delete", 2, "a")]
+    assert sorted(found[8:]) == [("delete", 3, "b"), ("delete", 4, "b"), ("delete", 5, "b"), ("delete", 7, "b")]
+    assert all_rows(part, 1) == [{"value": 8, "part": "a", "_change_type": "insert"}]
+    part.close()
+    DeltaTable(lake.table).alter.set_table_properties({FEED: "false"})
+    part = source.build_part(later, part.snapshot())
+    with pytest.raises(SourceError, match="its change feed is off"):
+        all_rows(part, 1)
+    part.close()
+
+
+def test_changes_have_the_columns_and_the_filter_that_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = fed(tmp_path, monkeypatch)
+    source = pinned(lake, changes=True, columns=["value"], filter=pc.field("_change_type") == "delete")
+    (later,) = source.list_parts()
+    DeltaTable(lake.table).delete("value = 1")
+    part = source.build_part(later, None)
+    assert all_rows(part, 1) == [{"value": 1, "_change_type": "delete"}]
+    part.close()
+    with pytest.raises(PlanError, match="needs follow=True"):
+        lake.source(changes=True)
+    plain = Lake("delta", tmp_path / "plain")
+    plain.write(numbers(0, 1), 1)
+    with pytest.raises(SourceError, match="has no change feed"):
+        pinned(plain, changes=True)
+    assert repr(source).endswith(", follow=True, changes=True)")
 
 
 def test_follow_is_true_or_false(lake: Lake) -> None:
