@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from contextlib import closing
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -319,9 +320,9 @@ def test_the_change_feed_of_a_table_gives_each_change_in_order(tmp_path: Path, m
     lake = fed(tmp_path, monkeypatch)
     source = pinned(lake, changes=True)
     *first, later = source.list_parts()
-    assert [row["_change_type"] for part in first for row in all_rows(source.build_part(part, None), 2)] == [
-        "insert"
-    ] * 4
+    for name in first:
+        with closing(source.build_part(name, None)) as part:
+            assert [row["_change_type"] for row in all_rows(part, 2)] == ["insert", "insert"]
     lake.write(numbers(4, 6), 2)
     lake.write([{"value": 4, "part": "b"}, {"value": 7, "part": "b"}], 3, mode="upsert", keys="value")
     DeltaTable(lake.table).delete("value = 1")
