@@ -64,7 +64,7 @@ WAYS: Final = {"pyarrow": by_pyarrow, "sinks.Delta": by_delta, "sinks.Iceberg": 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the ratios; 1 if rows are missing."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--n", type=int, default=3_000_000)
+    parser.add_argument("--n", type=int, default=10_000_000)
     parser.add_argument("--reps", type=int, default=5)
     options = parser.parse_args(arguments)
     print(machine.describe())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,13 +13,13 @@ import pyiceberg.table
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import sources
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.snapshot.ids import number_of
 from malstrom_py.testing.contracts import check_sink
 from tests.integration.connectors.lake_crashes import crash_at
 from tests.integration.connectors.lakes import Lake, context_of, staged, worker_of
+from tests.integration.connectors.test_lake_jobs import PARTS, ROWS, Gated
 
 
 def upserting(lake: Lake, keys: Any = "id", **options: Any) -> Any:
@@ -139,16 +140,21 @@ def test_wrong_arguments_are_refused(lake: Lake, options: dict[str, Any], why: s
         lake.sink(**options)
 
 
-def test_a_job_that_is_rescaled_keeps_a_table_equal_to_its_origin(lake: Lake) -> None:
-    changes = [{"id": n % 7, "n": n, "gone": n % 5 == 0} for n in range(700)]
+def test_a_job_that_is_rescaled_keeps_a_table_equal_to_its_origin(lake: Lake, tmp_path: Path) -> None:
+    def change(row: Any) -> dict[str, Any]:
+        part, n = row
+        return {"id": f"{part}/{n % 7}", "n": n, "gone": n % 5 == 0}
+
+    gate = tmp_path / "gate"
     job = mp.Job("changes")
-    keyed = job.source("changes", sources.Memory(changes, parts=1)).key_by("id", lambda change: change["id"])
-    keyed.sink("out", upserting(lake, delete_field="gone"))
+    changes = job.source("changes", Gated(gate)).map("change", change)
+    changes.key_by("id", lambda change: change["id"]).sink("out", upserting(lake, delete_field="gone"))
     handle = mp.InProcess(2).start(job)
     handle.rescale(3)
+    gate.touch()
     handle.wait(timeout_s=60)
-    expected = {change["id"]: change for change in changes}
-    assert rows(lake) == sorted((one["id"], one["n"]) for one in expected.values() if not one["gone"])
+    expected = {f"part-{part}/{n % 7}": n for part in range(PARTS) for n in range(ROWS)}
+    assert rows(lake) == sorted((id, n) for id, n in expected.items() if n % 5)
 
 
 def test_a_column_that_came_after_the_rows_were_staged_is_none_in_them(lake: Lake) -> None:

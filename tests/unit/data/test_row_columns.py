@@ -93,6 +93,7 @@ def test_columns_that_are_there_already_join_the_rows() -> None:
     found = columns.admit(pa.record_batch({"at": at, "t": pa.array(["b"]).dictionary_encode(), "n": [1]}))
     assert found.schema == columns.schema
     assert found.schema == pa.schema([("n", pa.int64()), ("t", pa.string()), ("at", pa.timestamp("s", "UTC"))])
+    assert columns.admit(found.replace_schema_metadata({"a": "b"})).equals(found, check_metadata=True)
     assert columns.admit(pa.record_batch({"n": pa.array([1.5], pa.float32())})).to_pylist() == [
         {"n": 1.5, "t": None, "at": None}
     ]
