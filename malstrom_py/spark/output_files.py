@@ -261,17 +261,21 @@ def batches_of(split: FileSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Read the rows of ``split`` in the columns of ``schema``."""
     import pyarrow as pa
 
+    from malstrom_py.sources.files.footers import constant
+
     if _stat(split.root, split.file) != (split.size, split.mtime_ns):
         raise SourceError(f"{split.root / split.file} has changed while it was read: read it again")
     texts = partition_texts(split.file)
     inside = pa.schema([field for field in schema if field.name not in texts])
+    named = {name: constant(text, _type([text])) for name, text in texts.items()}
     path = split.root / split.file
     for rows in _polled(split.part, _source(split.format, [path], inside), inside.names):
         if isinstance(rows, pa.RecordBatch):
             columns = dict(zip(rows.schema.names, rows.columns, strict=True))
         else:
             columns = {field.name: _array(path, field.name, rows, field.type) for field in inside}
-        yield _with_partitions(_cast(path, columns, len(rows), inside), texts, schema)
+        columns |= {name: pa.repeat(value, len(rows)) for name, value in named.items()}
+        yield _cast(path, columns, len(rows), schema)
 
 
 def check_readable(files: Mapping[str, pa.DataType], asked: pa.Schema) -> None:
@@ -287,20 +291,6 @@ def check_readable(files: Mapping[str, pa.DataType], asked: pa.Schema) -> None:
             pa.nulls(0, there).cast(field.type)
         except pa.ArrowException:
             raise SourceError(f"column {field.name!r} is {there}, and cannot be read as {field.type}") from None
-
-
-def _with_partitions(batch: pa.RecordBatch, texts: Mapping[str, str | None], schema: pa.Schema) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    from malstrom_py.sources.files.footers import constant
-
-    columns = {field.name: batch.column(field.name) for field in batch.schema}
-    for name, text in texts.items():
-        if name in schema.names:
-            kind = schema.field(name).type
-            plain = partition_schema([{name: text}]).field(0).type
-            columns[name] = pa.repeat(constant(text, plain), batch.num_rows).cast(kind)
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def _texts_of(file: str) -> Mapping[str, str | None]:

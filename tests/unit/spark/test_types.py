@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import types as spark
 
 from malstrom_py.errors import SinkError, SourceError
-from malstrom_py.spark.types import arrow_schema, arrow_type
+from malstrom_py.spark.types import arrow_schema, arrow_type, spark_schema
 
 CARRIED: list[tuple[Any, pa.DataType]] = [
     (spark.BooleanType(), pa.bool_()),
@@ -56,8 +56,10 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "expected"), CARRIED, ids=str)
-def test_a_type_is_carried(kind: Any, expected: pa.DataType) -> None:
+def test_a_type_is_carried_there_and_back(kind: Any, expected: pa.DataType) -> None:
     assert arrow_type(kind, "c") == expected
+    schema = pa.schema([("c", expected)])
+    assert arrow_schema(spark_schema(schema)) == schema
 
 
 @pytest.mark.parametrize(("kind", "remedy"), REFUSED, ids=lambda kind: str(kind)[:20])
@@ -80,3 +82,30 @@ def test_the_place_inside_a_column_is_told() -> None:
 def test_a_sink_raises_its_own_error() -> None:
     with pytest.raises(SinkError, match="column 'v'"):
         arrow_schema(spark.StructType().add("v", spark.VariantType()), error=SinkError)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wider"),
+    [
+        (pa.uint8(), "smallint"),
+        (pa.uint32(), "bigint"),
+        (pa.uint64(), "decimal(20,0)"),
+        (pa.float16(), "float"),
+        (pa.large_string(), "string"),
+        (pa.dictionary(pa.int8(), pa.string()), "string"),
+        (pa.binary(4), "binary"),
+        (pa.time64("us"), "string"),
+        (pa.timestamp("ns", "Europe/Berlin"), "timestamp"),
+        (pa.large_list(pa.time32("s")), "array<string>"),
+        (pa.decimal256(38, 3), "decimal(38,3)"),
+    ],
+    ids=str,
+)
+def test_what_spark_has_not_becomes_larger_or_text(kind: pa.DataType, wider: str) -> None:
+    assert spark_schema(pa.schema([("c", kind)]))["c"].dataType.simpleString() == wider
+
+
+@pytest.mark.parametrize("kind", [pa.decimal256(60, 3), pa.month_day_nano_interval(), pa.sparse_union([])], ids=str)
+def test_what_spark_cannot_have_is_refused_with_the_name_of_the_column(kind: pa.DataType) -> None:
+    with pytest.raises(SourceError, match=r"column 'c\.d' is .* for which Spark has no type"):
+        spark_schema(pa.schema([("c", pa.struct([("d", kind)]))]))
