@@ -16,7 +16,7 @@ from malstrom_py.snapshot.selection import copy_savepoint, latest_manifest
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.snapshot.verification import verify
 from malstrom_py.state.artefact import artefact
-from tests.unit.snapshot.taken import JOB, Start, restored
+from tests.unit.snapshot.taken import JOB, Start
 
 
 @pytest.fixture
@@ -37,18 +37,6 @@ def test_s4_a_job_that_never_committed_begins_afresh(checkpointer: StoreCheckpoi
     start = Start(checkpointer)
     start.save(start.new_id(), [b"half", b"of it"])
     assert latest_manifest(checkpointer, job=JOB) == (None, [])
-
-
-def test_s4_the_newest_is_taken_with_its_whole_chain(checkpointer: StoreCheckpointer) -> None:
-    start = Start(checkpointer)
-    start.take(b"base 0", b"base 1")
-    newest = start.take(b"more 0", b"more 1", delta=True)
-    found, warnings = latest_manifest(checkpointer, job=JOB)
-    assert (found, warnings) == (newest, [])
-    assert restored(checkpointer, newest) == {
-        ("totals", 0): [b"base 0", b"more 0"],
-        ("totals", 1): [b"base 1", b"more 1"],
-    }
 
 
 @pytest.mark.parametrize("damage", ["manifest", "artefact", "artefact gone", "base"])

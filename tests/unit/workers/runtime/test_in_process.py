@@ -101,12 +101,6 @@ def test_a_source_that_fails_is_named_and_nothing_is_shown(source: Scripted) -> 
     assert set(source.closed.values()) <= {1}
 
 
-@pytest.mark.parametrize("error", [PlanError("two formats"), SourceError("gone"), OperatorError("odd")])
-def test_typed_errors_of_a_source_end_the_run(error: Exception) -> None:
-    with pytest.raises(type(error)):
-        mp.run(scripted_job(Scripted({}, list_error=error), Journal()))
-
-
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
 def test_an_interrupt_in_the_middle_closes_all_and_shows_nothing(stop: type[BaseException]) -> None:
     journal, source = Journal(), Scripted({"a": [[1], stop()], "b": [[1]] * 5})
