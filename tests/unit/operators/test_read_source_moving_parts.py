@@ -308,15 +308,6 @@ def add(worker: OneWorker, part: str) -> None:
     worker.call(partial(worker.source.add, parts=[(Part(part), None)]))
 
 
-def test_r13_a_new_part_is_read_by_a_worker_without_parts() -> None:
-    worker = OneWorker(ListedAgain([1, 2], parts=2)).open()
-    assert not worker.source.finished
-    add(worker, "1")
-    worker.poll(10)
-    worker.call(worker.source.stop)
-    assert (values_of(worker.on_time), worker.epoch(), worker.source.finished) == ([2], MAX_EPOCH, True)
-
-
 @pytest.mark.parametrize("parts", [(), ("0",)], ids=["joined and has nothing", "still reads"])
 def test_r13_a_new_part_after_a_planned_stop_is_not_opened(parts: tuple[str, ...]) -> None:
     worker = OneWorker(ListedAgain([1, 2], parts=2))

@@ -105,17 +105,6 @@ def test_t3_a_receiver_waits_for_every_sender_idle_or_not(epochs: list[tuple[int
         assert machine.active("A") == min(active, default=None)
 
 
-def test_t2_the_flag_travels_with_the_marker_and_with_held_epochs(region: Region) -> None:
-    machine = region()
-    take(machine, 0, Marker(MOVE, 5, 5, idle=True))
-    take(machine, 1, Marker(MOVE, 5, 6))
-    assert machine.active("A") == 6
-    epoch(machine, 1, 9, idle=True)
-    assert machine.active("A") == 6
-    machine.handle(re.StateTaken(PARCEL))
-    assert machine.active("A") is None
-
-
 def test_r3_rows_are_not_blocked_by_a_marker(region: Region) -> None:
     machine = region(0)
     take(machine, 0, Marker(MOVE, 5, 5))

@@ -72,17 +72,6 @@ def test_r13_parts_that_appear_one_by_one_are_dealt_as_those_at_the_start() -> N
     assert {part: worker for (_, part), worker in made.parts.items()} == together
 
 
-def test_r13_a_new_part_has_the_position_at_which_it_begins() -> None:
-    assert added(machine(1).handle(found("a", position=7))) == [(0, AddParts("in", (("a", 7),)))]
-
-
-def test_r13_a_part_that_a_worker_has_is_not_added_again() -> None:
-    made = machine(2, a=0)
-    assert made.handle(found("a")) == []
-    assert names(made.handle(found("a", "b"))) == [(1, ("b",))]
-    assert made.handle(found("b")) == []
-
-
 def test_r13_parts_found_during_a_barrier_are_added_before_the_rescale_that_waits() -> None:
     made = machine(2, a=0)
     made.handle(SnapshotWanted("one"))

@@ -115,27 +115,6 @@ def idle_worker(script: Script = ONE_RECORD) -> OneOfThree:
     return worker
 
 
-def test_t2_it_broadcasts_the_minimum_over_the_senders_that_are_not_idle() -> None:
-    worker = idle_worker()
-    assert worker.send(1, Epoch(500)).settle().said() == []  # nothing is known of worker 2 yet
-    worker.send(2, Epoch(300)).settle()
-    assert worker.said() == worker.said(to=2) == [Epoch(300, idle=True)]
-    assert worker.send(2, Epoch(700)).settle().said() == [Epoch(500, idle=True)]
-
-
-def test_t2_it_does_not_wait_for_another_idle_sender() -> None:
-    worker = idle_worker().send(1, Epoch(500)).send(2, Epoch(30, idle=True)).settle()
-    assert worker.said() == [Epoch(500, idle=True)]
-    # The idle sender resumes with a lower epoch: the others wait for it again, and no epoch is withdrawn.
-    assert worker.send(2, Epoch(30)).send(1, Epoch(900)).settle().said() == []
-    assert worker.send(2, Epoch(800)).settle().said() == [Epoch(800, idle=True)]
-
-
-def test_t2_two_idle_workers_do_not_follow_each_other() -> None:
-    worker = idle_worker().send(1, Epoch(500, idle=True)).send(2, Epoch(600, idle=True)).settle()
-    assert worker.said() == []
-
-
 def test_t2_it_never_follows_to_the_maximum_epoch() -> None:
     worker = idle_worker().send(1, Epoch(500), Epoch(MAX_EPOCH)).send(2, Epoch(600), Epoch(MAX_EPOCH)).settle()
     assert all(epoch.time < MAX_EPOCH for epoch in [*worker.said(), *worker.wait(100.0).said()])
