@@ -27,7 +27,7 @@ from malstrom_py.operators.stateless import Filter, FilterMap, FlatMap, Inspect,
 from malstrom_py.operators.write_sink import WriteParts
 from malstrom_py.state.artefact import contents, is_delta
 from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
-from tests.unit.operators.desk import TIMED, enriching, row, told
+from tests.unit.operators.desk import TIMED, enriching, row
 from tests.unit.operators.stepping import Stepped
 
 
@@ -309,29 +309,6 @@ def test_s2_a_position_that_moves_by_itself_is_written_and_one_that_may_change_i
 
 
 # enrich
-
-
-def test_s1_records_that_wait_are_persisted_in_full_each_time_and_asked_about_again_by_whoever_has_their_keys() -> None:
-    with enriching(TIMED) as step:
-        one = Persisting(step)
-        step.push(Epoch(5), row("a", 1, 6), row("b", 2, 7), row("a", 3, 8))
-        assert one.barrier() == ["a", "b"]
-        step.desk.answer("a", "b")
-        step.settle()
-    owners: list[list[Any]] = []
-    for slots in ([slots_of("a")[0]], [slots_of("b")[0]], range(SLOTS)):
-        with enriching(TIMED) as fresh:
-            fresh.operator.install(one.chain, slots)
-            assert fresh.step.awaiting
-            fresh.push(row("a", 4, 9))
-            fresh.desk.answer("a", "b")
-            fresh.settle()
-            owners.append(told(fresh))
-    assert owners == [
-        [(1, "A"), (3, "A"), (4, "A")],
-        [(2, "B"), (4, "A")],
-        [(1, "A"), (2, "B"), (3, "A"), (4, "A")],
-    ]
 
 
 def test_s1_enrich_holds_epochs_until_they_leave_and_persists_none() -> None:

@@ -19,15 +19,6 @@ from malstrom_py.workers.engine.state_transfer import StateTransfer
 from tests.unit.workers.engine.region import CHANNELS, Region
 
 
-def test_s5_with_a_barrier_goes_how_far_epochs_had_come_before_it() -> None:
-    region = Region()
-    for exchange, worker in CHANNELS:
-        region.send(exchange, worker, 5, Barrier("1"), 7)
-    region.take()
-    assert region.feed.machine.frontier("left") == 7
-    assert region.frontiers == {"left": 5, "right": 5}
-
-
 def test_s1_a_region_with_sources_waits_for_the_barrier_at_these_too() -> None:
     region = Region(source=True)
     for exchange, worker in CHANNELS:
