@@ -25,9 +25,9 @@ class Deaf(Count):
 
 
 def test_the_moves_are_told_where_they_happen() -> None:
-    atoms = (*(DataMessage(name[0], name) for name in ("c1", "d1", "b1", "c2")), Epoch(MAX_EPOCH))
+    rows = [DataMessage(name[0], name) for name in ("c1", "d1", "b1", "c2")]
     moves = (SlotMove(0, 0, (None, None, None, 1)), SlotMove(2, 3, (None, None, 1, None), chunk=1))
-    scenario = Scenario(atoms, moves=moves, slots={"a": 0, "b": 1, "c": 2, "d": 2})
+    scenario = Scenario((*rows, Epoch(MAX_EPOCH)), moves=moves, slots={"a": 0, "b": 1, "c": 2, "d": 2})
     subject = StepUnderTest(as_step(Deaf), keyed=True)
     law = next(law for law in LAWS if law.check is migration)
     with pytest.raises(LawError) as caught:
