@@ -1,5 +1,8 @@
-"""The law of migration tells its moves where they happen. What it plays, the wrong steps of `tests.laws.wrong_movers`
-show: each breaks only if keys move in chunks, back and forth, with slots without keys, and to those who join."""
+"""The law of migration reports its moves where they happen.
+
+The wrong steps of `tests.laws.wrong_movers` show what it plays: each breaks only if keys move in chunks, back and
+forth, with slots without keys, and to those who join.
+"""
 
 from __future__ import annotations
 
