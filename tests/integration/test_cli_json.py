@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import malstrom_py as mp
-from tests.integration.commands import environment, malstrom
-from tests.integration.test_interrupt import DEADLINE_S, start, until
+from tests.integration.commands import COMMAND, environment, malstrom, started, until
+from tests.integration.test_interrupt import DEADLINE_S
 
 JOBS = """
 
@@ -60,13 +60,11 @@ def answered(folder: Path, *arguments: str, code: int = 0) -> Any:
 @pytest.fixture
 def endless(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A running job, started with ``--json``."""
-    run = ("-m", "malstrom_py", "run", "jobs:endless", "--snapshots", "kept", "--interval", "1000", "--json")
-    process = start([*run, "--quiet"], folder, subprocess.PIPE)
-    until(lambda: "endless" in answered(folder, "status"), process)
-    until(lambda: mp.JobHandle.attach("endless").status().counts.written > 0, process)
-    yield process
-    process.kill()
-    process.communicate()
+    run = ("run", "jobs:endless", "--snapshots", "kept", "--interval", "1000", "--json", "--quiet")
+    with started(folder, *COMMAND, *run) as process:
+        until(lambda: "endless" in answered(folder, "status"), process)
+        until(lambda: mp.JobHandle.attach("endless").status().counts.written > 0, process)
+        yield process
 
 
 def test_run_prints_the_result_after_what_the_job_prints(folder: Path) -> None:

@@ -7,13 +7,12 @@ import pty
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.integration.commands import environment
+from tests.integration.commands import COMMAND, environment, started, until
 
 ENDLESS = """
 
@@ -37,28 +36,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(arguments: list[str], folder: Path, stderr: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**environment(), "COLUMNS": "120", "TERM": "xterm"},
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        start_new_session=True,
-    )
+TERMINAL = {"COLUMNS": "120", "TERM": "xterm"}
 
 
-def until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Wait until ``holds`` returns True; fail if the process ends before that."""
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-
-
-def wait_until_written(folder: Path, process: subprocess.Popen[str]) -> None:
+def wait_until_written(folder: Path, process: Any) -> None:
     """Until a file is staged, and something is in it."""
     until(lambda: any(file.stat().st_size for file in (folder / "out").rglob("*.csv")), process)
 
@@ -69,11 +50,11 @@ def left_over(folder: Path) -> list[str]:
 
 
 def test_ctrl_c_on_the_command_line_prints_the_counts_and_leaves_nothing(folder: Path) -> None:
-    process = start(["-m", "malstrom_py.cli", "run", "endless"], folder, subprocess.PIPE)
-    wait_until_written(folder, process)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 130
+    with started(folder, *COMMAND, "run", "endless", **TERMINAL) as process:
+        wait_until_written(folder, process)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 130
     assert out == ""
     assert err.startswith("interrupted: stopped by the user; nothing was committed; so far job endless: ")
     assert "Traceback" not in err
@@ -82,7 +63,15 @@ def test_ctrl_c_on_the_command_line_prints_the_counts_and_leaves_nothing(folder:
 
 def test_ctrl_c_behind_the_progress_of_a_terminal_leaves_the_terminal_tidy(folder: Path) -> None:
     ours, theirs = pty.openpty()
-    process = start(["-m", "malstrom_py.cli", "run", "endless"], folder, theirs)
+    process = subprocess.Popen(
+        [sys.executable, *COMMAND, "run", "endless"],
+        cwd=folder,
+        env=environment() | TERMINAL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        start_new_session=True,
+    )
     os.close(theirs)
     seen = ""
     while "rows/s" not in seen:
@@ -107,10 +96,10 @@ def test_ctrl_c_behind_the_progress_of_a_terminal_leaves_the_terminal_tidy(folde
 
 
 def test_ctrl_c_in_a_script_prints_the_counts_and_ends_by_the_signal(folder: Path) -> None:
-    process = start(["endless.py"], folder, subprocess.PIPE)
-    wait_until_written(folder, process)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=DEADLINE_S)
+    with started(folder, "endless.py") as process:
+        wait_until_written(folder, process)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=DEADLINE_S)
     # Python ends itself by the signal, which a shell shows as 130.
     assert process.returncode == -signal.SIGINT
     assert "stopped by the user; nothing was committed; so far job endless: " in err
@@ -119,11 +108,11 @@ def test_ctrl_c_in_a_script_prints_the_counts_and_ends_by_the_signal(folder: Pat
 
 def test_ctrl_c_before_the_job_runs_is_told_too(folder: Path) -> None:
     (folder / "slow.py").write_text("import time\nopen('started', 'w').close()\ntime.sleep(600)\n")
-    process = start(["-m", "malstrom_py.cli", "run", "slow"], folder, subprocess.PIPE)
-    until((folder / "started").exists, process)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=DEADLINE_S)
-    assert (process.returncode, err) == (130, "interrupted: nothing had run yet\n")
+    with started(folder, *COMMAND, "run", "slow") as process:
+        until((folder / "started").exists, process)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, err) == (130, "interrupted: nothing had run yet\n")
 
 
 WAITING = """
@@ -131,6 +120,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
@@ -168,10 +158,10 @@ WAITS = {
 def test_ctrl_c_ends_a_run_with_calls_under_way(what: str, tmp_path: Path) -> None:
     """The job ends, however the calls block, and its sinks commit nothing."""
     (tmp_path / "waiting.py").write_text(WAITING.format(wait=WAITS[what]))
-    process = start(["waiting.py"], tmp_path, subprocess.PIPE)
-    until((tmp_path / "asked").exists, process)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=DEADLINE_S)
+    with started(tmp_path, "waiting.py") as process:
+        until((tmp_path / "asked").exists, process)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == -signal.SIGINT
     assert "stopped by the user; nothing was committed; so far job waiting: " in err
     assert (tmp_path / "closed").exists()

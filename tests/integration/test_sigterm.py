@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from subprocess import PIPE, Popen
+from typing import Any
 
 import pytest
 
 import malstrom_py as mp
-from tests.integration.test_interrupt import DEADLINE_S, start, until
+from tests.integration.commands import COMMAND, started, until
+from tests.integration.test_interrupt import DEADLINE_S
+
+Begun = Callable[..., Any]
 
 JOBS = """
 import asyncio
@@ -70,26 +75,32 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "r"))
 
 
-def begun(folder: Path, job: str, *options: str) -> Popen[str]:
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Start a job on the command line, and return its process once a function of it has been called."""
-    process = start(["-m", "malstrom_py", "run", f"jobs:{job}", *options], folder, PIPE)
-    until((folder / "began").exists, process)
-    return process
+    with ExitStack() as stack:
+
+        def start(job: str, *options: str) -> Any:
+            process = stack.enter_context(started(tmp_path, *COMMAND, "run", f"jobs:{job}", *options))
+            until((tmp_path / "began").exists, process)
+            return process
+
+        yield start
 
 
-def ended(process: Popen[str]) -> tuple[int, str]:
+def ended(process: Any) -> tuple[int, str]:
     _, err = process.communicate(timeout=DEADLINE_S)
     return process.returncode, err
 
 
-def wait_until_stopping(folder: Path, job: str, process: Popen[str]) -> None:
+def wait_until_stopping(folder: Path, job: str, process: Any) -> None:
     handle = mp.JobHandle.attach(job)
     until(lambda: handle.status(timeout_s=0.1).state == "stopping", process)
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["drain", "snapshot"])
-def test_one_stops_the_job_as_planned_and_the_exit_code_is_0(kept: bool, tmp_path: Path) -> None:
-    process = begun(tmp_path, "endless", *(("--snapshots", "kept") if kept else ()))
+def test_one_stops_the_job_as_planned_and_the_exit_code_is_0(kept: bool, tmp_path: Path, begun: Begun) -> None:
+    process = begun("endless", *(("--snapshots", "kept") if kept else ()))
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)  # as to the group and to the process: the same
     code, err = ended(process)
@@ -99,9 +110,9 @@ def test_one_stops_the_job_as_planned_and_the_exit_code_is_0(kept: bool, tmp_pat
 
 
 @pytest.mark.parametrize("job", ["blocked", "awaiting"])
-def test_a_second_one_ends_the_process_immediately(job: str, tmp_path: Path) -> None:
+def test_a_second_one_ends_the_process_immediately(job: str, tmp_path: Path, begun: Begun) -> None:
     """A function blocks, or the drain takes long."""
-    process = begun(tmp_path, job)
+    process = begun(job)
     process.send_signal(signal.SIGTERM)
     wait_until_stopping(tmp_path, job, process)
     time.sleep(1.2)  # longer than signals that are the same
@@ -113,9 +124,9 @@ def test_a_second_one_ends_the_process_immediately(job: str, tmp_path: Path) -> 
     )
 
 
-def test_a_stop_past_its_limit_ends_the_job(tmp_path: Path) -> None:
+def test_a_stop_past_its_limit_ends_the_job(tmp_path: Path, begun: Begun) -> None:
     """A call is awaited, and nothing blocks: the job ends in order, without drain."""
-    process = begun(tmp_path, "awaiting", "--stop-timeout", "0.5")
+    process = begun("awaiting", "--stop-timeout", "0.5")
     process.send_signal(signal.SIGTERM)
     code, err = ended(process)
     said = "error: job 'awaiting' was stopped: the stop that SIGTERM began has not ended within 0.5 s, and nothing was"
@@ -123,8 +134,8 @@ def test_a_stop_past_its_limit_ends_the_job(tmp_path: Path) -> None:
     assert list((tmp_path / "out").rglob("*")) == []
 
 
-def test_a_stop_past_its_limit_ends_the_process_of_a_function_that_blocks(tmp_path: Path) -> None:
-    process = begun(tmp_path, "blocked", "--stop-timeout", "0.5")
+def test_a_stop_past_its_limit_ends_the_process_of_a_function_that_blocks(tmp_path: Path, begun: Begun) -> None:
+    process = begun("blocked", "--stop-timeout", "0.5")
     process.send_signal(signal.SIGTERM)
     code, err = ended(process)
     said = "error: the stop that SIGTERM began has not ended within 0.5 s: the job has been ended immediately"

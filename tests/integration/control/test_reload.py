@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import malstrom_py as mp
-from tests.integration.commands import PATIENCE_S, environment, malstrom
+from malstrom_py.workers.control.client import running_jobs
+from tests.integration.commands import COMMAND, PATIENCE_S, malstrom, started, until
 
 JOB = """
 import time
@@ -36,27 +36,13 @@ def make():
 """
 
 
-def running(folder: Path, name: str, *options: str) -> tuple[subprocess.Popen[str], Path]:
+@contextmanager
+def running(folder: Path, name: str, *options: str) -> Iterator[tuple[Any, Path]]:
     file = folder / f"{name.replace('-', '_')}.py"
     file.write_text(JOB.replace("NAME", name))
-    command = [sys.executable, "-m", "malstrom_py.cli", "run", f"{file.name}:make", "-w", "2", *options]
-    process = subprocess.Popen(command, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True)
-    _until(lambda: _has_written(name))
-    return process, file
-
-
-def _has_written(name: str) -> bool:
-    try:
-        return mp.JobHandle.attach(name).status().counts.written > 0
-    except mp.JobNotFound:
-        return False
-
-
-def _until(reached: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while not reached():
-        assert time.monotonic() < until_s
-        time.sleep(0.05)
+    with started(folder, *COMMAND, "run", f"{file.name}:make", "-w", "2", *options) as process:
+        until(lambda: name in running_jobs() and mp.JobHandle.attach(name).status().counts.written > 0, process)
+        yield process, file
 
 
 def versions(folder: Path) -> set[int]:
@@ -65,8 +51,7 @@ def versions(folder: Path) -> set[int]:
 
 
 def test_reload_replaces_a_lambda_in_the_function_that_makes_the_job(tmp_path: Path) -> None:
-    process, file = running(tmp_path, "docs-cli-reload", "--snapshots", str(tmp_path / "kept"))
-    try:
+    with running(tmp_path, "docs-cli-reload", "--snapshots", str(tmp_path / "kept")) as (_, file):
         file.write_text(file.read_text().replace('"by": 1', '"by": 2'))
         reloaded = malstrom(tmp_path, "reload", "docs-cli-reload", "total", "--probation", "0.2")
         assert reloaded.stdout.startswith("job docs-cli-reload: step total has the new code of docs_cli_reload since")
@@ -74,16 +59,11 @@ def test_reload_replaces_a_lambda_in_the_function_that_makes_the_job(tmp_path: P
         refused = malstrom(tmp_path, "reload", "docs-cli-reload", "total")
         assert (refused.returncode, refused.stderr.count("SyntaxError")) == (1, 1)
         assert malstrom(tmp_path, "stop", "docs-cli-reload", "--drain").returncode == 0
-    finally:
-        process.kill()
-        process.communicate()
     assert versions(tmp_path) == {1, 2}
 
 
 def test_run_with_reload_watches_the_file(tmp_path: Path) -> None:
-    process, file = running(tmp_path, "docs-watched", "--reload")
-    assert process.stderr is not None
-    try:
+    with running(tmp_path, "docs-watched", "--reload") as (process, file):
         file.write_text(file.read_text().replace('"by": 1', '"by": 2'))
         said = ""
         while "step key has the new code of docs_watched" not in said:
@@ -92,10 +72,7 @@ def test_run_with_reload_watches_the_file(tmp_path: Path) -> None:
             said += line
         assert malstrom(tmp_path, "stop", "docs-watched", "--drain").returncode == 0
         said += process.communicate(timeout=PATIENCE_S)[1]
-    finally:
-        process.kill()
-        process.communicate()
-    assert process.returncode == 0
+        assert process.returncode == 0
     assert f"reloading when these change: {file}" in said
     assert versions(tmp_path) == {1, 2}
 

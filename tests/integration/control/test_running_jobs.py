@@ -6,12 +6,11 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ import malstrom_py as mp
 from malstrom_py.errors import DeadlineError, JobEnded
 from malstrom_py.workers.control import client as control_client
 from malstrom_py.workers.control.client import running_jobs
-from tests.integration.commands import environment, malstrom
+from tests.integration.commands import COMMAND, malstrom, started, until
 
 JOBS = """
 
@@ -48,33 +47,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate(timeout=DEADLINE_S)
-
-
-@contextmanager
-def running(folder: Path, *options: str, job: str = "endless") -> Iterator[subprocess.Popen[str]]:
+def running(folder: Path, *options: str, job: str = "endless") -> Iterator[Any]:
     """`malstrom run` of a job without an end, once it reads."""
-    with started(folder, "-m", "malstrom_py.cli", "run", f"jobs:{job}", *options) as process:
-        deadline_s = time.monotonic() + DEADLINE_S
-        while job not in running_jobs() or mp.JobHandle.attach(job).status().counts.read == 0:
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+    with started(folder, *COMMAND, "run", f"jobs:{job}", *options) as process:
+        until(lambda: job in running_jobs() and mp.JobHandle.attach(job).status().counts.read > 0, process)
         yield process
 
 
@@ -158,8 +134,8 @@ def test_a_wrong_command_ends_with_2(arguments: list[str], said: str, folder: Pa
 @pytest.mark.long
 def test_a_job_without_control_is_not_found_and_runs_twice(folder: Path) -> None:
     with (
-        started(folder, "-m", "malstrom_py.cli", "run", "jobs", "--no-control") as wrong,
-        started(folder, "-m", "malstrom_py.cli", "run", "jobs:endless", "--no-control") as process,
+        started(folder, *COMMAND, "run", "jobs", "--no-control") as wrong,
+        started(folder, *COMMAND, "run", "jobs:endless", "--no-control") as process,
     ):
         assert wrong.wait(DEADLINE_S) == 2
         deadline_s = time.monotonic() + DEADLINE_S

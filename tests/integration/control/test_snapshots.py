@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import malstrom_py as mp
-from tests.integration.commands import environment, malstrom
+from tests.integration.commands import Started, environment, malstrom
 
 PATIENCE_S = 60.0
 
@@ -58,22 +56,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "malstrom_py.cli", *arguments]
-
-
 class Running:
-    """A job in a separate process, which is killed at the end of the test if it still runs."""
+    """A job in a separate process."""
 
     def __init__(self, folder: Path, job: str, *arguments: str, interval: str = "0.2") -> None:
-        interval_of = ["--interval", interval] if interval else []
-        self.process = subprocess.Popen(
-            command("run", f"jobs:{job}", "--snapshots", "snapshots", *interval_of, "-w", "2", *arguments),
-            cwd=folder,
-            env=environment(),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        options = ["--snapshots", "snapshots", *(["--interval", interval] if interval else []), "-w", "2", *arguments]
+        self.process = Started(folder, ("run", f"jobs:{job}", *options), environment())
 
     def handle(self) -> mp.JobHandle:
         """A handle on it, once it can be found."""
@@ -95,8 +83,7 @@ def processes() -> Iterator[list[Running]]:
     started: list[Running] = []
     yield started
     for running in started:
-        running.process.kill()
-        running.process.communicate()
+        running.process.close()
 
 
 def snapshots_of(folder: Path) -> list[str]:

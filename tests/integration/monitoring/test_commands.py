@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +15,7 @@ from malstrom_py.metrics import JobMetrics
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.monitoring import prometheus
 from malstrom_py.workers.reports.commands import Command
-from tests.integration.commands import environment, malstrom
+from tests.integration.commands import COMMAND, malstrom, started
 from tests.integration.monitoring.conftest import PATIENCE_S, TOKEN, Server, a_job, free_port, until
 
 JOB = "docs-watched"
@@ -54,7 +51,7 @@ def test_top_and_metrics_as_json_are_the_metrics_of_the_job(handle: mp.JobHandle
 def test_metrics_are_printed_for_prometheus_or_served_until_the_job_ends(handle: mp.JobHandle, tmp_path: Path) -> None:
     assert f'malstrom_job_workers{{malstrom_job="{JOB}"}} 2.0' in malstrom(tmp_path, "metrics", JOB).stdout
     port = free_port()
-    with _command("metrics", JOB, "--port", str(port)) as serving:
+    with started(tmp_path, *COMMAND, "metrics", JOB, "--port", str(port)) as serving:
         until(lambda: _answers(port), "it serves")
         handle.stop(timeout_s=PATIENCE_S)
         _, told = serving.communicate(timeout=PATIENCE_S)
@@ -64,7 +61,9 @@ def test_metrics_are_printed_for_prometheus_or_served_until_the_job_ends(handle:
 
 def test_the_dashboard_of_a_terminal_finds_jobs_as_they_begin_and_ends_by_ctrl_c(tmp_path: Path) -> None:
     server = Server(free_port())
-    with _command("dashboard", "--port", str(server.port), "--token", TOKEN, "--history", str(tmp_path)) as serving:
+    with started(
+        tmp_path, *COMMAND, "dashboard", "--port", str(server.port), "--token", TOKEN, "--history", str(tmp_path)
+    ) as serving:
         until(lambda: _answers(server.port, "/"), "it serves")
         handle = mp.InProcess(2).start(a_job(JOB))
         until(lambda: JOB in [line["job"] for line in server.get("/api/jobs")["jobs"]], "it shows the job")
@@ -81,7 +80,7 @@ def test_the_dashboard_of_a_terminal_finds_jobs_as_they_begin_and_ends_by_ctrl_c
 
 def test_status_is_printed_until_the_job_ends(tmp_path: Path) -> None:
     handle = mp.InProcess().start(a_job(JOB))
-    with _command("status", JOB, "--watch", "--json") as watching:
+    with started(tmp_path, *COMMAND, "status", JOB, "--watch", "--json") as watching:
         assert watching.stdout is not None
         first = json.loads(watching.stdout.readline())
         handle.stop(timeout_s=PATIENCE_S)
@@ -121,17 +120,6 @@ def _answers(port: int, path: str = "/metrics") -> bool:
             return True
     except OSError:
         return False
-
-
-@contextmanager
-def _command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "malstrom_py", *arguments]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment(), stdout=pipe, stderr=pipe, text=True) as started:
-        try:
-            yield started
-        finally:
-            started.kill()
 
 
 class Gone:
