@@ -78,11 +78,6 @@ def blocks_of(markdown: str) -> list[Block]:
     return _cut(markdown)[0]
 
 
-def prose_of(markdown: str) -> list[tuple[int, str]]:
-    """Return the numbered lines of a page outside of its fenced blocks."""
-    return _cut(markdown)[1]
-
-
 def headings_of(markdown: str) -> list[str]:
     """Return the headings of a page as written, without the marks before them."""
     found = (_HEADING.match(line) for _, line in _cut(markdown)[1])

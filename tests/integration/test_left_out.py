@@ -26,12 +26,9 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": str(tmp_path), "JAVA_HOME": "", "PYTHON": "python3"}
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "1")], ids=["one process", "shared"])
-def test_tests_of_spark_are_left_out_and_the_last_line_says_so(
-    environ: dict[str, str], processes: tuple[str, ...]
-) -> None:
+def test_tests_of_spark_are_left_out_and_the_last_line_says_so(environ: dict[str, str]) -> None:
     chosen = ["tests/integration/spark/test_connect.py", "tests/unit/spark/test_waiting.py"]
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *processes, *chosen]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "1", *chosen]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
