@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date
-from typing import TYPE_CHECKING, Any
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from malstrom_py.connectors.lake.delta_location import location_of, said
 from malstrom_py.connectors.lake.delta_log import CHANGE_TYPE, FEED, DeltaLog, why_not_read
-from malstrom_py.connectors.lake.source import LakeSource, TableFile, TableVersion
+from malstrom_py.connectors.lake.source import LakeSource, TableFile, TableVersion, partition_text
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.object_stores import is_object_url
 from malstrom_py.validation import checked_flag
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+_KNOWN: Final = (str, int, date, type(None))
 
 
 class Delta(LakeSource):
@@ -109,9 +111,15 @@ class Delta(LakeSource):
         names = table.metadata().partition_columns
         paths = actions.column("path").to_pylist()
         values = actions.column("partition").to_pylist() if names else [{}] * len(paths)
+        for name in names:
+            if any(not isinstance(found[name], _KNOWN) or isinstance(found[name], datetime) for found in values):
+                raise SourceError(
+                    f"{where} is partitioned by {name!r}, whose type is not read here (str, int, bool and date are): "
+                    f"rewrite the table"
+                )
         known = {CHANGE_TYPE: "insert"} if self._changes else {}
         return [
-            TableFile(self._path(path), known | {name: _text(found[name], name, where) for name in names})
+            TableFile(self._path(path), known | {name: partition_text(found[name]) for name in names})
             for path, found in zip(paths, values, strict=True)
         ]
 
@@ -131,18 +139,3 @@ def _why_not_read(table: DeltaTable) -> str | None:
         if vectors is None or any(len(batch) for batch in vectors()):
             return "rows of it are deleted by deletion vectors"
     return refusal
-
-
-def _text(value: Any, name: str, where: str) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if type(value) is date:
-        return value.isoformat()
-    raise SourceError(
-        f"{where} is partitioned by {name!r}, whose type is not read here (str, int, bool and date are): "
-        f"rewrite the table"
-    )

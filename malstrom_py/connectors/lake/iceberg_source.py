@@ -17,7 +17,7 @@ from malstrom_py.connectors.lake.iceberg_catalog import (
     require_pyiceberg,
     why_not_known,
 )
-from malstrom_py.connectors.lake.source import LakeSource, TableFile, TableVersion
+from malstrom_py.connectors.lake.source import LakeSource, TableFile, TableVersion, partition_text
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.pinned.row_groups import PinnedFile
 
@@ -202,15 +202,7 @@ def _file(table: Table, schema: Schema, file: DataFile, where: str) -> TableFile
         name = schema.find_column_name(field.source_id)
         kind = "" if name is None else str(schema.find_type(field.source_id))
         if name is not None and str(field.transform) == "identity" and kind in _KNOWN:
-            values[name] = _text(file.partition[index], kind)
+            value = file.partition[index]
+            is_day = kind == "date" and isinstance(value, int)
+            values[name] = partition_text(_EPOCH + timedelta(days=value) if is_day else value)
     return TableFile(path, values)
-
-
-def _text(value: Any, kind: str) -> str | None:
-    if value is None:
-        return None
-    if kind == "boolean":
-        return "true" if value else "false"
-    if kind == "date" and isinstance(value, int):
-        return (_EPOCH + timedelta(days=value)).isoformat()
-    return str(value)

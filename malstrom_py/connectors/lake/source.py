@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import date
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from malstrom_py.connectors.lake.follow import LaterVersions, TableLog, start_at
@@ -169,6 +170,13 @@ class LakeSource(RowGroupSource):
         _check_types(found.where, file.path, footer.columns, schema)
         values = {name: text for name, text in file.values.items() if name not in footer.columns.names}
         return PinnedFile(file.path, footer.size, 0, footer.groups, values)
+
+
+def partition_text(value: str | int | date | None) -> str | None:
+    """Return the ``value`` of a partition column as a text; None for null."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return None if value is None else str(value)
 
 
 def _partition(found: TableVersion, values: Mapping[str, str | None], schema: pa.Schema) -> Any:
