@@ -292,11 +292,6 @@ class ReceivingMachine:
         return tuple((slot, now) for slot, (was, now) in pairs if was == self.worker != now)
 
     @property
-    def pending(self) -> frozenset[int]:
-        """The gained slots that are not open yet: their rows are held."""
-        return self._pending
-
-    @property
     def holds_epochs(self) -> bool:
         """Whether epochs that arrived after a marker wait (R3)."""
         return any(side.later for side in self._sides.values())
