@@ -12,7 +12,7 @@ import os
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -192,13 +192,15 @@ def is_shown(seen: Seen) -> bool:
     return bool(seen.wrong) or seen.sent.number % SAMPLE == 0
 
 
-def traffic(name: str, sink: Any, attendance: Attendance, **pace: Any) -> mp.Job:
-    """Return an endless job of two keyed stages."""
+def traffic(
+    name: str, sink: Any, attendance: Attendance, *, show: Callable[[Seen], Any] | None = None, **pace: Any
+) -> mp.Job:
+    """Return an endless job of two keyed stages. ``show`` makes the rows for ``sink``, if it takes no `Seen`."""
     job, stage = mp.Job(name), Stage(attendance)
     keyed = job.source("numbers", Paced(attendance, **pace)).key_by("by-key", lambda record: f"key-{record.key}")
     again = keyed.stateful_map("first", stage.first).key_by("by-group", lambda seen: seen.sent.key % GROUPS)
     shown = again.stateful_map("second", stage.second).filter("shown", is_shown)
-    shown.sink("out", sink)
+    (shown if show is None else shown.map("show", show)).sink("out", sink)
     shown.filter("nothing", lambda _: False).sink("roll", Roll(attendance))
     return job
 
