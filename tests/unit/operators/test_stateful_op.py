@@ -337,6 +337,18 @@ def test_what_takes_no_data_is_refused(logic: object) -> None:
         hooks_of(logic, "totals")
 
 
+def test_a_side_output_keeps_its_records_apart_and_in_order() -> None:
+    output: Output[str, int] = Output()
+    output.emit("a", 1, 10)
+    output.side("late").emit("a", 2, 20)
+    output.side("odd").send(DataMessage("b", 3, 30))
+    output.side("late").send(DataMessage("c", 4))
+    assert (output.side("late").values, output.side("odd").values, output.side("none").values) == ([2, 4], [3], [])
+    assert (output.keys, output.timestamps) == (["a", "a", "b", "c"], [10, 20, 30, None])
+    assert output.values[0] == 1
+    assert [str(value) for value in output.values[1:]] == ["Sided('late')", "Sided('odd')", "Sided('late')"]
+
+
 def test_a_hook_that_nobody_would_await_is_refused() -> None:
     async def look_up(message: Any, state: Any, output: Any) -> None:
         """Never runs."""
