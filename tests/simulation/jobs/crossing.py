@@ -228,7 +228,7 @@ class Run:
         """One turn. No worker reports to the coordinator before each stage has a record in the newest version."""
         rows, newest = self.ledger.rows, self.ledger.newest
         is_dry = not all(rows[stage, newest] for stage in self.ledger.stages)
-        self.chance.held_back = is_report if is_dry else None
+        self.chance.held_back = is_report if is_dry else nothing
         if self.saving and self.saves == self.ledger.hits["snapshot completed"]:
             self.saves += 1
             self.driven.snapshot()
@@ -246,6 +246,11 @@ class Run:
 def is_report(action: Hashable) -> bool:
     """Return whether it is the arrival of a message to the coordinator."""
     return isinstance(action, tuple) and action[0] == "letters" and action[2] == COORDINATOR
+
+
+def nothing(action: Hashable) -> bool:
+    """Nothing is held back."""
+    return False
 
 
 def run_cell(cell: Cell) -> tuple[Found, ...]:

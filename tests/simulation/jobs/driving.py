@@ -6,8 +6,7 @@ Rule: nothing happens by itself. The driver decides who works, what arrives, whe
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 import malstrom_py as mp
 from malstrom_py.errors import MalstromError
@@ -23,6 +22,8 @@ from tests.simulation.jobs.jobs import Case
 from tests.simulation.jobs.layouts import Layout
 from tests.simulation.jobs.verdicts import require
 
+T = TypeVar("T", bound=Hashable)
+
 TURNS_MAX: Final = 200_000
 """After so many turns a job that is fed no more must have ended."""
 
@@ -37,8 +38,10 @@ class Steered(RandomSchedule):
     def __init__(self, seed: int, *, slots_per_move: int | None = None, tick: float = 0.0) -> None:
         super().__init__(seed)
         self._tick = tick
-        self.held_back: Callable[[Hashable], bool] | None = None
+        self.held_back: Callable[[Hashable], bool] = _nobody
         self._slots_per_move = slots_per_move
+        self._turn = 0
+        self._waits_until: dict[Hashable, int] = {}
 
     def slots_per_move(self, slots: int) -> int | None:
         return self._slots_per_move or super().slots_per_move(slots)
@@ -47,9 +50,35 @@ class Steered(RandomSchedule):
         return bool(self._tick) and super().happens(self._tick)
 
     def next_of(self, actions: Sequence[Hashable]) -> Hashable:
-        waits = self.held_back
-        awake = actions if waits is None else [action for action in actions if not waits(action)]
-        return self.one_of(awake or actions)
+        return self.one_of(self.awake(actions))
+
+    def awake(self, actions: Sequence[T]) -> Sequence[T]:
+        """Those that are not made to wait, one turn later; all if there are no others."""
+        self._turn += 1
+        if not self._waits_until and self.held_back is _nobody:
+            return actions
+        return [action for action in actions if self._may(action)] or actions
+
+    def _may(self, action: Hashable) -> bool:
+        return self._waits_until.get(action, 0) <= self._turn and not self.held_back(action)
+
+    def make_wait(self, action: Hashable, turns: int) -> None:
+        """Choose ``action`` only if there is no other, for a while."""
+        self._waits_until[action] = self._turn + turns
+
+    def hurry(self) -> None:
+        """End all waits."""
+        self._waits_until.clear()
+        self.held_back = _nobody
+
+
+def _nobody(action: Hashable) -> bool:
+    return False
+
+
+def chosen(things: Sequence[T], number: int) -> T:
+    """Return one of ``things`` for any ``number``."""
+    return things[number % len(things)]
 
 
 class Driven:
@@ -65,6 +94,7 @@ class Driven:
         slots: int,
         batching: mp.Batching,
         coverage: Coverage | None = None,
+        checks: bool = False,
         snapshots: mp.Snapshots | None = None,
     ) -> None:
         self.feds = feds
@@ -74,15 +104,33 @@ class Driven:
         self.reports: list[RescaleReport] = []
         self.asked: list[int] = []
         self._batching = batching
+        self._checks = checks
         self._case = Case("driven", layout, feds, slots)
         self._keeping = None if snapshots is None else SnapshotUse(snapshots)
         self._dead_writes: list[Work] = []
         self.plan = self._case.job(kept=snapshots is not None).plan()
         self.crew = self._started(workers, {})
 
+    @property
+    def actions(self) -> list[Hashable]:
+        """Who may work, by number, the ways on which something is, and what is to be done for snapshots."""
+        return [*self.crew.busy, *self.crew.ways, *self.crew.chores]
+
     def turn(self) -> None:
         """Let chance decide on one thing."""
         self.crew.step()
+
+    def work(self, number: int) -> None:
+        """Let one of those work that may."""
+        self.crew.work(chosen(self.chance.awake(self.crew.busy), number))
+
+    def deliver(self, number: int) -> None:
+        """Let something arrive, on one of the ways on which something is."""
+        self.crew.arrive(chosen(self.chance.awake(self.crew.ways), number))
+
+    def write(self, number: int) -> None:
+        """Let one thing be done for snapshots."""
+        self.crew.do(chosen(self.chance.awake(self.crew.chores), number))
 
     def snapshot(self) -> None:
         """Ask for a snapshot."""
@@ -104,11 +152,27 @@ class Driven:
 
     def crash(self, who: str, workers: int) -> None:
         """Lose ``who``; the job resumes from its last snapshot, or starts over, with ``workers`` workers."""
-        with suppress(SimulatedCrash):
-            self.crew.crash(who)
-        errors = self.crew.commit.abort()
-        self.crew.close()
-        require(not errors, f"closing after the end of a run: {errors}")
+        self._begin_again(lambda: self.crew.crash(who), workers)
+
+    def stop(self, workers: int) -> None:
+        """Stop the job after one more snapshot; it resumes from there with ``workers`` workers."""
+        self.crew.stop()
+
+        def turns() -> None:
+            for _ in range(TURNS_MAX):
+                self.turn()
+
+        self._begin_again(turns, workers)
+
+    def _begin_again(self, ends: Callable[[], None], workers: int) -> None:
+        try:
+            ends()
+        except SimulatedCrash:
+            errors = self.crew.commit.abort()
+            self.crew.close()
+            require(not errors, f"closing after the end of a run: {errors}")
+        else:
+            require(False, f"{TURNS_MAX} turns, and the job has not stopped: {self.crew.phase}")
         self.reports, self.asked = [], []
         self.crew = self._started(workers, self.crew.on_its_way)
 
@@ -116,7 +180,7 @@ class Driven:
         """Feed nothing more, let the job finish, and compare its output with the oracle."""
         for fed in self.feds.values():
             fed.end()
-        self.chance.held_back = None
+        self.chance.hurry()
         for _ in range(TURNS_MAX):
             if self.crew.finished:
                 break
@@ -131,8 +195,8 @@ class Driven:
         layout, outcome = self._case.layout, self._case.seen.outcome()
         Case(self._case.shape, layout, told, self._case.slots).check(outcome)
         late, fired = (
-            (f"{head.name}-late" for head in layout.heads),
-            (f"{stage.name}-windows" for stage in layout.stages),
+            [f"{head.name}-late" for head in layout.heads],
+            [f"{stage.name}-windows" for stage in layout.stages],
         )
         self.coverage.hits["late record"] += sum(len(outcome.rows.get(sink, ())) for sink in late)
         self.coverage.hits["window fired"] += sum(len(outcome.rows.get(sink, ())) for sink in fired)
@@ -167,7 +231,7 @@ class Driven:
             workers=workers,
             batching=self._batching,
             clock=self._case.clock,
-            checks=False,
+            checks=self._checks,
             incarnation=self.incarnation,
             rescales=[],
             crashes=[],

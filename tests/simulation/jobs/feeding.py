@@ -34,9 +34,11 @@ class Fed(Input):
 
     def feed(self, part: str, key: Any, time: int) -> None:
         """One record more."""
-        assert part not in self.ended
-        assert isinstance(self.parts, dict)
-        self.parts[part] = (*self.parts[part], made(self.name, part, len(self.records(part)), key, time))
+        self._add(part, made(self.name, part, len(self.records(part)), key, time))
+
+    def say_nothing(self, part: str, polls: int) -> None:
+        """The next ``polls`` polls after the fed records return nothing."""
+        self._add(part, polls)
 
     def end(self) -> None:
         """No part is fed any more."""
@@ -55,6 +57,11 @@ class Fed(Input):
     def source(self, seen: Seen) -> Any:
         """The source that a job reads."""
         return FedSource(self, seen)
+
+    def _add(self, part: str, entry: Entry) -> None:
+        assert part not in self.ended
+        assert isinstance(self.parts, dict)
+        self.parts[part] = (*self.parts[part], entry)
 
 
 class FedSource(Scripted):
