@@ -74,7 +74,7 @@ class DeltaLog:
             for kind in ("add", "remove")
         )
         if not self._changes:
-            if feed or removes:
+            if removes:  # else the feed has the rows of the added files
                 raise changes_rows(where, "Delta")
             return [self._file(add) for add in adds]
         if feed:  # what else the version adds and removes has these changes, and rows that did not change

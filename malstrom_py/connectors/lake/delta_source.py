@@ -36,7 +36,7 @@ class Delta(LakeSource):
     ``follow=True``: the source has no end. After the version it reads the rows that each later one adds, in the order
     of the log, as one more partition. A later version that changes or deletes rows is a SourceError, unless
     ``changes=True`` reads the change feed of the table: rows have a column ``_change_type`` ("insert", "delete",
-    "update_preimage" or "update_postimage").
+    "update_preimage" or "update_postimage"), and all are one partition: a change comes after the row that it changes.
 
     Each row group is a partition, which moves when a job is rescaled. Rows keep their order within a row group;
     partitions have no order. Values: dicts, column -> value, or columns for steps that take these, as `sources.Files`
@@ -65,7 +65,7 @@ class Delta(LakeSource):
     ) -> None:
         self._location = at = location_of(uri, store_options, "sources.Delta")
         super().__init__(str(at), version, columns, filter, at.options, follow)
-        self._changes = checked_flag(changes, "sources.Delta: changes")
+        self._changes = self.is_in_order = checked_flag(changes, "sources.Delta: changes")
         if changes and not follow:
             raise PlanError("sources.Delta: changes=True reads what later versions change, and needs follow=True")
         if changes and self._columns is not None and CHANGE_TYPE not in self._columns:

@@ -7,7 +7,7 @@ an error: steps have counted these rows already.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from malstrom_py.errors import SourceError, lasting
@@ -31,6 +31,26 @@ class TableLog(Protocol):
         SourceError: it changes or deletes rows, or the log does not have it any more, or cannot be read.
         """
         ...
+
+
+class FromPinned:
+    """A ``log`` whose first version has the pinned ``files``; ``after`` is the place of the version that follows."""
+
+    FIRST: Final = -1
+    """The place of the pinned files."""
+
+    def __init__(self, log: TableLog, files: Sequence[PinnedFile], after: int) -> None:
+        self._log = log
+        self._files = files
+        self._after = after
+
+    def place_after(self, version: int) -> int:
+        """See `TableLog`."""
+        return self._log.place_after(version)
+
+    def read(self, place: int) -> tuple[list[PinnedFile], int] | None:
+        """See `TableLog`."""
+        return ([*self._files], self._after) if place == self.FIRST else self._log.read(place)
 
 
 class LaterVersions(BasePart[Any]):

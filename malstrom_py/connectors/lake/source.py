@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from malstrom_py.connectors.lake.follow import LaterVersions, TableLog, start_at
+from malstrom_py.connectors.lake.follow import FromPinned, LaterVersions, TableLog, start_at
 from malstrom_py.data.schema import stored_type, widens_to
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.errors.text import instead_of
@@ -66,6 +66,9 @@ class LakeSource(RowGroupSource):
     version_name: ClassVar[str] = "version"
     """The name of the argument that chooses the version."""
 
+    is_in_order = False
+    """Whether later versions change rows, so that these must come first: all rows are one partition then."""
+
     def __init__(
         self,
         name: str,
@@ -104,6 +107,8 @@ class LakeSource(RowGroupSource):
         return f"{self.kind}({', '.join(asked)})"
 
     def list_parts(self) -> Sequence[Part]:
+        if self.is_in_order:
+            return [self._later_part]
         parts = super().list_parts()
         return [*parts, self._later_part] if self._follow else parts
 
@@ -120,13 +125,16 @@ class LakeSource(RowGroupSource):
         if part != self._later_part:
             return super()._part(pin, part, state)
         log, filter = self._log(pin.arrow_schema.names), None if self._keep is None else Filter(self._keep, pin.names)
+        place = log.place_after(int(pin.id))
+        if self.is_in_order:
+            log, place = FromPinned(log, [file for file in pin.files if file.groups], place), FromPinned.FIRST
 
         def open_file(file: PinnedFile, position: dict[str, Any]) -> ParquetPart:
             same = {name: position[name] for name in ("file", "version", "index")}
             self._check_later(file, pin.arrow_schema)
             return self._opened(pin, file, None, None, position, same)
 
-        position = start_at(self._name, log.place_after(int(pin.id))) if state is None else state
+        position = start_at(self._name, place) if state is None else state
         return AheadPart(part, LazyPart(position, lambda position: LaterVersions(log, open_file, position)), filter)
 
     def _check_later(self, file: PinnedFile, schema: pa.Schema) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from contextlib import closing
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -319,10 +318,7 @@ def fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
 def test_the_change_feed_of_a_table_gives_each_change_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = fed(tmp_path, monkeypatch)
     source = pinned(lake, changes=True)
-    *first, later = source.list_parts()
-    for name in first:
-        with closing(source.build_part(name, None)) as part:
-            assert [row["_change_type"] for row in all_rows(part, 2)] == ["insert", "insert"]
+    (later,) = source.list_parts()
     lake.write(numbers(4, 6), 2)
     lake.write([{"value": 4, "part": "b"}, {"value": 7, "part": "b"}], 3, mode="upsert", keys="value")
     DeltaTable(lake.table).delete("value = 1")
@@ -330,6 +326,13 @@ def test_the_change_feed_of_a_table_gives_each_change_in_order(tmp_path: Path, m
     DeltaTable(lake.table).optimize.compact()
     write_deltalake(lake.table, pa.Table.from_pylist(numbers(8, 9)), mode="overwrite")
     part = source.build_part(later, None)
+    # A row that is deleted has been there: the rows of the first version come before its changes.
+    first = all_rows(part, 3)
+    position = part.snapshot()
+    part.close()
+    part = source.build_part(later, msgpack.unpackb(msgpack.packb(position)))
+    first += all_rows(part, 1)
+    assert sorted((row["_change_type"], row["value"]) for row in first) == [("insert", value) for value in range(4)]
     found = [(row["_change_type"], row["value"], row["part"]) for row in all_rows(part, 12)]
     assert sorted(found[:2]) == [("insert", 4, "a"), ("insert", 5, "b")]
     assert sorted(found[2:5]) == [
@@ -366,6 +369,20 @@ def test_changes_have_the_columns_and_the_filter_that_are_asked_for(
     with pytest.raises(SourceError, match="has no change feed"):
         pinned(plain, changes=True)
     assert repr(source).endswith(", follow=True, changes=True)")
+
+
+def test_rows_that_a_merge_adds_are_read_without_the_change_feed_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = fed(tmp_path, monkeypatch)
+    source = pinned(lake)
+    lake.write(numbers(4, 6), 2, mode="upsert", keys="value")
+    lake.write(numbers(5, 6), 3, mode="upsert", keys="value")
+    part = source.build_part(source.list_parts()[-1], None)
+    assert sorted(read(part, 2)) == [4, 5]
+    with pytest.raises(SourceError, match="changes or deletes rows"):
+        read(part, 1)
+    part.close()
 
 
 def test_follow_is_true_or_false(lake: Lake) -> None:
