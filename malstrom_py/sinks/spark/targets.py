@@ -95,11 +95,18 @@ class SparkCommitter(Committer):
 
     def has_published(self, snapshots: Collection[str]) -> bool:
         """Return whether one of ``snapshots`` is noted as published."""
-        path = self._target.path
-        known = None if path is None else find_record(path, self.context.job)
-        if known is not None and known.snapshot in snapshots and self.context.step in known.outputs:
+        if self.has_own_record(snapshots):
             return True
         return any(snapshot in snapshots for snapshot in self.journal.published())
+
+    def has_own_record(self, snapshots: Collection[str]) -> bool:
+        """Return whether the record of the folder is of one of ``snapshots``, and of this step alone.
+
+        With the outputs of several steps it does not say which of them have committed the snapshot.
+        """
+        path = self._target.path
+        known = None if path is None else find_record(path, self.context.job)
+        return known is not None and known.snapshot in snapshots and list(known.outputs) == [self.context.step]
 
     def prepare(self, files: Sequence[StagedFile]) -> None:
         is_begun = self.journal.path.exists()

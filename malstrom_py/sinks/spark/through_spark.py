@@ -277,7 +277,7 @@ class ThroughSparkCommitter(SparkCommitter):
             sync(self._to.path.parent)
             if output is not None:
                 record_output(self._to.path, self.context, output)
-        if not (self.context.final and self._to.path):
+        if not (self.context.final and self.has_own_record([self.context.snapshot])):
             self.journal.mark_published()
 
     def _publish(self, session: Any, files: Sequence[StagedFile]) -> StepOutput | None:

@@ -76,11 +76,11 @@ def fails_at(step: int, error: Exception | None = None) -> Callable[[int], BaseE
     return lambda now: (error or OSError(5, "Input/output error")) if now == step else None
 
 
-def pre_committed(sink: Spark, *batches: list[Any], snapshot: str = "s1", worker: int = 0) -> bytes:
-    writer = sink.open(WorkerInfo("job", "out", WorkerId(worker)))
+def pre_committed(sink: Spark, *batches: list[Any], snapshot: str = "s1", worker: int = 0, step: str = "out") -> bytes:
+    writer = sink.open(WorkerInfo("job", step, WorkerId(worker)))
     for batch in batches:
         writer.write(Batch(batch))
-    payload = writer.pre_commit(context(snapshot))
+    payload = writer.pre_commit(context(snapshot, step=step))
     writer.close()
     return payload
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import pytest
 
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import SnapshotId
-from malstrom_py.sinks.spark import Spark
+from malstrom_py.sinks.output_record import StepOutput
+from malstrom_py.sinks.spark import Spark, through_spark
 from malstrom_py.sinks.spark.journal import Journal
+from malstrom_py.sinks.spark.through_spark import ThroughSparkCommitter
+from malstrom_py.sinks.staged.folder import FolderPlace
 from malstrom_py.testing.contracts import check_sink
 from tests.unit.sinks.spark.publishing import pre_committed, rows
 from tests.unit.sinks.writing import context, everything, visible
@@ -68,3 +72,23 @@ def test_a_folder_that_is_made_at_the_end_keeps_the_contract_of_sinks(tmp_path: 
         return [row["value"] for file in files for row in file.read().to_pylist()]
 
     check_sink(lambda: Spark(tmp_path / str(next(made)) / "out", mode="error"), values, at_end=True)
+
+
+def test_steps_that_append_to_one_folder_through_spark_each_publish_their_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def publish(committer: ThroughSparkCommitter, session: Any, files: Any) -> Any:
+        (path,) = FolderPlace(tmp_path / "out").paths(files)
+        name = f"{committer.context.step}-{committer.context.snapshot}.parquet"
+        shutil.copy(path, tmp_path / "out" / name)
+        return StepOutput("spark:orc", [name])
+
+    monkeypatch.setattr(through_spark, "spark_session", nullcontext)
+    monkeypatch.setattr(through_spark, "existing_session", lambda: None)
+    monkeypatch.setattr(ThroughSparkCommitter, "_publish", publish)
+    sink, steps = Spark(tmp_path / "out", format="orc"), ("a", "b")
+    for number, snapshot in enumerate(("s1", "s2", "s3")):
+        staged = {step: pre_committed(sink, [{"n": f"{step}{number}"}], snapshot=snapshot, step=step) for step in steps}
+        for step in (*steps, *steps):  # each commit may be repeated
+            sink.commit(context(snapshot, step=step, final=snapshot == "s3"), [staged[step]])
+    assert rows(tmp_path / "out") == [{"n": f"{step}{number}"} for step in steps for number in range(3)]
