@@ -28,13 +28,22 @@ FEED: Final = "delta.enableChangeDataFeed"
 class DeltaLog:
     """The log of a table. ``path_of``: returns the path or URL of a file, by its path in the log.
 
-    ``changes``: versions may change and delete rows, and each file has or gets the column `CHANGE_TYPE`.
+    ``table_id``: the id of the table; "" if it is not known. ``changes``: versions may change and delete rows, and each
+    file has or gets the column `CHANGE_TYPE`.
     """
 
     def __init__(
-        self, location: Location, files: TableFiles, path_of: Callable[[str], str], *, changes: bool = False
+        self,
+        location: Location,
+        files: TableFiles,
+        path_of: Callable[[str], str],
+        *,
+        table_id: str = "",
+        changes: bool = False,
     ) -> None:
         self._location = location
+        self._unchecked_id = table_id
+        self._last: tuple[int, str] | None = None  # the version that was read last
         self._files = files
         self._path_of = path_of
         self._changes = changes
@@ -45,6 +54,7 @@ class DeltaLog:
 
     def read(self, place: int) -> tuple[list[PinnedFile], int] | None:
         """See `TableLog`."""
+        self._check_table(place)
         name = f"{place:020}.json"
         content = self._content(name)
         if content is None:
@@ -57,8 +67,36 @@ class DeltaLog:
                 f"the log of the Delta table {self._location} does not have version {place} any more: keep it for "
                 f"longer (delta.logRetentionDuration)"
             )
+        before = None if self._last is None else self._content(f"{self._last[0]:020}.json")
+        if self._last is not None and before not in {None, self._last[1]}:
+            raise self._made_again()
+        self._last = place, content
         actions = [json.loads(line) for line in content.splitlines() if line.strip()]
         return self._added(actions, f"version {place} of the Delta table {self._location}"), place + 1
+
+    def _check_table(self, place: int) -> None:
+        """Raise `SourceError` if the table, which may be another one since an earlier run, is not that of the pin."""
+        from deltalake.exceptions import DeltaError
+
+        if not self._unchecked_id:
+            return
+        try:
+            table = self._location.open()
+        except (DeltaError, OSError) as error:
+            raise SourceError(
+                f"the Delta table {self._location} cannot be read: {said(error)}. Check its store and the credentials"
+            ) from None
+        if table is None or str(table.metadata().id) != self._unchecked_id:
+            raise self._made_again()
+        if (content := self._content(f"{place - 1:020}.json")) is not None:
+            self._last = place - 1, content
+        self._unchecked_id = ""
+
+    def _made_again(self) -> SourceError:
+        """Return the error for another table in the place of the one that was read."""
+        return not_followed(
+            f"the Delta table {self._location} was removed, or made again, since the job has started: read the new one"
+        )
 
     def _added(self, actions: Sequence[Mapping[str, Any]], where: str) -> list[PinnedFile]:
         """Return the files of a version that have its changes, those with deleted rows first."""

@@ -74,8 +74,8 @@ class Delta(LakeSource):
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}{', changes=True' if self._changes else ''})"
 
-    def _log(self, names: Sequence[str]) -> DeltaLog:
-        return DeltaLog(self._location, self._base, self._path, changes=self._changes)
+    def _log(self, names: Sequence[str], table_id: str) -> DeltaLog:
+        return DeltaLog(self._location, self._base, self._path, table_id=table_id, changes=self._changes)
 
     def _find_version(self) -> TableVersion:
         import pyarrow as pa
@@ -102,7 +102,8 @@ class Delta(LakeSource):
         schema = pa.schema(table.schema().to_arrow())
         if self._changes:
             schema = schema.append(pa.field(CHANGE_TYPE, pa.string()))
-        return TableVersion(where, table.version(), schema, self._files(table, where))
+        table_id = str(table.metadata().id)
+        return TableVersion(where, table.version(), schema, self._files(table, where), table_id=table_id)
 
     def _files(self, table: DeltaTable, where: str) -> list[TableFile]:
         import pyarrow as pa

@@ -76,7 +76,7 @@ class Iceberg(LakeSource):
         self._catalog = found = checked_catalog(catalog, store_options, "sources.Iceberg")
         super().__init__(name, snapshot, columns, filter, found.store_options, follow)
 
-    def _log(self, names: Sequence[str]) -> IcebergLog:
+    def _log(self, names: Sequence[str], table_id: str) -> IcebergLog:
         return IcebergLog(self._name, self._catalog, names)
 
     def _find_version(self) -> TableVersion:

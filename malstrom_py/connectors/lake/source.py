@@ -45,13 +45,17 @@ class TableFile:
 
 @dataclass(frozen=True)
 class TableVersion:
-    """One version of a table. ``where`` names it in errors. ``ids``: name of a column -> id of its field, if known."""
+    """One version of a table. ``where`` names it in errors. ``ids``: name of a column -> id of its field, if known.
+
+    ``table_id``: tells the table from another one that is made in its place; "" where its versions do.
+    """
 
     where: str
     version: int
     schema: pa.Schema
     files: Sequence[TableFile]
     ids: Mapping[str, int] = field(default_factory=dict)
+    table_id: str = ""
 
 
 class LakeSource(RowGroupSource):
@@ -91,8 +95,8 @@ class LakeSource(RowGroupSource):
         """Return the version to read: the one that was asked for, else the newest."""
 
     @abstractmethod
-    def _log(self, names: Sequence[str]) -> TableLog:
-        """Return the log of later versions, of which the columns ``names`` are read."""
+    def _log(self, names: Sequence[str], table_id: str) -> TableLog:
+        """Return the log of later versions, of which the columns ``names`` are read, of the table ``table_id``."""
 
     def __repr__(self) -> str:
         asked = [repr(self._name)]
@@ -124,8 +128,11 @@ class LakeSource(RowGroupSource):
     def _part(self, pin: RowGroups, part: Part, state: Any) -> LazyPart | AheadPart:
         if part != self._later_part:
             return super()._part(pin, part, state)
-        log, filter = self._log(pin.arrow_schema.names), None if self._keep is None else Filter(self._keep, pin.names)
-        place = log.place_after(int(pin.id))
+        version, _, table_id = pin.id.partition(" ")
+        log, filter = self._log(pin.arrow_schema.names, table_id), None
+        if self._keep is not None:
+            filter = Filter(self._keep, pin.names)
+        place = log.place_after(int(version))
         if self.is_in_order:
             log, place = FromPinned(log, [file for file in pin.files if file.groups], place), FromPinned.FIRST
 
@@ -158,7 +165,7 @@ class LakeSource(RowGroupSource):
         needed = needed_columns(self._keep, names, schema)
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="malstrom-footers") as threads:
             files = list(threads.map(lambda one: self._inspect(found, one, needed), found.files))
-        return new_pin(str(found.version), needed, names, files, None)
+        return new_pin(f"{found.version} {found.table_id}".strip(), needed, names, files, None)
 
     def _inspect(self, found: TableVersion, file: TableFile, schema: pa.Schema) -> PinnedFile:
         import pyarrow as pa

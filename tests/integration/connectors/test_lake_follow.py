@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
+from contextlib import closing
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -291,6 +293,43 @@ def test_a_version_that_the_log_has_no_more_is_an_error_with_a_remedy(tmp_path: 
     with pytest.raises(SourceError, match=r"does not have version 2 any more: keep it for longer"):
         read(part, 1)
     part.close()
+
+
+def test_another_delta_table_in_the_place_of_the_first_one_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "_WAIT_S", 0.01)
+    lake = Lake("delta", tmp_path / "lake")
+    lake.folder.mkdir()
+
+    def make() -> None:
+        shutil.rmtree(lake.table, ignore_errors=True)
+        for number in range(4):
+            write_deltalake(lake.table, pa.table({"value": [number]}), mode="append")
+
+    make()
+    source = pinned(lake)
+    name = source.list_parts()[-1]
+    part, record = source.build_part(name, None), source.pin_record()
+    assert part.poll(1) is None
+    sleep(0.2)
+    make()
+    write_deltalake(lake.table, pa.table({"value": [4]}), mode="append")
+    with closing(part), pytest.raises(SourceError, match="was removed, or made again, since"):
+        read(part, 1)
+    again = lake.source(follow=True)
+    again.pin("job", record)
+    with closing(again.build_part(name, part.snapshot())) as part, pytest.raises(SourceError, match="made again"):
+        read(part, 1)
+    again.unpin()
+    again.pin("job", {**record, "id": "3"})  # of a version that noted no id
+    with closing(again.build_part(name, None)) as part:
+        assert read(part, 1) == [4]
+    again.unpin()
+    shutil.rmtree(lake.table)
+    again.pin("job", record)
+    with closing(again.build_part(name, None)) as part, pytest.raises(SourceError, match="was removed"):
+        read(part, 1)
 
 
 def all_rows(part: Any, count: int) -> list[dict[str, Any]]:
