@@ -70,9 +70,10 @@ class DeltaLog:
         before = None if self._last is None else self._content(f"{self._last[0]:020}.json")
         if self._last is not None and before not in {None, self._last[1]}:
             raise self._made_again()
+        where = f"version {place} of the Delta table {self._location}"
+        added = self._added(_actions_of(content, where), where)
         self._last = place, content
-        actions = [json.loads(line) for line in content.splitlines() if line.strip()]
-        return self._added(actions, f"version {place} of the Delta table {self._location}"), place + 1
+        return added, place + 1
 
     def _check_table(self, place: int) -> None:
         """Raise `SourceError` if the table, which may be another one since an earlier run, is not that of the pin."""
@@ -139,6 +140,18 @@ class DeltaLog:
             return None
         except OSError as error:
             raise SourceError(f"{path} cannot be read: {said(error)}. Check its store and the credentials") from None
+
+
+def _actions_of(content: str, where: str) -> list[dict[str, Any]]:
+    """Return the actions of a version, each without members that are null."""
+    try:
+        lines = [json.loads(line) for line in content.splitlines() if line.strip()]
+        actions = [{name: member for name, member in line.items() if member is not None} for line in lines]
+    except (ValueError, AttributeError):
+        actions = []
+    if not actions:
+        raise SourceError(f"the log of {where} is damaged, or another program still writes it: try again")
+    return actions
 
 
 def why_not_read(reader: int, features: Iterable[str], configuration: Mapping[str, Any]) -> str | None:

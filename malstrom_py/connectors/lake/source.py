@@ -47,7 +47,7 @@ class TableFile:
 class TableVersion:
     """One version of a table. ``where`` names it in errors. ``ids``: name of a column -> id of its field, if known.
 
-    ``table_id``: tells the table from another one that is made in its place; "" where its versions do.
+    ``table_id``: that of the table, not of another one that is made in its place; "" where versions have such ids.
     """
 
     where: str

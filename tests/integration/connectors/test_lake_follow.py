@@ -295,6 +295,31 @@ def test_a_version_that_the_log_has_no_more_is_an_error_with_a_remedy(tmp_path: 
     part.close()
 
 
+@pytest.mark.parametrize("content", ["", "\n", '{"add": {"path', "[1]"])
+def test_a_version_that_is_not_whole_is_not_passed_over(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "_WAIT_S", 0.01)
+    lake = Lake("delta", tmp_path)
+    lake.write(numbers(0, 2), 1)
+    source = pinned(lake)
+    name = source.list_parts()[-1]
+    first = source.build_part(name, None)
+    assert first.poll(1) is None
+    position = first.snapshot()
+    first.close()
+    lake.write(numbers(2, 4), 2)
+    path = max((lake.root / "_delta_log").glob("*.json"))
+    whole = path.read_text()
+    path.write_text(content)
+    log = source._log(["value"], "")
+    with pytest.raises(SourceError, match="is damaged, or another program still writes it: try again"):
+        log.read(position["version"])
+    path.write_text("".join(f'{{"txn": null, {line[1:]}\n' for line in whole.splitlines()))
+    with closing(source.build_part(name, position)) as part:
+        assert read(part, 2) == [2, 3]
+
+
 def test_another_delta_table_in_the_place_of_the_first_one_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
