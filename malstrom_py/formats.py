@@ -20,6 +20,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from malstrom_py.errors import MalstromError, PlanError, SinkError, SourceError, imported, lasting
 from malstrom_py.errors.text import describe_error, text_of
+from malstrom_py.validation import checked_function
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -57,6 +58,16 @@ class Format:
     def encode(self, value: Any) -> bytes:
         """Return the bytes of a value."""
         raise NotImplementedError(f"{type(self).__name__} has no encode")
+
+
+def converter(value: object, what: str, of: str, from_format: Callable[[Format], Any]) -> Any:
+    """Return ``value``, an argument called ``what`` that is a format or a function ``of`` something; None without one.
+
+    ``from_format`` makes such a function of a format.
+    """
+    if isinstance(value, Format):
+        return from_format(value)
+    return None if value is None else checked_function(value, what, of)
 
 
 class _Registry:
@@ -251,8 +262,8 @@ class Avro(_Framed):
         else:
             assert self._own is not None
             (written, read), wanted = self._own, None
-        if isinstance(written, list) and data[:1] and data[0] & 1:  # `_Choices` has no part in the outermost union
-            raise ValueError(_NEGATIVE)
+        if isinstance(written, list) and data[:1] and data[0] & 1:  # fastavro makes a list of the outermost union
+            raise ValueError(_NO_CHOICE)
         stream = io.BytesIO(data)
         value = read(stream, written, wanted)
         if stream.read(1):
@@ -341,6 +352,7 @@ class Protobuf(_Framed):
 
     def __init__(self, message: type[Message], *, registry: str | None = None, subject: str | None = None) -> None:
         super().__init__("google.protobuf", registry, subject)
+        imported("fastavro", f"{self._what} needs fastavro", "formats")
         if not hasattr(message, "DESCRIPTOR"):
             raise PlanError(f"{self._what}: message is a class that protoc has made, got {message!r}")
         self._message = message
@@ -421,13 +433,23 @@ def _parsed_to_read(text: str, referred: Mapping[str, str]) -> tuple[Any, Callab
     return schema, fastavro._read_py.schemaless_reader if _is_recursive(schema, frozenset()) else reader
 
 
-_NEGATIVE: Final = "it has a negative number of a symbol, or of a type in a union"
+_NO_CHOICE: Final = "it has a number of a symbol, or of a type in a union, that its schema does not have"
 
 
-class _Choices(list[Any]):
-    """The types of a union or the symbols of an enum. Bytes may have a negative number of one: that is malformed.
+class _Symbols(dict[int, str]):
+    """The symbols of an enum by number, of which fastavro would take negative ones from a list."""
 
-    fastavro takes it as Python does. Its reader in C adds the length to it first; so there is none.
+    def __missing__(self, number: int) -> str:
+        raise ValueError(_NO_CHOICE)
+
+
+_item: Final = list.__getitem__
+
+
+class _Union(list[Any]):
+    """The types of a union, for fastavro, which takes negative numbers of them as Python does.
+
+    Its reader in C adds the length to a negative number before it asks for the item; so there is none.
     """
 
     def __len__(self) -> int:
@@ -438,19 +460,19 @@ class _Choices(list[Any]):
 
     def __getitem__(self, number: Any) -> Any:
         if number < 0:
-            raise ValueError(_NEGATIVE)
-        return super().__getitem__(number)
+            raise ValueError(_NO_CHOICE)
+        return _item(self, number)
 
 
 def _strict(schema: Any) -> Any:
-    """Return a parsed ``schema`` in which all choices are `_Choices`. Its own parts are changed."""
+    """Return a parsed ``schema`` whose unions and symbols have no negative numbers. Its own parts are changed."""
     if isinstance(schema, list):
-        return _Choices(map(_strict, schema))
+        return _Union(map(_strict, schema))
     if isinstance(schema, dict):
         for place in (schema, *schema.get("fields", ())):
             place.update({name: _strict(place[name]) for name in ("type", "items", "values") if name in place})
         if "symbols" in schema:
-            schema["symbols"] = _Choices(schema["symbols"])
+            schema["symbols"] = _Symbols(enumerate(schema["symbols"]))
     return schema
 
 
@@ -482,34 +504,28 @@ def _validator(schema: Any, what: str | None, referred: Mapping[str, str] | None
 
 
 def _message_path(data: bytes) -> tuple[list[int], bytes]:
-    """Return the place of a message in its file, which its bytes begin with, and the rest of them."""
-    numbers: list[int] = []
-    at = 0
-    while not numbers or (len(numbers) <= numbers[0] and numbers[0]):
-        number = shift = 0
-        while True:
-            if at >= len(data) or shift > 28:
-                raise ValueError("it does not begin with the place of its message")
-            byte, at = data[at], at + 1
-            number |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        numbers.append((number >> 1) ^ -(number & 1))
-    return (numbers[1:] or [0]), data[at:]
+    """Return the place of a message in its file, which its bytes begin with, and the rest of them.
+
+    It is a count and as many numbers, as Avro writes a long; the count 0 means the first message.
+    """
+    import fastavro
+
+    stream = io.BytesIO(data)
+    try:
+        count: Any = fastavro.schemaless_reader(stream, "long", None)
+        path: list[Any] = [fastavro.schemaless_reader(stream, "long", None) for _ in range(count)]
+    except EOFError:
+        raise ValueError("it does not begin with the place of its message") from None
+    return path or [0], stream.read()
 
 
 def _packed_path(path: Sequence[int]) -> bytes:
-    if path == [0]:
-        return b"\0"
-    packed = bytearray()
-    for number in (len(path), *path):
-        rest = number << 1
-        while rest > 0x7F:
-            packed.append((rest & 0x7F) | 0x80)
-            rest >>= 7
-        packed.append(rest)
-    return bytes(packed)
+    import fastavro
+
+    stream = io.BytesIO()
+    for number in [0] if path == [0] else [len(path), *path]:
+        fastavro.schemaless_writer(stream, "long", number)
+    return stream.getvalue()
 
 
 def _as_dict(message: Any) -> Any:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import isfinite
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from malstrom_py.errors import PlanError, shown
 from malstrom_py.errors.text import describe_error, describe_function
 
 __tracebackhide__ = True  # pytest shows the line of the user
+
+C = TypeVar("C")
 
 NAME_MAX: Final = 64
 _DETAIL_MAX: Final = 300
@@ -125,6 +127,39 @@ def checked_number(value: object, what: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0:
         return value
     raise PlanError(f"{what} must be a number above 0, got {shown(value)}")
+
+
+def checked_choice(value: C, what: str, *choices: C) -> C:
+    """Return the argument ``value`` if it is one of ``choices``, else raise `PlanError`, which says ``what``."""
+    if value not in choices:
+        raise PlanError(f"{what} must be {' or '.join(map(repr, choices))}, got {shown(value)}")
+    return value
+
+
+def checked_text(value: object, what: str, wanted: str) -> str:
+    """Return the argument ``value`` if it is a str that is not blank, else raise `PlanError`."""
+    if not isinstance(value, str) or not value.strip():
+        raise PlanError(f"{what} must be {wanted}, got {shown(value)}")
+    return value
+
+
+def checked_names(value: object, what: str, wanted: str) -> list[str]:
+    """Return the argument ``value``, a str or several different ones, as a list, else raise `PlanError`."""
+    names = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else []
+    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+        raise PlanError(f"{what} must be {wanted}, each of them once, got {shown(value)}")
+    return names
+
+
+def checked_function(function: object, what: str, of: str) -> Any:
+    """Return the argument ``function`` if it is one, and not asynchronous; else raise `PlanError`, which says ``what``.
+
+    ``of``: its arguments.
+    """
+    if not callable(function) or is_coroutine_function(function) or _is_of_kind(function, inspect.isasyncgenfunction):
+        got = f"{describe_function(function)}, which is async" if callable(function) else type(function).__name__
+        raise PlanError(f"{what} must be a function of {of}, got {got}")
+    return function
 
 
 def field_getter(field: Callable[[Any], Any] | str, step: str) -> Callable[[Any], Any]:

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from malstrom_py.errors import PlanError, SourceError, imported, lasting, shown
-from malstrom_py.formats import Format
+from malstrom_py.formats import Format, converter
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.polled import PolledChunk, PolledReader, PolledSource, problems
 from malstrom_py.sources.polled.reading import ReaderFeed
+from malstrom_py.validation import checked_choice, checked_names
 
 if TYPE_CHECKING:
     import nats.aio.client
@@ -41,13 +42,12 @@ Message = tuple[int, str, bytes]
 _log = logging.getLogger(__name__)
 
 _OURS: Final = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0.1}
-"""A lost connection is made again here, where the consumer is made again too."""
+"""A lost connection is made again by its user: a consumer has to be made again too, and a sink's job restarts."""
 _NOT_FOUND: Final = 404
 _KEEP_LONGER: Final = "A limit of the stream or a purge did it: keep messages longer"
 _FETCH_S: Final = 0.2
 _TIMEOUT_S: Final = 5.0
 _IDLE_MAX_S: Final = 30.0
-"""After such a pause the connection is made again: nothing has answered the server since."""
 
 
 def json_of(subject: str, data: bytes) -> Any:
@@ -110,23 +110,19 @@ class JetStream(PolledSource[V_co]):
         urls = checked_servers(servers, "sources.JetStream")
         if not isinstance(stream, str) or not stream or any(sign in stream for sign in " .*>"):
             raise PlanError("sources.JetStream: stream is the name of a stream, not a subject")
-        subjects = [subject] if isinstance(subject, str) else None if subject is None else list(subject)
-        if subjects is not None and (not all(subjects) or len(set(subjects)) != len(subjects) or not subjects):
-            raise PlanError("sources.JetStream: subject is a subject, or several different ones")
+        subjects = None
+        if subject is not None:
+            subjects = checked_names(subject, "sources.JetStream: subject", "a subject, or several")
         if start not in ("first", "new") and (type(start) is not int or start < 1):
             raise PlanError(f"sources.JetStream: start is 'first', 'new' or a number of at least 1, got {shown(start)}")
-        if on_gap not in ("fail", "skip"):
-            raise PlanError(f"sources.JetStream: on_gap is 'fail' or 'skip', got {shown(on_gap)}")
-        if isinstance(value, Format):
-            value = partial(_decoded, value)
-        if value is not None and not callable(value):
-            raise PlanError(f"sources.JetStream: value is a function of subject and data, got {type(value).__name__}")
         self._stream = stream
         self._filters = {Part(stream): None} if subjects is None else {Part(f"{stream}:{one}"): one for one in subjects}
         self._start = start
-        self._value: Callable[[str, bytes], Any] = value or json_of
+        self._value: Callable[[str, bytes], Any] = (
+            converter(value, "sources.JetStream: value", "subject and data", partial(partial, _decoded)) or json_of
+        )
         self._options: dict[str, Any] = {**(connect or {}), "servers": urls}
-        self._on_gap: problems.Gap = on_gap
+        self._on_gap: problems.Gap = checked_choice(on_gap, "sources.JetStream: on_gap", "fail", "skip")
 
     def __repr__(self) -> str:
         return f"JetStream({', '.join(self._filters)} at {hosts_of(self._options)})"
@@ -233,6 +229,52 @@ class _Again(Exception):
     """The consumer cannot be relied on: make it again."""
 
 
+class Connection:
+    """A client of NATS in the loop of asyncio that it has for itself. It connects when it is first needed."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
+        self.used_at_s = time.monotonic()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: nats.aio.client.Client | None = None
+
+    def __str__(self) -> str:
+        return hosts_of(self.options)
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Return the result of ``call``."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(call)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it was not used for so long that it has to be made again: nothing has answered the server since."""
+        return time.monotonic() - self.used_at_s > _IDLE_MAX_S
+
+    async def client(self) -> nats.aio.client.Client:
+        """Return the client, connected."""
+        from nats.aio.client import Client
+
+        if self._client is None:
+            self._client = Client()  # closed also if it cannot connect
+            ours = {**_OURS, "error_cb": _ignore}
+            await self._client.connect(**{"connect_timeout": _TIMEOUT_S, **self.options, **ours})
+        return self._client
+
+    async def drop(self) -> None:
+        """Close the client: the next call of `client` makes another one."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def close(self) -> None:
+        """Close the client and its loop."""
+        if self._loop is not None:
+            self._loop.run_until_complete(self.drop())
+            self._loop.close()
+
+
 class Reader(PolledReader[Message]):
     """Reads messages of one partition after ``at``, up to the number ``end``; with ``is_new``, after the newest."""
 
@@ -247,8 +289,8 @@ class Reader(PolledReader[Message]):
         *,
         is_new: bool = False,
     ) -> None:
-        self.name = f"the stream {stream!r} at {hosts_of(options)}"
-        self._options = options
+        self._connection = Connection(options)
+        self.name = f"the stream {stream!r} at {self._connection}"
         self._stream = stream
         self._subject = subject
         self._on_gap: problems.Gap = on_gap
@@ -256,14 +298,11 @@ class Reader(PolledReader[Message]):
         self._given: Position | None = None
         self._end = end
         self._is_new = is_new
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._client: nats.aio.client.Client | None = None
         self._consumer: Consumer | None = None
         self._arrived = self._doubts = 0
-        self._asked_at_s = time.monotonic()
 
     def read(self, rows_max: int) -> PolledChunk[Message] | None:
-        return self._run(self._read(max(2, rows_max)))
+        return self._connection.run(self._read(max(2, rows_max)))
 
     def is_retried(self, error: BaseException) -> bool:
         import nats.errors
@@ -271,22 +310,17 @@ class Reader(PolledReader[Message]):
         return isinstance(error, _Again | OSError | TimeoutError | nats.errors.Error)
 
     def reset(self) -> None:
-        self._run(self._disconnect())
+        self._consumer = None
+        self._connection.run(self._connection.drop())
 
     def close(self) -> None:
-        if self._loop is not None:
-            self.reset()
-            self._loop.close()
-
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(call)
+        self._connection.close()
 
     async def _read(self, count: int) -> PolledChunk[Message] | None:
         """Fetch once. An error leaves the position unchanged."""
-        if time.monotonic() - self._asked_at_s > _IDLE_MAX_S:
-            await self._disconnect()
+        if self._connection.is_idle:
+            self._consumer = None
+            await self._connection.drop()
         consumer = self._consumer or await self._subscribe()
         if self._at != self._given:
             return self._given_on()
@@ -294,7 +328,7 @@ class Reader(PolledReader[Message]):
             messages = await consumer.fetch(count, timeout=_FETCH_S)
         except TimeoutError:
             messages = []
-        self._asked_at_s = time.monotonic()
+        self._connection.used_at_s = time.monotonic()
         if not messages:
             return await self._caught_up(consumer)
         found: list[Message] = []
@@ -352,19 +386,15 @@ class Reader(PolledReader[Message]):
 
     async def _checked_info(self) -> _Info:
         """Return what the server says of the stream; `SourceError` if it is another one than before."""
-        assert self._client is not None
-        answer = json.loads(
-            (await self._client.request(f"$JS.API.STREAM.INFO.{self._stream}", timeout=_TIMEOUT_S)).data
-        )
+        client = await self._connection.client()
+        answer = json.loads((await client.request(f"$JS.API.STREAM.INFO.{self._stream}", timeout=_TIMEOUT_S)).data)
         known = self._at
         if "error" in answer:
             if answer["error"].get("code") != _NOT_FOUND:
                 raise _Again
             if known.created is not None:
                 raise problems.another(self.name, f"number {known.sequence}")
-            raise lasting(
-                SourceError(f"there is no stream {self._stream!r} at {hosts_of(self._options)}: create it first")
-            )
+            raise lasting(SourceError(f"there is no stream {self._stream!r} at {self._connection}: create it first"))
         info = _Info(
             answer["created"],
             answer["state"]["first_seq"],
@@ -380,12 +410,8 @@ class Reader(PolledReader[Message]):
 
     async def _subscribe(self) -> Consumer:
         """Connect if need be, and make a consumer that begins after the position."""
-        from nats.aio.client import Client
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-        if self._client is None:
-            self._client = Client()  # closed also if it cannot connect
-            await self._client.connect(**{"connect_timeout": _TIMEOUT_S, **self._options, **_OURS, "error_cb": _ignore})
         info = await self._checked_info()
         if info.retention == "workqueue":
             raise lasting(
@@ -404,15 +430,10 @@ class Reader(PolledReader[Message]):
             deliver_policy=DeliverPolicy.ALL if begin is None else DeliverPolicy.BY_START_SEQUENCE,
             opt_start_seq=None if begin is None else begin + 1,
         )
-        js = self._client.jetstream(timeout=_TIMEOUT_S)
+        js = (await self._connection.client()).jetstream(timeout=_TIMEOUT_S)
         self._consumer = await js.pull_subscribe(self._subject or ">", stream=self._stream, config=config)
         self._arrived = self._doubts = 0
         return self._consumer
-
-    async def _disconnect(self) -> None:
-        client, self._client, self._consumer = self._client, None, None
-        if client is not None:
-            await client.close()
 
 
 async def _ignore(error: Exception) -> None:

@@ -5,27 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from malstrom_py.connectors.nats import checked_servers, hosts_of
+from malstrom_py.connectors.nats import Connection, checked_servers, hosts_of
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError, lasting
-from malstrom_py.errors.text import describe_error, describe_function, text_with_place
-from malstrom_py.formats import Format
+from malstrom_py.errors.text import describe_error, describe_function
+from malstrom_py.formats import Format, converter
 from malstrom_py.sinks.base import BaseStatelessSink, BaseWriter
-from malstrom_py.validation import function_of
+from malstrom_py.sinks.records import as_bytes, converted
 from malstrom_py.worker_context import WorkerInfo
 
-if TYPE_CHECKING:
-    from nats.aio.client import Client
-
 _WHAT: Final = "sinks.JetStream"
-_OURS: Final = {"allow_reconnect": False, "max_reconnect_attempts": 1}
-"""A job that has lost its server fails, and restarts from its last snapshot."""
 _FLIGHT_MAX: Final = 256
 _TIMEOUT_S: Final = 10.0
-_IDLE_MAX_S: Final = 30.0
-"""After such a pause the connection is made again: nothing has answered the server since."""
 
 
 class JetStream(BaseStatelessSink):
@@ -57,9 +50,8 @@ class JetStream(BaseStatelessSink):
         is_name = isinstance(subject, str) and bool(subject) and not any(sign in subject for sign in " *>")
         if not is_name and not callable(subject):
             raise PlanError(f"{_WHAT}: subject is a subject without wildcards, or a function of the value")
-        value = value.encode if isinstance(value, Format) else value
         self._subject = subject
-        self._value = None if value is None else function_of(value, "value", "value= a function of the value")
+        self._value = converter(value, f"{_WHAT}: value", "the value", lambda format: format.encode)
 
     def __repr__(self) -> str:
         subject = repr(self._subject) if isinstance(self._subject, str) else describe_function(self._subject)
@@ -78,64 +70,44 @@ class JetStreamWriter(BaseWriter):
     ) -> None:
         import msgspec
 
-        self._options = options
+        self._connection = Connection(options)
         self._subject = subject
         self._value: Callable[[Any], Any] = value or msgspec.json.Encoder().encode
-        self._loop = asyncio.new_event_loop()
-        self._client: Client | None = None
-        self._used_at_s = 0.0
 
     def write(self, batch: Batch) -> None:
-        """See `SinkWriter.write`."""
         import nats.errors
         import nats.js.errors
 
-        messages = list(map(self._message, batch.values))
+        messages = self._messages(batch.values)
         try:
-            self._loop.run_until_complete(self._publish(messages))
+            self._connection.run(self._publish(messages))
         except nats.js.errors.NoStreamResponseError:
             subjects = ", ".join(sorted({subject for subject, _ in messages})[:3])
             # The job may be started again: a stream whose leader is being elected does not answer either.
             raise SinkError(f"{_WHAT}: no stream takes {subjects}: add the subject to a stream") from None
         except (OSError, TimeoutError, nats.errors.Error) as error:
-            where = hosts_of(self._options)
-            raise SinkError(f"{_WHAT}: {where} has not stored a batch: {describe_error(error)}") from error
+            raise SinkError(f"{_WHAT}: {self._connection} has not stored a batch: {describe_error(error)}") from error
 
     def close(self) -> None:
-        """See `SinkWriter.close`."""
-        self._loop.run_until_complete(self._disconnect())
-        self._loop.close()
+        self._connection.close()
 
-    def _message(self, value: Any) -> tuple[str, bytes]:
-        try:
-            data = self._value(value)
-            subject = self._subject if isinstance(self._subject, str) else self._subject(value)
-        except SinkError:
-            raise  # of a schema registry
-        except Exception as error:
-            raise lasting(SinkError(f"{_WHAT}: value= or subject= failed: {text_with_place(error)}")) from error
-        data = data.encode() if isinstance(data, str) else data
-        if not isinstance(data, bytes) or not isinstance(subject, str):
+    def _messages(self, values: list[Any]) -> list[tuple[str, bytes]]:
+        subjects: list[Any] = [self._subject] * len(values)
+        if not isinstance(self._subject, str):
+            subjects = converted(self._subject, values, f"{_WHAT}: subject", "a str")
+        argument, returns = f"{_WHAT}: value", "bytes or a str"
+        found = converted(self._value, values, argument, returns)
+        data: list[Any] = [as_bytes(one, argument, returns) for one in found]
+        if None in data or not all(isinstance(subject, str) for subject in subjects):
             raise lasting(SinkError(f"{_WHAT}: value= returns bytes or a str, and subject= a str"))
-        return subject, data
+        return list(zip(subjects, data, strict=True))
 
     async def _publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        stream = (await self._connected()).jetstream(timeout=_TIMEOUT_S)
+        if self._connection.is_idle:
+            await self._connection.drop()
+        stream = (await self._connection.client()).jetstream(timeout=_TIMEOUT_S)
         # The first one alone: it makes the client listen for answers, and the others keep their order then.
         for start in (0, *range(1, len(messages), _FLIGHT_MAX)):
             some = messages[start : start + _FLIGHT_MAX] if start else messages[:1]
             await asyncio.gather(*(stream.publish(subject, data) for subject, data in some))
-        self._used_at_s = time.monotonic()
-
-    async def _connected(self) -> Client:
-        import nats
-
-        if self._client is None or time.monotonic() - self._used_at_s > _IDLE_MAX_S:
-            await self._disconnect()
-            self._client = await nats.connect(**{"connect_timeout": _TIMEOUT_S, **self._options, **_OURS})
-        return self._client
-
-    async def _disconnect(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
+        self._connection.used_at_s = time.monotonic()

@@ -214,11 +214,11 @@ def test_a_negative_number_of_a_symbol_or_of_a_type_is_malformed() -> None:
         data = known.encode(value | more)
         assert known.decode(data) == value | more
         for place in range(3):
-            with pytest.raises(ValueError, match="negative number of a symbol, or of a type in a union"):
+            with pytest.raises(ValueError, match="number of a symbol, or of a type in a union, that"):
                 known.decode(data[:place] + b"\x01" + data[place + 1 :])
     union = formats.Avro(["null", "string"])
     assert [union.decode(union.encode(value)) for value in (None, "x")] == [None, "x"]
-    with pytest.raises(ValueError, match="negative number"):
+    with pytest.raises(ValueError, match="of a type in a union"):
         union.decode(b"\x01\x02x")
 
 

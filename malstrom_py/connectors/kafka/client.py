@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import MalstromError, PlanError, SourceError, imported
 from malstrom_py.errors.text import redacts
@@ -79,6 +79,11 @@ class Cluster:
     def __repr__(self) -> str:
         return f"Cluster({self.bootstrap!r})"
 
+    @property
+    def api(self) -> Any:
+        """The module ``confluent_kafka``."""
+        return kafka(self.what)
+
     def made(
         self, kind: Callable[..., Any], settings: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
     ) -> Any:
@@ -87,7 +92,7 @@ class Cluster:
         chosen.setdefault("error_cb", lambda _error: None)  # librdkafka logs them too
         try:
             return kind(chosen, logger=LOG)
-        except (kafka(self.what).KafkaException, TypeError, ValueError) as error:
+        except (self.api.KafkaException, TypeError, ValueError) as error:
             raise PlanError(
                 f"{self.what}: librdkafka refuses an option: {self.safe(error)}. Correct options="
             ) from None
@@ -95,7 +100,7 @@ class Cluster:
     def consumer(self, group: str, settings: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Consumer:
         """Return a new consumer that commits nothing and joins no group."""
         fixed = {"group.id": group, "enable.auto.commit": False, "enable.auto.offset.store": False}
-        made: Consumer = self.made(kafka(self.what).Consumer, {**fixed, **settings}, defaults)
+        made: Consumer = self.made(self.api.Consumer, {**fixed, **settings}, defaults)
         return made
 
     @contextmanager
@@ -105,7 +110,7 @@ class Cluster:
         consumer = self.consumer("malstrom", {"error_cb": last.append})
         try:
             yield consumer
-        except kafka(self.what).KafkaException as error:
+        except self.api.KafkaException as error:
             reason = "" if not last else f" ({self.safe(last[-1])})"
             raise error_class(
                 f"{self.what}: {self.bootstrap} does not answer: {self.safe(error)}{reason}. Check that the brokers "
@@ -141,8 +146,3 @@ def text_of(error: object) -> str:
     if hasattr(found, "code") and hasattr(found, "str"):
         return found.name() if redacts() else f"{found.name()}: {found.str()}"
     return type(error).__name__
-
-
-def refuse(what: str, text: str) -> NoReturn:
-    """Raise a `PlanError`."""
-    raise PlanError(f"{what}: {text}")

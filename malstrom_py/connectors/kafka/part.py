@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from malstrom_py.connectors.kafka.client import LOG, Cluster, kafka
+from malstrom_py.connectors.kafka.client import LOG, Cluster
 from malstrom_py.connectors.kafka.reader import Buffer
-from malstrom_py.connectors.kafka.records import Decoder
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.polled import PolledChunk
 
@@ -31,7 +30,6 @@ class Reading:
     """What the partitions of a source share."""
 
     cluster: Cluster
-    decoder: Decoder
     on_lost: OnLost
     open: Callable[[str, int, int], Buffer]
 
@@ -61,14 +59,14 @@ class PartitionFeed:
 
     def take(self) -> PolledChunk[Message] | None:
         assert self._buffer is not None, "not started"
-        messages, end = self._buffer.take()
+        messages, end = self._buffer.reader.take(self._buffer)
         if messages or end is not None:
             return self._chunk(messages, end)
         return None if self._buffer.error is None else self._failed(self._buffer)
 
     def lag_rows(self, position: Any) -> int | None:
         """Return how many offsets there are between the position and the end of the partition."""
-        mark = None if self._buffer is None else self._buffer.high_watermark()
+        mark = None if self._buffer is None else self._buffer.reader.high_watermark(self._buffer)
         return None if mark is None else max(0, mark - (0 if position is None else position["offset"]))
 
     def lag_bytes(self, position: Any) -> int | None:
@@ -76,11 +74,11 @@ class PartitionFeed:
 
     def stop(self) -> None:
         if self._buffer is not None:
-            self._buffer.stop()
+            self._buffer.reader.remove(self._buffer)
 
     def close(self) -> None:
         if self._buffer is not None:
-            self._buffer.close()
+            self._buffer.reader.close(self._buffer)
 
     def _chunk(self, messages: list[Message], end: int | None) -> PolledChunk[Message]:
         """Return messages with their positions. The end passes what follows the last record and is none: the end of a
@@ -100,7 +98,7 @@ class PartitionFeed:
         assert error is not None
         if isinstance(error, SourceError):
             raise error
-        codes = kafka(self._reading.cluster.what).KafkaError
+        codes = self._reading.cluster.api.KafkaError
         if error.code() in {codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE}:
             return self._lost(buffer)
         text = self._reading.cluster.safe(error)
@@ -122,7 +120,7 @@ class PartitionFeed:
                 f'before it was read, or the topic was created again. Use on_lost="earliest" to continue with the '
                 f"earliest record that is left, and keep records for longer"
             )
-        buffer.close()
+        buffer.reader.close(buffer)
         self._buffer = self._opened(None)
         if offset is None:
             return None

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.connectors.kafka.client import ANSWER_S, LOG, Cluster, kafka
+from malstrom_py.connectors.kafka.client import ANSWER_S, LOG, Cluster
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.time import PER_SECOND
-from malstrom_py.errors import SinkError, lasting
-from malstrom_py.errors.text import describe_function, text_with_place
+from malstrom_py.errors import SinkError, imported, lasting
+from malstrom_py.sinks.records import as_bytes, converted
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, Producer
@@ -53,10 +53,10 @@ class Encoder:
 
     def __init__(
         self,
-        key: Callable[[Any], Any] | None,
-        value: Callable[[Any], Any] | None,
         what: str,
         *,
+        key: Callable[[Any], Any] | None = None,
+        value: Callable[[Any], Any] | None = None,
         headers: Callable[[Any], Any] | None = None,
         unit: str | None = None,
     ) -> None:
@@ -74,14 +74,15 @@ class Encoder:
         values = batch.values
         keys: Any = [None] * len(values)
         if self._key is not None:
-            keys = self._encoded(values, self._key, "key")
+            keys = self._encoded(self._key, values, "key")
         elif batch.keys is not None:
-            keys = self._encoded(batch.keys, self._of_stream, "key")
-        encoded = self._encoded(values, self._value or self._json, "value")
+            keys = self._encoded(self._of_stream, batch.keys, "key")
+        encoded = self._encoded(self._value or self._json, values, "value")
         if self._headers is None and self._unit is None:
             return zip(keys, encoded, strict=True)
         times = [0] * len(values) if self._unit is None else self._times(batch.timestamps, self._unit)
-        return zip(keys, encoded, times, map(self._headers_of, values), strict=True)
+        headers = [()] * len(values) if self._headers is None else self._headers_of(self._headers, values)
+        return zip(keys, encoded, times, headers, strict=True)
 
     def _times(self, timestamps: Sequence[int] | None, unit: str) -> list[int]:
         per_second = PER_SECOND[unit]
@@ -92,45 +93,21 @@ class Encoder:
             )
         return times
 
-    def _headers_of(self, value: Any) -> Headers:
-        if self._headers is None:
-            return ()
-        try:
-            made = [(str(name), one) for name, one in self._headers(value).items()]
-        except Exception as error:
-            raise self._failed(self._headers, "headers", "a dict of names and bytes, str or None", error) from error
-        return [(name, self._checked(one, "headers")) for name, one in made]
-
-    def _failed(self, function: Callable[[Any], Any], argument: str, returns: str, error: Exception) -> SinkError:
-        return lasting(
-            SinkError(
-                f"{self._what}: {argument}={describe_function(function)} failed: {text_with_place(error)}. It returns "
-                f"{returns}"
-            )
-        )
+    def _headers_of(self, function: Callable[[Any], Any], values: list[Any]) -> list[Headers]:
+        argument, returns = f"{self._what}: headers", "a dict of names and bytes, str or None"
+        made = converted(function, values, argument, returns)
+        if wrong := [one for one in made if not isinstance(one, Mapping)]:
+            raise lasting(SinkError(f"{argument}= returned {type(wrong[0]).__name__}: it returns {returns}"))
+        return [[(str(name), as_bytes(one, argument)) for name, one in headers.items()] for headers in made]
 
     def _of_stream(self, key: Any) -> Any:
         return key if isinstance(key, str | bytes) else self._json(key)
 
-    def _encoded(self, things: list[Any], encode: Callable[[Any], Any], argument: str) -> list[bytes | None]:
-        try:
-            encoded = list(map(encode, things))
-        except SinkError:
-            raise  # of a schema registry
-        except Exception as error:
-            raise self._failed(encode, argument, "bytes, a str or None", error) from error
+    def _encoded(self, encode: Callable[[Any], Any], things: list[Any], name: str) -> list[bytes | None]:
+        encoded = converted(encode, things, f"{self._what}: {name}", "bytes, a str or None")
         if set(map(type, encoded)) - {bytes}:
-            return [self._checked(one, argument) for one in encoded]
+            return [as_bytes(one, f"{self._what}: {name}") for one in encoded]
         return encoded
-
-    def _checked(self, encoded: Any, argument: str) -> bytes | None:
-        if isinstance(encoded, str):
-            return encoded.encode()
-        if encoded is None or isinstance(encoded, bytes):
-            return encoded
-        raise lasting(
-            SinkError(f"{self._what}: {argument}= returned {type(encoded).__name__}: it returns bytes, a str or None")
-        )
 
 
 def bytes_max_of(cluster: Cluster, topic: str) -> int:
@@ -141,7 +118,7 @@ def bytes_max_of(cluster: Cluster, topic: str) -> int:
     try:
         (found,) = admin.describe_configs([resource], request_timeout=ANSWER_S).values()
         return int(found.result(ANSWER_S)["max.message.bytes"].value)
-    except (kafka(cluster.what).KafkaException, TimeoutError, KeyError, ValueError) as error:
+    except (cluster.api.KafkaException, TimeoutError, KeyError, ValueError) as error:
         LOG.info(
             "%s: the limit of topic %s is unknown (%s): %d bytes", cluster.what, topic, cluster.safe(error), BYTES_MAX
         )
@@ -150,7 +127,7 @@ def bytes_max_of(cluster: Cluster, topic: str) -> int:
 
 def create_topic(cluster: Cluster, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
     """Create ``topic`` unless it exists, and wait until it does; `SinkError` if it cannot be created."""
-    admin_module, found = _admin(cluster), kafka(cluster.what)
+    admin_module, found = _admin(cluster), cluster.api
     with cluster.asking(SinkError) as consumer:
         if _exists(consumer, topic):
             return
@@ -178,10 +155,7 @@ def _exists(consumer: Consumer, topic: str) -> bool:
 
 
 def _admin(cluster: Cluster) -> Any:
-    kafka(cluster.what)
-    from confluent_kafka import admin
-
-    return admin
+    return imported("confluent_kafka.admin", f"{cluster.what} needs confluent-kafka", "kafka")
 
 
 class Sending:
@@ -197,13 +171,13 @@ class Sending:
         self._failed: KafkaError | None = None
         self._bytes_max = bytes_max
         self.producer: Producer = cluster.made(
-            kafka(cluster.what).Producer,
+            cluster.api.Producer,
             {"enable.idempotence": True, "error_cb": self._on_error, **settings},
             {**DEFAULTS, **fixed},
         )
         # After the first question librdkafka knows the brokers, by the second it connects to one of them. If none is
         # connected when it asks for a producer id, it waits half a second before it tries again.
-        with suppress(kafka(cluster.what).KafkaException):
+        with suppress(cluster.api.KafkaException):
             for _ in range(2):
                 self.producer.list_topics(topic, timeout=_PRIME_S)
 
@@ -221,9 +195,8 @@ class Sending:
             raise lasting(too_large(self._cluster.what, topic, record, self._bytes_max))
 
         def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is not None:
-                self._failed = self._failed or error
-            elif on_delivery is not None:
+            self._delivered(error, message)
+            if error is None and on_delivery is not None:
                 on_delivery(message)
 
         callback = self._delivered if on_delivery is None else delivered
@@ -238,7 +211,7 @@ class Sending:
                 if now_s > ends_s:
                     raise self._error("its queue stays full") from None
                 self.producer.poll(0.1)
-            except kafka(self._cluster.what).KafkaException as error:
+            except self._cluster.api.KafkaException as error:
                 raise self._error(self._cluster.safe(error)) from None
 
     def serve(self) -> None:
@@ -256,7 +229,7 @@ class Sending:
     def close(self) -> None:
         """Forget what is not stored yet."""
         # confluent-kafka raises a SystemError where a report of a delivery follows a fatal error.
-        with suppress(kafka(self._cluster.what).KafkaException, SystemError):
+        with suppress(self._cluster.api.KafkaException, SystemError):
             self.producer.purge()
             self.producer.flush(1)
         # Not its method close, which fails with a SystemError after a fatal error: without references, it is destroyed.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.connectors.kafka.client import ANSWER_S, LOG, Cluster, kafka
+from malstrom_py.connectors.kafka.client import ANSWER_S, LOG, Cluster
 from malstrom_py.connectors.kafka.producing import DeliveryError, Sending
 from malstrom_py.connectors.kafka.staging import WRITER, Segment, unpacked
 from malstrom_py.errors import SinkError, lasting
@@ -57,7 +57,12 @@ class Publisher:
         def begin(sending: Sending, consumer: Consumer) -> bool:
             marker = self._marker(consumer)
             if marker is not None and marker > number_of(snapshot):
-                raise lasting(self._from_the_future(marker))
+                raise self._refusal(
+                    f"group {self._name!r} has the offset {marker} for topic {self._topic!r}, partition 0, which is "
+                    f"the time of a commit after this start, in microseconds since 1970: the clock here was set back, "
+                    f"or another run of this job has started since. Rows of this start would be taken for committed, "
+                    f"and be lost: correct the clock, or name the job otherwise"
+                )
             if marker is None and first:
                 self._publish(sending, consumer, 0, ())
             return marker is not None
@@ -76,7 +81,12 @@ class Publisher:
         def publish(sending: Sending, consumer: Consumer) -> None:
             marker = self._marker(consumer)
             if marker is None and needs_marker:
-                raise lasting(self._forgotten(snapshot, number))
+                raise self._refusal(
+                    f"Kafka has no offset of group {self._name!r} for topic {self._topic!r}, so it is unknown whether "
+                    f"snapshot {snapshot} has been committed: Kafka forgets offsets after offsets.retention.minutes. "
+                    f"If the topic has its rows, set the offset of partition 0 in this group to {number}, else to 0; "
+                    f"then start again"
+                )
             if marker is None or marker < number:
                 self._publish(sending, consumer, number, segments)
 
@@ -97,7 +107,7 @@ class Publisher:
                 sending = Sending(self._cluster, self._topic, self._settings, bytes_max=self._bytes_max)
                 sending.producer.init_transactions(ANSWER_S)
                 return act(sending, consumer)
-            except (kafka(self._cluster.what).KafkaException, DeliveryError, SystemError) as failed:
+            except (self._cluster.api.KafkaException, DeliveryError, SystemError) as failed:
                 # A SystemError is confluent-kafka's answer to a report of a delivery that follows a fatal error.
                 error = failed
                 LOG.info("%s: a commit is repeated: %s", self._cluster.what, self._text(failed))
@@ -125,10 +135,10 @@ class Publisher:
         return {**limits, "transactional.id": self._name}
 
     def _marker(self, consumer: Consumer) -> int | None:
-        place = kafka(self._cluster.what).TopicPartition(self._topic, 0)
+        place = self._cluster.api.TopicPartition(self._topic, 0)
         (found,) = consumer.committed([place], timeout=ANSWER_S)
         if found.error is not None:
-            raise kafka(self._cluster.what).KafkaException(found.error)
+            raise self._cluster.api.KafkaException(found.error)
         return found.offset if found.offset >= 0 else None
 
     def _publish(self, sending: Sending, consumer: Consumer, number: int, segments: Sequence[Segment]) -> None:
@@ -138,17 +148,17 @@ class Publisher:
         try:
             for segment in segments:
                 self._copy(sending, consumer, segment)
-            place = kafka(self._cluster.what).TopicPartition(self._topic, 0, number)
+            place = self._cluster.api.TopicPartition(self._topic, 0, number)
             producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), ANSWER_S)
             producer.commit_transaction(_COMMIT_S)
         except SinkError:
-            with suppress(kafka(self._cluster.what).KafkaException):  # the next commit ends it
+            with suppress(self._cluster.api.KafkaException):  # the next commit ends it
                 producer.abort_transaction(ANSWER_S)
             raise
 
     def _copy(self, sending: Sending, consumer: Consumer, segment: Segment) -> None:
         """Send the rows of a segment, in their order."""
-        place = kafka(self._cluster.what).TopicPartition(segment.topic, segment.partition, segment.first)
+        place = self._cluster.api.TopicPartition(segment.topic, segment.partition, segment.first)
         consumer.list_topics(segment.topic, timeout=ANSWER_S)  # without it, the first fetch waits half a second
         consumer.assign([place])
         chunks, ends_s = 0, time.monotonic() + _READ_S
@@ -174,7 +184,7 @@ class Publisher:
     def _silent(self, consumer: Consumer, place: TopicPartition, segment: Segment) -> SinkError:
         """Return the error of a segment of which nothing comes: lasting only if a broker has an end before it."""
         why = f"nothing came within {_READ_S:.0f} s"
-        with suppress(kafka(self._cluster.what).KafkaException):
+        with suppress(self._cluster.api.KafkaException):
             ends = consumer.get_watermark_offsets(place, timeout=ANSWER_S)
             if ends is not None and 0 <= ends[1] <= segment.last:
                 return self._gone(segment, f"the partition ends at offset {ends[1]}")
@@ -184,7 +194,7 @@ class Publisher:
         )
 
     def _unreadable(self, message: Message, segment: Segment) -> None:
-        error, codes = message.error(), kafka(self._cluster.what).KafkaError
+        error, codes = message.error(), self._cluster.api.KafkaError
         lost = {
             codes._AUTO_OFFSET_RESET,
             codes.OFFSET_OUT_OF_RANGE,
@@ -195,30 +205,14 @@ class Publisher:
             raise self._gone(segment, self._cluster.safe(error))
 
     def _gone(self, segment: Segment, why: str) -> SinkError:
-        return lasting(
-            SinkError(
-                f"{self._cluster.what}: rows that were staged in topic {segment.topic!r}, partition "
-                f"{segment.partition}, cannot be read any more ({why}): the snapshot that names them cannot be "
-                f"committed. Start the job from its beginning or from another snapshot, and keep records of that "
-                f"topic for longer than a job is down"
-            )
+        return self._refusal(
+            f"rows that were staged in topic {segment.topic!r}, partition {segment.partition}, cannot be read any more "
+            f"({why}): the snapshot that names them cannot be committed. Start the job from its beginning or from "
+            f"another snapshot, and keep records of that topic for longer than a job is down"
         )
 
-    def _from_the_future(self, marker: int) -> SinkError:
-        return SinkError(
-            f"{self._cluster.what}: group {self._name!r} has the offset {marker} for topic {self._topic!r}, "
-            f"partition 0, which is the time of a commit after this start, in microseconds since 1970: the clock here "
-            f"was set back, or another run of this job has started since. Rows of this start would be taken for "
-            f"committed, and be lost: correct the clock, or name the job otherwise"
-        )
-
-    def _forgotten(self, snapshot: str, number: int) -> SinkError:
-        return SinkError(
-            f"{self._cluster.what}: Kafka has no offset of group {self._name!r} for topic {self._topic!r}, so it is "
-            f"unknown whether snapshot {snapshot} has been committed: Kafka forgets offsets after "
-            f"offsets.retention.minutes. If the topic has its rows, set the offset of partition 0 in this group "
-            f"to {number}, else to 0; then start again"
-        )
+    def _refusal(self, text: str) -> SinkError:
+        return lasting(SinkError(f"{self._cluster.what}: {text}"))
 
 
 def _arrived(consumer: Consumer) -> list[Message]:

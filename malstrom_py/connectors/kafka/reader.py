@@ -14,10 +14,11 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from malstrom_py.connectors.kafka.client import Cluster, kafka
+from malstrom_py.connectors.kafka.client import Cluster
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.polled.ahead import ReadAhead
 
@@ -58,35 +59,19 @@ class Run(NamedTuple):
         return sum(map(len, self.messages)) + _MESSAGE_BYTES * len(self.messages)
 
 
+@dataclass(eq=False)
 class Buffer:
-    """What has arrived of one partition and waits to be taken."""
+    """What has arrived of one partition and waits to be taken from its ``reader``."""
 
-    def __init__(self, reader: SharedReader, place: tuple[str, int]) -> None:
-        self._reader = reader
-        self.place = place
-        self.waiting: list[Message] = []
-        self.size = self.polled = 0
-        """About how many bytes wait, and how many were taken last and may be polled still."""
-        self.end: int | None = None
-        """The offset at which the partition ended, after all messages that wait."""
-        self.error: KafkaError | SourceError | None = None
-
-    def take(self) -> tuple[list[Message], int | None]:
-        """Return the next messages, none if there are none now, and the end of the partition if it is known now."""
-        return self._reader.take(self)
-
-    def high_watermark(self) -> int | None:
-        """Return the offset after the last record of the partition, as far as the consumer knows."""
-        return self._reader.high_watermark(self.place)
-
-    def stop(self) -> None:
-        """Stop reading the partition, without waiting for it."""
-        self._reader.remove(self)
-
-    def close(self) -> None:
-        """Stop reading the partition, and wait for the consumer if it is closed by that."""
-        self._reader.remove(self)
-        self._reader.close_if_unused()
+    reader: SharedReader
+    place: tuple[str, int]
+    waiting: list[Message] = field(default_factory=list)
+    size: int = 0
+    polled: int = 0
+    """About how many bytes wait, and how many were taken last and may be polled still."""
+    end: int | None = None
+    """The offset at which the partition ended, after all messages that wait."""
+    error: KafkaError | SourceError | None = None
 
 
 class SharedReader:
@@ -113,8 +98,8 @@ class SharedReader:
             {"auto.offset.reset": "error", "enable.partition.eof": True, "error_cb": self._on_error},
             DEFAULTS,
         )
-        self._errors = kafka(cluster.what).KafkaError
-        self._place_of = kafka(cluster.what).TopicPartition
+        self._errors = cluster.api.KafkaError
+        self._place_of = cluster.api.TopicPartition
         self._ahead: ReadAhead[list[Run] | SourceError] = ReadAhead(self._fetch, name="kafka", release=self._release)
         self._ahead.start()
 
@@ -136,7 +121,7 @@ class SharedReader:
             return buffer
 
     def remove(self, buffer: Buffer) -> None:
-        """Forget a buffer; without buffers, the consumer closes."""
+        """Stop reading a partition, without waiting for it; without partitions, the consumer closes."""
         with self._lock:
             if self._buffers.pop(buffer.place, None) is None:
                 return
@@ -147,13 +132,17 @@ class SharedReader:
         if self._closed:
             self._ahead.stop()
 
-    def close_if_unused(self) -> None:
-        """Wait until the consumer is closed, if no buffer is left."""
+    def close(self, buffer: Buffer) -> None:
+        """Stop reading a partition, and wait for the consumer if it is closed by that."""
+        self.remove(buffer)
         if self._closed:
             self._ahead.close()
 
     def take(self, buffer: Buffer) -> tuple[list[Message], int | None]:
-        """See `Buffer.take`. What was taken before is polled now."""
+        """Return the next messages, none if there are none now, and the end of the partition if it is known now.
+
+        What was taken before is polled now.
+        """
         with self._lock:
             self._waiting -= buffer.polled
             buffer.polled = 0
@@ -164,8 +153,9 @@ class SharedReader:
             end, buffer.end = buffer.end, None
             return taken, end
 
-    def high_watermark(self, place: tuple[str, int]) -> int | None:
-        return self._marks.get(place)
+    def high_watermark(self, buffer: Buffer) -> int | None:
+        """Return the offset after the last record of a partition, as far as the consumer knows."""
+        return self._marks.get(buffer.place)
 
     def _share_out(self, chunk: list[Run] | SourceError | None) -> None:
         if isinstance(chunk, SourceError):
@@ -207,7 +197,7 @@ class SharedReader:
             # Metadata first: without it, the first fetch waits half a second for the next round of questions.
             for topic in {place.topic for place in gained} - self._primed:
                 self._primed.add(topic)
-                with suppress(kafka(self._cluster.what).KafkaException):
+                with suppress(self._cluster.api.KafkaException):
                     self._consumer.list_topics(topic, timeout=_PRIME_S)
             self._consumer.incremental_assign(gained)
         if lost:
@@ -220,7 +210,7 @@ class SharedReader:
             return
         self._marks_at_s = now_s
         for place in list(self._buffers):
-            with suppress(kafka(self._cluster.what).KafkaException):
+            with suppress(self._cluster.api.KafkaException):
                 marks = self._consumer.get_watermark_offsets(self._place_of(*place), cached=True)
                 if marks and marks[1] >= 0:
                     self._marks[place] = marks[1]
@@ -233,7 +223,7 @@ class SharedReader:
         self._looked_at_s = now_s
         runs = []
         for topic in {place[0] for place in list(self._buffers)}:
-            with suppress(kafka(self._cluster.what).KafkaException):
+            with suppress(self._cluster.api.KafkaException):
                 found = self._consumer.list_topics(topic, timeout=_PRIME_S).topics.get(topic)
                 error = None if found is None else found.error
                 is_missing = error is not None and error.code() == self._errors.UNKNOWN_TOPIC_OR_PART
@@ -258,7 +248,7 @@ class SharedReader:
             return None
         try:
             self._consumer.list_topics(next(iter(self._had))[0], timeout=_PROBE_S)
-        except kafka(self._cluster.what).KafkaException as error:
+        except self._cluster.api.KafkaException as error:
             self._silent_since_s = time.monotonic()
             return SourceError(
                 f"{self._cluster.what}: no broker of {self._cluster.bootstrap} has answered for {_SILENT_S:.0f} s "

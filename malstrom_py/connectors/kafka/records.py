@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -30,26 +31,19 @@ class KafkaRecord(NamedTuple):
     offset: int
 
 
-class Decoder:
-    """Makes rows of messages. ``records``: rows are `KafkaRecord`, else values."""
+def rows_of(messages: Sequence[Message], value: Decode | None, key: Decode | None, *, records: bool) -> Iterator[Any]:
+    """Yield a row per message, a `KafkaRecord` or a value. Raises at a message what the user's functions raise."""
+    values = _decoded([message.value() for message in messages], value or _json())
+    if not records:
+        return values
+    keys: list[Any] = [message.key() for message in messages]
+    return map(_record, messages, values, keys if key is None else _decoded(keys, key))
 
-    def __init__(self, value: Decode | None, key: Decode | None, *, records: bool) -> None:
-        self.value: Final = value if value is not None else _json()
-        self._key = key
-        self._records = records
 
-    def rows(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """Yield a row per message. Raises at a message what the user's functions raise."""
-        values = self._decoded([message.value() for message in messages], self.value)
-        if not self._records:
-            return values
-        keys: list[Any] = [message.key() for message in messages]
-        return map(_record, messages, values, keys if self._key is None else self._decoded(keys, self._key))
-
-    def _decoded(self, texts: list[Any], decode: Decode) -> Iterator[Any]:
-        if None in texts:
-            return (None if text is None else decode(text) for text in texts)
-        return map(decode, texts)
+def _decoded(texts: list[Any], decode: Decode) -> Iterator[Any]:
+    if None in texts:
+        return (None if text is None else decode(text) for text in texts)
+    return map(decode, texts)
 
 
 def _record(message: Any, value: Any, key: Any) -> KafkaRecord:
@@ -66,6 +60,7 @@ def _record(message: Any, value: Any, key: Any) -> KafkaRecord:
     )
 
 
+@cache
 def _json() -> Decode:
     import msgspec
 

@@ -7,22 +7,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from malstrom_py.connectors.kafka.client import (
-    Cluster,
-    checked_bootstrap,
-    checked_options,
-    checked_topic,
-    kafka,
-    refuse,
-)
+from malstrom_py.connectors.kafka.client import Cluster, checked_bootstrap, checked_options, checked_topic, kafka
 from malstrom_py.connectors.kafka.producing import Encoder, Sending, bytes_max_of, create_topic
 from malstrom_py.connectors.kafka.publishing import Publisher
 from malstrom_py.connectors.kafka.staging import StagingWriter, segments_of
 from malstrom_py.data.batch import Batch
-from malstrom_py.errors import SinkError, lasting
-from malstrom_py.formats import Format
+from malstrom_py.errors import PlanError, SinkError, lasting
+from malstrom_py.formats import Format, converter
 from malstrom_py.sinks.base import BaseStatelessSink, BaseTransactionalSink, BaseWriter, CommitContext, SnapshotId
-from malstrom_py.validation import checked_flag, function_of
+from malstrom_py.validation import checked_flag
 from malstrom_py.worker_context import WorkerInfo
 
 _WHAT: Final = "sinks.Kafka"
@@ -84,17 +77,17 @@ class Kafka(BaseStatelessSink):
         kafka(_WHAT)
         self._cluster = Cluster(_WHAT, checked_bootstrap(bootstrap, _WHAT), checked_options(options, _WHAT))
         self._topic = checked_topic(topic, _WHAT)
-        self._key = None if key is None else function_of(key, "key", "key= a function of the value")
-        value = value.encode if isinstance(value, Format) else value
-        self._value = None if value is None else function_of(value, "value", "value= a function of the value")
-        self._headers = None if headers is None else function_of(headers, "headers", "headers= a function of the value")
+        self._functions = {
+            name: converter(encode, f"{_WHAT}: {name}", "the value", lambda format: format.encode)
+            for name, encode in (("key", key), ("value", value), ("headers", headers))
+        }
         self._event_time = checked_flag(event_time, f"{_WHAT}: event_time")
         checked_flag(exactly_once, f"{_WHAT}: exactly_once")
         if staging is not None and not exactly_once:
-            refuse(_WHAT, "staging= names a topic for exactly_once=True")
+            raise PlanError(f"{_WHAT}: staging= names a topic for exactly_once=True")
         self._staging = checked_topic(f"{topic}.malstrom-staging" if staging is None else staging, _WHAT)
         if self._staging == self._topic:
-            refuse(_WHAT, "staging= must be another topic than the one that is written")
+            raise PlanError(f"{_WHAT}: staging= must be another topic than the one that is written")
 
     def __repr__(self) -> str:
         named = f", options={sorted(self._cluster.options)}" if self._cluster.options else ""
@@ -115,7 +108,7 @@ class Kafka(BaseStatelessSink):
                 )
             )
         unit = worker.unit if self._event_time else None
-        return Encoder(self._key, self._value, _WHAT, headers=self._headers, unit=unit)
+        return Encoder(_WHAT, **self._functions, unit=unit)
 
     def _partitions(self, topic: str) -> int:
         with self._cluster.asking(SinkError) as consumer:
@@ -174,7 +167,7 @@ class ExactlyOnceKafka(Kafka, BaseTransactionalSink):
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         """Publish the staged rows with a marker, in one transaction."""
-        segments = segments_of(payloads)
+        segments = segments_of(payloads, context)
         is_in_doubt = context.snapshot in self._in_doubt
         if segments or (not is_in_doubt and time.monotonic() - self._marked_at_s > _MARKER_S):
             self._publisher(context).publish(context.snapshot, segments, needs_marker=is_in_doubt)

@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -19,16 +19,15 @@ from malstrom_py.connectors.kafka.client import (
     checked_options,
     checked_topic,
     kafka,
-    refuse,
 )
 from malstrom_py.connectors.kafka.part import OnLost, PartitionFeed, Reading, position_of
 from malstrom_py.connectors.kafka.reader import Readers
-from malstrom_py.connectors.kafka.records import Decode, Decoder, KafkaRecord
+from malstrom_py.connectors.kafka.records import Decode, KafkaRecord, rows_of
 from malstrom_py.errors import PlanError, SourceError, lasting
-from malstrom_py.formats import Format
+from malstrom_py.formats import Format, converter
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.polled import PolledPart, PolledSource
-from malstrom_py.validation import checked_number, function_of
+from malstrom_py.validation import checked_choice, checked_names, checked_number, checked_text
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -90,22 +89,19 @@ class Kafka(PolledSource[Any]):
     ) -> None:
         kafka(_WHAT)
         self._cluster = Cluster(_WHAT, checked_bootstrap(bootstrap, _WHAT), checked_options(options, _WHAT))
-        named = [topics] if isinstance(topics, str) else list(topics)
+        named = checked_names(topics, f"{_WHAT}: topics", "the names of one or more topics")
         self._topics = [checked_topic(topic, _WHAT) for topic in named]
-        if not self._topics or len(set(self._topics)) < len(self._topics):
-            refuse(_WHAT, "name one or more topics, each of them once")
         self._start = _checked_start(start)
-        if on_lost not in {"fail", "earliest"}:
-            refuse(_WHAT, f'on_lost must be "fail" or "earliest", got {on_lost!r}')
         if key is not None and not records:
-            refuse(_WHAT, "key= decodes the keys of records: add records=True")
-        if group is not None and (not isinstance(group, str) or not group):
-            refuse(_WHAT, "group must be the name of a consumer group")
-        self._group = group
-        self._on_lost: OnLost = on_lost
+            raise PlanError(f"{_WHAT}: key= decodes the keys of records: add records=True")
+        self._group = None if group is None else checked_text(group, f"{_WHAT}: group", "the name of a consumer group")
+        self._on_lost: OnLost = checked_choice(on_lost, f"{_WHAT}: on_lost", "fail", "earliest")
         self._records = records is True
         self.rows = KafkaRecord if self._records else None
-        self._functions = _checked_function(value, "value"), _checked_function(key, "key")
+        self._functions = [
+            converter(decode, f"{_WHAT}: {name}", "bytes, or one of formats", lambda format: format.decode)
+            for name, decode in (("value", value), ("key", key))
+        ]
         super().__init__(_WHAT, follow=follow)
         self.lists_again_every_s = (
             checked_number(new_partitions_every_s, f"{_WHAT}: new_partitions_every_s") if follow else None
@@ -156,7 +152,7 @@ class Kafka(PolledSource[Any]):
         return position if isinstance(position, int) else position_of(position, "") or 0
 
     def values(self, records: Sequence[Message]) -> Iterator[Any]:
-        return self._shared().decoder.rows(records)
+        return rows_of(records, *self._functions, records=self._records)
 
     def describe(self, part: Part, record: Message) -> tuple[str, Any]:
         return f"the record at offset {record.offset()} of {part}", record.value()
@@ -236,9 +232,8 @@ class Kafka(PolledSource[Any]):
     def _shared(self) -> Reading:
         """Return what all partitions in this process share."""
         if self._reading is None:
-            decoder = Decoder(*self._functions, records=self._records)
             readers = Readers(self._cluster, self._group or _GROUP)
-            self._reading = Reading(self._cluster, decoder, self._on_lost, readers.open)
+            self._reading = Reading(self._cluster, self._on_lost, readers.open)
         return self._reading
 
 
@@ -259,12 +254,3 @@ def _checked_start(start: object) -> Start:
     if start == "latest":
         return "latest"
     raise PlanError(f'{_WHAT}: start must be "earliest", "latest" or a datetime with a zone, got {start!r}')
-
-
-def _checked_function(function: Any, argument: str) -> Callable[[bytes], Any] | None:
-    if function is None:
-        return None
-    if isinstance(function, Format):
-        return function.decode
-    found: Callable[[bytes], Any] = function_of(function, argument, f"{argument}= a function of bytes")
-    return found

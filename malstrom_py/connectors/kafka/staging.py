@@ -11,7 +11,7 @@ topic's retention deletes it.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,8 +21,9 @@ import msgspec
 from malstrom_py.connectors.kafka.client import Cluster
 from malstrom_py.connectors.kafka.producing import OVERHEAD_BYTES, Encoder, Headers, Record, Sending, size_of, too_large
 from malstrom_py.data.batch import Batch
-from malstrom_py.errors import InternalError, SinkError, lasting
-from malstrom_py.sinks.base import BaseTransactionalWriter, CommitContext
+from malstrom_py.errors import SinkError, lasting
+from malstrom_py.sinks.base import CommitContext
+from malstrom_py.sinks.records import SegmentedWriter, payloads_as
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -50,17 +51,10 @@ class Payload(msgspec.Struct, frozen=True):
     segments: list[Segment]
 
 
-def segments_of(payloads: Sequence[bytes]) -> list[Segment]:
+def segments_of(payloads: Sequence[bytes], context: CommitContext) -> list[Segment]:
     """Return the segments of all payloads in the order in which they are published."""
-    found = [segment for payload in payloads for segment in _payload(payload).segments]
+    found = [segment for payload in payloads_as(Payload, payloads, context) for segment in payload.segments]
     return sorted(found, key=lambda segment: segment.version)
-
-
-def _payload(data: bytes) -> Payload:
-    try:
-        return msgspec.json.decode(data, type=Payload)
-    except msgspec.DecodeError as error:
-        raise InternalError("a payload of sinks.Kafka cannot be read") from error
 
 
 @dataclass
@@ -87,7 +81,7 @@ def unpacked(chunk: bytes) -> list[Record]:
     return list(rows)
 
 
-class StagingWriter(BaseTransactionalWriter):
+class StagingWriter(SegmentedWriter[_Open]):
     """Stages the rows of one worker. ``target_bytes``: the limit of a record of the topic for which they are."""
 
     def __init__(
@@ -101,6 +95,8 @@ class StagingWriter(BaseTransactionalWriter):
         target_bytes: int,
         staging_bytes: int,
     ) -> None:
+        self._target_bytes = min(target_bytes, staging_bytes - OVERHEAD_BYTES)
+        super().__init__(bytes_max=min(CHUNK_BYTES, self._target_bytes // 2))
         self._cluster = cluster
         self._encoder = encoder
         self._topic = topic
@@ -108,51 +104,35 @@ class StagingWriter(BaseTransactionalWriter):
         self._partition = secrets.randbelow(partitions)
         self._writer = secrets.token_hex(8)
         self._headers: Headers = [(WRITER, self._writer.encode())]
-        self._target_bytes = min(target_bytes, staging_bytes - OVERHEAD_BYTES)
-        self._chunk_bytes = min(CHUNK_BYTES, self._target_bytes // 2)
         self._sending = Sending(cluster, staging, {}, bytes_max=staging_bytes)
-        self._records: list[Record] = []
-        self._size = 0
-        self._segments: list[_Open] = [_Open(0)]
 
-    def write(self, batch: Batch) -> None:
+    def records(self, batch: Batch) -> Iterator[tuple[Record, int]]:
         for record in self._encoder.records(batch):
             size = size_of(record)
             if size + OVERHEAD_BYTES > self._target_bytes:
                 raise lasting(too_large(self._cluster.what, self._topic, record, self._target_bytes))
-            if self._records and self._size + size > self._chunk_bytes:
-                self._stage()
-            self._records.append(record)
-            self._size += size + _RECORD_BYTES
+            yield record, size + _RECORD_BYTES
+
+    def write(self, batch: Batch) -> None:
+        super().write(batch)
         self._sending.serve()
 
-    def moved(self, version: int) -> None:
-        """Begin a new segment: rows of a key on its old worker are published before those on its new one."""
-        self._stage()
-        if self._segments[-1].sent:
-            self._segments.append(_Open(version))
-        else:
-            self._segments[-1].version = version
+    def new_segment(self, version: int) -> _Open:
+        return _Open(version)
 
-    def pre_commit(self, context: CommitContext) -> bytes:
-        self._stage()
-        self._sending.finish()
-        segments = [self._closed(segment) for segment in self._segments if segment.sent]
-        self._segments = [_Open(self._segments[-1].version)]
-        return msgspec.json.encode(Payload(segments))
-
-    def close(self) -> None:
-        self._records.clear()
-        self._sending.close()
-
-    def _stage(self) -> None:
-        if not self._records:
-            return
-        segment = self._segments[-1]
-        chunk = (None, packed(self._records), 0, self._headers)
+    def stage(self, segment: _Open, records: list[Record]) -> None:
+        chunk = (None, packed(records), 0, self._headers)
         self._sending.send(self._staging, chunk, partition=self._partition, on_delivery=segment.stored)
         segment.sent += 1
-        self._records, self._size = [], 0
+
+    def pre_commit(self, context: CommitContext) -> bytes:
+        segments = self.taken()
+        self._sending.finish()
+        self.segments = []
+        return msgspec.json.encode(Payload(list(map(self._closed, segments))))
+
+    def close(self) -> None:
+        self._sending.close()
 
     def _closed(self, segment: _Open) -> Segment:
         offsets = segment.offsets

@@ -11,7 +11,7 @@ from malstrom_py.connectors.postgres.slots import OWNER, SlotReader, advance, fi
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.polled import PolledSource
-from malstrom_py.validation import checked_whole
+from malstrom_py.validation import checked_text, checked_whole
 
 
 class PostgresChanges(PolledSource[dict[str, Any]]):
@@ -53,12 +53,10 @@ class PostgresChanges(PolledSource[dict[str, Any]]):
     ) -> None:
         super().__init__(OWNER, follow=follow)
         self._dsn = checked_dsn(dsn, OWNER)
-        if not isinstance(publication, str) or not publication:
-            raise PlanError(f"{OWNER}: publication must be a name")
         if not isinstance(slot, str) or not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
             raise PlanError(f"{OWNER}: slot must be a name of lower case letters, digits and _, of at most 63")
         checked_whole(warn_bytes, f"{OWNER}: warn_bytes")
-        self._publication = publication
+        self._publication = checked_text(publication, f"{OWNER}: publication", "a name")
         self._slot = slot
         self._warn_bytes = warn_bytes
 

@@ -32,6 +32,8 @@ _ESCAPES: Final = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
 _SLICE_ROWS: Final = 1 << 15
 _SLICE_BYTES: Final = 64 << 20
 _JOINED_BYTES_MAX: Final = 1 << 30
+_BYTES: Final = (bytes, bytearray, memoryview)
+_DAY_US: Final = 86_400_000_000
 _YEAR_1_US: Final = -62_135_596_800_000_000
 _YEAR_10000_US: Final = 253_402_300_800_000_000
 
@@ -178,8 +180,8 @@ def _arrow_type(kind: type) -> pa.DataType:
 
 
 def _texts(column: TargetColumn, values: list[Any], kind: type | None) -> list[str | None]:
-    quick = None if kind is None or column.is_json or column.is_array else _QUICK.get(kind)
-    if quick is not None and (kind is bytes) == column.is_bytes:
+    quick = None if kind is None or column.is_json or column.is_array else _converter_of(kind)
+    if kind is not None and quick is not None and issubclass(kind, _BYTES) == column.is_bytes:
         if None in values:
             return [None if value is None else quick(value) for value in values]
         return list(map(quick, values))
@@ -198,19 +200,22 @@ def text_of(column: TargetColumn, value: Any) -> str | None:
         return value if isinstance(value, str) else _json_of(column, value)
     if column.is_array:
         return value if isinstance(value, str) else _array_of(column, value)
-    if column.is_bytes != isinstance(value, (bytes, bytearray, memoryview)):
+    if column.is_bytes != isinstance(value, _BYTES):
         raise _refused(column, value)
     return _scalar_of(column, value)
 
 
 def _scalar_of(column: TargetColumn, value: Any) -> str:
-    quick = _QUICK.get(type(value))
-    if quick is not None:
-        return quick(value)
-    for base, convert in _BASES:
-        if isinstance(value, base):
-            return convert(value)
-    raise _refused(column, value)
+    kind: type = type(value)
+    convert = _converter_of(kind)
+    if convert is None:
+        raise _refused(column, value)
+    return convert(value)
+
+
+@cache
+def _converter_of(kind: type) -> Callable[[Any], str] | None:
+    return next((_TEXTS[base] for base in kind.__mro__ if base in _TEXTS), None)
 
 
 def _array_of(column: TargetColumn, value: Any) -> str:
@@ -227,7 +232,7 @@ def _item_of(column: TargetColumn, item: Any) -> str:
     of_items = TargetColumn(column.name, column.type.removesuffix("[]"))
     if of_items.is_json and not isinstance(item, str):
         text = _json_of(column, item)
-    elif of_items.is_bytes != isinstance(item, (bytes, bytearray, memoryview)):
+    elif of_items.is_bytes != isinstance(item, _BYTES):
         raise _refused(column, item)
     else:
         text = _scalar_of(column, item)
@@ -279,33 +284,21 @@ def _of_bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-_QUICK: Final[dict[type, Callable[[Any], str]]] = {
+_TEXTS: Final[dict[type, Callable[[Any], str]]] = {
     bool: _of_bool,
     int: int.__repr__,
     float: float.__repr__,
-    str: str,
+    str: str.__str__,
     decimal.Decimal: decimal.Decimal.__str__,
-    bytes: _of_bytes,
-    bytearray: _of_bytes,
-    memoryview: _of_bytes,
+    **dict.fromkeys(_BYTES, _of_bytes),
     dt.datetime: _of_datetime,
     dt.date: dt.date.isoformat,
     dt.time: dt.time.isoformat,
     dt.timedelta: _of_timedelta,
     uuid.UUID: uuid.UUID.__str__,
+    **dict.fromkeys((ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network), str),
 }
-_BASES: Final[tuple[tuple[Any, Callable[[Any], str]], ...]] = (
-    (str, str.__str__),
-    (int, int.__repr__),
-    (float, float.__repr__),
-    (dt.datetime, _of_datetime),
-    (decimal.Decimal, decimal.Decimal.__str__),
-    (ipaddress.IPv4Address, str),
-    (ipaddress.IPv6Address, str),
-    (ipaddress.IPv4Network, str),
-    (ipaddress.IPv6Network, str),
-)
-"""Subclasses, such as the members of an ``IntEnum``, and types that are rare."""
+"""How a value of a class, or of a subclass such as an ``IntEnum``, becomes text."""
 
 
 # Columns of Arrow.
@@ -354,9 +347,6 @@ def _by_cast(column: TargetColumn, values: pa.Array) -> pa.Array | None:
     elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)):
         return None
     return values.cast(pa.string())
-
-
-_DAY_US: Final = 86_400_000_000
 
 
 def _of_timestamps(column: TargetColumn, values: pa.Array) -> pa.Array:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, Literal
 
-from malstrom_py.connectors.postgres.connecting import checked_dsn, connected
+import msgspec
+
+from malstrom_py.connectors.postgres.connecting import checked_dsn
 from malstrom_py.connectors.postgres.encoding import TargetColumn, encode
 from malstrom_py.connectors.postgres.staging import (
+    OWNER,
+    ROW,
+    VERSION,
     Keys,
     Segment,
+    Session,
     Target,
-    check_keys,
-    discard,
-    discard_where,
-    find_target,
-    make_commits,
+    opened,
     prefix_of,
-    publish,
-    stage,
 )
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.row_form import field_lists, fields_of
@@ -32,11 +32,11 @@ from malstrom_py.sinks.base import (
     CommitContext,
     SnapshotId,
     has_no_results,
-    is_left_over,
 )
+from malstrom_py.sinks.records import payloads_as
+from malstrom_py.validation import checked_choice, checked_names, checked_text
 from malstrom_py.worker_context import WorkerInfo
 
-_OWNER: Final = "sinks.Postgres"
 _SPOOL_BYTES: Final = 8 << 20
 
 
@@ -91,29 +91,24 @@ class Postgres(BaseTransactionalSink):
         on_conflict: Literal["fail", "ignore"] = "fail",
         delete_field: str | None = None,
     ) -> None:
-        if mode not in ("append", "upsert"):
-            raise PlanError(f"{_OWNER}: mode must be 'append' or 'upsert', got {mode!r}")
-        named = (keys,) if isinstance(keys, str) else tuple(keys)
-        if not all(isinstance(key, str) and key for key in named) or len(set(named)) < len(named):
-            raise PlanError(f"{_OWNER}: keys must be different names of columns")
+        checked_choice(mode, f"{OWNER}: mode", "append", "upsert")
+        keys = (keys,) if isinstance(keys, str) else tuple(keys)
+        named = tuple(checked_names(keys, f"{OWNER}: keys", "names of columns")) if keys else ()
         if mode == "upsert" and not named:
-            raise PlanError(f"{_OWNER}: mode='upsert' needs keys, the columns of a unique index")
+            raise PlanError(f"{OWNER}: mode='upsert' needs keys, the columns of a unique index")
         if mode == "append" and named:
-            raise PlanError(f"{_OWNER}: keys are for mode='upsert'")
+            raise PlanError(f"{OWNER}: keys are for mode='upsert'")
         if delete_field is not None and (
             mode != "upsert" or not isinstance(delete_field, str) or delete_field in named
         ):
-            raise PlanError(f"{_OWNER}: delete_field must name a field for mode='upsert' that is not one of the keys")
-        if on_conflict not in ("fail", "ignore"):
-            raise PlanError(f"{_OWNER}: on_conflict must be 'fail' or 'ignore', got {on_conflict!r}")
+            raise PlanError(f"{OWNER}: delete_field must name a field for mode='upsert' that is not one of the keys")
+        checked_choice(on_conflict, f"{OWNER}: on_conflict", "fail", "ignore")
         if mode == "upsert" and on_conflict == "ignore":
             raise PlanError(
-                f"{_OWNER}: mode='upsert' replaces rows, and on_conflict='ignore' keeps them: use it with mode='append'"
+                f"{OWNER}: mode='upsert' replaces rows, and on_conflict='ignore' keeps them: use it with mode='append'"
             )
-        if not isinstance(table, str) or not table.strip():
-            raise PlanError(f"{_OWNER}: table must be the name of a table")
-        self._dsn = checked_dsn(dsn, _OWNER)
-        self._table = table
+        self._table = checked_text(table, f"{OWNER}: table", "the name of a table")
+        self._dsn = checked_dsn(dsn, OWNER)
         self._keys = named
         self._ignores = on_conflict == "ignore"
         self._delete_field = delete_field
@@ -125,67 +120,59 @@ class Postgres(BaseTransactionalSink):
         return f"Postgres({self._table!r}{keys})"
 
     def open(self, worker: WorkerInfo) -> PostgresWriter:
-        """See `TransactionalSink.open`."""
-        with connected(self._dsn, _OWNER, SinkError) as connection:
-            target = find_target(connection, self._table, _OWNER)
-            keys = check_keys(connection, target, self._keys, _OWNER) if self._keys else Keys()
-        return PostgresWriter(self._dsn, target, keys, worker, self._delete_field)
+        with self._opened() as session:
+            target, keys = session.target, session.keys
+        return PostgresWriter(self._opened, target, keys, worker, self._delete_field)
 
     def takes_flat(self, worker: WorkerInfo) -> bool:
         """Return whether results of windows become flat columns: not where the table has others."""
-        with connected(self._dsn, _OWNER, SinkError) as connection:
-            target = find_target(connection, self._table, _OWNER)
-        return has_no_results(column.name for column in target.columns)
+        with self._opened() as session:
+            return has_no_results(column.name for column in session.target.columns)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        """See `TransactionalSink.commit`."""
-        tables = self._named(context, payloads)
-        if not tables:
-            return
-        with connected(self._dsn, _OWNER, SinkError) as connection:
-            target = find_target(connection, self._table, _OWNER)
-            keys = check_keys(connection, target, self._keys, _OWNER) if self._keys else Keys()
-            publish(connection, target, context, tables=tables, keys=keys, ignores=self._ignores)
+        if tables := self._named(context, payloads):
+            with self._opened() as session:
+                session.publish(context, tables, ignores=self._ignores)
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        """See `TransactionalSink.abort`."""
-        tables = self._named(context, payloads)
-        if tables:
-            with connected(self._dsn, _OWNER, SinkError) as connection:
-                discard(connection, find_target(connection, self._table, _OWNER), context, tables)
+        if tables := self._named(context, payloads):
+            with opened(self._dsn, self._table) as session:
+                session.discard(context, tables)
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        """See `TransactionalSink.recover`."""
-        kept = set(committed)
-        with connected(self._dsn, _OWNER, SinkError) as connection:
-            target = find_target(connection, self._table, _OWNER)
-            make_commits(connection, target.schema)
-            discard_where(connection, target, context, lambda snapshot: is_left_over(snapshot, context, kept))
+        with opened(self._dsn, self._table) as session:
+            session.recover(context, frozenset(committed))
+
+    def _opened(self) -> AbstractContextManager[Session]:
+        return opened(self._dsn, self._table, self._keys)
 
     def _named(self, context: CommitContext, payloads: Sequence[bytes]) -> list[str]:
         """Return the staging tables that ``payloads`` name."""
-        tables: list[str] = []
-        for payload in payloads:
-            try:
-                named = json.loads(payload)["tables"]
-                tables += [str(name) for name in named]
-            except (ValueError, KeyError, TypeError):
-                raise SinkError(
-                    f"a pre-commit payload of step {context.step!r} is damaged: resume from an older snapshot"
-                ) from None
+        tables = [name for staged in payloads_as(_Staged, payloads, context) for name in staged.tables]
         begin = prefix_of(context.job, context.step)
         if not all(name.startswith(begin) for name in tables):
             raise SinkError(f"a pre-commit payload of step {context.step!r} names a table of another job or step")
         return list(dict.fromkeys(tables))
 
 
+class _Staged(msgspec.Struct):
+    """A payload: staging tables."""
+
+    tables: list[str]
+
+
 class PostgresWriter(BaseTransactionalWriter):
     """Encodes the rows of one worker into a spool, and stages them at each snapshot."""
 
     def __init__(
-        self, dsn: str, target: Target, keys: Keys, worker: WorkerInfo, delete_field: str | None = None
+        self,
+        opened: Callable[[], AbstractContextManager[Session]],
+        target: Target,
+        keys: Keys,
+        worker: WorkerInfo,
+        delete_field: str | None,
     ) -> None:
-        self._dsn = dsn
+        self._opened = opened
         self._delete_field = delete_field
         self._target = target
         self._keys = keys
@@ -199,7 +186,6 @@ class PostgresWriter(BaseTransactionalWriter):
         self._row = 0
 
     def write(self, batch: Batch) -> None:
-        """See `SinkWriter.write`."""
         if not len(batch):
             return
         fields = batch.as_dicts() if isinstance(batch, ColumnBatch) else None
@@ -207,7 +193,7 @@ class PostgresWriter(BaseTransactionalWriter):
             arrow = fields.columns
             names = arrow.schema.names
             if len(set(names)) < len(names):
-                raise SinkError(f"{_OWNER}: a batch has two columns of one name: rename one in a step before")
+                raise SinkError(f"{OWNER}: a batch has two columns of one name: rename one in a step before")
             self._add(dict(zip(names, arrow.columns, strict=True)), batch, 0, len(batch))
             return
         lists = field_lists(batch.values)
@@ -243,7 +229,7 @@ class PostgresWriter(BaseTransactionalWriter):
         marks: list[Any] = values if isinstance(values, list) else values.to_pylist()
         if not all(type(mark) is bool for mark in marks):
             raise SinkError(
-                f"{_OWNER}: field {self._delete_field!r} of some rows is missing or not a bool: give all rows True or "
+                f"{OWNER}: field {self._delete_field!r} of some rows is missing or not a bool: give all rows True or "
                 f"False in a step before, as delete_field={self._delete_field!r} asks for"
             )
         return marks
@@ -271,7 +257,7 @@ class PostgresWriter(BaseTransactionalWriter):
 
     def _null_in(self, key: str) -> SinkError:
         return SinkError(
-            f"{_OWNER}: the key column {key!r} of table {self._target} is None in a row, and in its unique index two "
+            f"{OWNER}: the key column {key!r} of table {self._target} is None in a row, and in its unique index two "
             f"NULLs are two keys: fill it in a step before; or, with PostgreSQL 15, let the column take NULL and have "
             f"an index of UNIQUE NULLS NOT DISTINCT ({', '.join(self._keys.names)})"
         )
@@ -283,19 +269,19 @@ class PostgresWriter(BaseTransactionalWriter):
             known = list_fields([column.name for column in self._target.columns if column.is_given])
             count = f"{_counted(unknown)} without a column" if names else "no fields"
             raise SinkError(
-                f"{_OWNER}: rows have {count} in table {self._target}, which has {known}: select fields in a step "
+                f"{OWNER}: rows have {count} in table {self._target}, which has {known}: select fields in a step "
                 f"before, or change the table"
             )
         computed = [name for name in names if not self._columns[name].is_given]
         if computed:
             raise SinkError(
-                f"{_OWNER}: PostgreSQL computes column {computed[0]!r} of table {self._target}: rows must not have it"
+                f"{OWNER}: PostgreSQL computes column {computed[0]!r} of table {self._target}: rows must not have it"
             )
         required = frozenset(self._keys.names) if deletes else self._required
         missing = sorted(required.difference(names))
         if missing:
             raise SinkError(
-                f"{_OWNER}: rows lack {list_fields(missing)}, which table {self._target} needs: it is NOT NULL and "
+                f"{OWNER}: rows lack {list_fields(missing)}, which table {self._target} needs: it is NOT NULL and "
                 f"has no default, or it is a key"
             )
 
@@ -304,26 +290,16 @@ class PostgresWriter(BaseTransactionalWriter):
         self._version = version
 
     def pre_commit(self, context: CommitContext) -> bytes:
-        """See `TransactionalWriter.pre_commit`."""
         if not self._segments:
-            return json.dumps({"tables": []}).encode()
-        with connected(self._dsn, _OWNER, SinkError) as connection:
-            names = stage(
-                connection,
-                self._target,
-                context,
-                worker=self._worker.worker,
-                spool=self._spool,
-                segments=self._segments,
-                keys=self._keys,
-            )
+            return msgspec.json.encode(_Staged([]))
+        with self._opened() as session:
+            names = session.stage(context, self._worker.worker, self._spool, self._segments)
         self._segments = []
         self._spool.seek(0)
         self._spool.truncate()
-        return json.dumps({"tables": names}).encode()
+        return msgspec.json.encode(_Staged(names))
 
     def close(self) -> None:
-        """See `SinkWriter.close`."""
         self._spool.close()
 
 
@@ -333,8 +309,8 @@ def _counted(fields: Sequence[Any]) -> str:
     return f"{len(fields)} field{'' if len(fields) == 1 else 's'}{which}"
 
 
-_VERSION: Final = TargetColumn("_malstrom_version", "bigint")
-_ROW: Final = TargetColumn("_malstrom_row", "bigint")
+_VERSION: Final = TargetColumn(VERSION, "bigint")
+_ROW: Final = TargetColumn(ROW, "bigint")
 
 
 def _has_null(values: Any) -> bool:

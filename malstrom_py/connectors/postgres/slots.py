@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.connectors.postgres.connecting import cancel, connect, connected, database_errors
 from malstrom_py.connectors.postgres.pgoutput import Begin, Change, Commit, Decoder, Loader, lsn_of, lsn_text
+from malstrom_py.connectors.postgres.splitting import literal, quoted
 from malstrom_py.errors import SourceError, lasting
 from malstrom_py.sources.polled import PolledChunk, PolledReader
 
@@ -208,7 +209,7 @@ class SlotReader(PolledReader[Row]):
 
     def _decode_more(self, connection: psycopg.Connection[Any]) -> None:
         connection.execute("BEGIN")
-        options = f"'proto_version', '1', 'publication_names', {_literal(_quoted(self._publication))}"
+        options = f"'proto_version', '1', 'publication_names', {literal(quoted(self._publication))}"
         upto = "NULL" if self._stop_at is None else f"'{lsn_text(self._stop_at)}'"
         connection.execute(
             f"DECLARE malstrom NO SCROLL CURSOR FOR SELECT data FROM pg_logical_slot_get_binary_changes("
@@ -315,11 +316,3 @@ class _Transactions:
             "index": self._index - 1,
             "committed_at": self._at,
         }
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -17,7 +17,7 @@ from malstrom_py.sources.pinned.shared import SharedPin
 from malstrom_py.sources.polled import PolledPart
 from malstrom_py.sources.polled.part import UpTo, has_finished, position_in
 from malstrom_py.sources.polled.reading import ReaderFeed
-from malstrom_py.validation import checked_whole
+from malstrom_py.validation import checked_names, checked_text, checked_whole
 
 if TYPE_CHECKING:
     import psycopg
@@ -63,17 +63,15 @@ class Postgres(BaseSource[dict[str, Any]]):
         columns: Iterable[str] | None = None,
     ) -> None:
         self._dsn = checked_dsn(dsn, OWNER)
-        if not isinstance(source, str) or not source.strip():
-            raise PlanError(f"{OWNER}: source must be the name of a table, or a query")
         checked_whole(parts, f"{OWNER}: parts", most=_PARTS_MAX)
         if isinstance(columns, str):
             raise PlanError(f"{OWNER}: columns must be several names, such as ['id', 'price']")
-        self._source = source
+        self._source = checked_text(source, f"{OWNER}: source", "the name of a table, or a query")
         self._split_by = split_by
         self._parts = parts
-        self._columns = None if columns is None else tuple(columns)
-        if self._columns is not None and (not self._columns or len(set(self._columns)) < len(self._columns)):
-            raise PlanError(f"{OWNER}: columns must be different names, at least one")
+        self._columns = (
+            None if columns is None else tuple(checked_names(columns, f"{OWNER}: columns", "names, at least one"))
+        )
         self._pin = SharedPin[_Pin]()
         self._holder: psycopg.Connection[Any] | None = None
 

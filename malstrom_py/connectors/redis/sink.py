@@ -6,9 +6,8 @@ A writer appends its rows to lists, which no reader of the stream sees. The comm
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
@@ -21,21 +20,17 @@ from malstrom_py.connectors.redis import scripts
 from malstrom_py.connectors.redis.client import check_url, connect, connected, place_of, redis_errors
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.errors.text import text_with_place
-from malstrom_py.formats import Format
-from malstrom_py.sinks.base import (
-    BaseTransactionalSink,
-    BaseTransactionalWriter,
-    CommitContext,
-    SnapshotId,
-    is_left_over,
-)
+from malstrom_py.formats import Format, converter
+from malstrom_py.sinks.base import BaseTransactionalSink, CommitContext, SnapshotId, is_left_over
+from malstrom_py.sinks.records import SegmentedWriter, converted, payloads_as
 from malstrom_py.snapshot.ids import number_of
+from malstrom_py.validation import checked_whole
 from malstrom_py.worker_context import WorkerInfo
 
 if TYPE_CHECKING:
     import redis
 
+_WHAT: Final = "sinks.RedisStream"
 _ROWS_PER_CALL: Final = 1000
 _BYTES_PER_CALL: Final = 1 << 20
 _FIELDS_MAX: Final = 1000
@@ -70,9 +65,9 @@ def encode_row(made: Mapping[Any, Any]) -> bytes:
     [b'item', b'lamp', b'pieces', b'2', b'sold', b'null']
     """
     if not isinstance(made, Mapping):
-        raise SinkError(f"sinks.RedisStream: fields= must return a dict, it returned {type(made).__name__}")
+        raise SinkError(f"{_WHAT}: fields= must return a dict, it returned {type(made).__name__}")
     if not 0 < len(made) <= _FIELDS_MAX:
-        raise SinkError(f"sinks.RedisStream: an entry has 1 to {_FIELDS_MAX} fields, a value has {len(made)}")
+        raise SinkError(f"{_WHAT}: an entry has 1 to {_FIELDS_MAX} fields, a value has {len(made)}")
     flat: list[bytes] = []
     for name, value in made.items():
         flat += (_text(name), _text(value))
@@ -87,7 +82,7 @@ def _text(value: Any) -> bytes:
         return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
     except (TypeError, ValueError) as error:
         raise SinkError(
-            f"sinks.RedisStream: a {type(value).__name__} cannot be written as text: give fields= a function that "
+            f"{_WHAT}: a {type(value).__name__} cannot be written as text: give fields= a function that "
             f"returns a dict of str, bytes and numbers"
         ) from error
 
@@ -165,18 +160,12 @@ class RedisStream(BaseTransactionalSink):
         fields: Callable[[Any], Mapping[Any, Any]] | Format | None = None,
         length_max: int | None = None,
     ) -> None:
-        self._url = check_url(url, "sinks.RedisStream")
+        self._url = check_url(url, _WHAT)
         if not isinstance(stream, str) or not stream or tag_of(stream) is None:
-            raise PlanError("sinks.RedisStream: stream is the name of a stream, without } but for a hash tag {…}")
-        if length_max is not None and (type(length_max) is not int or length_max < 1):
-            raise PlanError("sinks.RedisStream: length_max is a whole number of at least 1, or None")
-        if isinstance(fields, Format):
-            fields = partial(_encoded, fields)
-        if fields is not None and not callable(fields):
-            raise PlanError(f"sinks.RedisStream: fields is a function of the value, got {type(fields).__name__}")
+            raise PlanError(f"{_WHAT}: stream is the name of a stream, without }} but for a hash tag {{…}}")
         self._stream = stream
-        self._fields = fields or fields_of
-        self._length_max = length_max
+        self._fields = converter(fields, f"{_WHAT}: fields", "the value", partial(partial, _encoded)) or fields_of
+        self._length_max = None if length_max is None else checked_whole(length_max, f"{_WHAT}: length_max")
 
     def __repr__(self) -> str:
         return f"RedisStream({self._stream} at {place_of(self._url)})"
@@ -235,8 +224,7 @@ class RedisStream(BaseTransactionalSink):
         return connected(SinkError, f"{what} the stream {self._stream!r}", self._url)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(msgspec.Struct, array_like=True):
     """A list of staged rows. ``version``: that of the routing table under which they were written."""
 
     version: int
@@ -246,14 +234,8 @@ class _Rows:
 
 def _lists(keys: Keys, context: CommitContext, payloads: Sequence[bytes]) -> list[_Rows]:
     """Return the lists that ``payloads`` name, in the order in which their rows become visible."""
-    try:
-        found = [_Rows(*one) for payload in payloads for one in json.loads(payload)]
-        is_ours = all(one.key.startswith(f"{keys.base}:rows:") and one.rows > 0 for one in found)
-    except (ValueError, TypeError, AttributeError):
-        raise SinkError(
-            f"a pre-commit payload of step {context.step!r} is damaged: resume from an older snapshot"
-        ) from None
-    if not is_ours:
+    found = [one for payload in payloads_as(list[_Rows], payloads, context) for one in payload]
+    if not all(one.key.startswith(f"{keys.base}:rows:") and one.rows > 0 for one in found):
         raise SinkError(f"a pre-commit payload of step {context.step!r} names rows of another job, step or stream")
     return sorted(found, key=lambda one: one.version)
 
@@ -262,67 +244,44 @@ def _discard(client: redis.Redis, keys: Keys, lists: Sequence[str], snapshot: st
     client.register_script(scripts.DISCARD)(keys=[keys.index, *lists], args=[f"{_MOVED}{snapshot}"])
 
 
-class StreamWriter(BaseTransactionalWriter):
+class StreamWriter(SegmentedWriter[_Rows]):
     """Stages the rows of one worker in lists, one for each version of the routing table between two snapshots."""
 
     def __init__(self, client: redis.Redis, url: str, keys: Keys, fields: Callable[[Any], Mapping[Any, Any]]) -> None:
+        super().__init__(rows_max=_ROWS_PER_CALL, bytes_max=_BYTES_PER_CALL)
         self._client = client
         self._url = url
         self._keys = keys
         self._fields = fields
-        self._version = 0
-        self._buffer: list[bytes] = []
-        self._buffer_bytes = 0
-        self._lists: list[_Rows] = []
 
-    def write(self, batch: Batch) -> None:
-        for value in batch.values:
-            row = encode_row(self._fields_of(value))
-            self._buffer.append(row)
-            self._buffer_bytes += len(row)
-            if len(self._buffer) >= _ROWS_PER_CALL or self._buffer_bytes >= _BYTES_PER_CALL:
-                self._flush()
+    def records(self, batch: Batch) -> Iterator[tuple[bytes, int]]:
+        for made in converted(self._fields, batch.values, f"{_WHAT}: fields", "a dict"):
+            row = encode_row(made)
+            yield row, len(row)
 
-    def moved(self, version: int) -> None:
-        """Begin a list for the rows that keys have under this ``version``."""
-        self._flush()
-        self._version = version
+    def new_segment(self, version: int) -> _Rows:
+        return _Rows(version, self._keys.fresh(), 0)
+
+    def stage(self, segment: _Rows, records: list[bytes]) -> None:
+        self._call(scripts.STAGE, [self._keys.index, segment.key], [segment.rows, *records])
+        segment.rows += len(records)
 
     def pre_commit(self, context: CommitContext) -> bytes:
-        self._flush()
-        if self._lists:
-            names = [self._keys.index, *(one.key for one in self._lists)]
-            self._call(scripts.SEAL, names, [context.snapshot, *(one.rows for one in self._lists)])
-        payload = json.dumps([[one.version, one.key, one.rows] for one in self._lists]).encode()
-        self._lists = []
-        return payload
+        lists = self.taken()
+        if lists:
+            names = [self._keys.index, *(one.key for one in lists)]
+            self._call(scripts.SEAL, names, [context.snapshot, *(one.rows for one in lists)])
+        self.segments = []
+        return msgspec.json.encode(lists)
 
     def close(self) -> None:
         """Remove the rows that were not pre-committed."""
         try:
-            if self._lists:
+            if self.segments:
                 with redis_errors(SinkError, "Removing staged rows", self._url):
-                    _discard(self._client, self._keys, [one.key for one in self._lists], "")
+                    _discard(self._client, self._keys, [one.key for one in self.segments], "")
         finally:
-            self._buffer, self._lists = [], []
             self._client.close()
-
-    def _fields_of(self, value: Any) -> Mapping[Any, Any]:
-        try:
-            return self._fields(value)
-        except Exception as error:
-            raise SinkError(f"sinks.RedisStream: fields= raised {text_with_place(error)}") from error
-
-    def _flush(self) -> None:
-        if not self._buffer:
-            return
-        last = self._lists[-1] if self._lists and self._lists[-1].version == self._version else None
-        staged = last or _Rows(self._version, self._keys.fresh(), 0)
-        if last is None:
-            self._lists.append(staged)
-        self._call(scripts.STAGE, [self._keys.index, staged.key], [staged.rows, *self._buffer])
-        self._lists[-1] = _Rows(staged.version, staged.key, staged.rows + len(self._buffer))
-        self._buffer, self._buffer_bytes = [], 0
 
     def _call(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> None:
         with redis_errors(SinkError, "Staging rows", self._url):

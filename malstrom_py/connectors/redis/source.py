@@ -25,9 +25,10 @@ from malstrom_py.connectors.redis.positions import (
     state_of,
 )
 from malstrom_py.errors import PlanError, SourceError, lasting, shown
-from malstrom_py.formats import Format
+from malstrom_py.formats import Format, converter
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.polled import PolledChunk, PolledReader, PolledSource, problems
+from malstrom_py.validation import checked_choice, checked_names
 
 if TYPE_CHECKING:
     import redis
@@ -98,21 +99,14 @@ class RedisStream(PolledSource[V_co]):
     ) -> None:
         super().__init__("sources.RedisStream", follow=follow)
         self._url = check_url(url, "sources.RedisStream")
-        names = [streams] if isinstance(streams, str) else list(streams)
-        if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
-            raise PlanError("sources.RedisStream: streams is the name of a stream, or several different names")
+        self._names = checked_names(streams, "sources.RedisStream: streams", "the name of a stream, or several")
         if not isinstance(start, str) or (start not in ("first", "new") and parse_id(start) is None):
             raise PlanError(f"sources.RedisStream: start is 'first', 'new' or the id of an entry, got {shown(start)}")
-        if isinstance(value, Format):
-            value = partial(_decoded, value)
-        if value is not None and not callable(value):
-            raise PlanError(f"sources.RedisStream: value is a function of id and fields, got {type(value).__name__}")
-        if on_gap not in ("fail", "skip"):
-            raise PlanError(f"sources.RedisStream: on_gap is 'fail' or 'skip', got {shown(on_gap)}")
-        self._names = names
         self._start = start
-        self._value: Callable[[str, Fields], Any] = value or texts_of
-        self._on_gap: problems.Gap = on_gap
+        self._value: Callable[[str, Fields], Any] = (
+            converter(value, "sources.RedisStream: value", "id and fields", partial(partial, _decoded)) or texts_of
+        )
+        self._on_gap: problems.Gap = checked_choice(on_gap, "sources.RedisStream: on_gap", "fail", "skip")
 
     def __repr__(self) -> str:
         return f"RedisStream({', '.join(self._names)} at {place_of(self._url)})"

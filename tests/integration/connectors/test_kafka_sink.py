@@ -267,7 +267,7 @@ def test_event_times_and_headers_are_written(kafka: Broker, exactly: bool) -> No
     [
         ({"event_time": True}, None, "has none: use assign_timestamps"),
         ({"event_time": True}, 0, "event time in or before 1970"),
-        ({"headers": lambda row: ["x"]}, 1, "headers=.* failed: AttributeError"),
+        ({"headers": lambda row: ["x"]}, 1, "headers= returned list: it returns a dict"),
         ({"headers": lambda row: {"x": 1}}, 1, "headers= returned int"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.connectors import nats_sink
+from malstrom_py.connectors import nats
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.testing.contracts.sinks import worker_of
@@ -45,13 +45,13 @@ def test_subjects_and_values_may_be_functions(nats_stream: NatsStream) -> None:
 
 def test_a_writer_that_was_idle_connects_again(nats_stream: NatsStream, monkeypatch: pytest.MonkeyPatch) -> None:
     nats_stream.create()
-    monkeypatch.setattr(nats_sink, "_IDLE_MAX_S", 0.0)
+    monkeypatch.setattr(nats, "_IDLE_MAX_S", 0.0)
     with closing(sinks.JetStream(nats_stream.url, f"{nats_stream.name}.a").build(worker_of())) as writer:
         writer.write(Batch([1]))
-        first = writer._client
+        first = writer._connection._client
         time.sleep(0.01)
         writer.write(Batch([2]))
-        assert writer._client is not first
+        assert writer._connection._client is not first
     with opened(nats_stream.source()) as part:
         assert read(part, 2) == [1, 2]
 

@@ -96,7 +96,7 @@ def test_a_connection_that_is_cut_at_each_message_of_a_pre_commit(postgres: Serv
         with cut_at(postgres, dsn, number, late=late) as (through, proxy):
             sink = sink_of(dsn, "append")
             writer = sink.open(worker_of())
-            writer._dsn = through
+            writer._opened = sink_of(through, "append")._opened
             writer.write(Batch([{"id": number}]))
             try:
                 payload = writer.pre_commit(numbered(number + 1))
@@ -143,13 +143,13 @@ from malstrom_py.connectors.postgres import staging
 from malstrom_py.testing.contracts.sinks import context_of
 
 staging.IDLE_S = 0.5
-drop = staging._drop
+drop = staging.Session.drop
 
 def stop(*arguments):
     os.kill(os.getpid(), signal.SIGSTOP)
     drop(*arguments)
 
-staging._drop = stop
+staging.Session.drop = stop
 sinks.Postgres(sys.argv[1], "t").commit(context_of(1), [sys.argv[2].encode()])
 """
 

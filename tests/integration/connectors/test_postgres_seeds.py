@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from malstrom_py import sinks
-from malstrom_py.connectors.postgres import sink
+from malstrom_py.connectors.postgres import staging
 from malstrom_py.errors import SinkError
 from malstrom_py.testing.contracts.sinks import context_of
 from tests.integration.connectors.postgres_tools import dsn_of, new_schema, run
@@ -31,7 +31,7 @@ def test_s7_each_row_is_there_once_wherever_the_job_dies_or_pauses(postgres: Ser
 
 
 def test_a_sink_that_discards_what_is_to_be_committed_is_seen(postgres: Server) -> None:
-    wrong = mock.patch.object(sink, "is_left_over", return_value=True)
+    wrong = mock.patch.object(staging, "is_left_over", return_value=True)
     with wrong, pytest.raises(Violation, match="were removed"):
         run_on(dsn_of(postgres), 0)
 

@@ -18,22 +18,23 @@ from malstrom_py.connectors.kafka.staging import Payload, Segment, packed, segme
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError, SourceError
 from malstrom_py.sources.base import Part
+from malstrom_py.testing.contracts.sinks import context_of
 
 WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (sources.Kafka, {"bootstrap": ""}, "bootstrap must name"),
-    (sources.Kafka, {"topics": []}, "name one or more topics"),
+    (sources.Kafka, {"topics": []}, "names of one or more topics"),
     (sources.Kafka, {"topics": ["a", "a"]}, "each of them once"),
     (sources.Kafka, {"topics": "a/b"}, "is not the name of a topic"),
     (sources.Kafka, {"start": "end"}, "start must be"),
     (sources.Kafka, {"start": datetime(2024, 1, 1)}, "with a zone"),  # noqa: DTZ001
-    (sources.Kafka, {"value": 3}, "value= a function of bytes"),
+    (sources.Kafka, {"value": 3}, "value must be a function of bytes"),
     (sources.Kafka, {"key": len}, "add records=True"),
     (sources.Kafka, {"on_lost": "latest"}, "on_lost must be"),
     (sources.Kafka, {"group": ""}, "group must be"),
     (sources.Kafka, {"new_partitions_every_s": 0}, "above 0"),
     (sources.Kafka, {"options": {"group.id": "g"}}, "option 'group.id' is set by sources.Kafka itself"),
     (sinks.Kafka, {"topic": "a b"}, "is not the name of a topic"),
-    (sinks.Kafka, {"key": 3}, "key= a function"),
+    (sinks.Kafka, {"key": 3}, "key must be a function of the value"),
     (sinks.Kafka, {"exactly_once": 1}, "exactly_once must be True or False"),
     (sinks.Kafka, {"staging": "s"}, "for exactly_once=True"),
     (sinks.Kafka, {"staging": "topic", "exactly_once": True}, "another topic"),
@@ -104,7 +105,7 @@ def test_segments_are_ordered_by_the_versions_of_the_routing_table() -> None:
     def payload(*versions: int, writer: str) -> bytes:
         return msgspec.json.encode(Payload([Segment(version, "s", 0, writer, 1, 1, 1) for version in versions]))
 
-    found = segments_of([payload(0, 2, writer="a"), payload(1, 2, writer="b")])
+    found = segments_of([payload(0, 2, writer="a"), payload(1, 2, writer="b")], context_of(1))
     assert [(segment.version, segment.writer) for segment in found] == [(0, "a"), (1, "b"), (2, "a"), (2, "b")]
     pairs = [(b"k", None), (None, b"v")]
     assert unpacked(packed(pairs)) == pairs
@@ -112,7 +113,7 @@ def test_segments_are_ordered_by_the_versions_of_the_routing_table() -> None:
 
 def test_keys_of_a_stream_are_text_bytes_or_json() -> None:
     batch = Batch([1, 2, 3], keys=["text", b"bytes", (1, "a")])
-    keys = [key for key, *_ in Encoder(None, None, "docs").records(batch)]
+    keys = [key for key, *_ in Encoder("docs").records(batch)]
     assert keys == [b"text", b"bytes", b'[1,"a"]']
     with pytest.raises(SinkError, match="key= returned int"):
-        list(Encoder(lambda row: row, None, "docs").records(batch))
+        list(Encoder("docs", key=lambda row: row).records(batch))

@@ -22,7 +22,7 @@ DSN = "postgresql://app:hush@db.example.com/shop"
         (lambda: sinks.Postgres(DSN, "t", mode="replace"), "mode must be"),  # type: ignore[arg-type]
         (lambda: sinks.Postgres(DSN, "t", mode="upsert"), "needs keys"),
         (lambda: sinks.Postgres(DSN, "t", keys=["id"]), "keys are for"),
-        (lambda: sinks.Postgres(DSN, "t", mode="upsert", keys=["id", "id"]), "different names"),
+        (lambda: sinks.Postgres(DSN, "t", mode="upsert", keys=["id", "id"]), "each of them once"),
         (lambda: sinks.Postgres(DSN, " "), "name of a table"),
         (lambda: sources.Postgres(DSN, ""), "name of a table, or a query"),
         (lambda: sources.Postgres(DSN, "t", parts=0), "parts must be"),
