@@ -72,7 +72,7 @@ IN_PAIRS = (
 
 
 @pytest.mark.parametrize("number", range(len(IN_PAIRS)))
-@pytest.mark.long("*iceberg")
+@pytest.mark.long("*iceberg*")
 def test_s7_a_table_in_a_store_is_a_pair_of_a_place_and_a_committer(
     number: int, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
