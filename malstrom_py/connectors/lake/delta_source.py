@@ -11,14 +11,17 @@ from urllib.parse import unquote
 from malstrom_py.connectors.lake.delta_location import location_of, said
 from malstrom_py.connectors.lake.delta_log import CHANGE_TYPE, FEED, DeltaLog, why_not_read
 from malstrom_py.connectors.lake.source import LakeSource, TableFile, TableVersion, partition_text
+from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.object_stores import is_object_url
 from malstrom_py.validation import checked_flag
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from deltalake import DeltaTable
 
 _KNOWN: Final = (str, int, date, type(None))
+_KINDS: Final = {ColumnKind.STR, ColumnKind.INT, ColumnKind.BOOL, ColumnKind.DATE}
 
 
 class Delta(LakeSource):
@@ -103,9 +106,9 @@ class Delta(LakeSource):
         if self._changes:
             schema = schema.append(pa.field(CHANGE_TYPE, pa.string()))
         table_id = str(table.metadata().id)
-        return TableVersion(where, table.version(), schema, self._files(table, where), table_id=table_id)
+        return TableVersion(where, table.version(), schema, self._files(table, where, schema), table_id=table_id)
 
-    def _files(self, table: DeltaTable, where: str) -> list[TableFile]:
+    def _files(self, table: DeltaTable, where: str, schema: pa.Schema) -> list[TableFile]:
         import pyarrow as pa
 
         actions = pa.table(table.get_add_actions(flatten=False))
@@ -113,7 +116,9 @@ class Delta(LakeSource):
         paths = actions.column("path").to_pylist()
         values = actions.column("partition").to_pylist() if names else [{}] * len(paths)
         for name in names:
-            if any(not isinstance(found[name], _KNOWN) or isinstance(found[name], datetime) for found in values):
+            is_known = all(isinstance(one[name], _KNOWN) and not isinstance(one[name], datetime) for one in values)
+            # Later files may have values that the present ones lack.
+            if not is_known or (self._follow and kind_of(schema.field(name).type) not in _KINDS):
                 raise SourceError(
                     f"{where} is partitioned by {name!r}, whose type is not read here (str, int, bool and date are): "
                     f"rewrite the table"

@@ -15,7 +15,7 @@ import msgpack
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table.snapshots import Operation, Summary
@@ -23,7 +23,7 @@ from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.types import LongType
 
 import malstrom_py as mp
-from malstrom_py import sinks
+from malstrom_py import sinks, sources
 from malstrom_py.connectors.lake import follow
 from malstrom_py.connectors.lake.delta_log import FEED
 from malstrom_py.errors import JobEnded, PlanError, SourceError
@@ -293,6 +293,16 @@ def test_a_version_that_the_log_has_no_more_is_an_error_with_a_remedy(tmp_path: 
     with pytest.raises(SourceError, match=r"does not have version 2 any more: keep it for longer"):
         read(part, 1)
     part.close()
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.timestamp("us", "UTC"), pa.decimal128(9, 2), pa.float64()])
+def test_partitions_of_a_type_that_is_not_read_are_refused_before_there_are_any(
+    kind: pa.DataType, tmp_path: Path
+) -> None:
+    schema = Schema.from_arrow(pa.schema([("value", pa.int64()), ("part", kind)]))
+    DeltaTable.create(tmp_path / "table", schema, partition_by=["part"])
+    with pytest.raises(SourceError, match="is partitioned by 'part', whose type is not read here"):
+        sources.Delta(tmp_path / "table", follow=True).pin("job")
 
 
 @pytest.mark.parametrize("content", ["", "\n", '{"add": {"path', "[1]"])
