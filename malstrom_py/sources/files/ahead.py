@@ -109,7 +109,8 @@ class AheadPart(BasePart[Any]):
         return self._cursor.take(rows_max, self._name, 0)
 
     def _fetch(self) -> _Chunk | None:
-        inner, error, rows = self._inner, None, None
+        inner, error = self._inner, None
+        rows: Any = None
         if inner.is_finished():
             raise StopIteration
         inner.ensure_open()
