@@ -105,6 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     from tests.groups import idle_patterns, is_long
 
+    os.environ.pop("PYTEST_ADDOPTS", None)  # it is meant for this run, not for those of pytest that tests start
     chosen = config.getoption("long")
     if is_whole(config) and (idle := idle_patterns(items)):
         raise pytest.UsageError(f"a mark long names an unknown case: {idle[0]}")
