@@ -6,8 +6,9 @@ Everything after that place reads members that exist and have their types.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
 from inspect import getattr_static
 from math import isfinite
 from typing import Any, Final
@@ -52,7 +53,8 @@ def _looked_up(name: str, stated: Any) -> property:
     return property(method if callable(stated) else value)
 
 
-def members_of(contract: type) -> dict[str, Any]:
+@cache
+def members_of(contract: type) -> Mapping[str, Any]:
     """Return the public members that ``contract`` and its base classes state, by name."""
     return {
         name: member
@@ -76,13 +78,19 @@ _KINDS: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
 """What the annotation of an optional value asks of it. All numbers in contracts are sizes or times."""
 
 
+@cache
+def _checked_members(contract: type) -> Sequence[tuple[str, Any, str, Callable[[Any], bool]]]:
+    """Return the optional values of ``contract``: name, default, what a value must be, and whether it is."""
+    annotated: dict[str, str] = {}
+    for base in reversed(contract.__mro__):
+        annotated.update(vars(base).get("__annotations__", {}))
+    kinds = ((name, stated, annotated.get(name)) for name, stated in members_of(contract).items())
+    return [(name, stated, *_KINDS[kind]) for name, stated, kind in kinds if kind in _KINDS]
+
+
 def check_members(thing: object, contract: type, what: str) -> None:
     """Raise `PlanError` if a value of ``thing`` is not what ``contract`` states; ``what`` names it in the error."""
-    for name, stated in members_of(contract).items():
-        annotated = (vars(base).get("__annotations__", {}).get(name) for base in contract.__mro__)
-        wanted, fits = _KINDS.get(next(filter(None, annotated), ""), ("", None))
-        if fits is None:
-            continue
+    for name, stated, wanted, fits in _checked_members(contract):
         try:
             found = getattr(thing, name, stated)
         except Exception:  # a property that cannot be computed yet
@@ -98,9 +106,10 @@ _TYPO_LIKENESS: Final = 0.9
 def refuse_misspelt(thing: object, contract: type, what: str) -> None:
     """Raise `PlanError` if ``thing`` has a member that is nearly called as an optional one that it leaves out."""
     members = members_of(contract)
+    others = [name for name in dir(thing) if len(name) >= _TYPO_CHARACTERS_MIN and name not in members]
     optional = [name for name in members if len(name) >= _TYPO_CHARACTERS_MIN and "_" in name]
-    for name in dir(thing):
-        if len(name) < _TYPO_CHARACTERS_MIN or name.startswith("_") or name in members:
+    for name in others:
+        if name.startswith("_"):
             continue
         for near in get_close_matches(name, optional, 1, _TYPO_LIKENESS):
             if getattr_static(thing, near, members[near]) is members[near]:

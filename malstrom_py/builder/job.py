@@ -16,7 +16,6 @@ from malstrom_py.builder.columns_read import narrow_sources
 from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
 from malstrom_py.builder.mistakes import names_first, source_of
 from malstrom_py.builder.plan import DEAD_LETTERS, Plan, Port, Step, StreamRef, Traits, ancestors, make_plan
-from malstrom_py.builder.regions import check_regions
 from malstrom_py.builder.state_migration import former_name
 from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.codec import TypeTable, can_register
@@ -31,7 +30,7 @@ from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.base import Target, TransactionalSink, target_of
 from malstrom_py.sinks.output_record import check_targets
-from malstrom_py.sources.base import PartitionedSource, Source, StatelessSource, as_source, check_source
+from malstrom_py.sources.base import BaseSource, PartitionedSource, Source, StatelessSource, as_source, check_source
 from malstrom_py.validation import check_name, refuse_class, short
 
 __tracebackhide__ = True  # pytest shows the line of the user
@@ -98,7 +97,7 @@ class Job:
         """
         check_name(name, "step")
         refuse_class(source, name)
-        if not isinstance(source, PartitionedSource | StatelessSource):
+        if not isinstance(source, BaseSource | PartitionedSource | StatelessSource):
             lacks = source_of(source) or ": it has neither list_parts and build_part nor build(worker)"
             raise PlanError(f"step {name!r}: {type(source).__name__} is not a source{lacks}")
         check_source(source, name)
@@ -183,7 +182,7 @@ class Job:
         """Return the checked graph; `PlanError` names the wrong step and what to do. Every runtime calls it first."""
         check_targets({step.name: target for step in self._steps.values() if (target := _target_of(step)) is not None})
         steps = narrow_sources(list(self._steps.values()))
-        return replace(check_regions(make_plan(self.name, self.slots, steps, self._types)), made_by=self.made_by)
+        return make_plan(self.name, self.slots, steps, self._types, made_by=self.made_by)
 
     def explain(self) -> str:
         """Return the plan as text, one line per step."""
@@ -223,7 +222,7 @@ class Job:
         name = next(name for name in names if name not in self._steps)
         last = Step(name, "sink", partial(WriteSink, sink=sink), (stream.ref,), (), traits=stream.traits)
         steps = [*ancestors(list(self._steps.values()), {stream.ref.step}), last]
-        return check_regions(make_plan(self.name, self.slots, narrow_sources(steps), self._types))
+        return make_plan(self.name, self.slots, narrow_sources(steps), self._types)
 
 
 def _target_of(step: Step) -> Target | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from malstrom_py.builder.initial_state import InitialState
+from malstrom_py.builder.regions import Region, ordered_regions
 from malstrom_py.builder.state_migration import Migration
 from malstrom_py.codec import TypeTable
 from malstrom_py.data.time import Unit
@@ -116,7 +118,7 @@ class Step:
         return last if self.on_error == "dead-letter" and self.ports[last].name == DEAD_LETTERS else None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """A checked job: its name, its number of slots, its steps, inputs before outputs, and the types of its state.
 
@@ -131,6 +133,11 @@ class Plan:
 
     def __repr__(self) -> str:
         return f"Plan({self.job!r}, {len(self.steps)} steps)"
+
+    @cached_property
+    def regions(self) -> tuple[Region, ...]:
+        """The regions, downstream first. `PlanError` if one feeds itself."""
+        return ordered_regions(self.steps)
 
     def rank(self, name: str) -> int:
         """Return the index of a step in ``steps``."""
@@ -204,11 +211,14 @@ def epochs_traits(name: str, traits: Traits) -> Traits:
     return replace(traits, epochs=True, split=True)
 
 
-def make_plan(job: str, slots: int, steps: Sequence[Step], types: TypeTable | None = None) -> Plan:
+def make_plan(
+    job: str, slots: int, steps: Sequence[Step], types: TypeTable | None = None, *, made_by: str = ""
+) -> Plan:
     """Check a graph as a whole and return its plan.
 
     Raises:
-        PlanError: the job is empty, a source has no path to a sink, or a former name is a step or is given twice.
+        PlanError: the job is empty, a source has no path to a sink, a former name is a step or is given twice, or a
+            region feeds itself.
     """
     if not any(step.kind == "source" for step in steps):
         raise PlanError(f"job {job!r} is empty: start with job.source('name', …)")
@@ -220,7 +230,9 @@ def make_plan(job: str, slots: int, steps: Sequence[Step], types: TypeTable | No
                 f"no effect: end its stream with .sink('name', …), or use mp.collect(stream) to see its values"
             )
     _check_renamed(steps)
-    return Plan(job, slots, tuple(steps), types or TypeTable())
+    plan = Plan(job, slots, tuple(steps), types or TypeTable(), made_by)
+    assert plan.regions  # so that an error comes now
+    return plan
 
 
 def ancestors(steps: Sequence[Step], names: set[str]) -> list[Step]:

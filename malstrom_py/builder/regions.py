@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from malstrom_py.builder.plan import Plan, Step, StreamRef
 from malstrom_py.errors import PlanError
+
+if TYPE_CHECKING:
+    from malstrom_py.builder.plan import Step, StreamRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +36,29 @@ def is_exchanged(step: Step, ref: StreamRef) -> bool:
     return step.kind == "key_by" and ref.port == 0
 
 
-def regions_of(plan: Plan) -> list[Region]:
-    """Return the regions, downstream first: feeding them in this order frees credit before it is needed."""
-    return _ordered(plan.steps)[0]
+def ordered_regions(steps: Sequence[Step]) -> tuple[Region, ...]:
+    """Return the regions, downstream first: feeding them in this order frees credit before it is needed.
+
+    Raises:
+        PlanError: a region feeds itself; it names the union that closes the loop.
+    """
+    ordered, loop = _ordered(steps)
+    if loop:
+        raise _closed_loop(steps)
+    return tuple(ordered)
 
 
-def check_regions(plan: Plan) -> Plan:
-    """Return ``plan`` if no region feeds itself; raise `PlanError` naming the union that closes the loop otherwise."""
-    if not _ordered(plan.steps)[1]:
-        return plan
-    names = [step.name for step in plan.steps]
-    closing = next(name for rank, name in enumerate(names, 1) if _ordered(plan.steps[:rank])[1])
-    loop = _ordered(plan.steps[: names.index(closing) + 1])[1]
+def _closed_loop(steps: Sequence[Step]) -> PlanError:
+    last = next(rank for rank in range(1, len(steps) + 1) if _ordered(steps[:rank])[1])
+    loop = _ordered(steps[:last])[1]
     while upstream := [region for region in loop if not any(set(region.entries) & set(other.exits) for other in loop)]:
         loop = [region for region in loop if region not in upstream]
-    exchanges = ", ".join(repr(name) for region in loop for name in region.exits if _feeds_any(name, loop))
-    raise PlanError(
-        f"step {closing!r}: this union joins streams from before and after an exchange ({exchanges}), so that the "
-        f"exchange would wait for itself (F2): give each stream its own sink, or join them before key_by"
+    entries = {name for region in loop for name in region.entries}
+    exchanges = ", ".join(repr(name) for region in loop for name in region.exits if name in entries)
+    return PlanError(
+        f"step {steps[last - 1].name!r}: this union joins streams from before and after an exchange ({exchanges}), so "
+        f"that the exchange would wait for itself (F2): give each stream its own sink, or join them before key_by"
     )
-
-
-def _feeds_any(exchange: str, regions: Sequence[Region]) -> bool:
-    return any(exchange in region.entries for region in regions)
 
 
 def _ordered(steps: Sequence[Step]) -> tuple[list[Region], list[Region]]:
@@ -64,38 +67,47 @@ def _ordered(steps: Sequence[Step]) -> tuple[list[Region], list[Region]]:
     left = _regions(steps)
     while True:
         # Every exchange that a step reads is an entry of exactly one region.
-        ready = [region for region in left if not any(_feeds_any(exit, left) for exit in region.exits)]
+        entries = {name for region in left for name in region.entries}
+        ready = [region for region in left if entries.isdisjoint(region.exits)]
         if not ready:
             return ordered, left
         ordered += ready
-        left = [region for region in left if region not in ready]
+        left = [region for region in left if not entries.isdisjoint(region.exits)]
+
+
+_Place = tuple[str, bool]
+"""A step, and whether its receiving end is meant: the receiving end of an exchange is a separate place."""
 
 
 def _regions(steps: Sequence[Step]) -> list[Region]:
-    kinds = {step.name: step for step in steps}
-    # The receiving end of an exchange is a separate place, hence the pairs (step, after its exchange or not).
-    groups: dict[tuple[str, bool], set[tuple[str, bool]]] = {}
-    for step in steps:
-        places = {(step.name, False)}
-        for ref in step.inputs:
-            places.add((ref.step, is_exchanged(kinds[ref.step], ref)))
-        merged = set(places).union(*(groups.get(place, set()) for place in places))
-        for place in merged:
-            groups[place] = merged
-    regions: list[Region] = []
-    seen: set[int] = set()
+    """Return the regions, that of the last step first."""
+    groups = _groups(steps)
+    insides: dict[int, list[Step]] = {}
     for step in reversed(steps):
-        group = groups[step.name, False]
-        if id(group) in seen:
-            continue
-        seen.add(id(group))
-        inside = [other for other in steps if (other.name, False) in group]
-        regions.append(
-            Region(
-                steps=tuple(other.name for other in inside),
-                sources=tuple(other.name for other in inside if other.kind == "source"),
-                entries=tuple(other.name for other in steps if (other.name, True) in group),
-                exits=tuple(other.name for other in inside if (other.name, True) in groups),
-            )
+        insides.setdefault(id(groups[step.name, False]), []).insert(0, step)
+    read = [step.name for step in steps if (step.name, True) in groups]
+    return [
+        Region(
+            steps=tuple(step.name for step in inside),
+            sources=tuple(step.name for step in inside if step.kind == "source"),
+            entries=tuple(name for name in read if id(groups[name, True]) == group),
+            exits=tuple(step.name for step in inside if (step.name, True) in groups),
         )
-    return regions
+        for group, inside in insides.items()
+    ]
+
+
+def _groups(steps: Sequence[Step]) -> dict[_Place, list[_Place]]:
+    """Return for each place all places of its region: those that are connected without an exchange between them."""
+    exchanges = {step.name for step in steps if step.kind == "key_by"}
+    groups: dict[_Place, list[_Place]] = {}
+    for step in steps:
+        here = (step.name, False)
+        group = groups[here] = [here]
+        for ref in step.inputs:
+            place = (ref.step, ref.port == 0 and ref.step in exchanges)
+            small, group = group, groups.setdefault(place, [place])
+            if small is not group:
+                group += small
+                groups.update(dict.fromkeys(small, group))
+    return groups

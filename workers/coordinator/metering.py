@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from malstrom_py.builder.plan import Plan
-from malstrom_py.builder.regions import Region, is_exchanged, regions_of
+from malstrom_py.builder.regions import Region, is_exchanged
 from malstrom_py.clock import Clock
 from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.data.time import PER_SECOND, Unit
@@ -84,7 +84,7 @@ class Metering:
             )
             for ref, reader in plan.edges()
         ]
-        self._regions = {entry: region for region in regions_of(plan) for entry in region.entries}
+        self._regions = {entry: region for region in plan.regions for entry in region.entries}
         self._samples: deque[_Sample] = deque([_Sample(clock.monotonic_s(), {}, {}, {})], maxlen=_SAMPLES)
         self.due_s = clock.monotonic_s() + SAMPLE_S
         """When the next sample is due, on the clock's monotonic time."""

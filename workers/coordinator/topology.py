@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from malstrom_py.builder.plan import Plan
-from malstrom_py.builder.regions import regions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ def topology_of(plan: Plan) -> Topology:
     >>> topology_of(job.plan()).sources
     {'numbers': ('parity',)}
     """
-    regions = regions_of(plan)
+    regions = plan.regions
     downstream = _downstream(plan)
     return Topology(
         exchanges=tuple(exit for region in regions for exit in region.exits),

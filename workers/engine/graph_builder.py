@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from malstrom_py.builder.plan import PartitionerLike, Plan, Step, StreamRef
-from malstrom_py.builder.regions import Region, is_exchanged, regions_of
+from malstrom_py.builder.regions import Region, is_exchanged
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
@@ -70,7 +70,7 @@ class WorkerGraph:
     operators: dict[str, Operator]
     nodes: dict[str, int]
     exchanges: dict[str, Exchange]
-    regions: list[Region]
+    regions: Sequence[Region]
     feeds: list[RegionInput]
     followers: list[IdleSource]
     letters: list[Outgoing]
@@ -99,7 +99,7 @@ def build_graph(
     if checks:
         specs = [replace(spec, operator=spec.operator and CheckedStep(spec.operator, codec)) for spec in specs]
     executor = Executor(specs, measured=True)
-    regions = regions_of(plan)
+    regions = plan.regions
     letters: list[Outgoing] = []
     turn = TimeShare(sum(bool(region.entries) + len(region.sources) for region in regions))
     keyed = {region.name: _keyed(plan, region, nodes, exchanges) for region in regions}

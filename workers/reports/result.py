@@ -78,6 +78,8 @@ def merged_counts(
 
 def _merged(here: Sequence[StepCounts], left: Sequence[StepCounts]) -> StepCounts:
     first, counts = here[0], [*here, *left]
+    if len(counts) == 1:
+        return first
     epochs = [count.epoch for count in here]
     return StepCounts(
         kind=first.kind,

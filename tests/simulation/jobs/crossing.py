@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import malstrom_py as mp
-from malstrom_py.builder.regions import regions_of
 from malstrom_py.rescale.moves.receiving_machine import ReceivingPhase
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.workers.engine.worker import Worker
@@ -86,7 +85,7 @@ class Ledger(Coverage):
 
     def learn(self, plan: mp.Plan) -> None:
         """In which regions the stages are."""
-        regions = regions_of(plan)
+        regions = plan.regions
         self._regions = {stage: region.name for stage in self.stages for region in regions if stage in region.steps}
 
     def forget(self) -> None:

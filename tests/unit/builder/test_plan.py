@@ -11,7 +11,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources, windows
 from malstrom_py.builder.plan import Step
-from malstrom_py.builder.regions import Region, regions_of
+from malstrom_py.builder.regions import Region
 from malstrom_py.codec import Codec
 from malstrom_py.connectors.kafka.records import KafkaRecord
 from malstrom_py.data.messages import DeadLetter
@@ -162,7 +162,7 @@ def end(stream: Stream, name: str = "out") -> Stream:
 
 def regions(job: mp.Job) -> list[Region]:
     """The regions of a job, each exchange being an exit before it is an entry."""
-    found = regions_of(job.plan())
+    found = list(job.plan().regions)
     fed: set[str] = set()
     for region in found:
         assert fed.issuperset(region.exits), "a region comes before one that it feeds"
