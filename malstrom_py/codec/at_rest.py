@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from gc import get_referents
 from itertools import accumulate, chain, islice
 from typing import Any, Final
@@ -128,7 +129,11 @@ class AtRestEncoder:
         self._count = 0
         self._classes: dict[type, tuple[int, ClassCodec]] = {}
         self._last_table: tuple[tuple[type, ...], bytes] = ((), b"")
-        self._packer = self._new_packer(None)
+
+    @cached_property
+    def _packer(self) -> Any:
+        """The packer: its buffer is large, and many a codec never stores anything."""
+        return self._new_packer(None)
 
     def encode(self, value: Any, *, step: str, key: Any = None) -> bytes:
         """Return ``value`` in its stored form. `CodecError` if it, or a value in it, cannot be stored."""

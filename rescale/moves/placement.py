@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heapreplace
-from itertools import cycle, islice
 from typing import TypeVar
 
 from malstrom_py.rescale.moves.protocol import PartMove, RescaleMove, Table
@@ -25,7 +24,7 @@ def first_table(slots: int, members: Sequence[int]) -> Table:
     >>> first_table(5, [0, 1])
     (0, 1, 0, 1, 0)
     """
-    return tuple(islice(cycle(members), slots))
+    return (tuple(members) * -(-slots // len(members)))[:slots]
 
 
 def rebalanced(table: Table, members: Sequence[int]) -> Table:

@@ -169,7 +169,8 @@ class Coordinator(RunView, Generic[G]):
         known = None if resumption is None else resumption.known
         dealt = deal_parts(self._plan, members, self._clock, known)
         self._deal(members, movable_parts(dealt.parts, dealt.movable))
-        calls = SourceCalls(self._plan, self._clock, listed(dealt.parts), background=self._calling)
+        job, parts = self._plan.job, listed(dealt.parts)
+        calls = SourceCalls(job, dealt.sources, self._clock, parts, background=self._calling)
         self._source_calls = calls
         beginning = tuple(beginning_steps(self._plan, resumption))
         restored, begun = self._restored(dealt)
@@ -502,7 +503,9 @@ class Coordinator(RunView, Generic[G]):
 
     def counts(self) -> dict[str, StepCounts]:
         """Return the last known counts of each step, over all workers, including those that have left."""
-        here = list({**self.group.counts(), **self._last_counts}.values())
+        # Those of a worker that has finished are final.
+        live = self.group.counts() if len(self._last_counts) < len(self.group.workers) else {}
+        here = list({**live, **self._last_counts}.values())
         known = [counts for counts in here if counts]
         return merged_counts(known, self._left) if known else {}
 

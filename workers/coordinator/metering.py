@@ -10,6 +10,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -74,20 +75,22 @@ class Metering:
         self._plan = plan
         self._clock = clock
         self._units: dict[str, Unit | None] = {step.name: step.traits.unit for step in plan.steps}
-        self._places = {step.name: _place_in(step.detail) for step in plan.steps}
-        self._edges = [
-            EdgeMetrics(
-                ref.step,
-                plan.steps[plan.rank(ref.step)].ports[ref.port].name,
-                reader.name,
-                is_exchanged(plan.steps[plan.rank(ref.step)], ref),
-            )
-            for ref, reader in plan.edges()
-        ]
         self._regions = {entry: region for region in plan.regions for entry in region.entries}
         self._samples: deque[_Sample] = deque([_Sample(clock.monotonic_s(), {}, {}, {})], maxlen=_SAMPLES)
         self.due_s = clock.monotonic_s() + SAMPLE_S
         """When the next sample is due, on the clock's monotonic time."""
+
+    @cached_property
+    def _places(self) -> dict[str, str]:
+        return {step.name: _place_in(step.detail) for step in self._plan.steps}
+
+    @cached_property
+    def _edges(self) -> list[EdgeMetrics]:
+        steps = {step.name: step for step in self._plan.steps}
+        return [
+            EdgeMetrics(ref.step, steps[ref.step].ports[ref.port].name, reader.name, is_exchanged(steps[ref.step], ref))
+            for ref, reader in self._plan.edges()
+        ]
 
     def sample(self, steps: Mapping[str, StepCounts], counts: Counts, figures: Mapping[int, WorkerFigures]) -> None:
         """Note the figures now: ``steps`` in sum, ``counts`` and ``figures`` by worker."""

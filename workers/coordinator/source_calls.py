@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors.text import public_text
 from malstrom_py.logs import log
@@ -25,7 +24,6 @@ from malstrom_py.workers.coordinator.machine import PartsFound
 from malstrom_py.workers.coordinator.part_listing import PartListing
 from malstrom_py.workers.coordinator.source_acknowledgements import Acknowledgements
 from malstrom_py.workers.engine.background import Background
-from malstrom_py.workers.engine.graph_builder import build_sources
 from malstrom_py.workers.transport.messages import COORDINATOR
 
 ACKNOWLEDGE_S: Final = 10.0
@@ -68,30 +66,29 @@ _IN_PROGRESS: Final = _CallsInProgress()
 
 
 class SourceCalls:
-    """The calls to the sources of ``plan``. ``parts``: those of each source at the start of the run.
+    """The calls to the ``sources`` of ``job``. ``parts``: those of each source at the start of the run.
 
     ``listing`` and ``acknowledging`` make what runs the calls of each kind: a listing that blocks holds up no
     acknowledgement.
 
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sinks, sources
-    >>> job = mp.Job("docs")
-    >>> job.source("in", sources.Memory([1])).sink("out", sinks.Memory())
-    >>> SourceCalls(job.plan(), SystemClock(), {}, background=lambda: ThreadBackground(threading.Event())).due_s is None
+    >>> from malstrom_py.workers.engine.background import ThreadBackground
+    >>> calls = SourceCalls("docs", [], SystemClock(), {}, background=lambda: ThreadBackground(threading.Event()))
+    >>> calls.due_s is None
     True
     """
 
     def __init__(
         self,
-        plan: Plan,
+        job: str,
+        sources: Iterable[ReadSource],
         clock: Clock,
         parts: Mapping[str, Collection[Part]],
         *,
         background: Callable[[], Background],
     ) -> None:
-        self._job = plan.job
+        self._job = job
         self._clock = clock
-        self._sources = {source.context.step: source for source in build_sources(plan, clock)}
+        self._sources = {source.context.step: source for source in sources}
         now_s = clock.monotonic_s()
         self._listings = {
             step: PartListing(source.lists_again_every_s, parts.get(step, ()), now_s=now_s)

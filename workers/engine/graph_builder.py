@@ -194,7 +194,7 @@ def build_sources(plan: Plan, clock: Clock) -> list[ReadSource]:
 
 @dataclass(frozen=True, slots=True)
 class PartAssignment:
-    """The assignment of the parts of all sources: worker -> step -> parts; ``movable``: sources with movable parts.
+    """The assignment of the parts of all ``sources``: worker -> step -> parts; ``movable``: those with movable parts.
 
     ``growing``: the sources that are listed again while the job runs; ``new_positions``: where those of their parts
     begin that are not in the snapshot (R13).
@@ -204,6 +204,7 @@ class PartAssignment:
     movable: frozenset[str]
     growing: frozenset[str]
     new_positions: Mapping[str, Mapping[Part, Any]]
+    sources: Sequence[ReadSource]
 
 
 Known = Mapping[str, Mapping[Part, Any]]
@@ -235,7 +236,7 @@ def deal_parts(plan: Plan, workers: Sequence[int], clock: Clock, known: Known | 
     parts = {worker: {step: dealt[worker] for step, dealt in listed.items()} for worker in workers}
     movable = frozenset(source.context.step for source in sources if source.moves_parts)
     growing = frozenset(source.context.step for source in sources if source.lists_again_every_s is not None)
-    return PartAssignment(parts, movable, growing, new)
+    return PartAssignment(parts, movable, growing, new, sources)
 
 
 def movable_parts(

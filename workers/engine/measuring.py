@@ -37,7 +37,7 @@ SKETCH_KEYS: Final = 64
 """The number of keys that a sketch counts."""
 
 SAMPLED_ROWS: Final = 32
-"""The rows that are sampled of a batch."""
+"""The rows that are sampled of a batch. Before as many have arrived no batch is sampled."""
 
 _SAMPLE_NS: Final = 20_000_000
 _SAMPLE_COST: Final = 500
@@ -58,6 +58,7 @@ _COST: Final = 100
 """Samples of keys, and the expensive figures, take at most a hundredth of the time."""
 
 _PAGE_BYTES: Final = resource.getpagesize()
+_RANDOM: Final = Random(1)
 
 
 class KeySketch:
@@ -157,13 +158,12 @@ class KeySampler:
         self._version = exchange.version
         self._next_ns = 0
         self._offset = 0
-        self._random = Random(1)
 
     def saw(self, batch: Batch) -> None:
         """Note a batch that has arrived. Some of them are sampled."""
         self.rows += len(batch)
         now_ns = perf_counter_ns()
-        if now_ns < self._next_ns:
+        if now_ns < self._next_ns or self.rows < SAMPLED_ROWS:
             return
         began_ns = thread_time_ns()
         # The code of the user's keys and partitioner may raise, which their step then reports, or take long.
@@ -173,7 +173,7 @@ class KeySampler:
         # Mostly by processor time: a wait for a processor would put the next sample off by ten seconds.
         cost_ns = max(_SAMPLE_COST * (thread_time_ns() - began_ns), _SAMPLE_WAIT * (perf_counter_ns() - now_ns))
         between_ns = max(_SAMPLE_NS, cost_ns)
-        self._next_ns = now_ns + int(between_ns * self._random.uniform(0.5, 1.5))
+        self._next_ns = now_ns + int(between_ns * _RANDOM.uniform(0.5, 1.5))
 
     def keep_owned(self) -> None:
         """Forget the keys that have moved away, if the table has changed."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import compress, count
 from time import perf_counter_ns
 from typing import Final, Protocol
@@ -152,8 +152,7 @@ class Worker:
         self._clock = clock
         self._codec = codec
         self._incarnation = member.incarnation
-        self.slots = frozenset(compress(count(), map(member.worker.__eq__, member.table)))
-        """The slots that this worker owns at its start."""
+        self._table = member.table
         self._cutting: SnapshotCapture | None = None
         self._cut: CapturedState | None = None
         self._graph = build_graph(
@@ -188,6 +187,11 @@ class Worker:
         self._ahead: SentAhead | None = None
         self._linger_until_s = 0.0
         self.turns = MoveTurns(clock)
+
+    @cached_property
+    def slots(self) -> frozenset[int]:
+        """The slots that this worker owns at its start."""
+        return frozenset(compress(count(), map(self.id.__eq__, self._table)))
 
     def open_sinks(self) -> None:
         """Open the writers of all sinks. Call this first, so that nothing is read that cannot be written."""

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cached_property
 from time import time
 from typing import Any, Final
 
@@ -119,7 +120,6 @@ class EventLog:
     """
 
     def __init__(self, kept_max: int = KEPT_MAX, lasting_max: int = LASTING_MAX) -> None:
-        self.id = uuid.uuid4().hex
         self._kept_max = kept_max
         self._lasting_max = lasting_max
         self._lock = threading.Lock()
@@ -132,6 +132,11 @@ class EventLog:
         self._news: list[NodeFailed | Reload] = []
         self.totals = MoveTotals()
         """What the rescales so far have moved."""
+
+    @cached_property
+    def id(self) -> str:
+        """The id of this log: another run of the job has another log."""
+        return uuid.uuid4().hex
 
     def emit(self, event: AnyEvent, at: float | None = None) -> bool:
         """Append ``event``, and return whether it is new: an input is closed once. Nothing follows `Ended`.

@@ -18,6 +18,7 @@ from malstrom_py.workers.coordinator.part_listing import PartListing
 from malstrom_py.workers.coordinator.source_acknowledgements import Acknowledgements
 from malstrom_py.workers.coordinator.source_calls import SourceCalls
 from malstrom_py.workers.engine.background import Done
+from malstrom_py.workers.engine.graph_builder import build_sources
 
 
 class Held:
@@ -91,7 +92,7 @@ def calls(
         return made[-1]
 
     parts = {"in-0": [Part("a")]} if known is None else known
-    return SourceCalls(job.plan(), clock, parts, background=background), clock, made
+    return SourceCalls(job.name, build_sources(job.plan(), clock), clock, parts, background=background), clock, made
 
 
 def test_r13_a_source_is_listed_again_when_it_is_due_and_not_during_a_listing() -> None:
