@@ -29,7 +29,8 @@ class Plain:
         self._without: Final = without
 
     def __init_subclass__(cls) -> None:
-        for name, stated in members_of(cls).items():
+        contract: type = cls
+        for name, stated in members_of(contract).items():
             if name not in vars(cls):
                 setattr(cls, name, _looked_up(name, stated))
 
