@@ -16,8 +16,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from malstrom_py.builder.plan import Plan
-from malstrom_py.builder.regions import Region, is_exchanged
+from malstrom_py.builder.plan import Plan, Region, is_exchanged
 from malstrom_py.clock import Clock
 from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.data.time import PER_SECOND, Unit

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from malstrom_py.builder.plan import PartitionerLike, Plan, Step, StreamRef
-from malstrom_py.builder.regions import Region, is_exchanged
+from malstrom_py.builder.plan import PartitionerLike, Plan, Region, Step, StreamRef, is_exchanged
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from malstrom_py.builder.regions import Region
+from malstrom_py.builder.plan import Region
 from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.data.time import from_clock
 from malstrom_py.operators.base import Operator

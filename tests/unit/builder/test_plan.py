@@ -10,8 +10,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources, windows
-from malstrom_py.builder.plan import Step
-from malstrom_py.builder.regions import Region
+from malstrom_py.builder.plan import Region, Step
 from malstrom_py.codec import Codec
 from malstrom_py.connectors.kafka.records import KafkaRecord
 from malstrom_py.data.messages import DeadLetter
