@@ -1,9 +1,10 @@
 """The accelerator: what runs in C where the package was built with a compiler. Results are the same without it.
 
-`library`, called through ctypes with the GIL released, takes columns: it does what `group_kernels` and `GroupIndex` do,
-several times as fast, and scans csv (`malstrom_py.sources.files.csv_scan`). `rows`, a module, takes lists of Python
-objects: it finds the slots of keys and the rows of each owner, and takes rows apart into columns of their fields. The
-environment variable ``MALSTROM_ACCELERATOR`` may be ``off``, or the path of a library built otherwise.
+`library`, called through ctypes with the GIL released, takes columns: it gives keys ids and folds values by id, without
+which steps with state make rows of columns, and scans csv (`malstrom_py.sources.files.csv_scan`). `rows`, a module,
+takes lists of Python objects: it finds the slots of keys and the rows of each owner, and takes rows apart into columns
+of their fields. The environment variable ``MALSTROM_ACCELERATOR`` may be ``off``, or the path of a library built
+otherwise.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def examine_core(name: str) -> Finding:
 def examine_accelerator(environ: Mapping[str, str]) -> Finding:
     """Check whether aggregates over columns and the routing of rows run in C."""
     parts = [
-        ("groups", accelerator.library(), "aggregates over columns run in numpy"),
+        ("groups", accelerator.library(), "aggregates over columns make rows of them"),
         ("rows", accelerator.rows(), "rows are routed in Python"),
     ]
     missing = [(name, said) for name, loaded, said in parts if loaded is None]

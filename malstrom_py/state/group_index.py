@@ -2,16 +2,20 @@
 
 Rule: keys that are equal in Python have one id (F4), so integers of all widths are one kind. An index holds keys of
 one kind: integers that fit 64 bits, text, or bytes; None beside any of them. What it does not take raises
-`NotColumnar`, and the caller continues with rows, to which the same rules apply.
+`NotColumnar`, and the caller continues with rows, to which the same rules apply. Without the accelerator it takes no
+key: then rows are the way of every step, with the same results (docs/design/0056).
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from malstrom_py import accelerator
 from malstrom_py.data.schema import ColumnKind, kind_of
+from malstrom_py.errors import InternalError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,8 +26,7 @@ if TYPE_CHECKING:
 ROWS_OF_CODES: Final = 1 << 16
 """As many groups are sorted by radix."""
 
-FEW: Final = 4 * ROWS_OF_CODES
-"""As many keys are looked up in an array."""
+_SEEDS: Final = tuple(int.from_bytes(os.urandom(8), "little") for _ in range(2))
 
 _KINDS: Final = {ColumnKind.INT: int, ColumnKind.STR: str, ColumnKind.BYTES: bytes}
 
@@ -35,20 +38,17 @@ class NotColumnar(Exception):
 class GroupedRows:
     """The ids of the rows of a batch: ``ids``, one per row.
 
-    ``which`` are its distinct ids; ``order`` sorts the rows by these, earlier rows first; the rows of ``which[i]`` are
-    then the ``lengths[i]`` from ``starts[i]`` on; ``codes`` has the place in ``which`` of each row. All but ``ids`` are
-    made when they are first asked for.
+    ``which`` are its distinct ids; ``codes`` has the place in ``which`` of each row. Both are made when they are first
+    asked for.
     """
 
-    __slots__ = ("_codes", "_lengths", "_order", "_which", "ids")
+    __slots__ = ("_codes", "_which", "ids")
 
     def __init__(self, ids: Ids, codes: Any = None, which: Any = None) -> None:
         """``codes`` and ``which``, if they are known."""
         self.ids = ids
         self._codes = codes
         self._which = which
-        self._order: Any = None
-        self._lengths: Any = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -56,8 +56,13 @@ class GroupedRows:
     @property
     def which(self) -> Any:
         """The distinct ids, each once."""
-        if self._which is None:
-            self._count()
+        import numpy as np
+
+        ids = self.ids
+        if self._which is None and len(ids) and ids.max() >= max(ROWS_OF_CODES, 4 * len(ids)):
+            self._which, self._codes = np.unique(ids, return_inverse=True)
+        elif self._which is None:
+            self._which = np.flatnonzero(np.bincount(ids))
         return self._which
 
     @property
@@ -66,19 +71,12 @@ class GroupedRows:
         return self.ids if self._which is None else self._which
 
     @property
-    def lengths(self) -> Any:
-        """The number of rows of each of ``which``."""
-        if self._lengths is None:
-            self._count()
-        return self._lengths
-
-    @property
     def codes(self) -> Any:
         """The place in ``which`` of each row."""
         import numpy as np
 
+        which = self.which
         if self._codes is None:
-            which = self.which
             places = np.empty(int(which.max()) + 1 if len(which) else 0, np.int32)
             places[which] = np.arange(len(which))
             self._codes = places[self.ids]
@@ -93,38 +91,6 @@ class GroupedRows:
         firsts = np.empty(int(ids.max()) + 1 if len(ids) else 0, np.int64)
         firsts[ids] = rows  # of equal ids the last one counts
         return firsts
-
-    @property
-    def order(self) -> Any:
-        """The places of the rows, sorted by the place of their id in ``which``, stable."""
-        import numpy as np
-
-        if self._order is None:
-            sorts = self.ids if self._codes is None else self._codes
-            if len(sorts) and sorts.max() >= ROWS_OF_CODES:
-                sorts = self.codes
-            if len(self.which) <= ROWS_OF_CODES:
-                sorts = sorts.astype(np.uint16)  # sorted by radix, at a sixth of the cost
-            self._order = np.argsort(sorts, kind="stable")
-        return self._order
-
-    @property
-    def starts(self) -> Any:
-        """Where the rows of each of ``which`` begin in ``order``."""
-        return self.lengths.cumsum() - self.lengths
-
-    def _count(self) -> None:
-        import numpy as np
-
-        ids = self.ids
-        if self._codes is not None:
-            self._lengths = np.bincount(self._codes, minlength=len(self._which))
-        elif len(ids) and ids.max() >= max(ROWS_OF_CODES, 4 * len(ids)):
-            self._which, self._codes, self._lengths = np.unique(ids, return_inverse=True, return_counts=True)
-        else:
-            counts = np.bincount(ids)
-            self._which = np.flatnonzero(counts)
-            self._lengths = counts[self._which]
 
 
 class GroupIndex:
@@ -149,7 +115,7 @@ class GroupIndex:
     @staticmethod
     def supports(type_: pa.DataType) -> bool:
         """Return whether keys of an Arrow type may have ids: integers, text and bytes, also as a dictionary."""
-        return _plain_kind(type_) is not None
+        return accelerator.library() is not None and _plain_kind(type_) is not None
 
     def __len__(self) -> int:
         return int(self._null) if self._index is None else len(self._index)
@@ -198,99 +164,98 @@ class GroupIndex:
 
         column, kind = plain_keys(column, self._kind)
         if self._index is None:
+            if add and accelerator.library() is None:
+                raise NotColumnar("no accelerator")
             nulls = column.null_count
             if nulls == len(column) or not add:
                 self._null = self._null or (add and nulls > 0)
                 missing = column.is_null().to_numpy(zero_copy_only=False)
                 return GroupedRows(np.where(missing & self._null, 0, -1).astype(np.int32))
             self._kind = kind
-            self._index = _new_index(is_text=kind is not ColumnKind.INT, is_utf8=kind is ColumnKind.STR)
+            self._index = NativeIndex(is_text=kind is not ColumnKind.INT, is_utf8=kind is ColumnKind.STR)
             if self._null:
                 self._index.rows(pa.nulls(1, column.type), add=True)
         rows: GroupedRows = self._index.rows(column, add=add)
         return rows
 
 
-def _new_index(*, is_text: bool, is_utf8: bool) -> Any:
-    if accelerator.library() is None:
-        return ArrowIndex()
-    from malstrom_py.state.native_kernels import NativeIndex
+class NativeIndex:
+    """The ids of int64 keys or, ``is_text``, of bytes, which may have to be text (``is_utf8``); and of null."""
 
-    return NativeIndex(is_text=is_text, is_utf8=is_utf8)
+    __slots__ = ("_is_text", "_library", "_pointer")
 
+    def __init__(self, *, is_text: bool, is_utf8: bool) -> None:
+        native: Any = accelerator.library()
+        self._library = native
+        self._is_text = is_text
+        self._pointer = native.ms_index_new(is_text + is_utf8, *_SEEDS)
+        if not self._pointer:
+            raise MemoryError
 
-class ArrowIndex:
-    """The ids of keys of one kind: few are looked up in an array of all of them, by Arrow; many in a dict.
-
-    The array is hashed again for each batch, which costs less than a Python object per distinct key, while it is small.
-    """
-
-    __slots__ = ("_few", "_many")
-
-    def __init__(self) -> None:
-        self._few: pa.Array | None = None
-        self._many: dict[Any, int] | None = None
+    def __del__(self) -> None:
+        if getattr(self, "_pointer", None):
+            self._library.ms_index_free(self._pointer)
 
     def __len__(self) -> int:
-        if self._many is not None:
-            return len(self._many)
-        return 0 if self._few is None else len(self._few)
+        return int(self._library.ms_index_len(self._pointer))
 
     def rows(self, column: pa.Array, *, add: bool) -> GroupedRows:
         """Return the rows of ``column``; a key without an id gets the next if ``add``, else its rows have -1."""
-        if self._many is None:
-            return self._among_few(column, add=add)
         import numpy as np
 
-        coded = column.dictionary_encode(null_encoding="encode")
-        keys = _valid(coded.dictionary).to_pylist()
-        codes = coded.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
-        ids = self._many
-        found: list[Any] = list(map(ids.get, keys))
-        if None in found:
-            for place, known in enumerate(found):
-                if known is None:
-                    found[place] = ids.setdefault(keys[place], len(ids)) if add else -1
-        which = np.array(found, np.int32)
-        return GroupedRows(which[codes], codes, which)
-
-    def _among_few(self, column: pa.Array, *, add: bool) -> GroupedRows:
-        import numpy as np
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        known = column.slice(0, 0) if self._few is None else self._few
-        if known.type != column.type:
-            known = known.cast(column.type)
-        places = pc.call_function("index_in", [column], pc.SetLookupOptions(known, skip_nulls=False))
-        if places.null_count and add:
-            new = _valid(column.filter(places.is_null()).unique())
-            known = pa.concat_arrays([known, new])
-            places = pc.call_function("index_in", [column], pc.SetLookupOptions(known, skip_nulls=False))
-            self._few = known
-            if len(known) > FEW:
-                self._many = {key: place for place, key in enumerate(known.to_pylist())}
-                self._few = None
-        return GroupedRows(places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32, copy=False))
+        ids = np.empty(len(column), np.int32)
+        if not len(column):
+            return GroupedRows(ids)
+        valid, *data = (None if buffer is None else buffer.address for buffer in column.buffers())
+        if not column.null_count:
+            valid = None
+        rest = (valid, column.offset, len(column), ids.ctypes.data, add)
+        if self._is_text:
+            offsets, text = data
+            wide = column.type.id in _wide_types()
+            failed = self._library.ms_index_text_ids(self._pointer, text, offsets, wide, *rest)
+        else:
+            failed = self._library.ms_index_numbers_ids(self._pointer, data[0], *rest)
+        if failed == _NO_MEMORY:
+            raise MemoryError
+        if failed == _NOT_TEXT:
+            raise NotColumnar("a key that is not UTF-8")
+        if failed:
+            raise InternalError("an index of keys holds 2^31 keys at most")
+        return GroupedRows(ids)
 
     def keys(self, type_: pa.DataType) -> pa.Array:
-        """Return the keys by id."""
+        """Return the keys by id as an array of ``type_``, whose offsets have 64 bits."""
+        import numpy as np
         import pyarrow as pa
 
-        if self._many is not None:
-            return pa.array(list(self._many), type_)
-        return pa.array([], type_) if self._few is None else self._few.cast(type_)
+        n, null = len(self), int(self._library.ms_index_null(self._pointer))
+        valid = None
+        if null >= 0:
+            bits = np.full((n + 7) // 8, 255, np.uint8)
+            bits[null >> 3] &= 255 ^ (1 << (null & 7))
+            valid = pa.py_buffer(bits)
+        numbers = _copied(self._library.ms_index_numbers(self._pointer), 8 * n)
+        if not self._is_text:
+            return pa.Array.from_buffers(type_, n, [valid, pa.py_buffer(numbers)])
+        end = int(np.frombuffer(numbers, np.int64)[-1]) if n else 0
+        text = _copied(self._library.ms_index_bytes(self._pointer), end)
+        buffers = [valid, pa.py_buffer(bytes(8) + numbers), pa.py_buffer(text)]
+        return pa.Array.from_buffers(type_, n, buffers)
 
 
-def _valid(keys: pa.Array) -> pa.Array:
-    """Return ``keys``. `NotColumnar` if one is not UTF-8."""
+_NO_MEMORY: Final = -1
+_NOT_TEXT: Final = -3
+
+
+def _copied(address: int | None, size: int) -> bytes:
+    return ctypes.string_at(address, size) if address and size else b""
+
+
+def _wide_types() -> set[int]:
     import pyarrow as pa
 
-    try:
-        keys.validate(full=True)
-    except pa.ArrowInvalid:
-        raise NotColumnar("a key that is not UTF-8") from None
-    return keys
+    return {pa.large_string().id, pa.large_binary().id}
 
 
 def _types() -> dict[ColumnKind, pa.DataType]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.row_form import python_values
+from malstrom_py.state import group_kernels
 from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import GroupedRows, NotColumnar
-from malstrom_py.state.group_kernels import kernels
 from malstrom_py.state.group_values import (
     Array,
     Values,
@@ -177,10 +177,12 @@ class CountLane(Lane):
         """A count takes all."""
 
     def fold(self, rows: GroupedRows, values: Values | None) -> None:
-        kernels().add_count(rows, None if values is None else values.valid, self.seen)
+        group_kernels.add_count(rows, None if values is None else values.valid, self.seen)
 
     def scan(self, rows: GroupedRows, values: Values | None) -> pa.Array:
-        return arrow_of(kernels().running_count(rows, None if values is None else values.valid, self.seen), None, None)
+        return arrow_of(
+            group_kernels.running_count(rows, None if values is None else values.valid, self.seen), None, None
+        )
 
     def merge(self, other: CountLane, ids: Array, theirs: Array) -> None:
         self.seen[ids] += other.seen[theirs]
@@ -189,7 +191,7 @@ class CountLane(Lane):
         return numbers_of(columns[0])
 
     def fold_partials(self, rows: GroupedRows, values: Values) -> None:
-        kernels().add_sum(rows, values.data, self.seen)
+        group_kernels.add_sum(rows, values.data, self.seen)
 
     def partial_states(self, columns: list[pa.Array]) -> list[Any]:
         seen = columns[0].to_pylist()
@@ -258,7 +260,7 @@ class SumLane(Lane):
         size = max(-float(values.data.min()), float(values.data.max()))
         reach = self.reach + size * len(values.data)
         if reach >= SAFE:
-            if not kernels().sums_fit(rows, values.data, self.totals):
+            if not group_kernels.sums_fit(rows, values.data, self.totals):
                 raise NotColumnar("a sum may leave 64 bits")
             reach = 0.0 if self.totals.dtype.kind == "f" else largest_of(self.totals)
             reach = min(SAFE, reach + size * len(values.data))
@@ -267,7 +269,7 @@ class SumLane(Lane):
     def fold(self, rows: GroupedRows, values: Values) -> None:
         self.learn(values)
         if values.any:
-            kernels().add_sum(rows, values.data, self.totals)
+            group_kernels.add_sum(rows, values.data, self.totals)
         self._have(rows, values)
 
     def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
@@ -276,12 +278,12 @@ class SumLane(Lane):
             return arrow_of(self.totals[rows.ids], self._has(rows.ids), self.type or values.type)
         had = None if values.valid is None else self._running_has(rows, values.valid)
         self._have(rows, values)
-        return arrow_of(kernels().running_sum(rows, values.data, self.totals), had, self.type)
+        return arrow_of(group_kernels.running_sum(rows, values.data, self.totals), had, self.type)
 
     def _running_has(self, rows: GroupedRows, valid: Array) -> Array:
         import numpy as np
 
-        return kernels().running_count(rows, valid, self.has.astype(np.int64)) > 0
+        return group_kernels.running_count(rows, valid, self.has.astype(np.int64)) > 0
 
     def _have(self, rows: GroupedRows, values: Values) -> None:
         if self.skips:
@@ -381,13 +383,13 @@ class MeanLane(SumLane):
 
     def fold(self, rows: GroupedRows, values: Values) -> None:
         super().fold(rows, values)
-        kernels().add_count(rows, values.valid, self.seen)
+        group_kernels.add_count(rows, values.valid, self.seen)
 
     def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
         self.learn(values)
-        totals = kernels().running_sum(rows, values.data, self.totals) if values.any else self.totals[rows.ids]
+        totals = group_kernels.running_sum(rows, values.data, self.totals) if values.any else self.totals[rows.ids]
         self._have(rows, values)
-        return divided(totals, kernels().running_count(rows, values.valid, self.seen))
+        return divided(totals, group_kernels.running_count(rows, values.valid, self.seen))
 
     def merge(self, other: Any, ids: Array, theirs: Array) -> None:
         super().merge(other, ids, theirs)
@@ -402,7 +404,7 @@ class MeanLane(SumLane):
 
     def fold_partials(self, rows: GroupedRows, values: MeanValues) -> None:
         super().fold(rows, Values(*values[:3]))
-        kernels().add_sum(rows, values.seen, self.seen)
+        group_kernels.add_sum(rows, values.seen, self.seen)
 
     def partial_states(self, columns: list[pa.Array]) -> list[Any]:
         pairs = zip(columns[1].to_pylist(), columns[0].to_pylist(), strict=True)

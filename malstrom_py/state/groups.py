@@ -12,9 +12,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.agg import Aggregation
+from malstrom_py.state import group_kernels
 from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, keys_as_column
-from malstrom_py.state.group_kernels import kernels
 from malstrom_py.state.group_lanes import CAPACITY
 from malstrom_py.state.group_values import Array, Values, longer, picked
 from malstrom_py.state.kept_lanes import LANES, lane_of
@@ -280,7 +280,7 @@ class Groups:
         return rows
 
     def _mark(self, ids: Array) -> None:
-        kernels().mark(ids, self._live, self.changed)
+        group_kernels.mark(ids, self._live, self.changed)
 
     def _compact(self) -> None:
         """Forget keys without states, once most are: the cost per key taken stays constant."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.row_form import python_values
+from malstrom_py.state import group_kernels
 from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import GroupedRows, NotColumnar
-from malstrom_py.state.group_kernels import kernels
 from malstrom_py.state.group_lanes import CAPACITY, CountLane, Lane, MeanLane, SumLane
 from malstrom_py.state.group_values import (
     Array,
@@ -17,7 +17,6 @@ from malstrom_py.state.group_values import (
     arrow_of,
     comparable,
     dtype_of,
-    is_odd,
     typed,
 )
 from malstrom_py.state.top_lane import TopLane
@@ -80,12 +79,11 @@ class _Kept(Lane):
 
 
 class _Best(_Kept):
-    """``odd``: NaN or a zero with a sign may be there, for which numpy has other rules than Python."""
+    """Keeps the smallest, or the ``largest``."""
 
     def __init__(self, aggregation: Aggregation[Any, Any], *, largest: bool) -> None:
         super().__init__(aggregation)
         self.largest = largest
-        self.odd = False
         self.kept[:] = self.fields()["kept"]
 
     def fields(self) -> dict[str, Any]:
@@ -106,23 +104,20 @@ class _Best(_Kept):
         self.learn(values)
         if not values.any:
             return
-        self.odd = self.odd or kernels().COMPARES_ALL or is_odd(values.data)
-        run = kernels()
-        fold = run.running_best if self.odd and not run.COMPARES_ALL else run.add_best
-        fold(rows, values.data, values.valid, self.kept, self.has, largest=self.largest)
+        group_kernels.add_best(rows, values.data, values.valid, self.kept, self.has, largest=self.largest)
 
     def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
         self.learn(values)
         if not values.any:
             return arrow_of(self.kept[rows.ids], self.has[rows.ids], self.type or values.type)
-        self.odd = self.odd or kernels().COMPARES_ALL or is_odd(values.data)
-        best, has = kernels().running_best(rows, values.data, values.valid, self.kept, self.has, largest=self.largest)
+        best, has = group_kernels.running_best(
+            rows, values.data, values.valid, self.kept, self.has, largest=self.largest
+        )
         return arrow_of(best, None if values.valid is None else has, self.type)
 
     def merge(self, other: _Best, ids: Array, theirs: Array) -> None:
         if self.type is None and other.type is not None:
             self.retype(other.type)
-        self.odd = self.odd or other.odd
         if other.type is None:
             return
         ours, new = self.kept[ids], other.kept[theirs]
@@ -138,15 +133,10 @@ class _Best(_Kept):
 
         kept, type_ = self._python(states)
         has = np.array([state is not None for state in states], np.bool_)
-        return kept, type_, has, len(kept) > 0 and is_odd(kept)
-
-    def set(self, ids: Array, arrays: Any) -> None:
-        super().set(ids, arrays)
-        self.odd = self.odd or arrays[3]
+        return kept, type_, has
 
     def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
-        kept, type_, has = self._kept_of(columns[0])
-        return kept, type_, has, is_odd(kept)
+        return self._kept_of(columns[0])
 
 
 def _comes_before(new: Array, ours: Array, *, largest: bool) -> Array:
@@ -177,12 +167,14 @@ class _Edge(_Kept):
         self.learn(values)
         data = values.data.astype(self.kept.dtype, copy=False)
         if self.skips or (values.valid is None and not self.knows_none):
-            (kept,), has = kernels().running_edge(rows, values.valid, self.has, [(data, self.kept)], latest=self.latest)
+            (kept,), has = group_kernels.running_edge(
+                rows, values.valid, self.has, [(data, self.kept)], latest=self.latest
+            )
         else:
             self.knows_none = True
             none = np.zeros(len(data), np.bool_) if values.valid is None else ~values.valid
             pairs = [(data, self.kept), (none, self.none)]
-            (kept, is_none), has = kernels().running_edge(rows, None, self.has, pairs, latest=self.latest)
+            (kept, is_none), has = group_kernels.running_edge(rows, None, self.has, pairs, latest=self.latest)
             has = ~is_none
         return arrow_of(kept, has, self.type or values.type)
 

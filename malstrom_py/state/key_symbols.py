@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py import accelerator
 from malstrom_py.data.schema import ColumnKind
+from malstrom_py.state import group_kernels
 from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, plain_keys
-from malstrom_py.state.group_kernels import kernels
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +49,8 @@ class KeySymbols:
         """Return the number of each key of ``column``; new keys get the next ones. Raises like `GroupIndex.ids`."""
         import numpy as np
 
+        if accelerator.library() is None:
+            raise NotColumnar("no accelerator")
         if self._index is None:
             plain, kind = plain_keys(column, ColumnKind.INT if self._chunks else None)
             if kind is ColumnKind.INT and not plain.null_count:
@@ -145,7 +147,7 @@ class SymbolIndex:
         if len(symbols):
             self._span_to(int(symbols.min()), int(symbols.max()))
         if self._table is not None:
-            ids, added = kernels().number(symbols, self._low, self._table, len(self))
+            ids, added = group_kernels.number(symbols, self._low, self._table, len(self))
             if len(added):
                 self.symbols, self._order = np.concatenate([self.symbols, added]), None
             return GroupedRows(ids)
@@ -155,7 +157,7 @@ class SymbolIndex:
             new = new[np.argsort(first[new])]
             which[new] = np.arange(len(self), len(self) + len(new))
             self.symbols, self._order = np.concatenate([self.symbols, distinct[new]]), None
-        which = which.astype(_dtype())
+        which = which.astype(np.int32)
         return GroupedRows(which[codes], codes, which)
 
     def find(self, column: pa.Array) -> Any:
@@ -186,7 +188,7 @@ class SymbolIndex:
             self._table = None
         elif self._table is None or low < self._low or high >= self._low + len(self._table):
             self._low = max(low - room // 4, -(2**63))
-            self._table = np.full(room + room // 2, -1, _dtype())
+            self._table = np.full(room + room // 2, -1, np.int32)
             self._table[self.symbols - self._low] = np.arange(len(self))
 
     def _look_up(self, symbols: Symbols) -> Any:
@@ -200,13 +202,6 @@ class SymbolIndex:
             self._sorted = self.symbols[self._order]
         places = np.minimum(np.searchsorted(self._sorted, symbols), len(self._sorted) - 1)
         return np.where(self._sorted[places] == symbols, self._order[places], -1)
-
-
-def _dtype() -> Any:
-    """Return the type of ids: the accelerator takes 32 bits, and numpy places of 64 in half the time."""
-    import numpy as np
-
-    return np.int64 if accelerator.library() is None else np.int32
 
 
 def _distinct(symbols: Symbols) -> tuple[Symbols, Any, Any]:

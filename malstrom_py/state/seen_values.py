@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py import accelerator
-from malstrom_py.state.group_index import ROWS_OF_CODES, GroupIndex, NotColumnar, ids_of, keys_as_column
+from malstrom_py.state.group_index import GroupIndex, NotColumnar, ids_of, keys_as_column
 from malstrom_py.state.group_values import Array, longer
 from malstrom_py.state.many_values import ManyValues
 
@@ -72,8 +71,6 @@ class SeenValues(ManyValues):
 
         if self._rows is not None:
             raise NotColumnar("values that are in a dict")
-        if len(self._pairs) > ROWS_OF_CODES and accelerator.library() is None:
-            raise NotColumnar("so many pairs that without the accelerator a set finds them faster")
         value_ids, key_ids = self._values.ids(values), self._keys.ids(keys)
         places = self._placed(key_ids)
         known = len(self._pairs)

@@ -82,7 +82,7 @@ def test_the_accelerator_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "built", lambda name: None)
     for environ, said in (({}, "not built"), ({accelerator.VARIABLE: "off"}, "off")):
         finding = examine_accelerator(environ)
-        same = "aggregates over columns run in numpy and rows are routed in Python, with the same results"
+        same = "aggregates over columns make rows of them and rows are routed in Python, with the same results"
         assert finding.said == f"{said}; {same}"
         assert not finding.is_fatal
     monkeypatch.setattr(accelerator, "library", object)

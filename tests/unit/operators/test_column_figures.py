@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from malstrom_py import accelerator, agg
+from malstrom_py import agg
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Acquire, AnyOf, Collect, Epoch, Interrogate
@@ -30,7 +30,6 @@ from malstrom_py.state.top_lane import top
 from malstrom_py.testing import CapturingPersistenceBackend
 from malstrom_py.validation import field_getter
 from tests.unit.operators.stepping import Stepped
-from tests.unit.state.accelerators import PATHS, library_of
 from tests.unit.state.test_groups import same
 
 Factory = Callable[..., Any]
@@ -140,10 +139,8 @@ def test_columns_of_every_type_give_what_rows_give(name: str, type_: pa.DataType
     assert (one.counters.skipped, one.counters.filtered) == (other.counters.skipped, other.counters.filtered)
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", [name for name in ALL if name != "final"])
-def test_columns_remain_columns(name: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerator, "library", lambda: library_of(path))
+def test_columns_remain_columns(name: str) -> None:
     step = Stepped(ALL[name])
     for _ in range(3):
         step.push(columns(["a", "b", "a"], [1, 2, 3], pa.int64()))
@@ -233,17 +230,6 @@ def test_many_seen_values_come_and_go() -> None:
         assert list(seen.items()) == list(model.items())
         assert len(seen) == len(model)
         assert sorted(seen.changed_keys()) == sorted({keys[place] for place in first if keys[place] in model})
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_rows_take_over_from_numpy_where_sets_are_faster(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerator, "library", lambda: library_of(path))
-    many = columns(["a"] * 70_000, list(range(70_000)), pa.int64())
-    step = Stepped(ALL["distinct"]).push(many)
-    assert in_arrays(step)
-    step.push(many, columns(["a", "b"], [70_000, 1], pa.int64()))
-    assert in_arrays(step) == (path == "C")
-    assert len(step.rows()) == 70_002
 
 
 def test_values_of_top_n_are_large_and_few_of_them_enter() -> None:

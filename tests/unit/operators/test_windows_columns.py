@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malstrom_py import accelerator, agg
+from malstrom_py import agg
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, Epoch
@@ -29,7 +29,6 @@ from malstrom_py.testing.exact import same
 from malstrom_py.windows import WindowResult
 from tests.unit.operators.stepping import Stepped
 from tests.unit.operators.test_column_figures import SLOTS, SLOTS_OF, barrier, is_columns, operator_of
-from tests.unit.state.accelerators import PATHS, library_of
 
 Cell = tuple[Any, int, Any]
 """A key, a time, and a value."""
@@ -97,14 +96,6 @@ def runs(draw: st.DrawFn, times: st.SearchStrategy[int] = TIMES) -> tuple[str, s
     keys, values = draw(st.sampled_from(sorted(KEYS))), draw(st.sampled_from(sorted(VALUES)))
     cells = st.tuples(KEYS[keys], times, VALUES[values])
     return keys, values, draw(st.lists(st.lists(cells, min_size=1, max_size=12), min_size=1, max_size=5))
-
-
-@pytest.fixture(autouse=True, scope="module", params=PATHS)
-def path(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whether numpy or the accelerator runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accelerator, "library", lambda: library_of(request.param))
-        yield
 
 
 def stepped(how: str, size: str, on_error: Any = "dead-letter", *, runs: bool = True) -> Stepped:

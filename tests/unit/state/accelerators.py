@@ -23,8 +23,8 @@ COMPILER: Final = shutil.which("cc") or shutil.which("gcc")
 MODULE: Final = ("-O1", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}")
 """Options for a module of Python; its headers come with a Python that can build packages."""
 
-PATHS: Final = ["numpy", *(["C"] if COMPILER else [])]
-"""What may run: without a compiler numpy alone, as for those who install."""
+PATHS: Final = ["Python", *(["C"] if COMPILER else [])]
+"""What may run: without a compiler Python alone, as for those who install."""
 
 
 def compiled(target: Path, sources: Iterable[Path], *options: str) -> Path:
@@ -38,7 +38,7 @@ def compiled(target: Path, sources: Iterable[Path], *options: str) -> Path:
 @cache
 def library_of(path: str) -> Any:
     """The library that `malstrom_py.accelerator.library` should return for one of `PATHS`."""
-    if path == "numpy":
+    if path == "Python":
         return None
     with tempfile.TemporaryDirectory() as folder:
         sources = [FOLDER / "groups.c", FOLDER / "csv.c"]
@@ -48,7 +48,7 @@ def library_of(path: str) -> Any:
 @cache
 def rows_of(path: str) -> accelerator.Rows | None:
     """The module that `malstrom_py.accelerator.rows` should return for one of `PATHS`."""
-    if path == "numpy":
+    if path == "Python":
         return None
     with tempfile.TemporaryDirectory() as folder:
         return accelerator.load_rows(compiled(Path(folder) / "rows.so", [FOLDER / "rows.c"], *MODULE))

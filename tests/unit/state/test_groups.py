@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -13,21 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malstrom_py import accelerator, agg
+from malstrom_py import agg
 from malstrom_py.agg import Aggregation
 from malstrom_py.state.group_index import GroupIndex, NotColumnar
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.key_symbols import KeySymbols, SymbolIndex
-from tests.unit.state.accelerators import PATHS, library_of
-
-
-@pytest.fixture(autouse=True, scope="module", params=PATHS)
-def path(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whether numpy or the accelerator runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accelerator, "library", lambda: library_of(request.param))
-        yield
-
 
 NAMES = ("count", "first", "last", "max", "mean", "min", "sum")
 
