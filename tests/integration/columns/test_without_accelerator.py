@@ -26,7 +26,7 @@ PER_BATCH, FIRST = 20, 200
 
 
 class Halves:
-    """A source of columns by batches. It waits behind row ``until``, where ``waits`` is set."""
+    """A source of columns by batches. At row ``until`` it sets ``waits`` and waits."""
 
     def __init__(self, until: int) -> None:
         self.until = until
