@@ -25,6 +25,7 @@ from malstrom_py.operators.run_panes import RunPanes, stretches
 from malstrom_py.operators.window import CLOSE, Emit, Gathering, WindowOperator
 from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.groups import Groups
+from malstrom_py.state.key_symbols import Symbols
 from malstrom_py.windows import WINDOW_RESULT
 
 if TYPE_CHECKING:
@@ -70,18 +71,16 @@ class TimeWindows(WindowOperator):
         gathering = self._gathering
         # Early results need the number of records by key, which arrays do not have.
         by_panes = emit == CLOSE and not (by_clock and size != step)
-        runs = RunPanes(own=gathering.own) if gathering.in_order and not self._whole else None
-        self._runs = runs
-        self._by_columns = self.takes_columns and by_panes and runs is None and Groups.supports(gathering.aggregations)
-        self._panes = (
-            Panes(
-                gathering.aggregations if self._by_columns else (),
-                single=gathering.names is None,
-                note=self.state.note_column,
-            )
-            if runs is None
-            else runs
+        by_runs = gathering.in_order and not self._whole
+        supports = RunPanes.in_columns if by_runs else Groups.supports
+        self._by_columns = self.takes_columns and by_panes and supports(gathering.aggregations)
+        make = partial(RunPanes, own=gathering.own) if by_runs else Panes
+        self._panes = make(
+            gathering.aggregations if self._by_columns else (),
+            single=gathering.names is None,
+            note=self.state.note_column,
         )
+        self._runs = self._panes if isinstance(self._panes, RunPanes) else None
         self.state.values = self._panes  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
         self.combine = PreAggregation(gathering.aggregations, self._span, self._origin, self._size + self._span)
         """Gathers what this step can merge, before the exchange (F5)."""
@@ -91,7 +90,7 @@ class TimeWindows(WindowOperator):
     @property
     def combines(self) -> bool:
         """Whether `combine` may be called for batches of this step."""
-        return self._by_columns and not self._by_clock
+        return self._by_columns and not self._by_clock and self._runs is None
 
     def continue_at(self, epoch: int) -> None:
         self._reached = epoch
@@ -114,11 +113,13 @@ class TimeWindows(WindowOperator):
                 return False
             symbols = None
         order, spans = split
-        if not partials and len(spans) > _SPANS_FEW and len(batch) < _ROWS_FEW * len(spans):
+        if not partials and self._runs is None and len(spans) > _SPANS_FEW and len(batch) < _ROWS_FEW * len(spans):
             return False
         if order is not None:
             columns = [None if column is None else column.take(order) for column in columns]
             symbols = None if symbols is None else symbols[order.to_numpy()]
+        if self._runs is not None:
+            return self._fold_runs(self._runs, len(batch), symbols, columns, split)
         for at, start, rows in spans:
             some = [None if column is None else column.slice(start, rows) for column in columns]
             if symbols is not None and self._panes.fold(at, symbols[start : start + rows], some, partials=partials):
@@ -132,6 +133,20 @@ class TimeWindows(WindowOperator):
         if self.state.untried:
             self.state.try_first()
         return True
+
+    def _fold_runs(self, runs: RunPanes, rows: int, symbols: Symbols, columns: list[Any], split: Split) -> bool:
+        """Add the rows of a batch to ``runs``, all of them or none, because rows of several spans have one order."""
+        import numpy as np
+
+        places = np.arange(rows) if split.order is None else split.order.to_numpy()
+        spans = []
+        for at, start, of_span in split.spans:
+            some = [None if column is None else column.slice(start, of_span) for column in columns]
+            spans.append((at, symbols[start : start + of_span], places[start : start + of_span], some))
+        added = runs.fold_all(rows, spans)
+        if added and self.state.untried:
+            self.state.try_first()
+        return added
 
     def _merge_rows(self, at: int, keys: pa.Array, columns: list[Any]) -> None:
         merge = self._gathering.merge
@@ -238,6 +253,8 @@ class TimeWindows(WindowOperator):
     def _add_to_runs(
         self, runs: RunPanes, batch: Batch, keys: list[Any], values: list[list[Any]], starts: list[int], out: Outlet
     ) -> None:
+        if self._by_columns and not isinstance(batch, ColumnBatch):
+            runs.to_rows(fixed=starts)
         for begin, end, of_one_pane in stretches(starts):
             own = keys[begin:end]
             rows = runs.runs_in(starts[begin], own) if of_one_pane else runs.runs_of(own, starts[begin:end])

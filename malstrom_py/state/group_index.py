@@ -39,16 +39,17 @@ class GroupedRows:
     """The ids of the rows of a batch: ``ids``, one per row.
 
     ``which`` are its distinct ids; ``codes`` has the place in ``which`` of each row. Both are made when they are first
-    asked for.
+    asked for. ``arrived``: the number of each row in the order of arrival, if that counts.
     """
 
-    __slots__ = ("_codes", "_which", "ids")
+    __slots__ = ("_codes", "_which", "arrived", "ids")
 
     def __init__(self, ids: Ids, codes: Any = None, which: Any = None) -> None:
         """``codes`` and ``which``, if they are known."""
         self.ids = ids
         self._codes = codes
         self._which = which
+        self.arrived: Any = None
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -142,6 +142,13 @@ class Lane:
     def set(self, ids: Array, arrays: Any) -> None:
         raise NotImplementedError
 
+    def arrivals(self, ids: Array) -> list[int | None]:
+        """Return the number of the row that each of ``ids`` keeps, None where no order of arrival counts."""
+        return [None] * len(ids)
+
+    def set_arrivals(self, ids: Array, arrivals: Sequence[int]) -> None:
+        """Set what `arrivals` returns, after `set`."""
+
     def columns(self, ids: Array) -> list[pa.Array]:
         """Return the states of ``ids`` as columns, which `shape` makes the states of the row path."""
         return [self.finish(ids)]

@@ -77,14 +77,17 @@ class Groups:
 
     def fold(self, keys: pa.Array, columns: Sequence[pa.Array | None]) -> None:
         """Add rows: ``keys`` and, per aggregation, a column of as many values."""
-        rows, values = self._prepared(keys, columns)
+        self.add(*self.prepared(keys, columns))
+
+    def add(self, rows: GroupedRows, values: Sequence[Values | None]) -> None:
+        """Add what `prepared` returned: nothing fails."""
         for lane, of_lane in zip(self._lanes, values, strict=True):
             lane.fold(rows, of_lane)
         self._mark(rows.touched)
 
     def scan(self, keys: pa.Array, columns: Sequence[pa.Array | None]) -> list[pa.Array]:
         """Add rows, as `fold`. Per aggregation return the result after each row."""
-        rows, values = self._prepared(keys, columns)
+        rows, values = self.prepared(keys, columns)
         results = [lane.scan(rows, of_lane) for lane, of_lane in zip(self._lanes, values, strict=True)]
         self._mark(rows.touched)
         return results
@@ -187,13 +190,24 @@ class Groups:
         at = self.live() if ids is None else ids
         return [lane.states(at) for lane in self._lanes]
 
-    def put(self, keys: Sequence[Any], states: Sequence[Sequence[Any]]) -> None:
-        """Set the states of Python ``keys``, which differ: per aggregation one state for each."""
+    def arrivals(self, ids: Array) -> list[list[int | None]]:
+        """Return per aggregation when what ``ids`` keep has arrived; None for what does not depend on that."""
+        return [lane.arrivals(ids) for lane in self._lanes]
+
+    def put(
+        self, keys: Sequence[Any], states: Sequence[Sequence[Any]], arrivals: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        """Set the states of Python ``keys``, which differ: per aggregation one state for each.
+
+        ``arrivals``: as of the method, where the order of arrival counts.
+        """
         column = keys_as_column(keys)
         arrays = [lane.arrays_of(list(of_lane)) for lane, of_lane in zip(self._lanes, states, strict=True)]
         ids = self._grown(column).ids
         for lane, of_lane in zip(self._lanes, arrays, strict=True):
             lane.set(ids, of_lane)
+        for lane, of_keys in zip(self._lanes, arrivals or (), strict=arrivals is not None):
+            lane.set_arrivals(ids, of_keys)
         self._mark(ids)
 
     def columns(self, ids: Array) -> list[pa.Array]:
@@ -259,8 +273,8 @@ class Groups:
         self.changed[ids] = False
         self._compact()
 
-    def _prepared(self, keys: pa.Array, columns: Sequence[pa.Array | None]) -> tuple[GroupedRows, list[Values | None]]:
-        """Do all that may refuse: afterwards nothing can fail."""
+    def prepared(self, keys: pa.Array, columns: Sequence[pa.Array | None]) -> tuple[GroupedRows, list[Values | None]]:
+        """Do of `fold` all that may refuse: afterwards nothing can fail."""
         values = [lane.values(column) for lane, column in zip(self._lanes, columns, strict=True)]
         rows = self._grown(keys)
         for lane, of_lane in zip(self._lanes, values, strict=True):

@@ -145,7 +145,9 @@ def _comes_before(new: Array, ours: Array, *, largest: bool) -> Array:
 
 
 class _Edge(_Kept):
-    """``none``: the value kept is None; ``knows_none``: there may be such."""
+    """``none``: the value kept is None; ``knows_none``: there may be such. ``at``: the number of the row that is kept,
+    if the rows have numbers (`GroupedRows.arrived`): then parts are merged in the order of arrival.
+    """
 
     def __init__(self, aggregation: Aggregation[Any, Any], *, latest: bool) -> None:
         import numpy as np
@@ -154,9 +156,17 @@ class _Edge(_Kept):
         self.latest = latest
         self.knows_none = False
         self.none = np.zeros(CAPACITY, np.bool_)
+        self.at: Array | None = None
 
     def fields(self) -> dict[str, Any]:
-        return {"has": False, "kept": 0, "none": False}
+        return {"has": False, "kept": 0, "none": False, **({} if self.at is None else {"at": 0})}
+
+    def _numbered(self) -> Array:
+        import numpy as np
+
+        if self.at is None:
+            self.at = np.zeros(len(self.has), np.int64)
+        return self.at
 
     def fold(self, rows: GroupedRows, values: Values) -> None:
         self.scan(rows, values)
@@ -165,28 +175,40 @@ class _Edge(_Kept):
         import numpy as np
 
         self.learn(values)
-        data = values.data.astype(self.kept.dtype, copy=False)
+        pairs = [(values.data.astype(self.kept.dtype, copy=False), self.kept)]
+        if rows.arrived is not None:
+            pairs.append((rows.arrived, self._numbered()))
         if self.skips or (values.valid is None and not self.knows_none):
-            (kept,), has = group_kernels.running_edge(
-                rows, values.valid, self.has, [(data, self.kept)], latest=self.latest
-            )
+            (kept, *_), has = group_kernels.running_edge(rows, values.valid, self.has, pairs, latest=self.latest)
         else:
             self.knows_none = True
-            none = np.zeros(len(data), np.bool_) if values.valid is None else ~values.valid
-            pairs = [(data, self.kept), (none, self.none)]
-            (kept, is_none), has = group_kernels.running_edge(rows, None, self.has, pairs, latest=self.latest)
+            none = np.zeros(len(rows), np.bool_) if values.valid is None else ~values.valid
+            pairs.append((none, self.none))
+            (kept, *_, is_none), has = group_kernels.running_edge(rows, None, self.has, pairs, latest=self.latest)
             has = ~is_none
         return arrow_of(kept, has, self.type or values.type)
 
     def merge(self, other: _Edge, ids: Array, theirs: Array) -> None:
         if self.type is None and other.type is not None:
             self.retype(other.type)
-        new = other.has[theirs] if self.latest else other.has[theirs] & ~self.has[ids]
+        new = other.has[theirs]
+        if other.at is not None:
+            at, ours, their_at = self._numbered(), self.has[ids], other.at[theirs]
+            new &= ~ours | (their_at >= at[ids] if self.latest else their_at < at[ids])
+            at[ids[new]] = their_at[new]
+        elif not self.latest:
+            new &= ~self.has[ids]
         self.knows_none = self.knows_none or other.knows_none
         self.none[ids[new]] = other.none[theirs[new]]
         if other.type is not None:
             self.kept[ids[new]] = other.kept[theirs[new]]
         self.has[ids[new]] = True
+
+    def arrivals(self, ids: Array) -> list[int | None]:
+        return [at if has else None for at, has in zip(self._numbered()[ids].tolist(), self.has[ids], strict=True)]
+
+    def set_arrivals(self, ids: Array, arrivals: Sequence[int]) -> None:
+        self._numbered()[ids] = arrivals
 
     def finish(self, ids: Array) -> pa.Array:
         return arrow_of(self.kept[ids], self.has[ids] & ~self.none[ids], self.type)
