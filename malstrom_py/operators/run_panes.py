@@ -105,9 +105,10 @@ class RunPanes(Panes):
             for pane, symbols, places, columns in spans:
                 for one, column in zip(self._aggregations, columns, strict=True):
                     _check_order_free(one, column)
-                groups = self.open.get(pane) or self._groups()
-                prepared.append((pane, groups, groups.prepared(symbols, columns)))
-                prepared[-1][2][0].arrived = places + self._arrived
+                groups = self._groups_at(pane)
+                of_pane = groups.prepared(symbols, columns)
+                of_pane[0].arrived = places + self._arrived
+                prepared.append((pane, groups, of_pane))
         except NotColumnar:
             return False
         self._arrived += rows
@@ -115,6 +116,10 @@ class RunPanes(Panes):
             groups.add(*of_pane)
             self.open[pane] = groups
         return True
+
+    def _groups_at(self, pane: int) -> Groups:
+        there = self.open.get(pane)
+        return there if isinstance(there, Groups) else self._groups()
 
     def _to_arrays(self) -> None:
         """Make arrays of all dicts; `NotColumnar` if one does not fit: then nothing has changed."""
@@ -286,7 +291,7 @@ class RunPanes(Panes):
         if self._arrays():
             try:
                 for pane, states in of_panes.items():
-                    groups = self.open[pane] = self.open.get(pane) or self._groups()
+                    groups = self.open[pane] = self._groups_at(pane)
                     self._put(groups, states)
                 return
             except NotColumnar:

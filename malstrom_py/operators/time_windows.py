@@ -118,21 +118,28 @@ class TimeWindows(WindowOperator):
         if order is not None:
             columns = [None if column is None else column.take(order) for column in columns]
             symbols = None if symbols is None else symbols[order.to_numpy()]
-        if self._runs is not None:
-            return self._fold_runs(self._runs, len(batch), symbols, columns, split)
-        for at, start, rows in spans:
-            some = [None if column is None else column.slice(start, rows) for column in columns]
-            if symbols is not None and self._panes.fold(at, symbols[start : start + rows], some, partials=partials):
-                continue
-            if partials:
-                there = keys.slice(start, rows) if order is None else keys.take(order.slice(start, rows))
-                self._merge_rows(at, there, some)
-            else:
-                cut = batch.cut(start, start + rows) if order is None else batch.take(order.slice(start, rows))
-                self._add_rows(at, cut, out)
+        if self._runs is None:
+            self._fold_panes(batch, symbols, columns, split, out)
+        elif not self._fold_runs(self._runs, len(batch), symbols, columns, split):
+            return False
         if self.state.untried:
             self.state.try_first()
         return True
+
+    def _fold_panes(
+        self, batch: ColumnBatch, symbols: Symbols | None, columns: list[Any], split: Split, out: Outlet
+    ) -> None:
+        """Add the rows of a batch, sorted by ``split``, span by span: in columns or, where it must be, as rows."""
+        order, partials = split.order, batch.form is PARTIALS
+        for at, start, rows in split.spans:
+            some = [None if column is None else column.slice(start, rows) for column in columns]
+            if symbols is not None and self._panes.fold(at, symbols[start : start + rows], some, partials=partials):
+                continue
+            cut = batch.cut(start, start + rows) if order is None else batch.take(order.slice(start, rows))
+            if partials:
+                self._merge_rows(at, cut.key_column, some)
+            else:
+                self._add_rows(at, cut, out)
 
     def _fold_runs(self, runs: RunPanes, rows: int, symbols: Symbols, columns: list[Any], split: Split) -> bool:
         """Add the rows of a batch to ``runs``, all of them or none, because rows of several spans have one order."""
@@ -143,10 +150,7 @@ class TimeWindows(WindowOperator):
         for at, start, of_span in split.spans:
             some = [None if column is None else column.slice(start, of_span) for column in columns]
             spans.append((at, symbols[start : start + of_span], places[start : start + of_span], some))
-        added = runs.fold_all(rows, spans)
-        if added and self.state.untried:
-            self.state.try_first()
-        return added
+        return runs.fold_all(rows, spans)
 
     def _merge_rows(self, at: int, keys: pa.Array, columns: list[Any]) -> None:
         merge = self._gathering.merge

@@ -175,7 +175,7 @@ class _Edge(_Kept):
         import numpy as np
 
         self.learn(values)
-        pairs = [(values.data.astype(self.kept.dtype, copy=False), self.kept)]
+        pairs: list[tuple[Array, Array]] = [(values.data.astype(self.kept.dtype, copy=False), self.kept)]
         if rows.arrived is not None:
             pairs.append((rows.arrived, self._numbered()))
         if self.skips or (values.valid is None and not self.knows_none):
