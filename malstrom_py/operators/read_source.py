@@ -74,18 +74,21 @@ def size_of(value: Any) -> int:
     >>> size_of("x" * 1000) > 1000, size_of({"column": "x" * 1000}) > 1000
     (True, True)
     """
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return getsizeof(value, 64) + sum(map(getsizeof, items, repeat(64)))
+    if isinstance(value, dict):
+        return getsizeof(value, 64) + sum(map(getsizeof, value.values(), repeat(64)))
+    if isinstance(value, (list, tuple)):
+        return getsizeof(value, 64) + sum(map(getsizeof, value, repeat(64)))
+    return getsizeof(value, 64)
 
 
 def batch_of(polled: Any, part: str, poll: object) -> Batch:
     """Return the result of ``poll`` as a batch: columns stay columns."""
+    if isinstance(polled, list):
+        return Batch(polled, part=part)
     if isinstance(polled, Batch):
         return polled.of_part(part, named=True)
     if hasattr(polled, "schema"):  # an Arrow RecordBatch, recognized without importing Arrow
         return ColumnBatch(polled, part=part, named=True)
-    if isinstance(polled, list):
-        return Batch(polled, part=part)
     if isinstance(polled, str | bytes | Mapping) or not isinstance(polled, Iterable):
         raise SourceError(
             f"{describe_function(poll)} returned {type(polled).__name__}: return a list of records, or None if there "
@@ -395,21 +398,22 @@ class ReadSource(Operator):
         ``frames``: whether a later step takes columns as Polars frames.
         """
         for _ in range(len(self._readers)):
-            reader = self._readers.popleft()
-            self._readers.append(reader)
+            reader = self._readers[0]
+            self._readers.rotate(-1)
             if reader.poll_at_s and clock.monotonic_s() < reader.poll_at_s:
                 continue
             started_s = self.polled_s = clock.monotonic_s()
             most = columns_rows_max if reader.gives_columns and columns_rows_max is not None else rows_max
-            cap = min(most, reader.batch_size.rows)
+            rows = min(most, reader.rows, reader.batch_size.rows)
             if self._rows_cap is not None:
-                cap = min(cap, self._rows_cap)
-            read = self._poll_part(reader, min(reader.rows, cap), out, frames=frames)
-            reader.adapt(clock.monotonic_s() - started_s, most, bytes_max * (_COLUMN_BYTES if most > rows_max else 1))
-            if read:
+                rows = min(rows, self._rows_cap)
+            read = self._poll_part(reader, rows, out, frames=frames)
+            now_s = clock.monotonic_s()
+            reader.adapt(now_s - started_s, most, bytes_max * (_COLUMN_BYTES if most > rows_max else 1))
+            if not read:
+                self._nothing_came(reader, now_s, linger_s, out)
+            elif reader.wait_s:
                 reader.came()
-            else:
-                self._nothing_came(reader, clock.monotonic_s(), linger_s, out)
             return read
         return 0
 
@@ -467,11 +471,11 @@ class ReadSource(Operator):
             self._raise(error, f"failed in partition {reader.part!r}")
         if bad:
             self._malformed(malformed, bad, reader, out)
-        rows = 0 if batch is None else len(batch)
-        if batch is not None and rows:
+        rows = 0
+        if batch is not None and (rows := len(batch)):
             out.send(batch)
-            reader.row_bytes = row_bytes(batch)
             reader.gives_columns = isinstance(batch, ColumnBatch)
+            reader.row_bytes = row_bytes(batch)
         count = rows + bad
         reader.count += count
         self.counters.rows_in += count

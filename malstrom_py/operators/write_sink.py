@@ -102,7 +102,10 @@ class WriteSink(Operator):
                 self._flat = None
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        for piece in (batch,) if self._flat is None else self._flat.pieces(batch, self.context.step):
+        if self._flat is None:
+            self._write(batch)
+            return
+        for piece in self._flat.pieces(batch, self.context.step):
             self._write(piece)
 
     def _write(self, batch: Batch) -> None:

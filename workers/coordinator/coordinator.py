@@ -115,6 +115,7 @@ class Coordinator(RunView, Generic[G]):
         self.loads = LoadWatch(plan, self.events.emit)
         self.snapshotting = None
         self._source_calls = None
+        self._calls_sources = False
         self._plan = plan
         self._clock = clock
         self._keeping = keeping
@@ -171,7 +172,7 @@ class Coordinator(RunView, Generic[G]):
         self._deal(members, movable_parts(dealt.parts, dealt.movable))
         job, parts = self._plan.job, listed(dealt.parts)
         calls = SourceCalls(job, dealt.sources, self._clock, parts, background=self._calling)
-        self._source_calls = calls
+        self._source_calls, self._calls_sources = calls, calls.any
         beginning = tuple(beginning_steps(self._plan, resumption))
         restored, begun = self._restored(dealt)
         self.group.start(StartGroup(members, members, self.table, 0, restored=restored, beginning=beginning))
@@ -228,15 +229,16 @@ class Coordinator(RunView, Generic[G]):
 
     def step(self, *, until_s: float | None = None) -> None:
         """Take what has arrived, and what follows. Wait if there is nothing, at the latest until ``until_s``."""
-        busy = self.turn() or self.find_parts()
+        busy = self.turn() or (self._calls_sources and self.find_parts())
         came = self.group.receive()
-        while came or self._worker_calls.has_kept:
+        while came or self._worker_calls.kept:
             busy = True
             self.take(came)
             came = self.group.arrived()
         if busy or self.group.at_work:
             self.got_on()
-        self.check_deadline()
+        else:
+            self.check_deadline()
         if not (busy or self.group.busy or (self.finished and not self.is_saving) or self.suspended):
             self._wait(until_s)
 

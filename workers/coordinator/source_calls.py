@@ -121,6 +121,11 @@ class SourceCalls:
         return steps
 
     @property
+    def any(self) -> bool:
+        """Whether any source is listed again or acknowledges."""
+        return bool(self._backgrounds)
+
+    @property
     def lists_again(self) -> Collection[str]:
         """The steps whose sources are listed again."""
         return self._listings.keys()

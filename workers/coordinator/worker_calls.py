@@ -55,17 +55,13 @@ class WorkerCalls:
     def __init__(self, group: WorkerGroup, clock: Clock) -> None:
         self._group = group
         self._clock = clock
-        self._kept: deque[Arrived] = deque()
-
-    @property
-    def has_kept(self) -> bool:
-        """Whether anything has arrived during a call that is not handled."""
-        return bool(self._kept)
+        self.kept: deque[Arrived] = deque()
+        """What has arrived during a call and is not handled."""
 
     def take_kept(self) -> list[Arrived]:
         """Return what has arrived during calls, and keep it no longer."""
-        kept = list(self._kept)
-        self._kept.clear()
+        kept = list(self.kept)
+        self.kept.clear()
         return kept
 
     def await_connected(self, count: int) -> None:
@@ -136,7 +132,7 @@ class WorkerCalls:
                 elif isinstance(content, OrderFailed):
                     raise failure_of(content.worker, content.error)
                 else:
-                    self._kept.append(content)
+                    self.kept.append(content)
 
     def _arrived(self, wait_s: float) -> Sequence[Arrived]:
         """Return what has arrived, after a wait of at most ``wait_s`` if that is nothing."""

@@ -119,7 +119,7 @@ class _Node:
 
     def send(self, message: Batch | Control, port: int = 0) -> None:
         if isinstance(message, Batch):
-            rows = len(message)
+            rows = len(message.values) if type(message) is Batch else len(message)
             if not rows:
                 return
             try:
@@ -264,7 +264,12 @@ class Executor:
         left = iter(queue)
         try:
             for index, message in left:
-                self._deliver(node, index, message)
+                if isinstance(message, Batch):
+                    self._deliver_batch(node, index, message)
+                elif isinstance(message, Epoch):
+                    self._deliver_epoch(node, node.operator, index, message)
+                else:
+                    self._deliver_control(node, node.operator, message)
         except BaseException:
             # A batch that raised is dropped, an epoch is delivered again. Later messages stay queued.
             again, node.again = node.again, []
@@ -338,13 +343,8 @@ class Executor:
             if not left and wake.wait(_WATCH_S):
                 wake.clear()
 
-    def _deliver(self, node: _Node, index: int, message: Batch | Control) -> None:
-        operator = node.operator
-        if isinstance(message, Batch):
-            self._deliver_batch(node, operator, index, message)
-        elif isinstance(message, Epoch):
-            self._deliver_epoch(node, operator, index, message)
-        elif operator is None:
+    def _deliver_control(self, node: _Node, operator: Operator | None, message: PartMessage | StateMessage) -> None:
+        if operator is None:
             if isinstance(message, PartMessage) or node.has_all(message):
                 node.forward(message)
         elif isinstance(message, PartMessage):
@@ -371,22 +371,21 @@ class Executor:
         if merged == MAX_EPOCH and operator.watch is not None:
             operator.watch.ended()
 
-    def _deliver_batch(self, node: _Node, operator: Operator | None, index: int, batch: Batch) -> None:
-        counters = node.counters
+    def _deliver_batch(self, node: _Node, index: int, batch: Batch) -> None:
+        operator, counters = node.operator, node.counters
         counters.calls += 1
-        counters.rows_in += len(batch)
+        counters.rows_in += len(batch.values) if type(batch) is Batch else len(batch)
         if operator is None:
             node.send(batch)
             return
         take = partial(operator.on_side, index) if operator.two_sided else operator.on_batch
-        if type(batch) is ColumnBatch:
-            pieces = [batch] if operator.takes_columns else batch.pieces(_PIECE_ROWS)
-            for piece in pieces:
-                made = piece.rows_made
-                take(piece, node)
-                if piece.rows_made and not made:
-                    counters.rows_made += len(piece)
-                if piece is not batch:
-                    node.drain()
-        else:
+        if type(batch) is not ColumnBatch:
             take(batch, node)
+            return
+        for piece in [batch] if operator.takes_columns else batch.pieces(_PIECE_ROWS):
+            made = piece.rows_made
+            take(piece, node)
+            if piece.rows_made and not made:
+                counters.rows_made += len(piece)
+            if piece is not batch:
+                node.drain()

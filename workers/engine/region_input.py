@@ -166,9 +166,11 @@ class RegionInput:
         self._graph = graph
         self._entries = {entry.exchange.name: entry for entry in entries}
         self._outlets = {entry.node: graph.outlet(entry.node) for entry in entries}
+        self.is_fed = bool(entries)
+        """Whether exchanges feed the region."""
         self.sources = sources
-        self._exits = exits
-        self._limits: list[Operator] = [*exits, *holding]
+        self.exits = exits
+        self.limits: list[Operator] = [*exits, *holding]
         self._holding = holding
         self._pass_barrier = pass_barrier
         self._sinks = sinks
@@ -186,7 +188,8 @@ class RegionInput:
         self._first: tuple[str, int] | None = None
         self._waiting: Barrier | Suspend | None = None
         self._sources_wait = False
-        self._aligned = False
+        self.is_aligned = False
+        """Whether a barrier or an end has arrived on all channels and has not passed."""
         self._ends_here = False
         self.suspended = False
         self.samplers: Mapping[str, KeyListener] = {}
@@ -195,7 +198,7 @@ class RegionInput:
     @property
     def open(self) -> bool:
         """Whether rows may be taken: no output and no holding step has a backlog."""
-        for limit in self._limits:  # noqa: SIM110  called for every batch, and a generator is slower than the loop
+        for limit in self.limits:  # noqa: SIM110  called for every batch, and a generator is slower than the loop
             if limit.backlogged:
                 return False
         return True
@@ -203,21 +206,21 @@ class RegionInput:
     @property
     def outputs_open(self) -> bool:
         """Whether held records may leave: no output has a backlog."""
-        return not any(exchange.backlogged for exchange in self._exits)
+        return not any(exchange.backlogged for exchange in self.exits)
 
     @property
     def routed_rows(self) -> int:
         """The number of rows that have left the region so far."""
         rows = 0
-        for exchange in self._exits:
+        for exchange in self.exits:
             rows += exchange.routed_rows
         return rows
 
     def load(self) -> float:
         """Return the load that the last batch has caused downstream: above 1, it was too large; 0 while open."""
-        if self.open:
+        if not self.limits or self.open:
             return 0.0
-        return max(limit.load for limit in self._limits)
+        return max(limit.load for limit in self.limits)
 
     @property
     def ready(self) -> bool:
@@ -233,12 +236,12 @@ class RegionInput:
     @property
     def waits_for_time(self) -> bool:
         """Whether rows with credit wait for slow receivers downstream."""
-        return any(exchange.waits_for_time for exchange in self._exits)
+        return any(exchange.waits_for_time for exchange in self.exits)
 
     @property
     def sources_open(self) -> bool:
         """Whether the region's sources may be polled."""
-        return not self._sources_wait and not self.suspended and self.open
+        return not self._sources_wait and not self.suspended and (not self.limits or self.open)
 
     @property
     def steady(self) -> bool:
@@ -289,7 +292,7 @@ class RegionInput:
         Return the number of items and the freed credit.
         """
         taken = senders = 0
-        if self._aligned:
+        if self.is_aligned:
             self._maybe_pass()
         waits: tuple[str, int] | None = None
         pace, is_over, channels = self._pace, False, self._channels()
@@ -308,7 +311,7 @@ class RegionInput:
             rows = len(item) if isinstance(item, Batch) else 0
             senders += rows > 0
             self._take_in(entry, sender, lane, item)
-            is_over = pace.took(rows, self.load() if rows and self._limits else 0.0)
+            is_over = pace.took(rows, self.load() if rows and self.limits else 0.0)
             grant = lane.freed(pace.window)
             if grant is not None and (grant.rows or grant.size):
                 self._grants.append(grant)
@@ -513,7 +516,7 @@ class RegionInput:
     def _tell_receivers(self, version: int) -> None:
         """R6: send Shipped to all members, also to leavers, which have pending slots too."""
         move = self.machine.last_move
-        for exchange in self._exits:
+        for exchange in self.exits:
             exchange.control(Shipped(version), None if move is None else move.everyone)
 
     def _arrived(self, message: Barrier | Suspend, lane: InboundChannel | None = None) -> None:
@@ -527,7 +530,7 @@ class RegionInput:
         self._waiting = message
         lanes = [lane for entry in self._entries.values() for lane in entry.exchange.inbound.values()]
         if all(lane.blocked for lane in lanes) and (self._sources_wait or not self.sources):
-            self._aligned = True
+            self.is_aligned = True
             self._maybe_pass()
 
     def _maybe_pass(self) -> None:
@@ -538,7 +541,7 @@ class RegionInput:
         assert message is not None
         if isinstance(message, Barrier) and any(operator.holds_epochs for operator in self._holding):
             return
-        self._waiting, self._sources_wait, self._aligned = None, False, False
+        self._waiting, self._sources_wait, self.is_aligned = None, False, False
         for entry in self._entries.values():
             for lane in entry.exchange.inbound.values():
                 lane.blocked = False

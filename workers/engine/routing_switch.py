@@ -70,7 +70,7 @@ class RoutingSwitch:
         """Whether sources may be polled and may send epochs: not before a joiner's marker, nor while parts are awaited
         (R2).
         """
-        return self._started and self._machine.may_poll
+        return self._started and self._machine.phase is machine.SendingPhase.STEADY
 
     def receive(self, letter: StartMove | PollParts | Leave | PartHandedOver | AddParts) -> None:
         """Handle an order of the coordinator, or a part that another worker hands over."""

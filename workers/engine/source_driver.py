@@ -74,7 +74,7 @@ class SourceDriver:
                 executor.run()
                 self.notices.polled(source, 0)
                 continue
-            routed = feed.routed_rows
+            routed = feed.routed_rows if feed.exits else 0
             try:
                 read = executor.call(node, poll)
                 executor.run()
@@ -82,9 +82,9 @@ class SourceDriver:
                 error.add_note(f"it was processing {source.last_read() or 'no rows yet'}")
                 raise
             if read:
-                took_s = clock.monotonic_s() - source.polled_s
-                limit_s, routed = self._turn.part_s, feed.routed_rows - routed
-                source.made(read, routed, took_s=took_s, limit_s=limit_s, load=feed.load())
+                took_s, load = clock.monotonic_s() - source.polled_s, feed.load() if feed.limits else 0.0
+                routed = feed.routed_rows - routed if feed.exits else 0
+                source.made(read, routed, took_s=took_s, limit_s=self._turn.part_s, load=load)
             self.notices.polled(source, read)
             done += read
         if waiting:
@@ -145,16 +145,19 @@ class SourceDriver:
         return min((due for due in due_s if due is not None), default=None)
 
     def _poll_of(self, node: int, source: ReadSource) -> Callable[[Outlet], int]:
-        batching = self._batching
-        operators = self._downstream(node)
-        return partial(
-            source.poll,
-            rows_max=batching.rows_max,
-            columns_rows_max=self._columns_rows_max(operators),
-            frames=any(operator.takes_frames for operator in operators),
-            bytes_max=batching.bytes_max,
-            linger_s=batching.linger_s,
-            clock=self._clock,
+        operators, batching, clock = self._downstream(node), self._batching, self._clock
+        rows_max, bytes_max, linger_s = batching.rows_max, batching.bytes_max, batching.linger_s
+        columns_rows_max = self._columns_rows_max(operators)
+        frames = any(operator.takes_frames for operator in operators)
+        # A partial would build a dict of the options per poll.
+        return lambda out: source.poll(
+            out,
+            rows_max=rows_max,
+            columns_rows_max=columns_rows_max,
+            frames=frames,
+            bytes_max=bytes_max,
+            linger_s=linger_s,
+            clock=clock,
         )
 
     def _downstream(self, node: int) -> list[Operator]:

@@ -25,13 +25,11 @@ class SourceNotices:
         self._ended: dict[str, int] = {}
         self._live: set[str] = set()
         self._held: dict[str, float] = {}
-        self._new: list[Notice] = []
+        self.new: list[Notice] = []
 
     def take(self) -> list[Outgoing]:
         """Return the new notices, for the coordinator."""
-        if not self._new:
-            return []
-        new, self._new = self._new, []
+        new, self.new = self.new, []
         return [(COORDINATOR, notice) for notice in new]
 
     def held(self, source: ReadSource) -> None:
@@ -52,7 +50,7 @@ class SourceNotices:
             self._event(Input(step, {"worker": self._worker, "rows": rows}))
         if (not rows or source.finished) and len(source.ended) != self._ended.get(step, 0):
             self._ended[step] = len(source.ended)
-            self._new.append(PartsEnded(self._worker, step, tuple(source.ended)))
+            self.new.append(PartsEnded(self._worker, step, tuple(source.ended)))
 
     def _event(self, event: AnyEvent) -> None:
-        self._new.append(WorkerEvent(self._worker, event))
+        self.new.append(WorkerEvent(self._worker, event))

@@ -186,6 +186,7 @@ class Worker:
         self._orders: deque[StartMove | PollParts | Leave | PartHandedOver | AddParts] = deque()
         self._ahead: SentAhead | None = None
         self._linger_until_s = 0.0
+        self._share = 1
         self.turns = MoveTurns(clock)
 
     @cached_property
@@ -300,7 +301,9 @@ class Worker:
         ``share``: the number of workers that share this thread.
         """
         began_ns = perf_counter_ns()
-        self._graph.turn.share(share)
+        if share != self._share:
+            self._share = share
+            self._graph.turn.share(share)
         with self._resources:
             done, outgoing = self._step()
         self._measuring.time.stepped(began_ns, busy=bool(done or outgoing))
@@ -311,9 +314,10 @@ class Worker:
         done = self._resume() if self._holding else 0
         grants: list[Grant] = []
         for feed in self._graph.feeds:
-            taken, freed = feed.take()
-            done += taken + feed.ship() if feed.has_to_ship else taken
-            grants.extend(freed)
+            if feed.is_fed or feed.is_aligned:
+                taken, freed = feed.take()
+                done += taken + feed.ship() if feed.has_to_ship else taken
+                grants += freed
         if self._orders:
             self._obey()
         if turns.under_way and self._has_moved:
@@ -327,10 +331,10 @@ class Worker:
             self._linger(idle=not done)
         if self._cutting is not None:
             self._maybe_cut(self._cutting)
-        outgoing = self._outgoing()
-        if not grants:
-            return done, outgoing
-        return done, [*((grant.channel.sender, grant) for grant in grants), *outgoing]
+        outgoing = self._outgoing() if self._sending or self._letters or self.reading.notices.new else []
+        if grants:
+            outgoing[:0] = [(grant.channel.sender, grant) for grant in grants]
+        return done, outgoing
 
     def _read(self) -> int:
         """Poll the sources. Return the number of records."""

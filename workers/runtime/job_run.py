@@ -183,11 +183,14 @@ class JobRun(Generic[G]):
         if self.trial is not None:
             self._hold_snapshots(held=True)
             self.trial.begin(clock.monotonic_s())
-        while not crew.finished:
+        metering, autoscaler, group = self._metering, controls.autoscaler, crew.group
+        while group.busy or not crew.finished:  # a busy run is not asked
             if controls.pending:
                 controls.obey(crew, self.result)
                 controls.answer_metrics(self._measure)
-            self._sample(clock.monotonic_s())
+            now_s = clock.monotonic_s()
+            if now_s >= metering.due_s or now_s >= autoscaler.due_s:
+                self._sample(now_s)
             if self.trial is not None:
                 self._try(self.trial)
             crew.step(until_s=until_s if self.trial is None else self.trial.until_s)

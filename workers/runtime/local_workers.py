@@ -128,17 +128,21 @@ class LocalWorkers:
         """Step every worker once."""
         self.busy = False
         started = [host.worker for host in self._hosts.values() if host.is_started]
+        share = len(started)
         for worker in started:
             try:
-                done, outgoing = worker.step(len(started))
+                done, outgoing = worker.step(share)
             except Exception as error:
                 blame(error, worker.id)
                 raise
-            self.busy = self.busy or bool(done or outgoing)
-            self._take_cut(worker)
-            self._carry(worker.id, outgoing)
+            if done or outgoing:
+                self.busy = True
+            if (cut := worker.take_cut()) is not None:
+                self._arrived.append(cut)
+            if outgoing:
+                self._carry(worker.id, outgoing)
         self.at_work = self.busy or any(worker.awaiting for worker in started)
-        return self.arrived()
+        return self.arrived() if self._arrived else ()
 
     def wait(self, wait_s: float | None, *, pending: bool = False) -> None:
         workers = self.hosted
@@ -201,11 +205,6 @@ class LocalWorkers:
 
     def _connected(self, start: StartGroup) -> None:
         self._arrived += [Connected(worker) for worker in start.workers]
-
-    def _take_cut(self, worker: Worker) -> None:
-        cut = worker.take_cut()
-        if cut is not None:
-            self._arrived.append(cut)
 
     def _carry(self, sender: int, messages: Iterable[Message]) -> None:
         """Deliver messages of ``sender``, and all messages that follow from them."""

@@ -272,7 +272,7 @@ class ProtocolWatch:
 
     def taken_in(self, right: Watch, feed: RegionInput, entry: Any, sender: int, lane: Any, item: Any) -> None:
         """F2: a region takes nothing but messages of a move while its outputs are full."""
-        full = not isinstance(item, MOVING) and any(exchange.backlogged for exchange in feed._exits)
+        full = not isinstance(item, MOVING) and any(exchange.backlogged for exchange in feed.exits)
         self.require(not full, f"a region takes {type(item).__name__} of {sender} while its output is full (F2)")
         right(feed, entry, sender, lane, item)
 
@@ -283,14 +283,14 @@ class ProtocolWatch:
 
     def polled(self, right: Watch, source: ReadSource, *given: Any, **named: Any) -> int:
         """F2: nor is a source read then."""
-        full = any(exchange.backlogged for exchange in self._feeds[source]._exits)
+        full = any(exchange.backlogged for exchange in self._feeds[source].exits)
         self.require(not full, f"source {source.context.step} is read while its output is full (F2)")
         read: int = right(source, *given, **named)
         return read
 
     def released(self, right: Watch, feed: RegionInput) -> None:
         """R6: gained slots of a region that feeds others are opened by order only."""
-        is_allowed = not feed._exits or (feed.machine.version, feed.machine.region) in self._allowed
+        is_allowed = not feed.exits or (feed.machine.version, feed.machine.region) in self._allowed
         self.require(is_allowed, f"region {feed.machine.region} opens its slots without an order (R6)")
         right(feed)
 
