@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass, replace
 from decimal import (
     MAX_EMAX,
@@ -61,7 +61,7 @@ _WIDE: Final = Context(prec=50, rounding=ROUND_HALF_EVEN, traps=[InvalidOperatio
 
 _EXACTLY: Final = (Decimal, int)
 
-Run = Callable[[Iterable[tuple[Any, Any]], list[Any], dict[Any, Any]], None]
+Run = Callable[[Iterable[tuple[Any, Any]], list[Any], MutableMapping[Any, Any]], None]
 """Takes rows (key, value) until they end; per row sets the state of the key, then appends the result."""
 
 Field = Callable[[Any], Any] | str | None
@@ -128,7 +128,7 @@ class Aggregation(Generic[S, R_co]):
         field = "" if of is None else repr(of) if isinstance(of, str) else describe_function(of)
         return f"agg.{self.name}({field})"
 
-    def run(self, rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[Any, Any]) -> None:
+    def run(self, rows: Iterable[tuple[Any, Any]], results: list[Any], states: MutableMapping[Any, Any]) -> None:
         """Add (key, value) rows until they end: per row set the state of its key, then append the result."""
         if self.fast is not None:
             self.fast(rows, results, states)
@@ -445,14 +445,14 @@ def _mean(state: tuple[int, Any]) -> Any:
 # The aggregations that are steps, over many rows: without two calls per record, which would cost as much as the rest.
 
 
-def _count_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[Any, Any]) -> None:
+def _count_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: MutableMapping[Any, Any]) -> None:
     get = states.get
     for key, _ in rows:
         states[key] = seen = get(key, 0) + 1
         results.append(seen)
 
 
-def _sum_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[Any, Any]) -> None:
+def _sum_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: MutableMapping[Any, Any]) -> None:
     get = states.get
     for key, value in rows:
         total = get(key, 0)
@@ -461,7 +461,7 @@ def _sum_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[
         results.append(total)
 
 
-def _min_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[Any, Any]) -> None:
+def _min_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: MutableMapping[Any, Any]) -> None:
     get = states.get
     for key, value in rows:
         best = get(key)
@@ -472,7 +472,7 @@ def _min_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[
         results.append(best)
 
 
-def _max_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[Any, Any]) -> None:
+def _max_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: MutableMapping[Any, Any]) -> None:
     get = states.get
     for key, value in rows:
         best = get(key)
@@ -483,7 +483,7 @@ def _max_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[
         results.append(best)
 
 
-def _mean_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[Any, Any]) -> None:
+def _mean_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: MutableMapping[Any, Any]) -> None:
     get = states.get
     for key, value in rows:
         seen, total = get(key, (0, 0))

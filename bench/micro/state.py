@@ -15,7 +15,7 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Literal
@@ -44,7 +44,7 @@ def add(key: int, value: int, total: int | None) -> tuple[int, int]:
     return total, total
 
 
-def in_dict() -> tuple[dict[int, int], Take]:
+def in_dict() -> tuple[MutableMapping[int, int], Take]:
     """The states, and the loop by hand."""
     states: dict[int, int] = {}
     get = states.get
@@ -90,7 +90,7 @@ def a_step() -> tuple[StatefulMap, Take]:
     return step, take
 
 
-def in_step() -> tuple[dict[int, int], Take]:
+def in_step() -> tuple[MutableMapping[int, int], Take]:
     """The states of a step, and the step."""
     step, take = a_step()
     return step.states, take

@@ -1,7 +1,7 @@
 /* The accelerator of columns: an index of keys -> dense ids, scans and folds by id, and the slots of keys that are text.
 
    Called through ctypes, with the GIL released; no Python API. `malstrom_py.accelerator` declares the functions,
-   and `malstrom_py.state.group_kernels` has the same in numpy: results are equal to the bit.
+   and `malstrom_py.state.group_kernels` calls them. Results are those of a loop over rows, to the bit.
 
    Rules. Nothing is read beyond the `n` rows that the caller describes. Integers wrap around; the caller has checked
    before that they do not. Floats are added in the order of the rows. Keys are hashed by SipHash-1-3 with a seed of the
@@ -194,7 +194,7 @@ static inline int64_t id_of(Index *index, uint32_t hash, int64_t number, const u
     int64_t id = next_id(index, number, data, length);
     if (id < 0) return id - 1; /* -1 is a key without an id */
     index->table[at] = (uint64_t)hash << 32 | (uint64_t)(id + 1);
-    if (2 * (uint64_t)index->n > index->mask && grow_table(index)) return NO_MEMORY - 1;
+    if (3 * (uint64_t)index->n > 2 * index->mask && grow_table(index)) return NO_MEMORY - 1;
     return id;
 }
 

@@ -11,7 +11,7 @@ Rule: a key's state is assigned after everything that can raise, so that a recor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any
@@ -34,7 +34,7 @@ from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.seen_values import SeenValues
 from malstrom_py.state.top_lane import CELLS_MAX, insert, top
 
-Loop = Callable[[Iterable[Any], list[Any], dict[Any, Any]], None]
+Loop = Callable[[Iterable[Any], list[Any], MutableMapping[Any, Any]], None]
 """Takes rows (key, one value per aggregation); per row sets the key's states, then appends the figures."""
 
 _ABSENT: Any = object()
@@ -168,7 +168,7 @@ def loop_of(aggregations: Mapping[str, Aggregation[Any, Any]]) -> Loop:
     lanes = [(place, names[place], adds[place], ones[place].finish) for place in order]
     checks = [(place, one.check) for place, one in enumerate(ones) if one.check is not None]
 
-    def loop(rows: Iterable[Any], results: list[Any], states: dict[Any, Any]) -> None:
+    def loop(rows: Iterable[Any], results: list[Any], states: MutableMapping[Any, Any]) -> None:
         get, append = states.get, results.append
         for key, *values in rows:
             known = get(key) or begin()
@@ -187,7 +187,7 @@ def loop_of(aggregations: Mapping[str, Aggregation[Any, Any]]) -> Loop:
 def _loop_of_one(begin: Any, figures: Any, names: Any, adds: Any, finishes: Any) -> Loop:
     (name,), (add,), (finish,) = names, adds, finishes
 
-    def loop(rows: Iterable[Any], results: list[Any], states: dict[Any, Any]) -> None:
+    def loop(rows: Iterable[Any], results: list[Any], states: MutableMapping[Any, Any]) -> None:
         get, append = states.get, results.append
         for key, value in rows:
             (state,) = get(key) or begin()
@@ -204,7 +204,7 @@ def _loop_of_two(begin: Any, figures: Any, names: Any, adds: Any, finishes: Any)
     add0, add1 = adds
     finish0, finish1 = finishes
 
-    def loop(rows: Iterable[Any], results: list[Any], states: dict[Any, Any]) -> None:
+    def loop(rows: Iterable[Any], results: list[Any], states: MutableMapping[Any, Any]) -> None:
         get, append = states.get, results.append
         for key, value0, value1 in rows:
             state0, state1 = get(key) or begin()
@@ -224,7 +224,7 @@ def _loop_of_three(begin: Any, figures: Any, names: Any, adds: Any, finishes: An
     add0, add1, add2 = adds
     finish0, finish1, finish2 = finishes
 
-    def loop(rows: Iterable[Any], results: list[Any], states: dict[Any, Any]) -> None:
+    def loop(rows: Iterable[Any], results: list[Any], states: MutableMapping[Any, Any]) -> None:
         get, append = states.get, results.append
         for key, value0, value1, value2 in rows:
             state0, state1, state2 = get(key) or begin()
@@ -246,7 +246,7 @@ def _loop_of_four(begin: Any, figures: Any, names: Any, adds: Any, finishes: Any
     add0, add1, add2, add3 = adds
     finish0, finish1, finish2, finish3 = finishes
 
-    def loop(rows: Iterable[Any], results: list[Any], states: dict[Any, Any]) -> None:
+    def loop(rows: Iterable[Any], results: list[Any], states: MutableMapping[Any, Any]) -> None:
         get, append = states.get, results.append
         for key, value0, value1, value2, value3 in rows:
             state0, state1, state2, state3 = get(key) or begin()
@@ -435,7 +435,7 @@ class Distinct(KeyedOperator):
 
     def _first_of_columns(self, batch: Batch) -> Any:
         """Add the rows of columns. Return the indices of those with a new value; None if rows must do it."""
-        values: Any = self.state.values
+        values = self.state.values
         if self._rows_only or self.state.expiry is not None:  # how long a state lasts is known by key
             return None
         if isinstance(batch, ColumnBatch):
@@ -578,7 +578,7 @@ class Final(StatefulOperator):
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         if epoch.time == MAX_EPOCH:
-            last: Any = self.state.values
+            last = self.state.values
             self.changes(last)
             if isinstance(last, FigureStates) and last.groups is not None and len(last):
                 keys, columns = last.groups.finish()

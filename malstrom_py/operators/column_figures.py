@@ -55,7 +55,7 @@ class ColumnFigures:
     def to_rows(self) -> None:
         """Keep the states in a dict from now on."""
         self._rows_only = True
-        values: Any = self._state.values
+        values = self._state.values
         if isinstance(values, FigureStates):
             self._state.values = values.as_rows()
             self._state.note(values.changed_keys())
@@ -89,14 +89,13 @@ class ColumnFigures:
         return None if self._rows_only else FigureStates(self._aggregations, self._shape)
 
     def _groups(self) -> Groups:
-        values: Any = self._state.values
+        values = self._state.values
         if not isinstance(values, FigureStates):
             values = figure_states_of(values.items(), self._aggregations, self._shape)
             self._state.values = values
         if values.groups is None:
             raise NotColumnar("states that arrays do not hold")
-        groups: Groups = values.groups
-        return groups
+        return values.groups
 
 
 def _column_for(one: Aggregation[Any, Any], batch: ColumnBatch) -> pa.Array | None:

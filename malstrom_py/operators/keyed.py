@@ -6,7 +6,7 @@ raised leaves the state unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -225,7 +225,7 @@ class KeyedOperator(StatefulOperator):
         self.takes_columns = self._column is not None or not self.needs_values
 
     @property
-    def states(self) -> dict[Any, Any]:
+    def states(self) -> MutableMapping[Any, Any]:
         """The states by key."""
         return self.state.values
 

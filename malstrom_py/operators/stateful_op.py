@@ -34,7 +34,7 @@ class Assigned(MutableMapping[Any, Any]):
 
     __slots__ = ("_values", "changed", "made")
 
-    def __init__(self, values: dict[Any, Any]) -> None:
+    def __init__(self, values: MutableMapping[Any, Any]) -> None:
         self._values = values
         self.changed: set[Any] = set()
         self.made: set[Any] = set()

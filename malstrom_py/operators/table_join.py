@@ -58,7 +58,7 @@ class TableJoin(StatefulOperator):
         self._keeps, self._waits, self._wait, self._fixed = keeps, waits, wait, fixed
         self.watch = self._unmatched = Unmatched(context)
         self._table = ColumnTable(timed=bool(context.timed))
-        self.state.values = self._table  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
+        self.state.values = self._table
         self.takes_columns = wait is None and context.timed is not None
         if not self.takes_columns:  # a wait that ends needs the timers of rows
             self._table.as_rows()

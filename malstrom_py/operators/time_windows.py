@@ -81,7 +81,7 @@ class TimeWindows(WindowOperator):
             note=self.state.note_column,
         )
         self._runs = self._panes if isinstance(self._panes, RunPanes) else None
-        self.state.values = self._panes  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
+        self.state.values = self._panes
         self.combine = PreAggregation(gathering.aggregations, self._span, self._origin, self._size + self._span)
         """Gathers what this step can merge, before the exchange (F5)."""
         self._reached = MIN_EPOCH

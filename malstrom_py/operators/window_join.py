@@ -60,7 +60,7 @@ class WindowJoin(StatefulOperator):
         self._span = gcd(size, step)
         self.watch = self._unmatched = Unmatched(context)
         self._panes = JoinPanes()
-        self.state.values = self._panes  # type: ignore[assignment]  # a mapping, and that is all that is needed of it
+        self.state.values = self._panes
         self._reached = MIN_EPOCH
 
     def continue_at(self, epoch: int) -> None:

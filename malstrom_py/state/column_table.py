@@ -292,7 +292,7 @@ class ColumnTable(ManyValues):
         return ids
 
     def _keys(self, ids: Array) -> pa.Array:
-        return self._index.keys().take(_array(ids))
+        return self._index.keys(ids)
 
     def _live(self) -> Array:
         return ((self._places >= 0) | (self._waits > 0)).nonzero()[0]

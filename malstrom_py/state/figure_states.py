@@ -224,11 +224,10 @@ class FigureStates(ManyValues):
     def __iter__(self) -> Iterator[Any]:
         if self.groups is None:
             return iter(self._rows)
-        keys: list[Any] = self.groups.keys().to_pylist()
-        return iter(keys)
+        return self.groups.names(self.groups.live())
 
     def __reversed__(self) -> Iterator[Any]:
-        return iter(list(self)[::-1])
+        return iter(reversed(self._rows)) if self.groups is None else self.groups.names(self.groups.live()[::-1])
 
     def values(self) -> Any:
         """Return the states, in the order of the keys."""

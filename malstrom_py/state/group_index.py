@@ -8,7 +8,6 @@ key: then rows are the way of every step, with the same results (docs/design/005
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -105,10 +104,9 @@ class GroupIndex:
     ([1, -1], ['ann', 'bob', None])
     """
 
-    __slots__ = ("_column", "_index", "_kind", "_null")
+    __slots__ = ("_index", "_kind", "_null")
 
     def __init__(self) -> None:
-        self._column: pa.Array | None = None
         self._kind: ColumnKind | None = None
         self._index: Any = None  # made with the first key that is not None
         self._null = False  # until then: whether None has the id 0
@@ -140,24 +138,20 @@ class GroupIndex:
 
     def raw(self, ids: Any) -> pa.Array:
         """Return what `group` takes for the keys of ``ids``."""
-        import pyarrow as pa
-
-        return self.keys().take(pa.array(ids))
+        return self.keys(ids)
 
     def find(self, column: pa.Array) -> Ids:
         """Return the id of each key of ``column``, as int32; -1 for a key without one. Raises like `ids`."""
         return self._rows(column, add=False).ids
 
-    def keys(self) -> pa.Array:
-        """Return the keys by id: an int64, large_string or large_binary column; of None alone a null column."""
+    def keys(self, ids: Any = None) -> pa.Array:
+        """Return the keys of ``ids``, None: of all, as an int64, large_string, large_binary or null column."""
         import pyarrow as pa
 
         if self._index is None or self._kind is None:
-            return pa.nulls(int(self._null))
-        column: Any = self._column
-        if column is None or len(column) < len(self._index):
-            self._column = column = self._index.keys(_types()[self._kind])
-        return column
+            return pa.nulls(int(self._null) if ids is None else len(ids))
+        keys: pa.Array = self._index.keys(_types()[self._kind], ids)
+        return keys
 
     def _rows(self, column: pa.Array, *, add: bool) -> GroupedRows:
         import numpy as np
@@ -225,32 +219,42 @@ class NativeIndex:
             raise InternalError("an index of keys holds 2^31 keys at most")
         return GroupedRows(ids)
 
-    def keys(self, type_: pa.DataType) -> pa.Array:
-        """Return the keys by id as an array of ``type_``, whose offsets have 64 bits."""
+    def keys(self, type_: pa.DataType, ids: Any = None) -> pa.Array:
+        """Return the keys of ``ids``, None: of all by id, as an array of ``type_``, whose offsets have 64 bits."""
         import numpy as np
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         n, null = len(self), int(self._library.ms_index_null(self._pointer))
-        valid = None
-        if null >= 0:
-            bits = np.full((n + 7) // 8, 255, np.uint8)
-            bits[null >> 3] &= 255 ^ (1 << (null & 7))
-            valid = pa.py_buffer(bits)
-        numbers = _copied(self._library.ms_index_numbers(self._pointer), 8 * n)
+        numbers = self._seen(self._library.ms_index_numbers(self._pointer), 8 * n)
+        ends = np.frombuffer(numbers, np.int64)
+        places = np.arange(n) if ids is None else np.asarray(ids, np.int64)
+        missing = places == null if null >= 0 else None
         if not self._is_text:
-            return pa.Array.from_buffers(type_, n, [valid, pa.py_buffer(numbers)])
-        end = int(np.frombuffer(numbers, np.int64)[-1]) if n else 0
-        text = _copied(self._library.ms_index_bytes(self._pointer), end)
-        buffers = [valid, pa.py_buffer(bytes(8) + numbers), pa.py_buffer(text)]
-        return pa.Array.from_buffers(type_, n, buffers)
+            return pa.array(ends.copy() if ids is None else ends[places], type_, mask=missing)
+        text = self._seen(self._library.ms_index_bytes(self._pointer), int(ends[-1]) if n else 0)
+        if ids is None:
+            offsets = pa.py_buffer(np.concatenate([np.zeros(1, np.int64), ends]))
+            valid = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+            return pa.Array.from_buffers(type_, n, [valid, offsets, pa.py_buffer(text.to_pybytes())])
+        # A key starts where the one before it ends: all but the first are an array, of which nothing is copied.
+        rest = pa.Array.from_buffers(type_, max(n - 1, 0), [None, numbers, text])
+        is_first = places == 0
+        taken: pa.Array = rest.take(pa.array(places - 1, mask=is_first if missing is None else is_first | missing))
+        if null != 0 and is_first.any():
+            first = pa.scalar(text[: ends[0]].to_pybytes(), pa.large_binary()).cast(type_)
+            taken = pc.call_function("if_else", [pa.array(is_first), first, taken])
+        return taken
+
+    def _seen(self, address: int | None, size: int) -> pa.Buffer:
+        """Return the memory at ``address``, which the next new key may move."""
+        import pyarrow as pa
+
+        return pa.foreign_buffer(address, size, base=self) if address and size else pa.py_buffer(b"")
 
 
 _NO_MEMORY: Final = -1
 _NOT_TEXT: Final = -3
-
-
-def _copied(address: int | None, size: int) -> bytes:
-    return ctypes.string_at(address, size) if address and size else b""
 
 
 def _wide_types() -> set[int]:

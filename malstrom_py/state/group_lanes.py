@@ -172,7 +172,7 @@ class CountLane(Lane):
         self.seen = np.zeros(CAPACITY, np.int64)
 
     def fields(self) -> dict[str, Any]:
-        return {"has": False, "seen": 0}
+        return {"seen": 0}
 
     def values(self, column: pa.Array | None) -> Values | None:
         if not self.skips or column is None:
@@ -244,7 +244,7 @@ class SumLane(Lane):
         self.reach = 0.0
 
     def fields(self) -> dict[str, Any]:
-        return {"has": False, "totals": 0}
+        return {"has": False, "totals": 0} if self.skips else {"totals": 0}
 
     def retype(self, type_: Any) -> None:
         super().retype(type_)

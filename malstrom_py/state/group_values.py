@@ -171,7 +171,8 @@ def longer(array: Array, capacity: int, absent: Any) -> Array:
     """Return ``array`` with ``capacity`` entries, the new ones ``absent``."""
     import numpy as np
 
-    longer = np.full(capacity, absent, array.dtype)
+    # Memory of zeros is not there before it is used: half of what grows by half is not.
+    longer = np.full(capacity, absent, array.dtype) if absent else np.zeros(capacity, array.dtype)
     longer[: len(array)] = array
     return longer
 

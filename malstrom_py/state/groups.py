@@ -7,7 +7,7 @@ the caller then takes `Groups.states` into a dict and continues with rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _COMPACT_FROM: Final = 4096
+
+_TOGETHER: Final = 1 << 16
+"""As many keys are Python objects at a time."""
 
 
 class Groups:
@@ -65,7 +68,7 @@ class Groups:
         self._lanes = [lane_of(one) for one in aggregations]
         self._live = np.zeros(CAPACITY, np.bool_)
         self.changed = np.zeros(CAPACITY, np.bool_)
-        self._slots = np.full(0, -1)
+        self._slots = np.zeros(0, np.int32)  # by id: the slot of the key and 1; 0: unknown
 
     @staticmethod
     def supports(aggregations: Sequence[Aggregation[Any, Any]]) -> bool:
@@ -165,13 +168,15 @@ class Groups:
 
     def keys(self, ids: Array | None = None) -> pa.Array:
         """Return the keys of ``ids``, None: of all that have states, in the order of ids."""
-        import pyarrow as pa
-
-        keys: Any = self.index.keys()
         if ids is None:
             live: Any = self.live()
-            return keys if len(live) == len(self.index) else keys.take(pa.array(live))
-        return keys.take(pa.array(ids))
+            return self.index.keys() if len(live) == len(self.index) else self.index.keys(live)
+        return self.index.keys(ids)
+
+    def names(self, ids: Array) -> Iterator[Any]:
+        """Yield the keys of ``ids`` as Python objects, of which few are there at a time."""
+        for start in range(0, len(ids), _TOGETHER):
+            yield from self.keys(ids[start : start + _TOGETHER]).to_pylist()
 
     def find(self, keys: pa.Array) -> Array:
         """Return the id of each of ``keys``; -1 of those without states. `NotColumnar` as of `GroupIndex.find`."""
@@ -248,11 +253,12 @@ class Groups:
         import numpy as np
 
         if len(self._slots) < len(self._live):
-            self._slots = longer(self._slots, len(self._live), -1)
-        unknown = ids[self._slots[ids] < 0]
-        if len(unknown):
-            self._slots[unknown] = np.array(slots_of(self.keys(unknown).to_pylist()), np.int64)
-        return self._slots[ids]
+            self._slots = longer(self._slots, len(self._live), 0)
+        unknown = ids[self._slots[ids] == 0]
+        for start in range(0, len(unknown), _TOGETHER):
+            some = unknown[start : start + _TOGETHER]
+            self._slots[some] = np.array(slots_of(self.keys(some).to_pylist()), np.int32) + 1
+        return self._slots[ids].astype(np.int64) - 1
 
     def in_slots(
         self, wanted: Collection[int], slots_of: Callable[[Sequence[Any]], Sequence[int]]

@@ -167,9 +167,9 @@ class SymbolIndex:
         symbols, known = self._keys.find(column)
         return np.where(known, self._look_up(symbols), -1)
 
-    def keys(self) -> pa.Array:
-        """Return the keys by id."""
-        return self._keys.keys(self.symbols)
+    def keys(self, ids: Any = None) -> pa.Array:
+        """Return the keys of ``ids``, None: of all by id."""
+        return self._keys.keys(self.symbols if ids is None else self.symbols[ids])
 
     def renumber(self, symbols: Symbols) -> None:
         """Set the number of the key of each id."""

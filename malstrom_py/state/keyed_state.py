@@ -37,7 +37,7 @@ from malstrom_py.state.change_log import Changes, SlotsOf
 from malstrom_py.state.column_image import ColumnImage, states_of, storable
 from malstrom_py.state.expiry import Expiry
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
-from malstrom_py.state.many_values import ManyValues
+from malstrom_py.state.many_values import ManyValues, Values
 from malstrom_py.state.timers import Timers
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Defaulting(dict[Any, Any]):
 
 
 class KeyedState:
-    """The state of ``step``. ``values``: key -> state, a plain dict that the loops of the steps use; ``timers``: the
+    """The state of ``step``. ``values``: key -> state, a dict or what works as one; ``timers``: the
     timers of keys, and ``clock_timers``: those of the runtime's clock, in ms. ``expiry``: until when states last; None:
     for ever.
 
@@ -87,7 +87,7 @@ class KeyedState:
         self._changes: Changes | None = None
         self._sent: SentKeys | None = None
         self._aside = KeptAside()
-        self.values: dict[Any, Any] = {}
+        self.values: Values = {}
         self.timers = Timers()
         self.arrays: Callable[[], ManyValues | None] = _no_arrays
         self.clock_timers = Timers()
@@ -442,7 +442,7 @@ class KeyedState:
 
     def _columns(self) -> ManyValues | None:
         """Return the values if they are in arrays, and there are no times of keys."""
-        values: Any = self.values
+        values = self.values
         timed = len(self.timers) or len(self.clock_timers) or self.expiry is not None
         return values if isinstance(values, ManyValues) and values.in_arrays and not timed else None
 
@@ -484,7 +484,7 @@ class KeyedState:
             return False
         if len(held):
             raise InternalError(f"step {self.step!r}: state of key {shown(held[0].as_py())} was {how}")
-        self.values = values  # type: ignore[assignment]  # a mapping
+        self.values = values
         return True
 
     def _held(self) -> list[Any]:

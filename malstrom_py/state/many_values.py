@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from malstrom_py.state.change_log import SlotsOf
@@ -30,6 +30,9 @@ class ManyValues(MutableMapping[Any, Any]):
     @abstractmethod
     def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
         """Set the values of ``keys``, which differ."""
+
+    @abstractmethod
+    def __reversed__(self) -> Iterator[Any]: ...
 
     def held(self) -> Iterable[Any]:
         """Return the keys whose value is not None: all, unless a subclass has such values."""
@@ -70,3 +73,7 @@ class ManyValues(MutableMapping[Any, Any]):
         After `NotColumnar` nothing has changed.
         """
         raise NotColumnar("values that are not in arrays")
+
+
+Values = dict[Any, Any] | ManyValues
+"""The values of a step by key: in a dict, or as the step keeps them."""

@@ -184,15 +184,12 @@ class SeenValues(ManyValues):
 
     def _names(self, places: Array) -> list[Any]:
         """Return the keys of ``places``."""
-        import pyarrow as pa
-
-        names: list[Any] = self._keys.keys().take(pa.array(self._owners[places])).to_pylist() if len(places) else []
+        names: list[Any] = self._keys.keys(self._owners[places]).to_pylist() if len(places) else []
         return names
 
     def _sets(self, places: Array) -> list[set[Any]]:
         """Return the values seen in ``places``, which differ."""
         import numpy as np
-        import pyarrow as pa
 
         sets: list[set[Any]] = [set() for _ in places]
         if len(places) and len(self._pairs):
@@ -200,7 +197,7 @@ class SeenValues(ManyValues):
             order[places] = np.arange(len(places))
             pairs = self._pairs.keys().to_numpy(zero_copy_only=False)
             at = order[pairs >> _VALUE_BITS]
-            values = self._values.keys().take(pa.array(pairs[at >= 0] & ((1 << _VALUE_BITS) - 1)))
+            values = self._values.keys(pairs[at >= 0] & ((1 << _VALUE_BITS) - 1))
             for place, value in zip(at[at >= 0].tolist(), values.to_pylist(), strict=True):
                 sets[place].add(value)
         return sets

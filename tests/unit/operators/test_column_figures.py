@@ -385,7 +385,7 @@ def test_a_chain_with_a_key_in_another_form_is_continued_as_rows() -> None:
     chain = [state.artefact(AbsBarrier("s1", CapturingPersistenceBackend()))]
     values = FigureStates([agg.sum()], operator_of(Stepped(Sum))._over_columns._shape)  # type: ignore[attr-defined]
     values.update({1: 5})
-    state.values = values  # type: ignore[assignment]
+    state.values = values
     chain.append(state.artefact(AbsBarrier("s2", CapturingPersistenceBackend(), "s1")))
     assert not is_columns(chain[1])
     assert [(entry.key, entry.value) for entry in entries_in(chain, Codec())] == [(1.0, 5)]

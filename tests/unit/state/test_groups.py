@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -247,6 +248,19 @@ def test_a_key_that_repeats_has_the_id_of_the_row_before(runs: list[Any], missin
     assert index.find(column).tolist() == [-1] * len(column)
     assert index.ids(column).tolist() == [expected[key] for key in column.to_pylist()]
     assert index.find(column).tolist() == [expected[key] for key in column.to_pylist()]
+
+
+@given(data=st.data(), kind=st.sampled_from(sorted(KEYS)))
+def test_keys_of_some_ids_are_those_of_all(data: st.DataObject, kind: str) -> None:
+    type_, keys = KEYS[kind]
+    index = GroupIndex()
+    for batch in data.draw(st.lists(st.lists(keys | st.none(), max_size=9), max_size=4)):
+        index.ids(pa.array(batch, type_))
+        ids = data.draw(st.lists(st.integers(0, len(index) - 1))) if len(index) else []
+        every, some = index.keys(), index.keys(np.array(ids, np.int64))
+        assert len(every) == len(set(every.to_pylist())) == len(index)
+        assert (some.to_pylist(), some.type) == ([every.to_pylist()[place] for place in ids], every.type)
+        assert index.find(every).tolist() == list(range(len(index)))
 
 
 def test_text_that_is_not_utf8_is_refused() -> None:

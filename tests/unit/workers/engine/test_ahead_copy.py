@@ -18,6 +18,7 @@ from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.rescale.moves.protocol import StateChunk
 from malstrom_py.rescale.moves.receiving_machine import Ship
+from malstrom_py.state.many_values import Values
 from malstrom_py.testing import VirtualClock
 from malstrom_py.testing.single_step import Recorder
 from malstrom_py.workers.engine import ahead_copy
@@ -113,7 +114,7 @@ class Region:
         return self
 
     @property
-    def values(self) -> list[dict[Any, Any]]:
+    def values(self) -> list[Values]:
         return [step.state.values for step in self.steps if isinstance(step, StatefulOperator)]
 
 

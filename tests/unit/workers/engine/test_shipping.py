@@ -19,6 +19,7 @@ from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.rescale.moves.protocol import StateChunk
 from malstrom_py.rescale.moves.receiving_machine import Ship
+from malstrom_py.state.many_values import Values
 from malstrom_py.testing.single_step import Recorder
 from malstrom_py.workers.engine import state_transfer as shipping
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
@@ -107,7 +108,7 @@ class Region:
             parcels.append(self.shipping.next())
         return parcels
 
-    def values(self, rank: int = 0) -> dict[Any, Any]:
+    def values(self, rank: int = 0) -> Values:
         operator = self.operators[rank]
         assert isinstance(operator, StatefulOperator)
         return operator.state.values
