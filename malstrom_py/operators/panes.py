@@ -369,58 +369,96 @@ def keys_in(pane: Pane) -> list[Any]:
     return list(pane) if isinstance(pane, dict) else pane.keys().to_pylist()
 
 
-class Split(NamedTuple):
-    """The rows of a batch by span of time. ``order``: how to take them first, None: unchanged; ``spans``: where each
-    begins, its first row, and the number of its rows.
-    """
+class Piece(NamedTuple):
+    """Rows of a batch in the span of time that begins ``at``: from ``start`` to ``end`` or, if given, its ``places``."""
 
-    order: pa.Array | None
-    spans: Sequence[tuple[int, int, int]]
+    at: int
+    start: int
+    end: int
+    places: Any = None
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self.end - self.start if self.places is None else len(self.places)
+
+    def of(self, column: pa.Array | None) -> pa.Array | None:
+        """Return the rows of a column."""
+        import pyarrow as pa
+
+        if column is None or self.places is None:
+            return None if column is None else column.slice(self.start, self.end - self.start)
+        return column.take(pa.array(self.places))
+
+    def of_array(self, array: Any) -> Any:
+        """Return the rows of a numpy array."""
+        if self.places is None or not array.strides[0]:  # all rows have one value
+            return array[: self.rows] if self.places is not None else array[self.start : self.end]
+        return array[self.places]
 
 
-def split_by_span(times: pa.Array, span: int, origin: int, *, reach: int) -> Split | None:
+def split_by_span(times: pa.Array, span: int, origin: int, *, reach: int) -> list[Piece] | None:
     """Split rows by the spans of time from ``origin`` on; None if a moment within ``reach`` of one is beyond 64 bits.
 
-    >>> import pyarrow as pa
-    >>> order, spans = split_by_span(pa.array([5, 12, 7]), 10, 0, reach=10)
-    >>> order.to_pylist(), spans
-    ([0, 2, 1], [(0, 0, 2), (10, 2, 1)])
-    >>> split_by_span(pa.array([5, 7, 32]), 10, 0, reach=10)  # in order: no place is computed
-    Split(order=None, spans=[(0, 0, 2), (30, 2, 1)])
-    """
-    import numpy as np
-    import pyarrow as pa
+    The pieces of a span are in the order of their rows; places are computed only where rows are not in order of time.
 
+    >>> import pyarrow as pa
+    >>> pieces = split_by_span(pa.array([5, 12, 7, 13]), 10, 0, reach=10)
+    >>> [(piece.at, piece.of(pa.array(["a", "b", "c", "d"])).to_pylist()) for piece in pieces]
+    [(0, ['a']), (0, ['c']), (10, ['b']), (10, ['d'])]
+    >>> split_by_span(pa.array([5, 7, 32]), 10, 0, reach=10)
+    [Piece(at=0, start=0, end=2, places=None), Piece(at=30, start=2, end=3, places=None)]
+    """
     moments = times.to_numpy()
     smallest, largest = int(moments.min()), int(moments.max())
     if smallest - origin - reach < MIN_EPOCH or max(largest + reach, largest - smallest + span) > MAX_EPOCH:
         return None
-    first, last = (smallest - origin) // span, (largest - origin) // span
-    if first == last:
-        return Split(None, [(first * span + origin, 0, len(moments))])
-    is_sorted = not (moments[1:] < moments[:-1]).any()
-    if is_sorted and last - first < len(moments):
-        begins = np.arange(first, last + 1) * span + origin
-        starts = np.searchsorted(moments, begins[1:])
-        ends = [*starts.tolist(), len(moments)]
-        spans = zip(begins.tolist(), [0, *ends], ends, strict=False)
-        return Split(None, [(begin, start, end - start) for begin, start, end in spans if end > start])
-    numbers = (moments - (first * span + origin)) // span
-    order = None
-    if not is_sorted:
-        if last - first < _SPANS_FEW:
-            small = numbers.astype(np.uint8)
-            order = np.concatenate([np.flatnonzero(small == number) for number in range(last - first + 1)])
-        else:  # sorted by radix, if they are of 16 bits
-            order = np.argsort(numbers.astype(np.uint16) if last - first < 1 << 16 else numbers, kind="stable")
-        numbers = numbers[order]
+    first, last = (smallest - origin) // span * span + origin, (largest - origin) // span * span + origin
+    if (last - first) // span >= _SPANS_FEW:
+        return _sorted_by_span(moments, 0, first, last, span)
+    pieces, row = [], 0
+    for start, end in _mixed(moments, range(first + span, last + 1, span)):
+        if row < start:
+            pieces.append(Piece(first + (int(moments[row]) - first) // span * span, row, start))
+        if start < end:
+            pieces += _sorted_by_span(moments[start:end], start, first, last, span)
+        row = end
+    if row < len(moments):
+        pieces.append(Piece(last, row, len(moments)))
+    return pieces
+
+
+def _mixed(moments: Any, edges: Iterable[int]) -> list[list[int]]:
+    """Return where rows on both sides of one of ``edges`` alternate: the first row, and the row after the last one.
+
+    Both are the same where rows are in order. There are rows before the first edge, and after the last one.
+    """
+    mixed: list[list[int]] = []
+    for edge in edges:
+        later = moments >= edge
+        start, end = int(later.argmax()), len(later) - int(later[::-1].argmin())
+        if mixed and start < mixed[-1][1]:
+            mixed[-1][1] = end
+        else:
+            mixed.append([start, end])
+    return mixed
+
+
+def _sorted_by_span(moments: Any, row: int, first: int, last: int, span: int) -> list[Piece]:
+    """Return the pieces of rows in any order, of which the first is ``row`` in its batch; ``first`` begins a span."""
+    import numpy as np
+
+    numbers, spans = (moments - first) // span, (last - first) // span + 1
+    if spans <= _SPANS_FEW:
+        small = numbers.astype(np.uint8)
+        found = [(first + number * span, np.flatnonzero(small == number) + row) for number in range(spans)]
+        return [Piece(at, 0, 0, places) for at, places in found if len(places)]
+    # Sorted by radix, if they are of 16 bits.
+    order = np.argsort(numbers.astype(np.uint16) if spans <= 1 << 16 else numbers, kind="stable")
+    numbers = numbers[order]
     starts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
-    lengths = np.diff(starts, append=len(numbers))
-    begins = (numbers[starts] + first) * span + origin
-    return Split(
-        None if order is None else pa.array(order),
-        list(zip(begins.tolist(), starts.tolist(), lengths.tolist(), strict=True)),
-    )
+    begins, order = (first + numbers[starts] * span).tolist(), order + row
+    return [Piece(at, 0, 0, places) for at, places in zip(begins, np.split(order, starts[1:]), strict=True)]
 
 
 def _places(groups: Groups, keys: Sequence[Any]) -> tuple[Collection[int], Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import MIN_EPOCH
 from malstrom_py.data.row_form import PARTIALS
 from malstrom_py.operators.panes import split_by_span
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
@@ -94,32 +95,28 @@ class PreAggregation:
         keys, times, columns = batch.key_column, batch.time_column, columns_of(batch, self._aggregations)
         if keys is None or times is None or columns is None or any(map(_has_nan, self._aggregations, columns)):
             return None
-        split = split_by_span(times, self._span, self._origin, reach=self._reach)
-        if split is None:
+        pieces = split_by_span(times, self._span, self._origin, reach=self._reach)
+        if pieces is None:
             return None
         numbers, moments = KeySymbols(), times.to_numpy()
+        spans: dict[int, Groups] = {}
+        latest: dict[int, int] = {}
         try:
             symbols = numbers.of(keys)
-            if split.order is not None:
-                symbols, moments = symbols[split.order.to_numpy()], moments[split.order.to_numpy()]
-                columns = [None if column is None else column.take(split.order) for column in columns]
-            made = []
-            for _, start, rows in split.spans:
-                groups = Groups(self._aggregations, SymbolIndex(numbers))
-                some = [None if column is None else column.slice(start, rows) for column in columns]
-                groups.fold(symbols[start : start + rows], some)
+            for piece in pieces:
+                groups = spans.setdefault(piece.at, Groups(self._aggregations, SymbolIndex(numbers)))
+                groups.fold(piece.of_array(symbols), list(map(piece.of, columns)))
                 if not groups.is_exact:
                     return None
-                made.append(
-                    (groups.keys(), groups.partials(), np.full(len(groups), moments[start : start + rows].max()))
-                )
+                latest[piece.at] = max(latest.get(piece.at, MIN_EPOCH), int(piece.of_array(moments).max()))
         except NotColumnar:
             return None
-        partials = [pa.concat_arrays(column) for column in zip(*(states for _, states, _ in made), strict=True)]
+        made = [groups.partials() for groups in spans.values()]
+        partials = [pa.concat_arrays(column) for column in zip(*made, strict=True)]
         return ColumnBatch(
             pa.RecordBatch.from_arrays(partials, names=[str(number) for number in range(len(partials))]),
-            key_column=pa.concat_arrays([of_span for of_span, _, _ in made]),
-            time_column=pa.array(np.concatenate([at for _, _, at in made])),
+            key_column=pa.concat_arrays([groups.keys() for groups in spans.values()]),
+            time_column=pa.array(np.concatenate([np.full(len(of), latest[at]) for at, of in spans.items()])),
             form=PARTIALS,
         )
 

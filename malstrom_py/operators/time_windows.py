@@ -19,7 +19,7 @@ from malstrom_py.data.row_form import PARTIALS
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import keys_of
-from malstrom_py.operators.panes import Pane, Panes, Split, split_by_span
+from malstrom_py.operators.panes import Pane, Panes, Piece, split_by_span
 from malstrom_py.operators.pre_aggregation import PreAggregation, columns_of
 from malstrom_py.operators.run_panes import RunPanes, stretches
 from malstrom_py.operators.window import CLOSE, Emit, Gathering, WindowOperator
@@ -103,8 +103,8 @@ class TimeWindows(WindowOperator):
         """Add the rows of ``batch`` by columns; False if it has no columns of keys, times or values."""
         partials = batch.form is PARTIALS
         columns = list(batch.columns.columns) if partials else columns_of(batch, self._gathering.aggregations)
-        keys, split = batch.key_column, self._split(batch)
-        if columns is None or keys is None or split is None:
+        keys, pieces = batch.key_column, self._split(batch)
+        if columns is None or keys is None or pieces is None:
             return False
         try:
             symbols = self._panes.symbols.of(keys)
@@ -112,44 +112,39 @@ class TimeWindows(WindowOperator):
             if not partials:
                 return False
             symbols = None
-        order, spans = split
-        if not partials and self._runs is None and len(spans) > _SPANS_FEW and len(batch) < _ROWS_FEW * len(spans):
+        if not partials and self._runs is None and len(pieces) > _SPANS_FEW and len(batch) < _ROWS_FEW * len(pieces):
             return False
-        if order is not None:
-            columns = [None if column is None else column.take(order) for column in columns]
-            symbols = None if symbols is None else symbols[order.to_numpy()]
         if self._runs is None:
-            self._fold_panes(batch, symbols, columns, split, out)
-        elif not self._fold_runs(self._runs, len(batch), symbols, columns, split):
+            self._fold_panes(batch, symbols, columns, pieces, out)
+        elif not self._fold_runs(self._runs, len(batch), symbols, columns, pieces):
             return False
         if self.state.untried:
             self.state.try_first()
         return True
 
     def _fold_panes(
-        self, batch: ColumnBatch, symbols: Symbols | None, columns: list[Any], split: Split, out: Outlet
+        self, batch: ColumnBatch, symbols: Symbols | None, columns: list[Any], pieces: list[Piece], out: Outlet
     ) -> None:
-        """Add the rows of a batch, sorted by ``split``, span by span: in columns or, where it must be, as rows."""
-        order, partials = split.order, batch.form is PARTIALS
-        for at, start, rows in split.spans:
-            some = [None if column is None else column.slice(start, rows) for column in columns]
-            if symbols is not None and self._panes.fold(at, symbols[start : start + rows], some, partials=partials):
+        """Add the rows of a batch span by span: in columns or, where it must be, as rows."""
+        partials = batch.form is PARTIALS
+        for piece in pieces:
+            some = list(map(piece.of, columns))
+            if symbols is not None and self._panes.fold(piece.at, piece.of_array(symbols), some, partials=partials):
                 continue
-            cut = batch.cut(start, start + rows) if order is None else batch.take(order.slice(start, rows))
+            cut = batch.cut(piece.start, piece.end) if piece.places is None else batch.take(piece.places.tolist())
             if partials:
-                self._merge_rows(at, cut.key_column, some)
+                self._merge_rows(piece.at, cut.key_column, some)
             else:
-                self._add_rows(at, cut, out)
+                self._add_rows(piece.at, cut, out)
 
-    def _fold_runs(self, runs: RunPanes, rows: int, symbols: Symbols, columns: list[Any], split: Split) -> bool:
+    def _fold_runs(
+        self, runs: RunPanes, rows: int, symbols: Symbols, columns: list[Any], pieces: list[Piece]
+    ) -> bool:
         """Add the rows of a batch to ``runs``, all of them or none, because rows of several spans have one order."""
         import numpy as np
 
-        places = np.arange(rows) if split.order is None else split.order.to_numpy()
-        spans = []
-        for at, start, of_span in split.spans:
-            some = [None if column is None else column.slice(start, of_span) for column in columns]
-            spans.append((at, symbols[start : start + of_span], places[start : start + of_span], some))
+        places = np.arange(rows)
+        spans = [(one.at, one.of_array(symbols), one.of_array(places), list(map(one.of, columns))) for one in pieces]
         return runs.fold_all(rows, spans)
 
     def _merge_rows(self, at: int, keys: pa.Array, columns: list[Any]) -> None:
@@ -161,10 +156,10 @@ class TimeWindows(WindowOperator):
         with self.failures.of_hook(merge):
             self._panes.merge_rows(at, there, columns, merge)
 
-    def _split(self, batch: ColumnBatch) -> Split | None:
+    def _split(self, batch: ColumnBatch) -> list[Piece] | None:
         if self._by_clock:
             now = self._now()
-            return Split(None, [(now - (now - self._origin) % self._span, 0, len(batch))])
+            return [Piece(now - (now - self._origin) % self._span, 0, len(batch))]
         if batch.time_column is None:
             return None
         return split_by_span(batch.time_column, self._span, self._origin, reach=self._size + self._span)
