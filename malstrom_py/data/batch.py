@@ -233,6 +233,17 @@ class ColumnBatch(Batch):
         return self._key_data
 
     @property
+    def only_key(self) -> pa.Array | None:
+        """The key of all rows, as a column of one; None if there are several, or only a look at each would show it.
+
+        Polars knows of a column of a literal that it is in order.
+        """
+        keys: Any = self._key_data
+        if not hasattr(keys, "flags") or not len(keys) or not keys.flags["SORTED_ASC"]:
+            return None
+        return keys.head(1).to_arrow() if keys[0] is not None and keys[0] == keys[-1] else None
+
+    @property
     def keys(self) -> list[Any] | None:  # type: ignore[override]  # made on demand
         """The keys, None on an unkeyed stream."""
         if self._keys is None and self.key_column is not None:

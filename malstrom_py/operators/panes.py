@@ -370,7 +370,7 @@ def keys_in(pane: Pane) -> list[Any]:
 
 
 class Piece(NamedTuple):
-    """Rows of a batch in the span of time that begins ``at``: from ``start`` to ``end`` or, if given, its ``places``."""
+    """Rows of a batch in the span of time that begins ``at``: from ``start`` to ``end``, or the ``places``."""
 
     at: int
     start: int
@@ -392,9 +392,9 @@ class Piece(NamedTuple):
 
     def of_array(self, array: Any) -> Any:
         """Return the rows of a numpy array."""
-        if self.places is None or not array.strides[0]:  # all rows have one value
-            return array[: self.rows] if self.places is not None else array[self.start : self.end]
-        return array[self.places]
+        if self.places is None:
+            return array[self.start : self.end]
+        return array[self.places] if array.strides[0] else array[: self.rows]  # all rows have one value
 
 
 def split_by_span(times: pa.Array, span: int, origin: int, *, reach: int) -> list[Piece] | None:

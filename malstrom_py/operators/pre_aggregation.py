@@ -92,7 +92,8 @@ class PreAggregation:
         import numpy as np
         import pyarrow as pa
 
-        keys, times, columns = batch.key_column, batch.time_column, columns_of(batch, self._aggregations)
+        only_key, times, columns = batch.only_key, batch.time_column, columns_of(batch, self._aggregations)
+        keys = batch.key_column if only_key is None else only_key
         if keys is None or times is None or columns is None or any(map(_has_nan, self._aggregations, columns)):
             return None
         pieces = split_by_span(times, self._span, self._origin, reach=self._reach)
@@ -102,7 +103,7 @@ class PreAggregation:
         spans: dict[int, Groups] = {}
         latest: dict[int, int] = {}
         try:
-            symbols = numbers.of(keys)
+            symbols = numbers.of(keys, rows=len(batch))
             for piece in pieces:
                 groups = spans.setdefault(piece.at, Groups(self._aggregations, SymbolIndex(numbers)))
                 groups.fold(piece.of_array(symbols), list(map(piece.of, columns)))

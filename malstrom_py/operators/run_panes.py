@@ -101,20 +101,20 @@ class RunPanes(Panes):
             return False
         try:
             self._to_arrays()
-            prepared = []
+            prepared, touched = [], dict[int, Groups]()
             for pane, symbols, places, columns in spans:
                 for one, column in zip(self._aggregations, columns, strict=True):
                     _check_order_free(one, column)
-                groups = self._groups_at(pane)
+                groups = touched.setdefault(pane, self._groups_at(pane))
                 of_pane = groups.prepared(symbols, columns)
                 of_pane[0].arrived = places + self._arrived
-                prepared.append((pane, groups, of_pane))
+                prepared.append((groups, of_pane))
         except NotColumnar:
             return False
         self._arrived += rows
-        for pane, groups, of_pane in prepared:
+        for groups, of_pane in prepared:
             groups.add(*of_pane)
-            self.open[pane] = groups
+        self.open.update(touched)
         return True
 
     def _groups_at(self, pane: int) -> Groups:

@@ -103,11 +103,12 @@ class TimeWindows(WindowOperator):
         """Add the rows of ``batch`` by columns; False if it has no columns of keys, times or values."""
         partials = batch.form is PARTIALS
         columns = list(batch.columns.columns) if partials else columns_of(batch, self._gathering.aggregations)
-        keys, pieces = batch.key_column, self._split(batch)
+        pieces, only_key = self._split(batch), batch.only_key
+        keys = batch.key_column if only_key is None else only_key
         if columns is None or keys is None or pieces is None:
             return False
         try:
-            symbols = self._panes.symbols.of(keys)
+            symbols = self._panes.symbols.of(keys, rows=len(batch))
         except NotColumnar:
             if not partials:
                 return False
@@ -137,9 +138,7 @@ class TimeWindows(WindowOperator):
             else:
                 self._add_rows(piece.at, cut, out)
 
-    def _fold_runs(
-        self, runs: RunPanes, rows: int, symbols: Symbols, columns: list[Any], pieces: list[Piece]
-    ) -> bool:
+    def _fold_runs(self, runs: RunPanes, rows: int, symbols: Symbols, columns: list[Any], pieces: list[Piece]) -> bool:
         """Add the rows of a batch to ``runs``, all of them or none, because rows of several spans have one order."""
         import numpy as np
 

@@ -38,20 +38,30 @@ class GroupedRows:
     """The ids of the rows of a batch: ``ids``, one per row.
 
     ``which`` are its distinct ids; ``codes`` has the place in ``which`` of each row. Both are made when they are first
-    asked for. ``arrived``: the number of each row in the order of arrival, if that counts.
+    asked for. ``only``: the id of all rows, None if they have several. ``arrived``: the number of each row in the order
+    of arrival, if that counts.
     """
 
-    __slots__ = ("_codes", "_which", "arrived", "ids")
+    __slots__ = ("_codes", "_ids", "_rows", "_which", "arrived", "only")
 
-    def __init__(self, ids: Ids, codes: Any = None, which: Any = None) -> None:
-        """``codes`` and ``which``, if they are known."""
-        self.ids = ids
+    def __init__(self, ids: Ids, codes: Any = None, which: Any = None, *, rows: int | None = None) -> None:
+        """``codes`` and ``which``, if they are known; ``rows``: how many have the one id of ``ids``."""
+        self._ids = ids
+        self._rows = len(ids) if rows is None else rows
         self._codes = codes
-        self._which = which
+        self._which = which if rows is None else ids
+        self.only = None if rows is None else int(ids[0])
         self.arrived: Any = None
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return self._rows
+
+    @property
+    def ids(self) -> Ids:
+        """The id of each row."""
+        if len(self._ids) < self._rows:
+            self._ids = self._ids.repeat(self._rows)
+        return self._ids
 
     @property
     def which(self) -> Any:

@@ -43,6 +43,9 @@ def add_sum(rows: GroupedRows, values: Array, totals: Array) -> None:
 def _sum(rows: GroupedRows, values: Array, totals: Array, results: Array | None) -> None:
     native: Any = accelerator.library()
     values = _like(values, totals)
+    if rows.only is not None and results is None and totals.dtype.kind != "f":
+        totals[rows.only] += values.sum()
+        return
     add = native.ms_sum_float if totals.dtype.kind == "f" else native.ms_sum_int
     add(_at(rows.ids), _at(values), len(rows), _at(totals), _at(results))
 
@@ -67,6 +70,9 @@ def running_count(rows: GroupedRows, valid: Array | None, seen: Array) -> Array:
 
 def add_count(rows: GroupedRows, valid: Array | None, seen: Array) -> None:
     """Count the rows, or those that are ``valid``, in ``seen``."""
+    if rows.only is not None:
+        seen[rows.only] += len(rows) if valid is None else int(valid.sum())
+        return
     native: Any = accelerator.library()
     native.ms_count(_at(rows.ids), _at(valid), len(rows), _at(seen), None)
 
@@ -86,6 +92,13 @@ def running_best(
 
 def add_best(rows: GroupedRows, values: Array, valid: Array | None, best: Array, has: Array, *, largest: bool) -> None:
     """Keep the smallest (or ``largest``) value by id in ``best`` where ``has``."""
+    if rows.only is not None and best.dtype.kind != "f":
+        some = values if valid is None else values[valid]
+        if len(some):
+            one = some.max() if largest else some.min()
+            best[rows.only] = (max if largest else min)(one, best[rows.only]) if has[rows.only] else one
+            has[rows.only] = True
+        return
     _best(rows, values, valid, best, has, None, None, largest=largest)
 
 

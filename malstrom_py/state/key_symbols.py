@@ -45,10 +45,15 @@ class KeySymbols:
         self._chunks: list[pa.Array] = []
         self._room = _FORGET_FROM
 
-    def of(self, column: pa.Array) -> Symbols:
-        """Return the number of each key of ``column``; new keys get the next ones. Raises like `GroupIndex.ids`."""
+    def of(self, column: pa.Array, *, rows: int | None = None) -> Symbols:
+        """Return the number of each key of ``column``; new keys get the next ones. Raises like `GroupIndex.ids`.
+
+        ``rows``: so many have the key of a column of one. Then the vector is of one number in memory.
+        """
         import numpy as np
 
+        if rows is not None and rows > len(column):
+            return np.broadcast_to(self.of(column), rows)
         if accelerator.library() is None:
             raise NotColumnar("no accelerator")
         if self._index is None:
@@ -144,8 +149,12 @@ class SymbolIndex:
         import numpy as np
 
         symbols = keys if isinstance(keys, np.ndarray) else self._keys.of(keys)
-        if len(symbols):
-            self._span_to(int(symbols.min()), int(symbols.max()))
+        n = len(symbols)
+        if n:
+            low, high = (int(symbols.min()), int(symbols.max())) if symbols.strides[0] else (int(symbols[0]),) * 2
+            if low == high and n > 1:
+                return GroupedRows(self.group(np.array([low])).ids, rows=n)
+            self._span_to(low, high)
         if self._table is not None:
             ids, added = group_kernels.number(symbols, self._low, self._table, len(self))
             if len(added):

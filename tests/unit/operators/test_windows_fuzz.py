@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -22,11 +23,11 @@ from tests.unit.operators.stepping import Stepped
 from tests.unit.operators.test_column_figures import SLOTS, SLOTS_OF, barrier, operator_of
 
 BOUND: Final = 8
-Row = tuple[str, int, Any]
+Row = tuple[Any, int, Any]
 """A key, a time, and a value."""
 Piece = tuple[bool, list[Row]]
 """Whether a batch has columns, and its rows."""
-Found = dict[tuple[str, int, int], dict[str, Any]]
+Found = dict[tuple[Any, int, int], dict[str, Any]]
 
 AGGREGATIONS: Final[dict[str, tuple[Callable[[], Any], Callable[[list[Any]], Any]]]] = {
     "n": (agg.count, len),
@@ -47,15 +48,23 @@ VALUES = st.one_of(
 
 
 @st.composite
-def pieces(draw: st.DrawFn) -> list[Piece]:
-    """Draw batches; the values of each are of one type, mostly whole numbers."""
-    made = []
+def pieces(draw: st.DrawFn, *, mixed: bool) -> list[Piece]:
+    """Draw batches. The values of each are of one type, which may differ from that of others, if ``mixed``."""
+    made, values = [], draw(VALUES)
     for _ in range(draw(st.integers(1, 8))):
-        values = draw(VALUES) if draw(st.integers(0, 4)) == 0 else st.integers(-5, 5)
+        values = draw(VALUES) if mixed and draw(st.integers(0, 4)) == 0 else values
         rows = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-20, 40), values), min_size=1, max_size=12)
         made.append((draw(st.booleans()), draw(rows)))
     return made
 
+
+KEYS: Final[dict[str, tuple[pl.Expr, Callable[[str], Any]]]] = {
+    "k": (pl.col("k"), str),
+    "number": (pl.col("k").str.len_bytes() + pl.col("k").is_in(["b"]).cast(pl.Int64), lambda key: 1 + (key == "b")),
+    "one": (pl.lit("all"), lambda key: "all"),
+    "one number": (pl.lit(7), lambda key: 7),
+}
+"""A column of keys, and the same of Python."""
 
 NAMES = st.lists(st.sampled_from(sorted(AGGREGATIONS)), min_size=1, max_size=4, unique=True)
 
@@ -153,18 +162,21 @@ def collected(results: Sequence[tuple[Any, Any]]) -> Found:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=40, deadline=None)
-@given(pieces=pieces(), names=NAMES, workers=st.integers(1, 2))
+@given(pieces=pieces(mixed=False), names=NAMES, workers=st.integers(1, 2), key=st.sampled_from(sorted(KEYS)))
 def test_a_job_of_rows_and_columns_finds_what_the_oracle_does(
-    shape: str, pieces: list[Piece], names: list[str], workers: int
+    shape: str, pieces: list[Piece], names: list[str], workers: int, key: str
 ) -> None:
     job, out = mp.Job("windows"), sinks.Memory()
-    timed = job.source("rows", Pieces(list(map(batch_of, pieces)))).assign_timestamps("time", "t")
+    keyed = job.source("rows", Pieces(list(map(batch_of, pieces))))
+    if key != "k":  # otherwise rows stay rows
+        keyed = keyed.with_columns("keyed", **{key: KEYS[key][0]})
+    timed = keyed.assign_timestamps("time", "t")
     kept, late = timed.generate_epochs("epochs", mp.limit_out_of_orderness(BOUND))
     late.sink("late", dropped := sinks.Memory())
-    gathered = kept.key_by("key", "k").window("window", kind_of(shape))
+    gathered = kept.key_by("key", key).window("window", kind_of(shape))
     gathered.aggregate(**{name: AGGREGATIONS[name][0]() for name in names}).sink("out", out)
     mp.run(job, workers=workers, progress=False)
-    rows = on_time(pieces)
+    rows = [(KEYS[key][1](own), at, value) for own, at, value in on_time(pieces)]
     assert len(dropped.items) == sum(len(of_piece) for _, of_piece in pieces) - len(rows)
     found = collected([(key, result) for key, results in out.by_key.items() for result in results])
     assert found == oracle(shape, names, rows)
@@ -193,7 +205,7 @@ CHANGES = st.lists(st.sampled_from(["", "", "move a", "move b", "restore"]), min
 
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=60, deadline=None)
-@given(pieces=pieces(), names=NAMES, changes=CHANGES)
+@given(pieces=pieces(mixed=True), names=NAMES, changes=CHANGES)
 def test_moves_and_snapshots_between_batches_change_no_result(
     shape: str, pieces: list[Piece], names: list[str], changes: list[str]
 ) -> None:

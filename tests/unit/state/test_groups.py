@@ -349,3 +349,31 @@ def test_integers_are_their_own_numbers_and_take_no_none() -> None:
         symbols.of(pa.array([1, None]))
     with pytest.raises(NotColumnar):
         symbols.of(pa.array(["a"]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.sampled_from([name for name in VALUES if name != "none"]).flatmap(
+        lambda kind: st.lists(st.none() | VALUES[kind][1], min_size=2, max_size=9).map(lambda of: (VALUES[kind][0], of))
+    ),
+    name=st.sampled_from(NAMES),
+    skip_nulls=st.booleans(),
+)
+def test_rows_of_one_key_give_what_rows_of_several_do(
+    values: tuple[pa.DataType, list[Any]], name: str, *, skip_nulls: bool
+) -> None:
+    """Of one number per batch there is one reduction."""
+    one = agg.count() if name == "count" and not skip_nulls else getattr(agg, name)("v", skip_nulls=skip_nulls)
+    column, found = pa.array(values[1], values[0]), []
+    for others in ([], ["b"]):
+        symbols = KeySymbols()
+        groups = Groups([one], SymbolIndex(symbols))
+        keys = pa.array(["a"] * len(column) + others)
+        try:
+            for _ in range(2):
+                numbers = symbols.of(keys) if others else symbols.of(keys[:1], rows=len(keys))
+                groups.fold(numbers, [pa.concat_arrays([column, column[:1]]) if others else column])
+            found.append(groups.states(groups.find(pa.array(["a"]))))
+        except NotColumnar:
+            found.append([["rows"]])
+    assert same(found[0]) == same(found[1])
