@@ -65,10 +65,10 @@ class KeySymbols:
                 raise NotColumnar("None among integers")
             self._index = GroupIndex()
         before = len(self._index)
-        rows = self._index.group(column)
+        grouped = self._index.group(column)
         if len(self._index) > before:
-            self._chunks.append(_plain(column.take(_arrow(rows.first_rows(before)))))
-        return rows.ids.astype(np.int64)  # what numpy takes places by without a conversion
+            self._chunks.append(_plain(column.take(_arrow(grouped.first_rows(before)))))
+        return grouped.ids.astype(np.int64)  # what numpy takes places by without a conversion
 
     def find(self, column: pa.Array) -> tuple[Symbols, Any]:
         """Return the number of each key of ``column``, and whether it has one. Raises like `GroupIndex.find`."""
