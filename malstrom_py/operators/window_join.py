@@ -1,25 +1,29 @@
 """``join``: pairs the records of two streams that have the same key and are in the same window, when it closes.
 
 Rule: pairs are the same whether panes have rows or columns, and in the same order for each key. Columns are paired
-without a Python object per row.
+without a Python object per row, several windows at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import repeat
 from math import gcd
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
-from malstrom_py.data.row_form import DICTS, SCALAR, form_of
+from malstrom_py.data.row_form import SCALAR, form_of
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.join import How, Pair, count_alone, pairs_of
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
 from malstrom_py.operators.stateless import spread
 from malstrom_py.operators.unmatched import Unmatched
-from malstrom_py.state.join_panes import WHOLE, JoinPanes, Pane, Side, plain_key
+from malstrom_py.state.group_values import Array
+from malstrom_py.state.join_image import Kind, one_key_column, plain_key
+from malstrom_py.state.join_panes import JoinPanes, Side
+from malstrom_py.state.kept_rows import Block
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,8 +33,11 @@ _NONE: Final[list[Any]] = [None]
 Alone = tuple[int, int]
 """How many left and right rows have no partner."""
 
-_RUNS_MAX: Final = 16
-"""Up to so many runs of rows of one pane, a batch is cut rather than sorted."""
+_ROWS_MAX: Final = 1 << 16
+"""Windows of more rows of columns are closed one by one."""
+
+_SPARSE: Final = 4
+"""Codes of rows are made dense if there may be more of them than so many per row."""
 
 
 class WindowJoin(StatefulOperator):
@@ -57,9 +64,8 @@ class WindowJoin(StatefulOperator):
         super().__init__(context)
         self._how: How = how
         self._size, self._step, self._origin = size, step, origin
-        self._span = gcd(size, step)
         self.watch = self._unmatched = Unmatched(context)
-        self._panes = JoinPanes()
+        self._panes = JoinPanes(gcd(size, step), origin, lambda: self.state.tracked)
         self.state.values = self._panes
         self._reached = MIN_EPOCH
 
@@ -68,58 +74,20 @@ class WindowJoin(StatefulOperator):
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         self._unmatched.arrived(side, batch)
-        if isinstance(batch, ColumnBatch) and _is_joined_as_columns(batch):
-            if self.state.tracked:
-                self.state.note_column(plain_key(batch.key_column).unique())
-            batch = self._panes.expected(side, batch)
-            for start, part in self._parts_of_columns(batch):
-                self._panes.at(start)[side].add_columns(part)
-        else:
-            keys = keys_of(batch, self.context.step)
-            self.changes(keys)
-            try:
-                self._add(side, keys, batch.values, batch.timestamps or [])
-            except TypeError:
-                for key in keys:
-                    check_hashable(key, self.context.step)
-                raise
+        if not (self._panes.takes(batch) and self._panes.add_columns(side, batch)):
+            self._add_rows(side, batch)
         if self.state.untried:
             self.state.try_first()
 
-    def _add(self, side: int, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> None:
-        span, origin = self._span, self._origin
-        first, last = ((time - origin) // span for time in (min(times), max(times)))
-        if first == last:
-            self._panes.at(first * span + origin)[side].add(keys, values)
-            return
-        rows: dict[int, tuple[list[Any], list[Any]]] = {}
-        for key, value, time in zip(keys, values, times, strict=True):
-            place = (time - origin) // span
-            part = rows.get(place)
-            if part is None:
-                part = rows[place] = ([], [])
-            part[0].append(key)
-            part[1].append(value)
-        for place in sorted(rows):
-            self._panes.at(place * span + origin)[side].add(*rows[place])
-
-    def _parts_of_columns(self, batch: ColumnBatch) -> Iterator[tuple[int, ColumnBatch]]:
-        """Yield the rows of ``batch`` by pane."""
-        import numpy as np
-
-        times = batch.time_column
-        places = (np.asarray(batch.timestamps if times is None else times, dtype=np.int64) - self._origin) // self._span
-        starts = np.flatnonzero(places[1:] != places[:-1]) + 1
-        if len(starts) < _RUNS_MAX:  # nearly in order: runs of rows, without a copy
-            ends = [*starts.tolist(), len(places)]
-            for first, last in zip([0, *ends], ends, strict=False):
-                yield (
-                    int(places[first]) * self._span + self._origin,
-                    batch if last - first == len(batch) else batch.cut(first, last),
-                )
-            return
-        for place in np.unique(places):
-            yield int(place) * self._span + self._origin, batch.take(_indices(np.flatnonzero(places == place)))
+    def _add_rows(self, side: int, batch: Batch) -> None:
+        keys = keys_of(batch, self.context.step)
+        self.changes(keys)
+        try:
+            self._panes.add(side, keys, batch.values, batch.timestamps or [])
+        except TypeError:
+            for key in keys:
+                check_hashable(key, self.context.step)
+            raise
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         self._close(epoch.time, out)
@@ -127,27 +95,34 @@ class WindowJoin(StatefulOperator):
 
     def _close(self, reached: int, out: Outlet) -> None:
         """Send the pairs of all windows whose last moment is at most ``reached``, and drop their state."""
-        panes, size, step = self._panes.open, self._size, self._step
-        while panes:
-            start = self._first_open(min(panes))
-            if min(start + size - 1, MAX_EPOCH) > reached:
+        panes = self._panes
+        while starts := panes.starts():
+            start = self._first_open(starts[0])
+            if not self._is_due(start, reached):
                 break
-            inside = [panes[pane] for pane in sorted(panes) if start <= pane < start + size]
-            self._send(inside, min(start + size, MAX_EPOCH) - 1, out)
-            for pane in [pane for pane in panes if pane < start + step]:
-                gone = panes.pop(pane)
-                if self.state.tracked:
-                    self._note(gone)
-            self._reached = start + size - 1
+            inside = [pane for pane in starts if start <= pane < start + self._size]
+            if any(pane in panes.rows for pane in inside):
+                self._close_rows(start, inside, out)
+            else:
+                first, start = start, self._last_due(start, starts, reached)
+                self._close_columns(first, start, out)
+            self._reached = start + self._size - 1
         self._reached = max(self._reached, reached)
 
-    def _note(self, gone: Pane) -> None:
-        for side in gone:
-            if side.blocks:
-                for block in side.blocks:
-                    self.state.note_column(plain_key(block.key_column).unique())
-            else:
-                self.state.note(side.rows)
+    def _is_due(self, start: int, reached: int) -> bool:
+        return min(start + self._size - 1, MAX_EPOCH) <= reached
+
+    def _last_due(self, start: int, starts: Sequence[int], reached: int) -> int:
+        """Return the last window to be closed together with the one at ``start``: many small batches cost more."""
+        if self._size > self._step:
+            return start
+        panes, rows = self._panes, 0
+        for pane in starts:
+            rows += panes.columns.get(pane, 0)
+            if pane in panes.rows or not self._is_due(pane, reached) or (pane > start and rows > _ROWS_MAX):
+                break
+            start = pane
+        return start
 
     def _first_open(self, pane: int) -> int:
         """Return the start of the first window with ``pane`` that is not closed."""
@@ -155,19 +130,34 @@ class WindowJoin(StatefulOperator):
         starts = range(last, pane - self._size, -self._step)
         return next(start for start in reversed(starts) if start + self._size - 1 > self._reached)
 
-    def _send(self, panes: Sequence[Pane], time: int, out: Outlet) -> None:
-        lefts, rights = [pane[0] for pane in panes], [pane[1] for pane in panes]
-        if any(side.blocks for side in (*lefts, *rights)):
-            made = _columns_joined(lefts, rights, self._how)
-            if made is not None:
-                columns, keys, alone = made
-                self._count(columns.num_rows, alone)
-                times = _repeated(time, columns.num_rows)
-                out.send(ColumnBatch(columns, key_column=keys, time_column=times, form=form_of(Pair)))
-                return
-        keys_sent, pairs, alone = _rows_joined(_merged(lefts), _merged(rights), self._how)
+    def _close_rows(self, start: int, inside: Sequence[int], out: Outlet) -> None:
+        """Close a window that has panes of rows; all of its panes become rows."""
+        panes = [self._panes.rows_at(pane) for pane in inside]
+        lefts, rights = (_merged([pane[side] for pane in panes]) for side in (0, 1))
+        keys, pairs, alone = _rows_joined(lefts, rights, self._how)
         self._count(len(pairs), alone)
-        out.send(Batch(pairs, keys=keys_sent, timestamps=[time] * len(pairs)))
+        time = min(start + self._size, MAX_EPOCH) - 1
+        out.send(Batch(pairs, keys=keys, timestamps=[time] * len(pairs)))
+        for pane in inside:
+            if pane < start + self._step:
+                for rows in self._panes.rows.pop(pane):
+                    self.state.note(rows)
+
+    def _close_columns(self, first: int, last: int, out: Outlet) -> None:
+        """Close the windows of columns from ``first`` to ``last``, which is the same one if they overlap."""
+        import numpy as np
+        import pyarrow as pa
+
+        left, right = self._panes.close(first, last + self._size, last + self._step)
+        if left is None and right is None:
+            return
+        if self._size > self._step:  # a window has several panes
+            left, right = (block and replace(block, moments=block.moments * 0 + first) for block in (left, right))
+        columns, keys, starts, alone = joined((left, right), [kept.kind for kept in self._panes.sides], self._how)
+        self._count(columns.num_rows, alone)
+        if columns.num_rows:
+            times = pa.array(np.minimum(starts, MAX_EPOCH - self._size) + (self._size - 1))
+            out.send(ColumnBatch(columns, key_column=keys, time_column=times, form=form_of(Pair)))
 
     def _count(self, sent: int, alone: Alone) -> None:
         count_alone(self._unmatched, self._how, *alone)
@@ -175,20 +165,18 @@ class WindowJoin(StatefulOperator):
             self._unmatched.right()
 
 
-def _merged(sides: Sequence[Side]) -> Mapping[Any, list[Any]]:
+def _merged(sides: Sequence[Side]) -> Side:
     """Return the rows of the same stream in several panes, in their order."""
     if len(sides) == 1:
-        return sides[0].rows
-    merged: dict[Any, list[Any]] = {}
+        return sides[0]
+    merged: Side = {}
     for side in sides:
-        for key, values in side.rows.items():
+        for key, values in side.items():
             merged[key] = [*merged[key], *values] if key in merged else values
     return merged
 
 
-def _rows_joined(
-    lefts: Mapping[Any, list[Any]], rights: Mapping[Any, list[Any]], how: How
-) -> tuple[list[Any], list[Pair[Any, Any]], Alone]:
+def _rows_joined(lefts: Side, rights: Side, how: How) -> tuple[list[Any], list[Pair[Any, Any]], Alone]:
     """Return the keys and the pairs, and how many rows of each side have no partner."""
     keys, counts = list[Any](), list[int]()
     ones, others = list[Any](), list[Any]()
@@ -222,98 +210,109 @@ def _rows_joined(
 # -- columns --
 
 
-def _is_joined_as_columns(batch: ColumnBatch) -> bool:
-    """Whether the rows are dicts or single values of columns, keyed by a column of strings or whole numbers."""
-    keys = batch.key_column
-    if keys is None or batch.form not in (DICTS, SCALAR) or not batch.columns.num_columns:
-        return False
-    kind = str(keys.type)
-    return kind in _KEYS
+class Joined(NamedTuple):
+    """The pairs of two blocks: columns ``left`` and ``right``, their keys and moments, and who has no partner."""
+
+    columns: pa.RecordBatch
+    keys: pa.Array
+    moments: Array
+    alone: Alone
 
 
-_KEYS: Final = WHOLE | {"string", "large_string"}
+Blocks = Sequence[Block | None]
+"""The left and the right rows, None if there are none."""
 
 
-def _columns_joined(
-    lefts: Sequence[Side], rights: Sequence[Side], how: How
-) -> tuple[pa.RecordBatch, Any, Alone] | None:
-    """Return the columns ``left`` and ``right`` of the pairs, their keys, and how many rows of each side have no
-    partner; None if a side has rows, or other keys.
+def joined(blocks: Blocks, kinds: Sequence[Kind | None], how: How) -> Joined:
+    """Return the pairs of rows with the same id and moment. Moments ascend in the blocks, and in the pairs of a key.
+
+    At a moment they are in the order of the key's left rows, and of its right ones for each; right rows that come out
+    alone follow. ``kinds``: of values, also of a side without rows; None: it has never sent anything.
     """
+    import numpy as np
     import pyarrow as pa
 
-    ours, theirs = _whole(lefts), _whole(rights)
-    if ours is None or theirs is None:
-        return None
-    (left_keys, left), (right_keys, right) = ours, theirs
-    if left_keys.type != right_keys.type and len(left_keys) and len(right_keys):
-        return None
-    keys = pa.concat_arrays([part for part in (left_keys, right_keys) if len(part)])
-    left_rows, right_rows, key_rows, alone = _matches(keys, len(left_keys), how)
-    columns = [left.take(left_rows), right.take(right_rows)]
-    return pa.RecordBatch.from_arrays(columns, ["left", "right"]), keys.take(_indices(key_rows)), alone
+    left_rows, right_rows, alone_left, rest = _matches(*_codes(blocks), keeps=how != "inner")
+    alone = alone_left, len(rest)
+    if how != "outer":
+        rest = rest[:0]
+    parts = [
+        (plain_key(block.batch.key_column).take(pa.array(rows)), block.moments[rows])
+        for block, rows in zip(blocks, (left_rows, rest), strict=True)
+        if block is not None and len(rows)
+    ]
+    keys = one_key_column([part for part, _ in parts])
+    moments = np.concatenate([np.zeros(0, np.int64), *(part for _, part in parts)])
+    sides = [np.concatenate([left_rows, np.full(len(rest), -1)]), np.concatenate([right_rows, rest])]
+    if (moments[1:] < moments[:-1]).any():  # the pairs of a window follow each other
+        order = np.argsort(moments, kind="stable")
+        keys, moments, sides = keys.take(pa.array(order)), moments[order], [rows[order] for rows in sides]
+    columns = [_values(block, kind, rows) for block, kind, rows in zip(blocks, kinds, sides, strict=True)]
+    return Joined(pa.RecordBatch.from_arrays(columns, ["left", "right"]), keys, moments, alone)
 
 
-def _matches(keys: pa.Array, middle: int, how: How) -> tuple[pa.Array, pa.Array, Any, Alone]:
-    """Return the rows of the pairs: in the left part of ``keys``, up to ``middle``, in the right one, and in ``keys``;
-    and how many rows of each part have no partner.
+def _values(block: Block | None, kind: Kind | None, rows: Array) -> pa.Array:
+    """Return the values of some rows, null where there is -1."""
+    import pyarrow as pa
 
-    A row without a partner is null in the other part. The order is that of the left rows, then that of the right ones.
+    if block is not None:
+        missing = rows < 0
+        return block.values().take(pa.array(rows, mask=missing if missing.any() else None))
+    if kind is None:
+        return pa.nulls(len(rows))
+    return pa.nulls(len(rows), kind.schema.types[0] if kind.form is SCALAR else pa.struct(kind.schema))
+
+
+def _codes(blocks: Blocks) -> tuple[Array, Array, int]:
+    """Return a number per row of each block, equal where id and moment are, and a number above all of them."""
+    import numpy as np
+    import pyarrow as pa
+
+    there = [block for block in blocks if block is not None]
+    middle = 0 if blocks[0] is None else len(blocks[0].ids)
+    codes = np.concatenate([block.ids for block in there])
+    moments = np.concatenate([block.moments for block in there])
+    size = int(codes.max()) + 1
+    windows = np.unique(np.concatenate([_runs(block.moments) for block in there]))
+    if len(windows) > 1:
+        codes = np.searchsorted(windows, moments) * size + codes
+        size *= len(windows)
+    if size > _SPARSE * len(codes) + _ROWS_MAX:
+        codes = pa.array(codes).dictionary_encode().indices.to_numpy()
+        size = int(codes.max()) + 1
+    return codes[:middle], codes[middle:], size
+
+
+def _runs(moments: Array) -> Array:
+    """Return the first of each run of equal moments."""
+    import numpy as np
+
+    return np.concatenate([moments[:1], moments[1:][moments[1:] != moments[:-1]]])
+
+
+def _matches(left: Array, right: Array, size: int, *, keeps: bool) -> tuple[Array, Array, int, Array]:
+    """Return the rows of ``left`` and of ``right`` codes that are pairs; how many left ones are alone; and which right.
+
+    ``keeps``: left rows without a partner are paired with -1.
     """
     import numpy as np
 
-    codes = keys.dictionary_encode("encode").indices.to_numpy()
-    left, right = codes[:middle], codes[middle:]
-    size = int(codes.max()) + 1
+    numbers = np.arange(len(left))
     counts = np.bincount(right, minlength=size)
-    order = np.argsort(right, kind="stable")
-    firsts = np.cumsum(counts) - counts
     partners = counts[left]
-    shown = partners if how == "inner" else np.maximum(partners, 1)
-    left_rows = np.repeat(np.arange(middle), shown)
+    alone = len(left) - int(np.count_nonzero(partners))
+    in_left = np.full(size, -1)
+    in_left[left] = numbers
+    of_right = in_left[right]
+    rest = (of_right < 0).nonzero()[0]
+    if not keeps and (in_left[left] == numbers).all():  # a code is in one left row, so that pairs may follow the right
+        right_rows = (of_right >= 0).nonzero()[0]
+        return of_right[right_rows], right_rows, alone, rest
+    shown = np.maximum(partners, 1) if keeps else partners
+    left_rows = np.repeat(numbers, shown)
+    right_rows = np.full(len(left_rows), -1)
+    paired = np.repeat(partners > 0, shown)
     within = np.arange(len(left_rows)) - np.repeat(np.cumsum(shown) - shown, shown)
-    alone = np.repeat(partners == 0, shown)
-    places = np.where(alone, 0, np.repeat(firsts[left], shown) + within)
-    right_rows = order[places] if len(order) else np.zeros(len(places), dtype=np.int64)
-    key_rows, missing = left_rows, np.zeros(len(left_rows), dtype=bool)
-    rest = np.flatnonzero(np.bincount(left, minlength=size)[right] == 0)
-    if how == "outer":
-        key_rows = np.concatenate([left_rows, rest + middle])
-        missing = np.concatenate([missing, np.ones(len(rest), dtype=bool)])
-        alone = np.concatenate([alone, np.zeros(len(rest), dtype=bool)])
-        left_rows = np.concatenate([left_rows, np.zeros(len(rest), dtype=np.int64)])
-        right_rows = np.concatenate([right_rows, rest])
-    lone = int((partners == 0).sum()), len(rest)
-    return _indices(left_rows, missing), _indices(right_rows, alone), key_rows, lone
-
-
-def _whole(sides: Sequence[Side]) -> tuple[pa.Array, pa.Array] | None:
-    """Return the keys and the values of the same stream in several panes, each as one column; None if some are rows."""
-    import pyarrow as pa
-
-    blocks = [block for side in sides for block in side.blocks]
-    if any(side.rows for side in sides if not side.blocks):
-        return None
-    if not blocks:
-        return pa.array([], pa.int64()), pa.nulls(0)
-    first = blocks[0]
-    if any(not block.columns.schema.equals(first.columns.schema) or block.form is not first.form for block in blocks):
-        return None
-    keys = [plain_key(block.key_column) for block in blocks]
-    if any(one.type != keys[0].type for one in keys):
-        return None
-    table = pa.Table.from_batches([block.columns for block in blocks]).combine_chunks()
-    (columns,) = table.to_batches()
-    return pa.concat_arrays(keys), columns.column(0) if first.form is SCALAR else columns.to_struct_array()
-
-
-def _indices(numbers: Any, missing: Any = None) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(numbers, mask=missing)
-
-
-def _repeated(time: int, count: int) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.repeat(pa.scalar(min(time, MAX_EPOCH - 1), pa.int64()), count)
+    places = np.repeat((np.cumsum(counts) - counts)[left], shown) + within
+    right_rows[paired] = np.argsort(right, kind="stable")[places[paired]]
+    return left_rows, right_rows, alone, rest

@@ -179,3 +179,17 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     import pyarrow as pa
 
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def plain_key(keys: Any) -> pa.Array:
+    """Return keys in the one type of their kind."""
+    import pyarrow as pa
+
+    of = pa.types
+    if of.is_dictionary(keys.type):
+        keys = keys.dictionary_decode()
+    kind = keys.type
+    if of.is_integer(kind):
+        return keys.cast(pa.int64())
+    is_text = of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind)
+    return keys.cast(pa.large_string() if is_text else pa.large_binary())

@@ -18,7 +18,7 @@ from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.data.row_form import DICTS, SCALAR
 from malstrom_py.operators.join import Pair
 from malstrom_py.state.column_table import ColumnTable
-from malstrom_py.state.join_panes import JoinPanes, Pane
+from malstrom_py.state.join_panes import JoinPanes
 from malstrom_py.testing import OperatorTester
 
 Row = tuple[Any, Any, int]
@@ -95,10 +95,10 @@ class Run:
         self.tester.install([persisted], slots=[0])
 
     @property
-    def panes(self) -> dict[int, Pane]:
+    def panes(self) -> JoinPanes:
         panes: Any = self.tester.states["join"].values
         assert isinstance(panes, JoinPanes)
-        return panes.open
+        return panes
 
     @property
     def table(self) -> ColumnTable:
@@ -137,9 +137,10 @@ def test_columns_are_joined_without_rows() -> None:
     ]
     run.take(batches[0], 0).take(batches[1], 1)
     assert not any(batch.rows_made for batch in batches)
-    sides = [side for pane in run.panes.values() for side in pane]
-    assert sum(len(block) for side in sides for block in side.blocks) == 11
-    assert not any(block.rows_made for side in sides for block in side.blocks)
+    blocks = [block.batch for side in run.panes.sides for block in side.blocks]
+    assert sum(map(len, blocks)) == 11
+    assert not any(block.rows_made for block in blocks)
+    assert not run.panes.rows
 
 
 @pytest.mark.parametrize("scalar", [False, True])
@@ -155,10 +156,10 @@ def test_columns_stay_columns_through_barriers_moves_and_restores(scalar: bool) 
     run.tester.states["join"].untried = False
     for side in (0, 1):
         run.take(columns_of([("a", 0, 9)], "texts", scalar=scalar), side)
-    sides = [side for pane in run.panes.values() for side in pane]
-    assert sum(len(block) for side in sides for block in side.blocks) == 20
-    assert not any(block.rows_made for side in sides for block in side.blocks)
-    assert {str(kind) for side in sides for block in side.blocks for kind in block.columns.schema.types} <= (
+    blocks = [block.batch for side in run.panes.sides for block in side.blocks]
+    assert sum(map(len, blocks)) == 20
+    assert not any(block.rows_made for block in blocks)
+    assert {str(kind) for block in blocks for kind in block.columns.schema.types} <= (
         {"int64"} if scalar else {"int64", "string"}
     )
 
@@ -172,10 +173,10 @@ def test_values_that_no_image_stores_are_rows_for_a_move_only() -> None:
             times = pa.array([base, base + 1])
             run.take(ColumnBatch(batch, key_column=pa.array(["a", "b"]), time_column=times), side)
         run.tester.barrier("some")
-        assert all(side.blocks for side in run.panes[base])
+        assert base in run.panes.columns
         run.move()
         run.restore()
-        assert not any(side.blocks for side in run.panes[base])
+        assert base in run.panes.rows
     run.take(Epoch(MAX_EPOCH))
     assert {key: len(pairs) for key, pairs in run.found.items()} == {"a": 2, "b": 2}
 
@@ -193,7 +194,7 @@ def test_s2_panes_that_closed_are_gone_from_the_next_delta(window: windows.Windo
     second = run.tester.barrier("second", parent="first")
     restored = Run(windowed("outer", window))
     restored.tester.install([first, second], slots=[0])
-    assert not restored.panes
+    assert not restored.panes.starts()
     restored.take(columns_of([("a", 5, 30)], "texts"), 0)
     restored.take(Epoch(MAX_EPOCH))
     assert {key: {pair.left["n"] for pair, _ in pairs} for key, pairs in restored.found.items()} == {"a": {5}}

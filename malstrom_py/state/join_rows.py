@@ -1,0 +1,312 @@
+"""The state of a join by key, as columns: the rows of both streams, the ids of their keys, and what changed.
+
+Rule: there are columns as long as they hold what comes. What they do not hold raises `NotColumnar` before anything has
+changed; a subclass then keeps rows in dicts, and says when there are columns again.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeGuard
+
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.row_form import DICTS, RowForm
+from malstrom_py.state.change_log import SlotsOf
+from malstrom_py.state.column_image import ColumnImage, storable
+from malstrom_py.state.group_index import GroupIndex, NotColumnar, ids_of
+from malstrom_py.state.group_values import Array, longer
+from malstrom_py.state.join_image import Rows, fitted, image_of, plain_key, records_of, rows_in, with_gone
+from malstrom_py.state.kept_rows import SMALL, Block, KeptRows
+from malstrom_py.state.many_values import ManyValues
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Record = tuple[int, int, Any]
+"""A row of a key: its moment, its side and its value."""
+
+_SPARE: Final = 4096
+"""So many ids may belong to keys without state."""
+
+_PIECE: Final = 1024
+"""As many keys become Python objects at once."""
+
+
+class JoinRows(ManyValues):
+    """Key -> state, of which the rows are in ``sides``. ``by_id``: vectors by the id of a key, which grow with `ids`.
+
+    ``tracked``: whether it is to be known which keys change.
+    """
+
+    __slots__ = ("_full", "_left", "by_id", "index", "sides", "tracked")
+
+    absent: ClassVar[dict[str, tuple[str, Any]]] = {"changed": ("bool", False), "slot": ("int32", -1)}
+    """The vectors: the type, and the value of a key without state."""
+
+    small: ClassVar[tuple[int, int]] = (SMALL, SMALL)
+    """See `KeptRows`, of each side."""
+
+    forms: ClassVar[frozenset[RowForm]] = frozenset((DICTS,))
+    """Of batches that may be columns here."""
+
+    def __init__(self, tracked: Callable[[], bool] = lambda: False) -> None:
+        self.tracked = tracked
+        self._left: list[Any] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all columns, and of which kinds they were."""
+        self.sides = tuple(map(KeptRows, self.small))
+        self._number()
+
+    def _number(self) -> None:
+        import numpy as np
+
+        self._full = _SPARE  # when it is worth looking for ids of keys without state
+        self.index = GroupIndex()
+        self.by_id: dict[str, Array] = {name: np.zeros(0, kind) for name, (kind, _) in self.absent.items()}
+
+    # What a subclass says
+
+    @abstractmethod
+    def state_of(self, records: Sequence[Record]) -> Any:
+        """Return the state of a key that has these rows, in order."""
+
+    @abstractmethod
+    def put(self, side: int, batch: ColumnBatch, ids: Array, moments: Array) -> None:
+        """Keep rows that came with an image."""
+
+    @abstractmethod
+    def drop(self, chosen: Array) -> None:
+        """Drop the rows of the ids for which the vector ``chosen`` is true."""
+
+    def is_live(self, side: int, block: Block) -> Array | None:
+        """Return which rows of a block are state; None: all."""
+        return None
+
+    def may_take(self, side: int, rows: Rows) -> bool:
+        """Return whether rows of an image may be kept as columns now."""
+        return True
+
+    # Columns
+
+    def takes(self, batch: Batch) -> TypeGuard[ColumnBatch]:
+        """Return whether a batch is of columns that may be kept as such."""
+        if not isinstance(batch, ColumnBatch) or batch.form not in self.forms or not batch.columns.num_columns:
+            return False
+        keys = batch.key_column
+        return keys is not None and GroupIndex.supports(keys.type)
+
+    def ids(self, keys: pa.Array) -> Array:
+        """Return the ids of keys, which get some. `NotColumnar` if they are of another kind than earlier ones."""
+        ids = self.index.ids(keys)
+        size = len(self.index)
+        if size > len(self.by_id["changed"]):
+            size += size // 2 + 16
+            self.by_id = {name: longer(array, size, self.absent[name][1]) for name, array in self.by_id.items()}
+        return ids
+
+    def live_ids(self) -> Array:
+        """Return the ids of the keys with state."""
+        import numpy as np
+
+        found = np.zeros(len(self.index), np.bool_)
+        for side, kept in enumerate(self.sides):
+            for block in kept.blocks:
+                live = self.is_live(side, block)
+                found[block.ids if live is None else block.ids[live]] = True
+        return found.nonzero()[0]
+
+    def change(self, ids: Array) -> None:
+        """Note that the state of keys changes."""
+        if self.tracked():
+            self.by_id["changed"][ids] = True
+
+    def forget(self) -> None:
+        """Forget the ids of keys without state, once they are most of all."""
+        size = len(self.index)
+        if size <= self._full:
+            return
+        found = self.by_id["changed"][:size].copy()
+        found[self.live_ids()] = True
+        live = found.nonzero()[0]
+        if 2 * len(live) <= size:
+            self._forget_all_but(live)
+        self._full = _SPARE + 2 * len(live)
+
+    def _forget_all_but(self, live: Array) -> None:
+        import numpy as np
+
+        new = np.full(len(self.index), -1, np.int32)
+        new[live] = np.arange(len(live))
+        keys, by_id = self._keys_of(live), self.by_id
+        self._number()
+        self.ids(keys)
+        for name, array in by_id.items():
+            self.by_id[name][: len(live)] = array[live]
+        for kept in self.sides:
+            kept.renumber(new)
+
+    def _keys_of(self, ids: Array) -> pa.Array:
+        import pyarrow as pa
+
+        return self.index.keys().take(pa.array(ids))
+
+    def _chosen(self, ids: Array) -> Array:
+        """Return a vector by id that is true for ``ids``, of which some may be -1."""
+        import numpy as np
+
+        chosen = np.zeros(len(self.index) + 1, np.bool_)
+        chosen[ids] = True
+        return chosen[:-1]
+
+    # What `ManyValues` asks of columns
+
+    @property
+    def in_arrays(self) -> bool:
+        return not self._left
+
+    def changed_columns(self) -> list[pa.Array]:
+        changed = self.by_id["changed"]
+        ids = changed.nonzero()[0]
+        changed[:] = False
+        return [self._keys_of(ids)] if len(ids) else []
+
+    def changed_keys(self) -> list[Any]:
+        left, self._left = self._left, []
+        return [*left, *(key for column in self.changed_columns() for key in column.to_pylist())]
+
+    def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
+        chosen = None if keys is None else self._chosen(self.index.find(keys))
+        rows = [self._rows_of(side, chosen) for side in (0, 1)]
+        image = image_of(rows, [kept.kind for kept in self.sides], slots_of)
+        return image if keys is None else with_gone(image, keys, slots_of)
+
+    def _rows_of(self, side: int, chosen: Array | None) -> Rows | None:
+        """Return the rows of a stream, of the ``chosen`` ids, None: of all; None if it has sent nothing."""
+        import pyarrow as pa
+
+        kind = self.sides[side].kind
+        if kind is None:
+            return None
+        block = self._picked(side, chosen)
+        if block is None:
+            none = pa.RecordBatch.from_arrays([pa.array([], one) for one in kind.schema.types], schema=kind.schema)
+            return Rows(pa.array([], pa.large_string()), pa.array([], pa.int64()), none)
+        moments = pa.array(self.stored_moments(side, block))
+        return Rows(plain_key(block.batch.key_column), moments, block.batch.columns)
+
+    def stored_moments(self, side: int, block: Block) -> Array:
+        """Return the moments that an image has."""
+        return block.moments
+
+    def _picked(self, side: int, chosen: Array | None) -> Block | None:
+        def rows(block: Block) -> Array:
+            import numpy as np
+
+            live = self.is_live(side, block)
+            if chosen is None:
+                return np.ones(len(block.ids), np.bool_) if live is None else live
+            return chosen[block.ids] if live is None else chosen[block.ids] & live
+
+        return self.sides[side].pick(rows)
+
+    def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
+        import numpy as np
+
+        ids, slots = self.live_ids(), self.by_id["slot"]
+        unknown = ids[slots[ids] < 0]
+        if len(unknown):
+            slots[unknown] = slots_of(self._keys_of(unknown).to_pylist())
+        ids = ids[np.isin(slots[ids], list(wanted))]
+        return self._keys_of(ids), slots[ids].astype(np.int64)
+
+    def take_image(self, keys: pa.Array) -> ColumnImage:
+        image = storable(self.image(keys, None))
+        if image is None:
+            raise NotColumnar("states of types that no column stores")
+        self.take_ids(self.index.find(keys))
+        return image
+
+    def take_ids(self, ids: Array) -> None:
+        """Drop the state of keys that leave, of which some ids may be -1."""
+        chosen = self._chosen(ids)
+        self.by_id["changed"][: len(chosen)] &= ~chosen
+        self.drop(chosen)
+        self.forget()
+
+    def put_image(self, image: ColumnImage) -> pa.Array:
+        import pyarrow as pa
+
+        sides, kinds = rows_in(image)
+        batches = list[tuple[int, Rows, ColumnBatch]]()
+        for side, (rows, kind, kept) in enumerate(zip(sides, kinds, self.sides, strict=True)):
+            if kind is None or not len(rows.keys):
+                continue
+            known = kept.kind
+            values = rows.values if known is None else fitted(rows.values, known.schema)
+            if values is None or (known is not None and known.form is not kind.form) or not self.may_take(side, rows):
+                raise NotColumnar("values of another kind")
+            batches.append((side, rows, ColumnBatch(values, key_column=rows.keys, form=kind.form)))
+        ids = self.ids(image.keys)
+        held = self._chosen(self.live_ids())[ids]
+        if held.any():
+            return image.keys.filter(pa.array(held))
+        self.change(ids)
+        for side, rows, batch in batches:
+            self.put(side, batch, self.ids(rows.keys), rows.moments.to_numpy())
+        return image.keys[:0]
+
+    # The mapping
+
+    def column_states(self, keys: Sequence[Any]) -> list[Any]:
+        """Return the states of ``keys`` that columns hold, None of those without."""
+        ids = ids_of(self.index, keys).tolist()
+        states = self._states(self._chosen(ids))
+        return [states.get(one) for one in ids]
+
+    def _states(self, chosen: Array) -> dict[int, Any]:
+        """Return the states of the ``chosen`` ids, by id."""
+        records: dict[int, list[Record]] = {}
+        for side in (0, 1):
+            block = self._picked(side, chosen)
+            if block is not None:
+                rows = zip(block.ids.tolist(), block.moments.tolist(), block.batch.values, strict=True)
+                for one, moment, value in rows:
+                    records.setdefault(one, []).append((moment, side, value))
+        return {one: self.state_of(of_key) for one, of_key in records.items()}
+
+    def column_keys(self, *, backwards: bool = False) -> Iterator[Any]:
+        """Yield the keys with state in columns."""
+        live = self.live_ids()
+        for start in range(0, len(live), _PIECE):
+            piece = live[::-1][start : start + _PIECE] if backwards else live[start : start + _PIECE]
+            yield from self._keys_of(piece).to_pylist()
+
+    def take_columns(self, keys: Sequence[Any]) -> list[Any]:
+        """Remove the states of ``keys`` from columns, and return them as `column_states` does."""
+        taken = self.column_states(keys)
+        self.take_ids(ids_of(self.index, keys))
+        return taken
+
+    def given(self, state: Any) -> Any:
+        """Return a state as dicts keep it, also if it is the Python values of an image."""
+        is_image = isinstance(state, Mapping) and len(next(iter(state.values()))) == 4
+        return self.state_of(list(records_of(state))) if is_image else state
+
+    def __getitem__(self, key: Any) -> Any:
+        (found,) = self.many([key])
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __setitem__(self, key: Any, state: Any) -> None:
+        self.set_many([key], [state])
+
+    def __delitem__(self, key: Any) -> None:
+        if self.take([key]) == [None]:
+            raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        return self.many([key]) != [None]

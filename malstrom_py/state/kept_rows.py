@@ -1,0 +1,198 @@
+"""The rows of one stream that a join keeps, as columns: blocks in order of arrival, of one kind of values.
+
+Rules: nothing is done per row in Python. However small batches are, there are few blocks: small ones become larger
+ones. What is left of a block does not hold the memory of more than twice as many rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.data.batch import ColumnBatch
+from malstrom_py.data.row_form import SCALAR
+from malstrom_py.state.group_values import Array
+from malstrom_py.state.join_image import Kind, fitted, plain_key
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_FAN: Final = 8
+"""How many small blocks, alike in size, become one."""
+
+SMALL: Final = 1 << 14
+"""A block of so many rows is not small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows: ``batch`` has their keys as a column, ``ids`` the ids of the keys, ``moments`` a number per row.
+
+    ``held``: of how many rows it holds the memory.
+    """
+
+    batch: ColumnBatch
+    ids: Array
+    moments: Array
+    held: int
+
+    def rows(self, rows: Array) -> Block:
+        """Return the rows at the indices ``rows``, which ascend; without a copy if they are neighbours."""
+        import pyarrow as pa
+
+        count = len(rows)
+        if count == len(self.ids):
+            return self
+        if count and rows[-1] - rows[0] == count - 1:
+            first, last = int(rows[0]), int(rows[-1]) + 1
+            return Block(self.batch.cut(first, last), self.ids[first:last], self.moments[first:last], self.held)
+        return Block(self.batch.take(pa.array(rows)), self.ids[rows], self.moments[rows], count)
+
+    def compact(self) -> Block:
+        """Return the same rows, with memory of their own if that is less than half of what they hold."""
+        import numpy as np
+        import pyarrow as pa
+
+        count = len(self.ids)
+        if 2 * count > self.held:
+            return self
+        return Block(self.batch.take(pa.array(np.arange(count))), self.ids.copy(), self.moments.copy(), count)
+
+    def in_order(self) -> Block:
+        """Return the rows in the order of their moments, and of arrival."""
+        import numpy as np
+        import pyarrow as pa
+
+        if (self.moments[1:] >= self.moments[:-1]).all():
+            return self
+        order = np.argsort(self.moments, kind="stable")
+        return Block(self.batch.take(pa.array(order)), self.ids[order], self.moments[order], len(order))
+
+    def values(self) -> pa.Array:
+        """Return the values as one column."""
+        columns = self.batch.columns
+        return columns.column(0) if self.batch.form is SCALAR else columns.to_struct_array()
+
+
+Chosen = Callable[[Block], Array]
+"""A block -> a vector of booleans, which of its rows are chosen."""
+
+
+class KeptRows:
+    """Blocks of rows of one ``kind``, None before the first. ``small``: blocks of less rows become larger ones."""
+
+    __slots__ = ("_sent", "blocks", "kind", "small")
+
+    def __init__(self, small: int = SMALL) -> None:
+        self.blocks: list[Block] = []
+        self.kind: Kind | None = None
+        self.small = small
+        self._sent = False  # whether the kind is that of a batch, not of an image
+
+    def __len__(self) -> int:
+        return sum(len(block.ids) for block in self.blocks)
+
+    def expected(self, batch: ColumnBatch) -> ColumnBatch | None:
+        """Return ``batch`` with the types that are known of its stream; None if its values are of another kind.
+
+        What came with images gets the types of the first batch, if they are stored alike.
+        """
+        known, schema = self.kind, batch.columns.schema
+        if known is None:
+            return batch
+        if known.form is not batch.form:
+            return None
+        if not self._sent:
+            known = self._refit(known, schema)
+        if known.schema.equals(schema):
+            return batch
+        cast = fitted(batch.columns, known.schema)
+        return None if cast is None else batch.with_columns(cast, form=batch.form)
+
+    def _refit(self, known: Kind, schema: pa.Schema) -> Kind:
+        cast = [fitted(block.batch.columns, schema) for block in self.blocks]
+        refitted = [
+            replace(block, batch=block.batch.with_columns(columns, form=known.form))
+            for block, columns in zip(self.blocks, cast, strict=True)
+            if columns is not None
+        ]
+        if len(refitted) < len(cast):
+            return known
+        self.blocks, self.kind = refitted, Kind(schema, known.form)
+        return self.kind
+
+    def add(self, batch: ColumnBatch, ids: Array, moments: Array, *, sent: bool = True) -> None:
+        """Add rows that are as `expected`. ``sent``: by the stream, not with an image."""
+        if self.kind is None:
+            self.kind = Kind(batch.columns.schema, batch.form)
+        self._sent = self._sent or sent
+        blocks = self.blocks
+        kept = ColumnBatch(batch.columns, key_column=batch.key_column, named=batch.named, form=batch.form)
+        blocks.append(Block(kept, ids, moments, len(ids)))
+        while len(blocks) >= _FAN and len(blocks[-_FAN].ids) <= min(self.small, _FAN * len(blocks[-1].ids)):
+            blocks[-_FAN:] = [one_block(blocks[-_FAN:])]
+
+    def pick(self, chosen: Chosen) -> Block | None:
+        """Return the ``chosen`` rows as one block, in order; None if there are none."""
+        picked = [block.rows(chosen(block).nonzero()[0]) for block in self.blocks]
+        picked = [block for block in picked if len(block.ids)]
+        return one_block(picked) if picked else None
+
+    def take(self, chosen: Chosen) -> Block | None:
+        """Remove the ``chosen`` rows, and return them as `pick` does."""
+        taken, left = list[Block](), list[Block]()
+        for block in self.blocks:
+            goes = chosen(block)
+            rows = goes.nonzero()[0]
+            if not len(rows):
+                left.append(block)
+                continue
+            taken.append(block.rows(rows))
+            if len(rows) < len(goes):
+                left.append(block.rows((~goes).nonzero()[0]).compact())
+        self.blocks = left
+        return one_block(taken) if taken else None
+
+    def gather(self, numbers: Array) -> pa.Array:
+        """Return the values of the rows whose moments are ``numbers``, null for -1. Moments ascend by 1 in a block."""
+        import numpy as np
+        import pyarrow as pa
+
+        blocks = self.blocks
+        absent = numbers < 0
+        firsts = np.array([int(block.moments[0]) for block in blocks])
+        if len(blocks) == 1:
+            return blocks[0].values().take(pa.array(numbers - firsts[0], mask=absent))
+        which = np.searchsorted(firsts, numbers, side="right") - 1
+        values = blocks[0].values()
+        parts, rows, taken = [pa.nulls(1, values.type)], np.zeros(len(numbers), np.int64), 1
+        for place, block in enumerate(blocks):
+            here = ((which == place) & ~absent).nonzero()[0]
+            if len(here):
+                parts.append(block.values().take(pa.array(numbers[here] - firsts[place])))
+                rows[here] = np.arange(taken, taken + len(here))
+                taken += len(here)
+        return pa.concat_arrays(parts).take(pa.array(rows))
+
+    def renumber(self, new: Array) -> None:
+        """Replace each id by ``new[id]``."""
+        self.blocks = [replace(block, ids=new[block.ids]) for block in self.blocks]
+
+
+def one_block(blocks: Sequence[Block]) -> Block:
+    """Return blocks of one kind as one."""
+    import numpy as np
+    import pyarrow as pa
+
+    if len(blocks) == 1:
+        return blocks[0]
+    first = blocks[0].batch
+    (columns,) = pa.Table.from_batches([block.batch.columns for block in blocks]).combine_chunks().to_batches()
+    keys: list[Any] = [block.batch.key_column for block in blocks]
+    if any(one.type != other.type for one, other in pairwise(keys)):
+        keys = [plain_key(column) for column in keys]
+    batch = ColumnBatch(columns, key_column=pa.concat_arrays(keys), named=first.named, form=first.form)
+    ids = np.concatenate([block.ids for block in blocks])
+    return Block(batch, ids, np.concatenate([block.moments for block in blocks]), len(ids))
