@@ -1,7 +1,7 @@
 """``join``: pairs the records of two streams that have the same key and are in the same window, when it closes.
 
 Rule: pairs are the same whether panes have rows or columns, and in the same order for each key. Columns are paired
-without a Python object per row, several windows at once.
+without a Python object per row, several windows in one go.
 """
 
 from __future__ import annotations

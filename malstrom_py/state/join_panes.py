@@ -1,7 +1,7 @@
 """The panes of a join by window: the records of both streams by span of time, as columns or as rows.
 
 Rule: a pane is columns while all that it gets are columns of the kinds that are kept. Else it has rows, by key, until
-it closes, and panes that begin later are columns again. A barrier leaves columns that no image stores as they are.
+it closes, and panes that begin later are columns again. A barrier does not change columns that no image stores.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class JoinPanes(JoinRows):
             if kept is None:
                 raise NotColumnar("values of another kind")
             ids = self.ids(kept.key_column)
-        except NotColumnar:  # what is there becomes rows, and this begins anew
+        except NotColumnar:  # what is there becomes rows
             self.as_rows()
             kept = batch
             try:

@@ -30,7 +30,7 @@ _SPARE: Final = 4096
 """So many ids may belong to keys without state."""
 
 _PIECE: Final = 1024
-"""As many keys become Python objects at once."""
+"""As many keys become Python objects together."""
 
 
 class JoinRows(ManyValues):

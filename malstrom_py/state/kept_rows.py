@@ -51,7 +51,7 @@ class Block:
         return Block(self.batch.take(pa.array(rows)), self.ids[rows], self.moments[rows], count)
 
     def compact(self) -> Block:
-        """Return the same rows, with memory of their own if that is less than half of what they hold."""
+        """Return the same rows, copied if they are less than half of those whose memory they hold."""
         import numpy as np
         import pyarrow as pa
 
