@@ -157,7 +157,7 @@ class Run:
                 self.sent.append((message.key, *message.value, message.timestamp))
 
     def disturb(self, draw: Random) -> None:
-        """Write a snapshot, and perhaps go on from it; or move some keys away, and back."""
+        """Write a snapshot, and perhaps restore it; or move some keys away, and back."""
         if draw.random() < 0.5:
             kept = self._tester.barrier(f"s{draw.random()}")
             if draw.random() < 0.5:
