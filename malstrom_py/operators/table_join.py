@@ -57,7 +57,7 @@ class TableJoin(StatefulOperator):
         super().__init__(context)
         self._keeps, self._waits, self._wait, self._fixed = keeps, waits, wait, fixed
         self.watch = self._unmatched = Unmatched(context)
-        self._table = ColumnTable(timed=bool(context.timed))
+        self._table = ColumnTable(timed=bool(context.timed), tracked=lambda: self.state.tracked)
         self.state.values = self._table
         self.takes_columns = wait is None and context.timed is not None
         if not self.takes_columns:  # a wait that ends needs the timers of rows
@@ -89,9 +89,10 @@ class TableJoin(StatefulOperator):
             if side:
                 if self._fixed and table.has_values_for(expected):
                     return False  # rows are compared one by one
-                for left, values in table.change(expected):
+                found = table.change(expected)
+                if found is not None:
                     self._unmatched.right()
-                    out.send(_paired(left, values))
+                    out.send(_paired(*found))
             else:
                 self._look_up_columns(expected, out)
         except NotColumnar:
@@ -189,7 +190,8 @@ class TableJoin(StatefulOperator):
         if self._waits and self._table.rows is not None:
             self._end_waiting(epoch.time, self._table.rows, out)
         elif epoch.time == MAX_EPOCH:
-            for pairs in self._table.end_waiting():
+            pairs = self._table.end_waiting()
+            if pairs is not None:
                 self._lack_partners(len(pairs[0]))
                 if self._keeps:
                     out.send(_paired(*pairs))

@@ -70,7 +70,7 @@ class JoinPanes(JoinRows):
                 ids = self.ids(kept.key_column)
             except NotColumnar:
                 return False
-        self.change(ids)
+        self.mark(ids)
         self._add(side, kept, ids, starts)
         return True
 
@@ -168,7 +168,7 @@ class JoinPanes(JoinRows):
                 found.append(kept.pick(lambda block: (block.moments >= first) & (block.moments < end)))
             gone = kept.take(lambda block: block.moments < until)
             if gone is not None:
-                self.change(gone.ids)
+                self.mark(gone.ids)
             if until >= end:
                 found.append(gone)
         for start in [start for start in self.columns if start < until]:

@@ -42,7 +42,7 @@ class JoinRows(ManyValues):
     __slots__ = ("_full", "_left", "by_id", "index", "sides", "tracked")
 
     absent: ClassVar[dict[str, tuple[str, Any]]] = {"changed": ("bool", False), "slot": ("int32", -1)}
-    """The vectors: the type, and the value of a key without state."""
+    """The vectors: the type, and the value of a key without state, which the last entry of all has."""
 
     small: ClassVar[tuple[int, int]] = (SMALL, SMALL)
     """See `KeptRows`, of each side."""
@@ -65,7 +65,7 @@ class JoinRows(ManyValues):
 
         self._full = _SPARE  # when it is worth looking for ids of keys without state
         self.index = GroupIndex()
-        self.by_id: dict[str, Array] = {name: np.zeros(0, kind) for name, (kind, _) in self.absent.items()}
+        self.by_id: dict[str, Array] = {name: np.full(1, absent, kind) for name, (kind, absent) in self.absent.items()}
 
     # What a subclass says
 
@@ -85,10 +85,6 @@ class JoinRows(ManyValues):
         """Return which rows of a block are state; None: all."""
         return None
 
-    def may_take(self, side: int, rows: Rows) -> bool:
-        """Return whether rows of an image may be kept as columns now."""
-        return True
-
     # Columns
 
     def takes(self, batch: Batch) -> TypeGuard[ColumnBatch]:
@@ -102,7 +98,7 @@ class JoinRows(ManyValues):
         """Return the ids of keys, which get some. `NotColumnar` if they are of another kind than earlier ones."""
         ids = self.index.ids(keys)
         size = len(self.index)
-        if size > len(self.by_id["changed"]):
+        if size >= len(self.by_id["changed"]):  # the last entry is of no key
             size += size // 2 + 16
             self.by_id = {name: longer(array, size, self.absent[name][1]) for name, array in self.by_id.items()}
         return ids
@@ -118,7 +114,7 @@ class JoinRows(ManyValues):
                 found[block.ids if live is None else block.ids[live]] = True
         return found.nonzero()[0]
 
-    def change(self, ids: Array) -> None:
+    def mark(self, ids: Array) -> None:
         """Note that the state of keys changes."""
         if self.tracked():
             self.by_id["changed"][ids] = True
@@ -149,9 +145,7 @@ class JoinRows(ManyValues):
             kept.renumber(new)
 
     def _keys_of(self, ids: Array) -> pa.Array:
-        import pyarrow as pa
-
-        return self.index.keys().take(pa.array(ids))
+        return self.index.keys(ids)
 
     def _chosen(self, ids: Array) -> Array:
         """Return a vector by id that is true for ``ids``, of which some may be -1."""
@@ -246,14 +240,14 @@ class JoinRows(ManyValues):
                 continue
             known = kept.kind
             values = rows.values if known is None else fitted(rows.values, known.schema)
-            if values is None or (known is not None and known.form is not kind.form) or not self.may_take(side, rows):
+            if values is None or kind.form not in self.forms or (known is not None and known.form is not kind.form):
                 raise NotColumnar("values of another kind")
             batches.append((side, rows, ColumnBatch(values, key_column=rows.keys, form=kind.form)))
         ids = self.ids(image.keys)
         held = self._chosen(self.live_ids())[ids]
         if held.any():
             return image.keys.filter(pa.array(held))
-        self.change(ids)
+        self.mark(ids)
         for side, rows, batch in batches:
             self.put(side, batch, self.ids(rows.keys), rows.moments.to_numpy())
         return image.keys[:0]

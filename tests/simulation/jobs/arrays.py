@@ -259,7 +259,7 @@ def _table_put(right: Any, hit: Hit) -> Any:
         held = right(table, image)
         if len(table):
             hit("table taken in as columns")
-        if table._waiting:
+        if len(table.sides[0]):
             hit("waiting rows taken in as columns")
         return held
 

@@ -88,11 +88,11 @@ def after_the_epoch(right: Right) -> Right:
 def waiting_rows_that_stay(right: Right) -> Right:
     """Of a key that leaves, only the value goes: what waits for it is sent there and here."""
 
-    def drop(table: Any, ids: Any) -> None:
-        waiting, waits = table._waiting, table._waits.copy()
-        table._waiting, table._waits = [], table._waits * 0
-        right(table, ids)
-        table._waiting, table._waits[: len(waits)] = waiting, waits
+    def drop(table: Any, chosen: Any) -> None:
+        waiting, waits = table.sides[0].blocks, table.by_id["waits"].copy()
+        table.by_id["waits"][:] = False
+        right(table, chosen)
+        table.sides[0].blocks, table.by_id["waits"][:] = waiting, waits
 
     return drop
 
@@ -100,11 +100,10 @@ def waiting_rows_that_stay(right: Right) -> Right:
 def unflagged(right: Right) -> Right:
     """What is set, or waits, is not in the next delta: a restore finds an older value, or loses what waited."""
 
-    def change(table: Any, columns: Any, ids: Any) -> Any:
-        size = len(table._changed)
-        before = table._changed.copy()
-        made = right(table, columns, ids)
-        table._changed[:size] = before
+    def change(table: Any, columns: Any, ids: Any, **options: Any) -> Any:
+        before = table.by_id["changed"].copy()
+        made = right(table, columns, ids, **options)
+        table.by_id["changed"][:] = before
         return made
 
     return change
@@ -130,9 +129,9 @@ WRONG: Final[dict[str, WrongProtocol]] = {
         ((FigureStates, "changed_columns", none_changed),), seed=12, shape="arrays"
     ),
     "changed panes are not noted": WrongProtocol(((Panes, "changed_columns", none_changed),), seed=12, shape="arrays"),
-    "a table stays where it was": WrongProtocol(((ColumnTable, "_drop", nothing),), shape="arrays"),
+    "a table stays where it was": WrongProtocol(((ColumnTable, "drop", nothing),), shape="arrays"),
     "what waits for a value stays where it was": WrongProtocol(
-        ((ColumnTable, "_drop", waiting_rows_that_stay),), shape="arrays"
+        ((ColumnTable, "drop", waiting_rows_that_stay),), shape="arrays"
     ),
     "the values of a table do not move": WrongProtocol(
         ((ColumnTable, "image", one_side_only),), seed=6, shape="arrays"

@@ -212,7 +212,7 @@ def test_a_table_stays_columns_and_does_not_grow_with_its_changes() -> None:
     latest = {key % 900: change for change in range(100) for key in range(change * 7, change * 7 + 500)}
     assert {key: pair.right["n"] for key, ((pair, _),) in run.found.items()} == latest
     assert run.table.rows is None
-    assert run.table._rows_end < 5_000
+    assert len(run.table.sides[1]) < 5_000
 
 
 def test_replaced_values_are_dropped_while_a_row_waits() -> None:
@@ -223,7 +223,7 @@ def test_replaced_values_are_dropped_while_a_row_waits() -> None:
     run.take(untimed([(2**40, 7, 0)], "other numbers"), 1)
     ((pair, _),) = run.found.pop(2**40)
     assert (pair.right["n"], run.found) == (7, {})
-    assert run.table._rows_end < 5_000
+    assert len(run.table.sides[1]) < 5_000
 
 
 def test_a_waiting_row_is_kept_once() -> None:
@@ -236,7 +236,8 @@ def test_a_waiting_row_is_kept_once() -> None:
     }
     table = run.table
     assert (table.rows, len(table)) == (None, 9)
-    assert sum(len(waiting.ids) for waiting in table._waiting) <= 3
+    assert len(table.sides[0]) == 1
+    assert sum(block.held for block in table.sides[0].blocks) <= 3
 
 
 @pytest.mark.parametrize("what", ["move", "restore"])
@@ -268,9 +269,9 @@ def test_keys_without_state_are_forgotten() -> None:
     table = ColumnTable(timed=False)
     for start in range(0, 40_000, 5_000):
         keys = list(range(start, start + 5_000))
-        list(table.change(untimed([(key, key, 0) for key in keys], "other numbers")))
+        table.change(untimed([(key, key, 0) for key in keys], "other numbers"))
         gone = keys[7:]
         assert [state[0]["n"] for state in table.take(gone)] == gone
-    assert len(table._index) < 9_000
+    assert len(table.index) < 9_000
     assert sorted(table) == [start + place for start in range(0, 40_000, 5_000) for place in range(7)]
     assert table[15_003] == [{"n": 15_003, "text": "15003"}, ()]
