@@ -26,7 +26,7 @@ from malstrom_py.data.unshared import unshared
 from malstrom_py.errors import InternalError
 from malstrom_py.errors.text import column_of
 from malstrom_py.operators.base import ColumnsRead, Outlet, StepContext
-from malstrom_py.operators.column_figures import ColumnFigures, column_for, keys_column_of, record_batch
+from malstrom_py.operators.column_figures import ColumnFigures, column_for, in_arrays, keys_column_of, record_batch
 from malstrom_py.operators.failures import ErrorPolicy, call_rows
 from malstrom_py.operators.keyed import KeyedOperator, Rows, StatefulOperator, keys_of
 from malstrom_py.state.figure_states import FigureStates, shape_of_many, shape_of_one, shape_of_records
@@ -421,10 +421,9 @@ class Distinct(KeyedOperator):
     def __init__(self, context: StepContext, *, by: Callable[[Any], Any] | None) -> None:
         super().__init__(context, function=by, by=by)
         self.takes_columns = self.takes_columns or by is None
-        self._rows_only = False
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        first = self._first_of_columns(batch)
+        first = in_arrays(self.state, batch, self._first_of)
         if first is None:
             super().on_batch(batch, out)
         elif len(first) == len(batch):
@@ -433,31 +432,15 @@ class Distinct(KeyedOperator):
             self.counters.filtered += len(batch) - len(first)
             out.send(batch.take(first))
 
-    def _first_of_columns(self, batch: Batch) -> Any:
-        """Add the rows of columns. Return the indices of those with a new value; None if rows must do it."""
+    def _first_of(self, batch: ColumnBatch) -> Any:
+        """Add the rows of columns. Return the indices of those with a new value. `NotColumnar` if rows must do it."""
+        column = column_for(self._column, batch) if self._by is None or self._column else None
+        if column is None:
+            raise NotColumnar("a field that is not a column")
         values = self.state.values
-        if self._rows_only or self.state.expiry is not None:  # how long a state lasts is known by key
-            return None
-        if isinstance(batch, ColumnBatch):
-            column = column_for(self._column, batch) if self._by is None or self._column else None
-            try:
-                if column is not None:
-                    if not isinstance(values, SeenValues):
-                        values = SeenValues.of(values.items())
-                        self.state.values = values
-                    first = values.add(keys_column_of(batch), column)
-                    if self.state.untried:
-                        self.state.try_first()
-                    return first
-            except NotColumnar:
-                """The row path does it, or reports why not."""
-        elif not len(values):
-            return None  # nothing is known yet of what comes after these rows
-        self._rows_only = True
-        if isinstance(values, SeenValues):
-            self.state.values = values.as_rows()
-            self.state.note(values.changed_keys())
-        return None
+        if not isinstance(values, SeenValues):
+            self.state.values = values = SeenValues.of(values)
+        return values.add(keys_column_of(batch), column)
 
     def update(self, rows: Rows, results: list[Any]) -> None:
         states = self.states
@@ -556,7 +539,7 @@ class Final(StatefulOperator):
                 if self._over_columns.fold(batch):
                     return
             else:
-                self._over_columns.to_rows()
+                self.state.to_rows()
         if isinstance(batch, ColumnBatch):
             batch = _last_rows(batch)  # of the others no row is made
         keys = keys_of(batch, self.context.step)
@@ -580,7 +563,7 @@ class Final(StatefulOperator):
         if epoch.time == MAX_EPOCH:
             last = self.state.values
             self.changes(last)
-            if isinstance(last, FigureStates) and last.groups is not None and len(last):
+            if isinstance(last, FigureStates) and len(last):
                 keys, columns = last.groups.finish()
                 of_names = dict(zip(self._names, columns, strict=True))
                 out.send(ColumnBatch(record_batch(of_names), key_column=keys, form=self._form))

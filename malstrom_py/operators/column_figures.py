@@ -6,13 +6,14 @@ rows would. Otherwise it becomes a dict, and remains one; results are the same e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.row_form import DICTS, SCALAR
-from malstrom_py.state.figure_states import FigureStates, Shape, figure_states_of
+from malstrom_py.state.figure_states import FigureStates, Shape
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.keyed_state import KeyedState
@@ -20,6 +21,8 @@ from malstrom_py.state.top_lane import Top
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 
 class ColumnFigures:
@@ -41,61 +44,55 @@ class ColumnFigures:
         self._state = state
         self._aggregations = aggregations
         self._shape = shape
-        self._rows_only = not Groups.supports(aggregations)
-        state.arrays = self._empty
+        state.arrays = partial(FigureStates, aggregations, shape)
+        state.rows_only = state.rows_only or not Groups.supports(aggregations)
 
     def scan(self, batch: Batch) -> list[pa.Array] | None:
         """Add the rows of ``batch``. Per aggregation return the result after each row; None if rows must do it."""
-        return self._of(batch, result=True)
+        return in_arrays(self._state, batch, self._scan)
 
     def fold(self, batch: Batch) -> bool:
         """Add the rows of ``batch``; False if rows must do it."""
-        return self._of(batch, result=False) is not None
+        return in_arrays(self._state, batch, self._fold) is not None
 
-    def to_rows(self) -> None:
-        """Keep the states in a dict from now on."""
-        self._rows_only = True
-        values = self._state.values
-        if isinstance(values, FigureStates):
-            self._state.values = values.as_rows()
-            self._state.note(values.changed_keys())
+    def _scan(self, batch: ColumnBatch) -> list[pa.Array]:
+        keys, columns = self._columns(batch)
+        return self._groups().scan(keys, columns)
 
-    def _of(self, batch: Batch, *, result: bool) -> list[pa.Array] | None:
-        if self._rows_only or self._state.expiry is not None:  # how long a state lasts is known by key
-            return None
-        if isinstance(batch, ColumnBatch):
-            try:
-                keys = keys_column_of(batch)
-                columns = [_column_for(one, batch) for one in self._aggregations]
-                groups = self._groups()
-                if result:
-                    results = groups.scan(keys, columns)
-                else:
-                    groups.fold(keys, columns)
-                    results = []
-            except NotColumnar:
-                """The row path does it, or reports why not."""
-            else:
-                if self._state.untried:
-                    self._state.try_first()
-                return results
-        elif not len(self._state.values):
-            return None  # nothing is known yet of what comes after these rows
-        self.to_rows()
-        return None
+    def _fold(self, batch: ColumnBatch) -> int:
+        keys, columns = self._columns(batch)
+        self._groups().fold(keys, columns)
+        return len(batch)
 
-    def _empty(self) -> FigureStates | None:
-        """Return where restored states go before the first batch; None if rows keep them."""
-        return None if self._rows_only else FigureStates(self._aggregations, self._shape)
+    def _columns(self, batch: ColumnBatch) -> tuple[pa.Array, list[pa.Array | None]]:
+        return keys_column_of(batch), [_column_for(one, batch) for one in self._aggregations]
 
     def _groups(self) -> Groups:
         values = self._state.values
         if not isinstance(values, FigureStates):
-            values = figure_states_of(values.items(), self._aggregations, self._shape)
-            self._state.values = values
-        if values.groups is None:
-            raise NotColumnar("states that arrays do not hold")
+            self._state.values = values = FigureStates.of(values, self._aggregations, self._shape)
         return values.groups
+
+
+def in_arrays(state: KeyedState, batch: Batch, add: Callable[[ColumnBatch], T]) -> T | None:
+    """Return what ``add`` returns for a batch of columns, which it adds to states in arrays; None if rows must do it.
+
+    Then the states are in a dict for the rest of the run, unless there are none yet.
+    """
+    if state.rows_only or state.expiry is not None:  # how long a state lasts is known by key
+        return None
+    if isinstance(batch, ColumnBatch):
+        try:
+            added = add(batch)
+        except NotColumnar:
+            """The row path does it, or reports why not."""
+        else:
+            if state.untried:
+                state.try_first()
+            return added
+    # Rows that come first do not say what comes after them.
+    state.to_rows(only=len(state.values) > 0 or isinstance(batch, ColumnBatch))
+    return None
 
 
 def _column_for(one: Aggregation[Any, Any], batch: ColumnBatch) -> pa.Array | None:

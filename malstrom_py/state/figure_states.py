@@ -1,12 +1,12 @@
 """The states of running figures by key, as a mapping over `Groups`, so that all that handles keyed state works on it.
 
-Rule: the mapping is what the dict of the row path would be, also in which keys are found (1.0 finds 1). A state that
-arrays cannot hold makes it keep a dict from then on, which `FigureStates.as_rows` returns at any time.
+Rule: the mapping is what the dict of the row path would be, also in which keys are found (1.0 finds 1). What arrays do
+not hold raises `NotColumnar`; `KeyedState.to_rows` then makes the dict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,7 +81,7 @@ def shape_of_records(names: Sequence[str]) -> Shape:
 
 
 class FigureStates(ManyValues):
-    """Key -> state, in ``groups``; None once they are in a dict.
+    """Key -> state, in ``groups``.
 
     >>> import pyarrow as pa
     >>> from malstrom_py import agg
@@ -89,53 +89,49 @@ class FigureStates(ManyValues):
     >>> states.groups.fold(pa.array(["ann", "bob"]), [pa.array([3, 4])])
     >>> dict(states), states.pop("ann"), states.get("ann"), states.changed_keys()
     ({'ann': 3, 'bob': 4}, 3, None, ['bob'])
-    >>> states["eve"] = 2**70                                  # arrays do not hold it
-    >>> states.groups, states.as_rows()
-    (None, {'bob': 4, 'eve': 1180591620717411303424})
+    >>> states["eve"] = 2**70
+    Traceback (most recent call last):
+    malstrom_py.state.group_index.NotColumnar: an integer beyond 64 bits
     """
 
-    __slots__ = ("_aggregations", "_left", "_rows", "_shape", "groups")
+    __slots__ = ("_aggregations", "_shape", "groups")
 
     def __init__(self, aggregations: Sequence[Aggregation[Any, Any]], shape: Shape) -> None:
         self._aggregations = aggregations
         self._shape = shape
-        self._rows: dict[Any, Any] = {}
-        self._left: list[Any] = []
-        self.groups: Groups | None = Groups(aggregations)
+        self.groups = Groups(aggregations)
 
-    def as_rows(self) -> dict[Any, Any]:
-        """Return the states as a dict, which this mapping is about from now on."""
-        if self.groups is not None:
-            self._rows = dict(self.items())
-            self._left = self.changed_keys()
-            self.groups = None
-        return self._rows
+    @classmethod
+    def of(cls, states: Mapping[Any, Any], aggregations: Sequence[Aggregation[Any, Any]], shape: Shape) -> FigureStates:
+        """Return ``states``, which change no more. `NotColumnar` if arrays do not hold them."""
+        made = cls(aggregations, shape)
+        made.set_many(list(states), list(states.values()))
+        made.groups.changed[:] = False
+        return made
 
-    def changed_keys(self) -> list[Any]:
-        groups, left = self.groups, self._left
-        self._left = []
-        if groups is None:
-            return left
+    def _changed(self) -> Any:
+        """Return the ids of the keys whose states have changed, and forget that they did."""
+        groups = self.groups
         ids = groups.live()
         ids = ids[groups.changed[ids]]
         groups.changed[ids] = False
-        return [*left, *groups.keys(ids).to_pylist()]
+        return ids
+
+    def changed_keys(self) -> list[Any]:
+        keys: list[Any] = self.groups.keys(self._changed()).to_pylist()
+        return keys
 
     @property
     def in_arrays(self) -> bool:
-        return self.groups is not None and not self._left
+        return True
 
     def changed_columns(self) -> list[pa.Array]:
-        groups = self._groups()
-        ids = groups.live()
-        ids = ids[groups.changed[ids]]
-        groups.changed[ids] = False
-        return [groups.keys(ids)]
+        return [self.groups.keys(self._changed())]
 
     def image(self, keys: pa.Array | None, slots_of: SlotsOf) -> ColumnImage:
         import numpy as np
 
-        groups = self._groups()
+        groups = self.groups
         if keys is None:
             ids = groups.live()
             return self._image_of(groups.keys(ids), ids, groups.slots(ids, slots_of)).without_absent()
@@ -147,13 +143,13 @@ class FigureStates(ManyValues):
         return image._replace(gone=gone, gone_slots=gone_slots).without_absent()
 
     def _image_of(self, keys: pa.Array, ids: Any, slots: Any) -> ColumnImage:
-        groups = self._groups()
+        groups = self.groups
         return ColumnImage(keys, slots, groups.columns(ids), self._shape.stored(groups.stored_shapes()))
 
     def take_image(self, keys: pa.Array) -> ColumnImage:
         import numpy as np
 
-        groups = self._groups()
+        groups = self.groups
         found = groups.find(keys)
         there = found >= 0
         ids = found[there]
@@ -162,24 +158,17 @@ class FigureStates(ManyValues):
         return image
 
     def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
-        return self._groups().in_slots(wanted, slots_of)
+        return self.groups.in_slots(wanted, slots_of)
 
     def put_image(self, image: ColumnImage) -> pa.Array:
         groups = self.groups
-        if groups is None or image.shape != self._shape.stored(groups.stored_shapes()) or image.panes is not None:
+        if image.shape != self._shape.stored(groups.stored_shapes()) or image.panes is not None:
             raise NotColumnar("states of another shape")
         if len(image.states) != len(groups.columns(groups.live()[:0])):
             raise NotColumnar("states of another shape")
         return groups.put_columns(image.keys, image.states)
 
-    def _groups(self) -> Groups:
-        if self.groups is None:
-            raise NotColumnar("states that are in a dict")
-        return self.groups
-
     def many(self, keys: Sequence[Any]) -> list[Any]:
-        if self.groups is None:
-            return list(map(self._rows.get, keys))
         found = self._found(keys)
         held = found >= 0
         if held.all():
@@ -191,8 +180,6 @@ class FigureStates(ManyValues):
         return states
 
     def take(self, keys: Sequence[Any]) -> list[Any]:
-        if self.groups is None:
-            return [self._rows.pop(key, None) for key in keys]
         states, found = self.many(keys), self._found(keys)
         self.groups.take(found[found >= 0])
         return states
@@ -203,71 +190,38 @@ class FigureStates(ManyValues):
         return self if all(held) else compress(self, held)
 
     def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        new = dict(zip(keys, values, strict=True))
-        groups = self.groups
-        if groups is not None and new:
-            try:
-                groups.put(list(new), self._shape.split(list(new.values())))
-            except NotColumnar:
-                self.as_rows().update(new)
-        else:
-            self._rows.update(new)
+        if keys:
+            self.groups.put(keys, self._shape.split(list(values)))
 
     def clear(self) -> None:
-        self._left = self.changed_keys()
-        self._rows = {}
         self.groups = Groups(self._aggregations)
 
     def __len__(self) -> int:
-        return len(self._rows) if self.groups is None else len(self.groups)
+        return len(self.groups)
 
     def __iter__(self) -> Iterator[Any]:
-        if self.groups is None:
-            return iter(self._rows)
         return self.groups.names(self.groups.live())
 
     def __reversed__(self) -> Iterator[Any]:
-        return iter(reversed(self._rows)) if self.groups is None else self.groups.names(self.groups.live()[::-1])
+        return self.groups.names(self.groups.live()[::-1])
 
     def values(self) -> Any:
         """Return the states, in the order of the keys."""
-        return self._rows.values() if self.groups is None else self._states(None)
+        return self._states(None)
 
     def items(self) -> Any:
         """Return (key, state) pairs."""
-        return self._rows.items() if self.groups is None else list(zip(self, self.values(), strict=True))
+        return list(zip(self, self.values(), strict=True))
 
     def __contains__(self, key: object) -> bool:
-        return key in self._rows if self.groups is None else bool(self._found([key])[0] >= 0)
-
-    def __getitem__(self, key: Any) -> Any:
-        if self.groups is None:
-            return self._rows[key]
-        found = self._found([key])
-        if found[0] < 0:
-            raise KeyError(key)
-        return self._states(found)[0]
-
-    def __setitem__(self, key: Any, state: Any) -> None:
-        self.set_many([key], [state])
-
-    def __delitem__(self, key: Any) -> None:
-        if self.groups is None:
-            del self._rows[key]
-            return
-        found = self._found([key])
-        if found[0] < 0:
-            raise KeyError(key)
-        self.groups.take(found)
+        return bool(self._found([key])[0] >= 0)
 
     def _states(self, ids: Any) -> list[Any]:
-        return [] if self.groups is None else self._shape.join(self.groups.states(ids))
+        return self._shape.join(self.groups.states(ids))
 
     def _found(self, keys: Sequence[Any]) -> Any:
         """Return the id of each key, -1 of those without state."""
-        import numpy as np
-
-        return np.full(len(keys), -1) if self.groups is None else ids_of(self.groups, keys)
+        return ids_of(self.groups, keys)
 
 
 def pa_flags(flags: Any) -> pa.Array:
@@ -275,14 +229,3 @@ def pa_flags(flags: Any) -> pa.Array:
     import pyarrow as pa
 
     return pa.array(flags)
-
-
-def figure_states_of(
-    states: Iterable[tuple[Any, Any]], aggregations: Sequence[Aggregation[Any, Any]], shape: Shape
-) -> FigureStates:
-    """Return ``states``, which change no more, as `FigureStates`. `NotColumnar` if arrays do not hold them."""
-    made, rows = FigureStates(aggregations, shape), dict(states)
-    if rows and made.groups is not None:
-        made.groups.put(list(rows), shape.split(list(rows.values())))
-        made.groups.changed[:] = False
-    return made

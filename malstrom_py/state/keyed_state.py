@@ -47,38 +47,19 @@ Migrate = Callable[[Any, Any], Any]
 """Key and state -> the state with which the job resumes; None drops the key."""
 
 
-class Defaulting(dict[Any, Any]):
-    """Values by key for logics that take whole batches: ``values[key]`` of a key without state is ``default()``.
-
-    A lookup stores nothing.
-
-    >>> values = Defaulting(list)
-    >>> values["a"], len(values)
-    ([], 0)
-    """
-
-    __slots__ = ("_default",)
-
-    def __init__(self, default: Callable[[], Any]) -> None:
-        super().__init__()
-        self._default = default
-
-    def __missing__(self, key: Any) -> Any:
-        return self._default()
-
-
 class KeyedState:
     """The state of ``step``. ``values``: key -> state, a dict or what works as one; ``timers``: the
     timers of keys, and ``clock_timers``: those of the runtime's clock, in ms. ``expiry``: until when states last; None:
     for ever.
 
-    ``arrays``, if the step may keep values in arrays: returns such a mapping without keys, None if it keeps rows now.
+    ``arrays``, if the step may keep values in arrays: returns such a mapping without keys. ``rows_only``: values are in
+    a dict for the rest of the run, because arrays did not hold what came.
     ``untried``: whether `try_first` has yet to check that a state can be stored in a snapshot.
     """
 
     __slots__ = (
         *("_aside", "_changes", "_codec", "_sent", "arrays", "clock_timers", "expiry", "step", "timers", "untried"),
-        "values",
+        *("rows_only", "values"),
     )
 
     def __init__(self, step: str, codec: Codec) -> None:
@@ -89,10 +70,18 @@ class KeyedState:
         self._aside = KeptAside()
         self.values: Values = {}
         self.timers = Timers()
-        self.arrays: Callable[[], ManyValues | None] = _no_arrays
+        self.arrays: Callable[[], ManyValues] | None = None
+        self.rows_only = False
         self.clock_timers = Timers()
         self.expiry: Expiry | None = None
         self.untried = False
+
+    def to_rows(self, *, only: bool = True) -> None:
+        """Keep the values in a dict, ``only`` there for the rest of the run."""
+        values, self.rows_only = self.values, self.rows_only or only
+        if isinstance(values, ManyValues):
+            self.values = dict(values.items())
+            self.note(values.changed_keys())
 
     def keys(self) -> set[Any]:
         """Return the keys with state: a value that is not None, or a timer."""
@@ -399,7 +388,7 @@ class KeyedState:
         for _, key, value, times in entries_in([state], self._codec, step=self.step):
             if owned(key):
                 if value is not None:
-                    self.values[key] = value
+                    self._set([key], [value])
                 self._take_times([key], [value], {key: times})
 
     def sampled_bytes(self, keys_max: int, bytes_max: int) -> tuple[int, int]:
@@ -449,7 +438,9 @@ class KeyedState:
     def _open_arrays(self) -> ManyValues | None:
         """Return the arrays that take an image; None if values are rows."""
         values = self._columns()
-        return values if values is not None or self.values or self.expiry is not None else self.arrays()
+        if values is not None or self.values or self.expiry is not None or self.rows_only or self.arrays is None:
+            return values
+        return self.arrays()
 
     def _written_columns(self, changes: Changes, barrier: AbsBarrier, remark: bytes) -> bytes | None:
         """Return an artefact of columns; None if rows have to be written."""
@@ -568,21 +559,24 @@ class KeyedState:
         for key in held:
             raise InternalError(f"step {self.step!r}: state of key {shown(key)} was {how}")
         self.note(keys)
-        if isinstance(self.values, ManyValues):
-            self.values.set_many(keys, values)
-        else:
-            self.values.update(zip(keys, values, strict=True))
+        self._set(keys, values)
         self._take_times(keys, values, times)
+
+    def _set(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        if isinstance(self.values, ManyValues):
+            try:
+                self.values.set_many(keys, values)
+            except NotColumnar:
+                self.to_rows()
+            else:
+                return
+        self.values.update(zip(keys, values, strict=True))
 
 
 def _without(keys: Iterable[Any], others: Iterable[Any]) -> list[Any]:
     """Return the rest of ``keys``, in their order."""
     left_out = set(others)
     return [key for key in keys if key not in left_out]
-
-
-def _no_arrays() -> None:
-    return None
 
 
 def _in_one_slot(keys: Sequence[Any]) -> list[int]:

@@ -1,9 +1,9 @@
-"""Values by key that are not in a dict: what `KeyedState` asks of them, by many keys or by columns of keys."""
+"""Values by key that are not in a plain dict: what `KeyedState` asks of them, by many keys or by columns of keys."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from malstrom_py.state.change_log import SlotsOf
@@ -12,6 +12,26 @@ from malstrom_py.state.group_index import NotColumnar
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class Defaulting(dict[Any, Any]):
+    """Values by key for logics that take whole batches: ``values[key]`` of a key without state is ``default()``.
+
+    A lookup stores nothing.
+
+    >>> values = Defaulting(list)
+    >>> values["a"], len(values)
+    ([], 0)
+    """
+
+    __slots__ = ("_default",)
+
+    def __init__(self, default: Callable[[], Any]) -> None:
+        super().__init__()
+        self._default = default
+
+    def __missing__(self, key: Any) -> Any:
+        return self._default()
 
 
 class ManyValues(MutableMapping[Any, Any]):
@@ -29,7 +49,24 @@ class ManyValues(MutableMapping[Any, Any]):
 
     @abstractmethod
     def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        """Set the values of ``keys``, which differ."""
+        """Set the values of ``keys``, which differ. After `NotColumnar` nothing has changed."""
+
+    def __getitem__(self, key: Any) -> Any:
+        (found,) = self.many([key])
+        if found is None and key not in self:
+            raise KeyError(key)
+        return found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set_many([key], [value])
+
+    def __delitem__(self, key: Any) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self.take([key])
+
+    def __contains__(self, key: object) -> bool:
+        return self.many([key]) != [None]
 
     @abstractmethod
     def __reversed__(self) -> Iterator[Any]: ...

@@ -1,13 +1,13 @@
 """The values seen per key, as arrays: `SeenValues`, a mapping key -> set, so that all that handles state works on it.
 
 A key with state has a place, in the order of arrival; a pair of place and value id is one integer, which a `GroupIndex`
-holds. Rule: the mapping is what the dict of the row path would be. What arrays cannot hold makes it keep a dict from
-then on, which `SeenValues.as_rows` returns at any time.
+holds. Rule: the mapping is what the dict of the row path would be. What arrays do not hold raises
+`NotColumnar`; `KeyedState.to_rows` then makes the dict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.state.group_index import GroupIndex, NotColumnar, ids_of, keys_as_column
@@ -30,23 +30,21 @@ class SeenValues(ManyValues):
     [0, 1, 3]
     >>> dict(seen), seen.pop("ann"), seen.changed_keys()
     ({'ann': {1, None}, 'bob': {1}}, {1, None}, ['bob'])
-    >>> seen["eve"] = {2**70}                                  # arrays do not hold it
-    >>> seen.as_rows()
-    {'bob': {1}, 'eve': {1180591620717411303424}}
+    >>> seen["eve"] = {2**70}
+    Traceback (most recent call last):
+    malstrom_py.state.group_index.NotColumnar: a key that no column holds
     """
 
-    __slots__ = ("_changed", "_keys", "_left", "_live", "_owners", "_pairs", "_place_of", "_places", "_rows", "_values")
+    __slots__ = ("_changed", "_keys", "_live", "_owners", "_pairs", "_place_of", "_places", "_values")
 
     def __init__(self) -> None:
-        self._left: list[Any] = []
-        self._rows: dict[Any, set[Any]] | None = None
         self._begin()
 
     @classmethod
-    def of(cls, states: Iterable[tuple[Any, Any]]) -> SeenValues:
+    def of(cls, states: Mapping[Any, Any]) -> SeenValues:
         """Return ``states``, which change no more. `NotColumnar` if arrays do not hold them."""
-        made, rows = cls(), dict(states)
-        made._put(list(rows), list(rows.values()))
+        made = cls()
+        made.set_many(list(states), list(states.values()))
         made._changed[:] = False
         return made
 
@@ -69,8 +67,6 @@ class SeenValues(ManyValues):
         import numpy as np
         import pyarrow as pa
 
-        if self._rows is not None:
-            raise NotColumnar("values that are in a dict")
         value_ids, key_ids = self._values.ids(values), self._keys.ids(keys)
         places = self._placed(key_ids)
         known = len(self._pairs)
@@ -81,84 +77,44 @@ class SeenValues(ManyValues):
         self._changed[places[first]] = True
         return first
 
-    def as_rows(self) -> dict[Any, set[Any]]:
-        """Return the values as a dict, which this mapping is about from now on."""
-        if self._rows is None:
-            rows, self._left = dict(self.items()), self.changed_keys()
-            self._begin()
-            self._rows = rows
-        return self._rows
-
     def changed_keys(self) -> list[Any]:
-        left, self._left = self._left, []
         places = _places(self._changed & self._live)
         self._changed[:] = False
-        return [*left, *self._names(places)]
+        return self._names(places)
 
     def many(self, keys: Sequence[Any]) -> list[Any]:
-        if self._rows is not None:
-            return list(map(self._rows.get, keys))
         places = self._found(keys)
         sets = iter(self._sets(places[places >= 0]))
         return [next(sets) if there else None for there in (places >= 0).tolist()]
 
     def take(self, keys: Sequence[Any]) -> list[Any]:
-        if self._rows is not None:
-            return [self._rows.pop(key, None) for key in keys]
         taken = self.many(keys)
         places = self._found(keys)
         self._drop(places[places >= 0])
         return taken
 
-    def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        new = dict(zip(keys, values, strict=True))
-        if self._rows is None:
-            try:
-                self._put(list(new), list(new.values()))
-            except NotColumnar:
-                """A dict takes them."""
-            else:
-                return
-        self.as_rows().update(new)
-
     def clear(self) -> None:
-        self._left = self.changed_keys()
-        self._rows = None
         self._begin()
 
     def __len__(self) -> int:
-        return int(self._live.sum()) if self._rows is None else len(self._rows)
+        return int(self._live.sum())
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._names(_places(self._live)) if self._rows is None else self._rows)
+        return iter(self._names(_places(self._live)))
 
     def __reversed__(self) -> Iterator[Any]:
         return iter(list(self)[::-1])
 
     def values(self) -> Any:
         """Return the sets, in the order of the keys."""
-        return self._sets(_places(self._live)) if self._rows is None else self._rows.values()
+        return self._sets(_places(self._live))
 
     def items(self) -> Any:
         """Return (key, set) pairs."""
-        return list(zip(self, self.values(), strict=True)) if self._rows is None else self._rows.items()
+        return list(zip(self, self.values(), strict=True))
 
     def __contains__(self, key: object) -> bool:
-        return bool(self._found([key])[0] >= 0) if self._rows is None else key in self._rows
-
-    def __getitem__(self, key: Any) -> Any:
-        (found,) = self.many([key])
-        if found is None and key not in self:
-            raise KeyError(key)
-        return found
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.set_many([key], [value])
-
-    def __delitem__(self, key: Any) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self.take([key])
+        return bool(self._found([key])[0] >= 0)
 
     def _placed(self, key_ids: Any) -> Array:
         """Return the place of the key of each row, which every one has from now on."""
@@ -211,20 +167,19 @@ class SeenValues(ManyValues):
         ids = ids_of(self._keys, keys)
         return np.where(ids >= 0, self._place_of[ids], -1)
 
-    def _put(self, keys: list[Any], sets: list[Any]) -> None:
-        """Set the values seen of ``keys``, which differ. `NotColumnar` if arrays do not hold them."""
+    def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
         import numpy as np
         import pyarrow as pa
 
-        if any(type(one) is not set for one in sets):
+        if any(type(seen) is not set for seen in values):
             raise NotColumnar("a state that is not a set")
-        values = self._values.ids(keys_as_column([value for one in sets for value in one]))
+        value_ids = self._values.ids(keys_as_column([value for seen in values for value in seen]))
         key_ids = self._keys.ids(keys_as_column(keys))
         there = self._place_of[key_ids[key_ids < len(self._place_of)]]
         self._drop(there[there >= 0], compact=False)
         places = self._placed(key_ids)
-        each = np.repeat(places, [len(one) for one in sets])
-        self._pairs.ids(pa.array((each << _VALUE_BITS) | values))
+        each = np.repeat(places, list(map(len, values)))
+        self._pairs.ids(pa.array((each << _VALUE_BITS) | value_ids))
         self._changed[places] = True
 
     def _drop(self, places: Array, *, compact: bool = True) -> None:

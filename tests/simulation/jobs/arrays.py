@@ -203,7 +203,7 @@ def arrays_watched(hit: Hit) -> Iterator[None]:
         (KeyedState, "_written_columns", lambda right: _written(right, hit)),
         (ColumnTable, "put_image", lambda right: _table_put(right, hit)),
         (TopLane, "set", lambda right: _largest_set(right, hit)),
-        (FigureStates, "as_rows", lambda right: _figures_as_rows(right, hit)),
+        (KeyedState, "to_rows", lambda right: _figures_as_rows(right, hit)),
         (Panes, "rows_at", lambda right: _pane_as_rows(right, hit)),
         (PreAggregation, "__call__", lambda right: _combined(right, hit)),
         (Groups, "fold_partials", lambda right: _taken_in(right, hit)),
@@ -267,12 +267,12 @@ def _table_put(right: Any, hit: Hit) -> Any:
 
 
 def _figures_as_rows(right: Any, hit: Hit) -> Any:
-    def as_rows(states: Any) -> Any:
-        if states.groups is not None and len(states):
+    def to_rows(state: KeyedState, **options: bool) -> None:
+        if isinstance(state.values, FigureStates) and len(state.values):
             hit("figures gone back to rows")
-        return right(states)
+        right(state, **options)
 
-    return as_rows
+    return to_rows
 
 
 def _pane_as_rows(right: Any, hit: Hit) -> Any:

@@ -78,10 +78,7 @@ def states(step: Stepped) -> Any:
 
 
 def in_arrays(step: Stepped) -> bool:
-    values = states(step)
-    if isinstance(values, SeenValues):
-        return values._rows is None
-    return isinstance(values, FigureStates) and values.groups is not None
+    return isinstance(states(step), FigureStates | SeenValues)
 
 
 def shown(step: Stepped) -> dict[Any, Any]:
