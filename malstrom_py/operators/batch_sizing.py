@@ -40,10 +40,12 @@ class BatchSize:
     1
     """
 
-    __slots__ = ("_fixed_s", "_other", "_tries", "_was_long", "rows")
+    __slots__ = ("_fixed_s", "_other", "_tries", "_was_long", "growth", "rows")
 
     def __init__(self, first: int) -> None:
         self.rows = first
+        self.growth = 2
+        """How many times larger the batch after one is that took next to no time."""
         self._fixed_s = 0.0
         self._other = (0, 0.0)
         self._was_long = False
@@ -70,7 +72,8 @@ class BatchSize:
             self._fewer(rows, times if was_long or times > _SURE else min(times, 2.0), load)
         elif 2 * rows >= self.rows:
             if 2 * by_rows_s <= may_s and load <= 0.5:
-                self.rows = max(self.rows, min(2 * rows, UNLIMITED))
+                times = self.growth if 2 * self.growth * by_rows_s <= may_s and not load else 2
+                self.rows = max(self.rows, min(times * rows, UNLIMITED))
             elif 1.25 * by_rows_s <= may_s and load <= 0.8:
                 self.rows = max(self.rows, rows + max(1, rows // 4))
             elif load <= 0.5 and not self._fixed_s:

@@ -11,6 +11,10 @@ from malstrom_py.sources.base import BasePart, Part, lag_of
 
 _BACKOFF_MIN_S: Final = 0.001
 _POLL_MAX_S: Final = 0.1
+_POLL_QUICK_S: Final = 0.005
+
+COLUMNS_GROWTH: Final = 8
+"""How many times more rows are asked for after a quick poll of columns: a small batch costs as much as a large one."""
 
 ROWS_FIRST: Final = 4
 """The number of rows of the first poll of a part."""
@@ -72,7 +76,10 @@ class PartReader:
 
     def adapt(self, took_s: float, rows_max: int, bytes_max: int) -> None:
         """Set the number of rows of the next poll, after one that took ``took_s``."""
-        rows = self.rows // 4 if took_s > _POLL_MAX_S else self.rows * 2
+        if self.gives_columns:
+            self.batch_size.growth = COLUMNS_GROWTH
+        times = self.batch_size.growth if took_s < _POLL_QUICK_S else 2
+        rows = self.rows // 4 if took_s > _POLL_MAX_S else self.rows * times
         self.rows = max(1, min(rows, rows_max, bytes_max // self.row_bytes))
 
     def came(self) -> None:

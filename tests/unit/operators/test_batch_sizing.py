@@ -36,6 +36,17 @@ def test_what_takes_about_as_long_as_it_may_whatever_its_size_gets_many(of_the_l
     assert size.rows >= 1024
 
 
+def test_a_batch_after_a_quick_one_is_larger_by_the_growth_but_not_where_it_may_take_too_long() -> None:
+    size = BatchSize(4)
+    size.growth = 8
+    size.took(4, 0.003, limit_s=0.05)
+    assert size.rows == 32
+    size.took(32, 0.02, limit_s=0.05)
+    assert size.rows == 64
+    size.took(64, 0.0, limit_s=0.05, load=0.4)
+    assert size.rows == 128, "what is behind may not take so many"
+
+
 def test_what_is_behind_limits_too() -> None:
     size = BatchSize(64)
     size.took(64, 0.0, limit_s=0.05, load=4.0)
