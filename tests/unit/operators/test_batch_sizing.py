@@ -44,7 +44,7 @@ def test_a_batch_after_a_quick_one_is_larger_by_the_growth_but_not_where_it_may_
     size.took(32, 0.02, limit_s=0.05)
     assert size.rows == 64
     size.took(64, 0.0, limit_s=0.05, load=0.4)
-    assert size.rows == 128, "what is behind may not take so many"
+    assert size.rows == 128, "the steps after it may not take so many"
 
 
 def test_what_is_behind_limits_too() -> None:
