@@ -209,6 +209,19 @@ class ColumnBatch(Batch):
         return self._frame
 
     @property
+    def arrow(self) -> pa.RecordBatch | None:
+        """The columns, if they exist in Arrow form only."""
+        return self._columns if self._frame is None else None
+
+    def frame_of(self, names: Sequence[str]) -> pl.DataFrame:
+        """Return the columns called ``names`` as a Polars frame; the others are not converted."""
+        import polars as pl
+
+        if self._columns is None or self._frame is not None:
+            return self.frame.select(names)
+        return pl.DataFrame(for_polars(self._columns.select(list(names))))
+
+    @property
     def size(self) -> int:
         """The approximate size of the values in bytes."""
         return int(self._columns.nbytes) if self._columns is not None else int(self.frame.estimated_size())

@@ -122,6 +122,62 @@ class Expressions:
         return ", ".join([*named, *([f"{others} others" if named else str(others)] if others else [])])
 
 
+class BesideText:
+    """Evaluates ``expressions`` on columns in Arrow form some of which are text that only passes.
+
+    Polars takes as long to take text over as to evaluate an expression, so only what these read becomes a frame. What
+    passes gets the type that Polars would give back: so all batches of a stream have one schema.
+    """
+
+    def __init__(self, expressions: Sequence[pl.Expr], error: Callable[[str], OperatorError]) -> None:
+        import pyarrow as pa
+
+        computed = [expression for expression in expressions if not expression.meta.is_column()]
+        self._names = [expression.meta.output_name(raise_if_undetermined=False) for expression in expressions]
+        self._made = {expression.meta.output_name(raise_if_undetermined=False) for expression in computed}
+        self._reads = roots_of(computed) or []
+        self._computed = Expressions(computed, lambda frame, exprs: frame.select(exprs), error)
+        is_known = None not in self._names and len(set(self._names)) == len(self._names)
+        self._is_used = is_known and bool(self._reads or not computed)
+        whole = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+        same = (*whole, pa.float32(), pa.float64(), pa.bool_(), pa.date32(), pa.large_string())
+        self._types = {**{kind: kind for kind in same}, pa.string(): pa.large_string()}
+
+    def __call__(self, batch: ColumnBatch, others: bool) -> pa.RecordBatch | None:
+        """Return the computed columns with those that pass, all ``others`` among them; None if a frame has to be made
+        of all, which also finds what is wrong with them.
+        """
+        import pyarrow as pa
+
+        columns = batch.arrow if self._is_used else None
+        if columns is None:
+            return None
+        known = columns.schema.names
+        names: list[Any] = list(dict.fromkeys([*known, *self._names] if others else self._names))
+        passing = [name for name in names if name not in self._made]
+        if len(set(known)) < len(known) or not {*passing, *self._reads} <= set(known):
+            return None
+        types = {name: self._types.get(columns.schema.field(name).type) for name in passing}
+        if None in types.values() or pa.large_string() not in types.values():
+            return None
+        made = self._evaluated(batch) if self._made else {}
+        if made is None:
+            return None
+        arrays = [made[name] if name in made else columns.column(name).cast(types[name]) for name in names]
+        return pa.RecordBatch.from_arrays(arrays, names=names)
+
+    def _evaluated(self, batch: ColumnBatch) -> dict[str, pa.Array] | None:
+        """Return the computed columns; None if they fail, or if one is not of numbers: a frame holds text better."""
+        import polars as pl
+
+        try:
+            made = self._computed(batch.frame_of(self._reads))
+        except OperatorError:
+            return None
+        self._is_used = all(kind.is_numeric() or kind == pl.Boolean for kind in made.dtypes)
+        return {series.name: series.to_arrow() for series in made} if self._is_used else None
+
+
 def is_expression(thing: object) -> TypeGuard[pl.Expr]:
     """Whether ``thing`` is a Polars expression; does not import Polars."""
     polars = sys.modules.get("polars")
@@ -345,6 +401,8 @@ class Select(ColumnStep):
     """
 
     takes_frames = True
+    keeps_others = False
+    """Whether columns that no expression makes stay."""
 
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
@@ -352,21 +410,31 @@ class Select(ColumnStep):
         return None if names is None else ColumnsRead(frozenset(names))
 
     def __init__(self, context: StepContext, *, expressions: Sequence[pl.Expr]) -> None:
-        super().__init__(context, names=roots_of(expressions))
-        self._select = Expressions(expressions, lambda frame, exprs: frame.select(exprs), self.error)
+        super().__init__(context, names=None if self.keeps_others else roots_of(expressions))
+        self._expressions = Expressions(expressions, self.evaluated, self.error)
+        self._beside_text = BesideText(expressions, self.error)
+
+    @staticmethod
+    def evaluated(frame: pl.DataFrame, expressions: Sequence[pl.Expr]) -> pl.DataFrame:
+        """Return what ``expressions`` make of ``frame``."""
+        return frame.select(expressions)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         columns = self.columns_of(batch)
-        out.send(columns.with_frame(self._select(self.frame_of(columns))))
+        made = self._beside_text(columns, self.keeps_others)
+        if made is None:
+            out.send(columns.with_frame(self._expressions(self.frame_of(columns))))
+        else:
+            out.send(columns.with_columns(made))
 
 
-class WithColumns(ColumnStep):
+class WithColumns(Select):
     """Each record keeps its columns and gets those that ``expressions`` make of it; one of the same name is replaced.
 
     An expression works row by row (``pl.col("a") * 2``; not ``pl.col("a").sum()``).
     """
 
-    takes_frames = True
+    keeps_others = True
 
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
@@ -376,13 +444,9 @@ class WithColumns(ColumnStep):
             return None
         return ColumnsRead(frozenset(names), passes=True, made=frozenset(map(str, made)))
 
-    def __init__(self, context: StepContext, *, expressions: Sequence[pl.Expr]) -> None:
-        super().__init__(context)
-        self._extend = Expressions(expressions, lambda frame, exprs: frame.with_columns(exprs), self.error)
-
-    def on_batch(self, batch: Batch, out: Outlet) -> None:
-        columns = self.columns_of(batch)
-        out.send(columns.with_frame(self._extend(self.frame_of(columns))))
+    @staticmethod
+    def evaluated(frame: pl.DataFrame, expressions: Sequence[pl.Expr]) -> pl.DataFrame:
+        return frame.with_columns(expressions)
 
 
 class KeyAsField(Operator):

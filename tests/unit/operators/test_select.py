@@ -39,6 +39,64 @@ def test_columns_stay_columns_and_no_row_is_made() -> None:
     assert batch.values == [{"item": "a", "euros": 5.0}, {"item": "b", "euros": 10.0}]
 
 
+TEXT = ["a", None, "ö" * 40, ""] * 3
+BESIDE_TEXT: dict[str, pa.Array] = {
+    "n": pa.array(range(12)),
+    "small": pa.array([1, None, 3] * 4, pa.int8()),
+    "share": pa.array([0.5, None, float("nan")] * 4),
+    "flag": pa.array([True, None, False] * 4),
+    "day": pa.array([dt.date(2026, 1, 2), None] * 6),
+    "text": pa.array(TEXT),
+    "large": pa.array(TEXT, pa.large_string()),
+}
+
+
+@pytest.mark.parametrize("step", [Select, WithColumns])
+@pytest.mark.parametrize("passing", [["text"], ["large", "n", "day"], list(BESIDE_TEXT)])
+@pytest.mark.parametrize(
+    "made",
+    [
+        [],
+        [pl.col("n") * 2],
+        [(pl.col("n") + pl.col("small")).alias("new"), pl.col("flag").not_()],
+        [pl.col("text").str.len_chars().alias("long")],
+        [pl.col("text").str.to_uppercase().alias("loud")],
+        [pl.lit(7).alias("seven")],
+        [pl.col("n").cast(pl.Decimal(10, 2)).alias("exact")],
+    ],
+)
+def test_text_that_only_passes_makes_no_other_result(step: Any, passing: list[str], made: list[pl.Expr]) -> None:
+    whole = pa.RecordBatch.from_arrays(list(BESIDE_TEXT.values()), names=list(BESIDE_TEXT))
+    names = {expression.meta.output_name() for expression in made}
+    expressions = [*(pl.col(name) for name in passing if name not in names), *made]
+    found: list[Any] = []
+    for given in (whole, whole.slice(3, 5), whole.slice(2, 0)):
+        in_arrow, in_frame = ColumnBatch(given), ColumnBatch(given)
+        assert in_frame.frame.height == given.num_rows
+        for batch in (in_arrow, in_frame):
+            sent = Stepped(partial(step, expressions=expressions)).push(batch).batches()
+            found.append(sent[0].columns if sent else None)
+    for of_arrow, of_frame in zip(found[::2], found[1::2], strict=True):
+        if of_arrow is None or of_frame is None:
+            assert of_arrow is of_frame
+        else:
+            assert of_arrow.schema == of_frame.schema
+            assert repr(of_arrow.to_pylist()) == repr(of_frame.to_pylist())
+
+
+@pytest.mark.parametrize("wrong", [pl.col("missing") + 1, pl.col("text") + 1, pl.col("n").cast(pl.Int8).alias("text")])
+def test_an_error_beside_text_that_passes_is_the_same(wrong: pl.Expr) -> None:
+    whole = pa.RecordBatch.from_pydict({"n": [1, 1000], "text": ["a", "b"], "other": ["c", "d"]})
+    in_frame = ColumnBatch(whole)
+    assert in_frame.frame.height == 2
+    texts = []
+    for batch in (ColumnBatch(whole), in_frame):
+        with pytest.raises(OperatorError) as caught:
+            select("other", wrong).push(batch)
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+
+
 def test_rows_become_columns_which_is_counted() -> None:
     step = select("item").push(Batch([{"item": "a", "price": 1}, {"item": None, "price": 2}]))
     assert step.batches()[0].values == [{"item": "a"}, {"item": None}]
