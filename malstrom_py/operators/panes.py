@@ -280,20 +280,6 @@ class Panes(ManyValues):
                     there = self.rows_at(pane)
             there.update(states)
 
-    def __getitem__(self, key: Any) -> dict[int, Any]:
-        (found,) = self.many([key])
-        if found is None:
-            raise KeyError(key)
-        states: dict[int, Any] = found
-        return states
-
-    def __setitem__(self, key: Any, of_panes: Mapping[int, Any]) -> None:
-        self.set_many([key], [of_panes])
-
-    def __delitem__(self, key: Any) -> None:
-        if self.take([key]) == [None]:
-            raise KeyError(key)
-
     def __iter__(self) -> Iterator[Any]:
         yield from dict.fromkeys(chain.from_iterable(map(keys_in, self.open.values())))
 

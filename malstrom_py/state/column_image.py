@@ -21,10 +21,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from malstrom_py.data.row_form import python_values
 from malstrom_py.errors import SnapshotError
+from malstrom_py.state.group_index import NotColumnar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -499,7 +501,7 @@ def states_of(image: ColumnImage) -> tuple[list[Any], list[Any]]:
     (['a'], [{10: (2, 0.5), 20: (3, 1.5)}])
     """
     keys = image.keys.to_pylist()
-    values = list(_values(image.shape, [python_values(column, "a state") for column in image.states], len(keys)))
+    values = list(values_of(image.shape, [python_values(column, "a state") for column in image.states], len(keys)))
     if image.panes is None:
         return keys, values
     by_key: dict[Any, dict[int, Any]] = {}
@@ -508,28 +510,58 @@ def states_of(image: ColumnImage) -> tuple[list[Any], list[Any]]:
     return list(by_key), list(by_key.values())
 
 
-def _values(shape: Shape, columns: Sequence[list[Any]], count: int) -> Iterable[Any]:
+def values_of(shape: Shape, columns: Sequence[list[Any]], count: int) -> Iterable[Any]:
+    """Return ``count`` values of a shape, made of ``columns``."""
     if isinstance(shape, int):
         return columns[shape]
     if isinstance(shape, dict) and "record" in shape:
-        names, fields = list(shape["record"]), _values(tuple(shape["record"].values()), columns, count)
+        names, fields = list(shape["record"]), values_of(tuple(shape["record"].values()), columns, count)
         return [dict(zip(names, row, strict=True)) for row in fields]
     if isinstance(shape, dict) and "listed" in shape:
         wheres = [columns[part["where"]] for part in shape["listed"]]
         found = [
-            zip(where, _values(part["is"], columns, count), strict=True)
+            zip(where, values_of(part["is"], columns, count), strict=True)
             for where, part in zip(wheres, shape["listed"], strict=True)
         ]
         return [[value for there, value in row if there is not None] for row in zip(*found, strict=True)]
     if isinstance(shape, dict):
-        values, absent = _values(shape["is"], columns, count), shape["else"]
+        values, absent = values_of(shape["is"], columns, count), shape["else"]
         return [
             absent if there is None else value for there, value in zip(columns[shape["where"]], values, strict=True)
         ]
     if not shape:
         return [type(shape)() for _ in range(count)]
-    parts = zip(*(_values(part, columns, count) for part in shape), strict=True)
+    parts = zip(*(values_of(part, columns, count) for part in shape), strict=True)
     return map(list, parts) if isinstance(shape, list) else parts
+
+
+def parts_of(shape: Shape, values: list[Any]) -> list[list[Any]]:
+    """Return the columns of which `values_of` makes ``values``. Shapes of records and lists are not taken apart.
+
+    Raises:
+        NotColumnar: a value has another shape.
+
+    >>> parts_of({"where": 1, "is": (0,), "else": None}, [(5,), None])
+    [[5, None], [True, None]]
+    """
+    found = _parts(shape, values)
+    return [found[number] for number in sorted(found)]
+
+
+def _parts(shape: Any, values: list[Any]) -> dict[int, list[Any]]:
+    """Return the number of each column of ``shape`` -> its values."""
+    if isinstance(shape, int):
+        return {shape: values}
+    if isinstance(shape, tuple):
+        if any(type(value) is not tuple or len(value) != len(shape) for value in values):
+            raise NotColumnar("a state of another shape")
+        columns = [_parts(part, [value[place] for value in values]) for place, part in enumerate(shape)]
+        return {number: column for some in columns for number, column in some.items()}
+    there = [value is not None and value != () for value in values]
+    found = _parts(shape["is"], list(compress(values, there)))
+    spread = {number: iter(column) for number, column in found.items()}
+    columns_there = {number: [next(left) if is_in else None for is_in in there] for number, left in spread.items()}
+    return {shape["where"]: [is_in or None for is_in in there], **columns_there}
 
 
 def damaged(why: str) -> SnapshotError:

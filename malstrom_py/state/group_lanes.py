@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.row_form import python_values
+from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.state import group_kernels
 from malstrom_py.state.column_image import Shape as StoredShape
+from malstrom_py.state.column_image import parts_of, values_of
 from malstrom_py.state.group_index import GroupedRows, NotColumnar
 from malstrom_py.state.group_values import (
     Array,
@@ -21,9 +23,9 @@ from malstrom_py.state.group_values import (
     dtype_of,
     largest_of,
     longer,
+    number_column,
     numbers_of,
     picked,
-    typed,
     validity,
 )
 
@@ -133,11 +135,13 @@ class Lane:
         return python_values(columns[0], "a state")
 
     def states(self, ids: Array) -> list[Any]:
-        raise NotImplementedError
+        """Return the states of ``ids`` as the row path has them."""
+        columns = [python_values(column, "a state") for column in self.columns(ids)]
+        return list(values_of(self.shape(0), columns, len(ids)))
 
     def arrays_of(self, states: list[Any]) -> Any:
         """Return what `set` takes for Python ``states``; `NotColumnar` if they do not fit."""
-        raise NotImplementedError
+        return self.arrays_of_columns(list(map(number_column, parts_of(self.shape(0), states))))
 
     def set(self, ids: Array, arrays: Any) -> None:
         raise NotImplementedError
@@ -207,13 +211,6 @@ class CountLane(Lane):
     def finish(self, ids: Array) -> pa.Array:
         return arrow_of(self.seen[ids], None, None)
 
-    def states(self, ids: Array) -> list[Any]:
-        seen: list[Any] = self.seen[ids].tolist()
-        return [count or None for count in seen] if self.skips else seen
-
-    def arrays_of(self, states: list[Any]) -> Array:
-        return typed([0 if state is None else state for state in states] if self.skips else states, int)
-
     def set(self, ids: Array, arrays: Array) -> None:
         self.seen[ids] = arrays
 
@@ -227,10 +224,17 @@ class CountLane(Lane):
 
 def _counts(column: pa.Array, *, nulls: bool) -> Array:
     """Return a column of counts, null as 0. `NotColumnar` if it is another, or has nulls without ``nulls``."""
-    values = numbers_of(column)
+    values = _not_bools(column)
     if values.data.dtype.kind == "f" or (values.valid is not None and not nulls):
         raise NotColumnar("a column that is not of counts")
     return values.data
+
+
+def _not_bools(column: pa.Array) -> Values:
+    """Return a column of states that are numbers: bools that are added become ints."""
+    if kind_of(column.type) is ColumnKind.BOOL:
+        raise NotColumnar("a state that is a bool")
+    return numbers_of(column)
 
 
 class SumLane(Lane):
@@ -325,30 +329,6 @@ class SumLane(Lane):
     def finish(self, ids: Array) -> pa.Array:
         return arrow_of(self.totals[ids], self._has(ids), self.type)
 
-    def states(self, ids: Array) -> list[Any]:
-        totals: list[Any] = self.totals[ids].tolist()
-        return [one if has else None for one, has in zip(totals, self.has[ids], strict=True)] if self.skips else totals
-
-    def arrays_of(self, states: list[Any]) -> Any:
-        return self._arrays(states, None)
-
-    def _arrays(self, states: list[Any], seen: list[Any] | None) -> Any:
-        import numpy as np
-        import pyarrow as pa
-
-        has = np.array([state is not None for state in states], np.bool_) if self.skips else None
-        kinds = set(map(type, states)) - ({type(None)} if self.skips else set())
-        if kinds - {int} and kinds - {float}:
-            raise NotColumnar("sums of several types, or of one that is not a number")
-        of_python = float if kinds == {float} else int
-        totals = typed([of_python(0) if state is None else state for state in states], of_python)
-        type_ = (pa.float64() if of_python is float else pa.int64()) if kinds else None
-        # A sum of nothing may become int or float; any other is of one type.
-        self.check_type(type_)
-        if of_python is int and len(totals) and largest_of(totals) >= SAFE:
-            raise NotColumnar("a sum beyond 62 bits")
-        return totals, has, type_, None if seen is None else typed(seen, int)
-
     def set(self, ids: Array, arrays: Any) -> None:
         totals, has, type_, _ = arrays
         if type_ is not None:
@@ -366,7 +346,7 @@ class SumLane(Lane):
     def _arrays_of_column(self, column: pa.Array, seen: Array | None) -> Any:
         import numpy as np
 
-        values = numbers_of(column)
+        values = _not_bools(column)
         if values.valid is not None and not self.skips:
             raise NotColumnar("a sum that is None")
         self.check_type(values.type if values.any else None)
@@ -419,14 +399,6 @@ class MeanLane(SumLane):
 
     def finish(self, ids: Array) -> pa.Array:
         return divided(self.totals[ids], self.seen[ids])
-
-    def states(self, ids: Array) -> list[Any]:
-        pairs = list(zip(self.seen[ids].tolist(), self.totals[ids].tolist(), strict=True))
-        return [pair if pair[0] else None for pair in pairs] if self.skips else pairs
-
-    def arrays_of(self, states: list[Any]) -> Any:
-        seen = [0 if state is None else state[0] for state in states]
-        return self._arrays([None if state is None else state[1] for state in states], seen)
 
     def set(self, ids: Array, arrays: Any) -> None:
         super().set(ids, arrays)

@@ -155,15 +155,16 @@ def largest_of(totals: Array) -> float:
     return float(max(-float(totals.min()), float(totals.max())))
 
 
-def typed(values: list[Any], of_python: type) -> Array:
-    """Return Python ``values`` as an array. `NotColumnar` if one is of another type, or too large."""
-    import numpy as np
+def number_column(values: list[Any]) -> pa.Array:
+    """Return Python ``values`` as a column: ints, floats or bools, and None. `NotColumnar` if no array holds them."""
+    import pyarrow as pa
 
-    if not set(map(type, values)) <= {of_python}:
-        raise NotColumnar(f"states that are not all {of_python.__name__}")
+    kinds = set(map(type, values)) - {type(None)}
+    if len(kinds) > 1 or kinds - {int, float, bool}:
+        raise NotColumnar("values of several types, or of one that no array holds")
     try:
-        return np.array(values, np.float64 if of_python is float else np.int64)
-    except OverflowError:
+        return pa.array(values)
+    except (OverflowError, pa.ArrowInvalid):
         raise NotColumnar("an integer beyond 64 bits") from None
 
 

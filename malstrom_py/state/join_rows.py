@@ -288,19 +288,3 @@ class JoinRows(ManyValues):
         """Return a state as dicts keep it, also if it is the Python values of an image."""
         is_image = isinstance(state, Mapping) and len(next(iter(state.values()))) == 4
         return self.state_of(list(records_of(state))) if is_image else state
-
-    def __getitem__(self, key: Any) -> Any:
-        (found,) = self.many([key])
-        if found is None:
-            raise KeyError(key)
-        return found
-
-    def __setitem__(self, key: Any, state: Any) -> None:
-        self.set_many([key], [state])
-
-    def __delitem__(self, key: Any) -> None:
-        if self.take([key]) == [None]:
-            raise KeyError(key)
-
-    def __contains__(self, key: object) -> bool:
-        return self.many([key]) != [None]

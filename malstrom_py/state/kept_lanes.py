@@ -17,7 +17,6 @@ from malstrom_py.state.group_values import (
     arrow_of,
     comparable,
     dtype_of,
-    typed,
 )
 from malstrom_py.state.top_lane import TopLane
 
@@ -45,19 +44,6 @@ class _Kept(Lane):
 
     def finish(self, ids: Array) -> pa.Array:
         return arrow_of(self.kept[ids], self.has[ids], self.type)
-
-    def _python(self, states: list[Any]) -> Any:
-        """Return values and type of what is not None."""
-        import pyarrow as pa
-
-        kinds = {type(state) for state in states if state is not None}
-        types = {int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-        if len(kinds) > 1 or kinds - set(types):
-            raise NotColumnar("values of several types, or of one that no array holds")
-        (kind,) = kinds or {int}
-        type_ = types[kind] if kinds else None
-        self.check_type(type_)
-        return typed([kind(0) if state is None else state for state in states], kind), type_
 
     def _kept_of(self, column: pa.Array) -> tuple[Array, pa.DataType | None, Array]:
         """Return the values of a column, their type if there is one, and which are not null."""
@@ -124,16 +110,6 @@ class _Best(_Kept):
         better = other.has[theirs] & (~self.has[ids] | _comes_before(new, ours, largest=self.largest))
         self.kept[ids[better]] = new[better]
         self.has[ids[better]] = True
-
-    def states(self, ids: Array) -> list[Any]:
-        return python_values(self.finish(ids), "a state")
-
-    def arrays_of(self, states: list[Any]) -> Any:
-        import numpy as np
-
-        kept, type_ = self._python(states)
-        has = np.array([state is not None for state in states], np.bool_)
-        return kept, type_, has
 
     def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
         return self._kept_of(columns[0])
@@ -216,20 +192,6 @@ class _Edge(_Kept):
     def partial_states(self, columns: list[pa.Array]) -> list[Any]:
         values = python_values(columns[0], "a state")
         return [None if value is None and self.skips else (value,) for value in values]
-
-    def states(self, ids: Array) -> list[Any]:
-        values = python_values(self.finish(ids), "a state")
-        absent = None if self.skips else ()
-        return [(value,) if has else absent for value, has in zip(values, self.has[ids], strict=True)]
-
-    def arrays_of(self, states: list[Any]) -> Any:
-        import numpy as np
-
-        has = np.array([bool(state) for state in states], np.bool_)
-        values = [state[0] if state else None for state in states]
-        kept, type_ = self._python(values)
-        none = np.array([value is None for value in values], np.bool_) & has
-        return kept, type_, has, none
 
     def set(self, ids: Array, arrays: Any) -> None:
         super().set(ids, arrays)
