@@ -8,7 +8,7 @@ dict that came with a move or from a snapshot becomes arrays with the next colum
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -29,6 +29,9 @@ Pane = dict[Any, Any] | Groups
 
 _SPANS_FEW: Final = 16
 """The rows of as many spans are picked span by span, which is faster than to sort them."""
+
+_ROWS_MANY: Final = 1 << 15
+"""With as many rows for each span, only those that are out of order are picked: more calls, but fewer copies."""
 
 
 class Panes(ManyValues):
@@ -144,6 +147,12 @@ class Panes(ManyValues):
         if isinstance(pane, dict):
             return pane
         return dict(zip(pane.keys().to_pylist(), self._states(pane), strict=True))
+
+    def as_results(self, merged: Pane) -> dict[Any, Any]:
+        """Return the states of a window, which `merged` returned, by key."""
+        if isinstance(merged, dict):
+            return merged
+        return dict(zip(merged.keys().to_pylist(), self._joined(merged.states()), strict=True))
 
     def changed_keys(self) -> Iterator[Any]:
         return chain.from_iterable(column.to_pylist() for column in self.changed_columns())
@@ -383,35 +392,68 @@ class Piece(NamedTuple):
         return array[self.places] if array.strides[0] else array[: self.rows]  # all rows have one value
 
 
-def split_by_span(times: pa.Array, span: int, origin: int, *, reach: int) -> list[Piece] | None:
+class Split(NamedTuple):
+    """The pieces of a batch; those of a span are in the order of their rows. ``order``: how rows are taken first."""
+
+    order: Any
+    pieces: Sequence[Piece]
+
+    def sorted(self, symbols: Any, columns: Sequence[pa.Array | None]) -> tuple[Any, list[pa.Array | None]]:
+        """Return a numpy array and columns in ``order``."""
+        if self.order is None:
+            return symbols, list(columns)
+        import pyarrow as pa
+
+        order: Any = pa.array(self.order)
+        taken = [None if column is None else column.take(order) for column in columns]
+        return symbols[self.order] if symbols is not None and symbols.strides[0] else symbols, taken
+
+    def places(self, piece: Piece) -> Any:
+        """Return the places in the batch of the rows of a piece."""
+        import numpy as np
+
+        if piece.places is not None:
+            return piece.places
+        return np.arange(piece.start, piece.end) if self.order is None else self.order[piece.start : piece.end]
+
+
+def split_by_span(times: pa.Array, span: int, origin: int, *, reach: int) -> Split | None:
     """Split rows by the spans of time from ``origin`` on; None if a moment within ``reach`` of one is beyond 64 bits.
 
-    The pieces of a span are in the order of their rows; places are computed only where rows are not in order of time.
-
     >>> import pyarrow as pa
-    >>> pieces = split_by_span(pa.array([5, 12, 7, 13]), 10, 0, reach=10)
-    >>> [(piece.at, piece.of(pa.array(["a", "b", "c", "d"])).to_pylist()) for piece in pieces]
-    [(0, ['a']), (0, ['c']), (10, ['b']), (10, ['d'])]
-    >>> split_by_span(pa.array([5, 7, 32]), 10, 0, reach=10)
+    >>> split = split_by_span(pa.array([5, 12, 7, 13]), 10, 0, reach=10)
+    >>> [(piece.at, split.places(piece).tolist()) for piece in split.pieces]
+    [(0, [0, 2]), (10, [1, 3])]
+    >>> split_by_span(pa.array([5, 7, 32]), 10, 0, reach=10).pieces  # in order: no place is computed
     [Piece(at=0, start=0, end=2, places=None), Piece(at=30, start=2, end=3, places=None)]
     """
+    import numpy as np
+
     moments = times.to_numpy()
     smallest, largest = int(moments.min()), int(moments.max())
     if smallest - origin - reach < MIN_EPOCH or max(largest + reach, largest - smallest + span) > MAX_EPOCH:
         return None
     first, last = (smallest - origin) // span * span + origin, (largest - origin) // span * span + origin
-    if (last - first) // span >= _SPANS_FEW:
-        return _sorted_by_span(moments, 0, first, last, span)
+    edges = range(first + span, last + 1, span)
+    if len(edges) < len(moments) and not (moments[1:] < moments[:-1]).any():
+        starts = np.searchsorted(moments, np.array(edges, np.int64)).tolist()
+        rows = zip([0, *starts], [*starts, len(moments)], [first, *edges], strict=True)
+        return Split(None, [Piece(at, start, end) for start, end, at in rows if start < end])
+    if len(moments) < _ROWS_MANY * len(edges):
+        parts = _sorted_by_span(moments, 0, span, origin)
+        ends = list(accumulate(part.rows for part in parts))
+        rows = zip([0, *ends], ends, parts, strict=False)
+        return Split(np.concatenate([part.places for part in parts]), [Piece(part.at, *ends) for *ends, part in rows])
     pieces, row = [], 0
-    for start, end in _mixed(moments, range(first + span, last + 1, span)):
+    for start, end in _mixed(moments, edges):
         if row < start:
             pieces.append(Piece(first + (int(moments[row]) - first) // span * span, row, start))
         if start < end:
-            pieces += _sorted_by_span(moments[start:end], start, first, last, span)
+            pieces += _sorted_by_span(moments[start:end], start, span, origin)
         row = end
     if row < len(moments):
         pieces.append(Piece(last, row, len(moments)))
-    return pieces
+    return Split(None, pieces)
 
 
 def _mixed(moments: Any, edges: Iterable[int]) -> list[list[int]]:
@@ -430,11 +472,12 @@ def _mixed(moments: Any, edges: Iterable[int]) -> list[list[int]]:
     return mixed
 
 
-def _sorted_by_span(moments: Any, row: int, first: int, last: int, span: int) -> list[Piece]:
-    """Return the pieces of rows in any order, of which the first is ``row`` in its batch; ``first`` begins a span."""
+def _sorted_by_span(moments: Any, row: int, span: int, origin: int) -> list[Piece]:
+    """Return the pieces of rows in any order, of which the first is ``row`` in its batch: one for each span."""
     import numpy as np
 
-    numbers, spans = (moments - first) // span, (last - first) // span + 1
+    first = (int(moments.min()) - origin) // span * span + origin
+    numbers, spans = (moments - first) // span, (int(moments.max()) - first) // span + 1
     if spans <= _SPANS_FEW:
         small = numbers.astype(np.uint8)
         found = [(first + number * span, np.flatnonzero(small == number) + row) for number in range(spans)]

@@ -96,20 +96,20 @@ class PreAggregation:
         keys = batch.key_column if only_key is None else only_key
         if keys is None or times is None or columns is None or any(map(_has_nan, self._aggregations, columns)):
             return None
-        pieces = split_by_span(times, self._span, self._origin, reach=self._reach)
-        if pieces is None:
+        split = split_by_span(times, self._span, self._origin, reach=self._reach)
+        if split is None:
             return None
         numbers, moments = KeySymbols(), times.to_numpy()
         spans: dict[int, Groups] = {}
         latest: dict[int, int] = {}
         try:
-            symbols = numbers.of(keys, rows=len(batch))
-            for piece in pieces:
+            symbols, columns = split.sorted(numbers.of(keys, rows=len(batch)), columns)
+            for piece in split.pieces:
                 groups = spans.setdefault(piece.at, Groups(self._aggregations, SymbolIndex(numbers)))
                 groups.fold(piece.of_array(symbols), list(map(piece.of, columns)))
                 if not groups.is_exact:
                     return None
-                latest[piece.at] = max(latest.get(piece.at, MIN_EPOCH), int(piece.of_array(moments).max()))
+                latest[piece.at] = max(latest.get(piece.at, MIN_EPOCH), int(moments[split.places(piece)].max()))
         except NotColumnar:
             return None
         made = [groups.partials() for groups in spans.values()]

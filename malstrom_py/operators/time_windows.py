@@ -19,7 +19,7 @@ from malstrom_py.data.row_form import PARTIALS
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import keys_of
-from malstrom_py.operators.panes import Pane, Panes, Piece, split_by_span
+from malstrom_py.operators.panes import Pane, Panes, Piece, Split, split_by_span
 from malstrom_py.operators.pre_aggregation import PreAggregation, columns_of
 from malstrom_py.operators.run_panes import RunPanes, stretches
 from malstrom_py.operators.window import CLOSE, Emit, Gathering, WindowOperator
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 _SPANS_FEW: Final = 32
 _ROWS_FEW: Final = 16
 """With fewer rows than this for each of many spans, columns are added as rows, and rows of all spans together."""
+
+_RESULTS_MANY: Final = 1 << 16
+"""With as many results, those of the next window are another batch."""
 
 
 class TimeWindows(WindowOperator):
@@ -103,9 +106,9 @@ class TimeWindows(WindowOperator):
         """Add the rows of ``batch`` by columns; False if it has no columns of keys, times or values."""
         partials = batch.form is PARTIALS
         columns = list(batch.columns.columns) if partials else columns_of(batch, self._gathering.aggregations)
-        pieces, only_key = self._split(batch), batch.only_key
+        split, only_key = self._split(batch), batch.only_key
         keys = batch.key_column if only_key is None else only_key
-        if columns is None or keys is None or pieces is None:
+        if columns is None or keys is None or split is None:
             return False
         try:
             symbols = self._panes.symbols.of(keys, rows=len(batch))
@@ -113,37 +116,36 @@ class TimeWindows(WindowOperator):
             if not partials:
                 return False
             symbols = None
-        if not partials and self._runs is None and len(pieces) > _SPANS_FEW and len(batch) < _ROWS_FEW * len(pieces):
+        spans = len(split.pieces)
+        if not partials and self._runs is None and spans > _SPANS_FEW and len(batch) < _ROWS_FEW * spans:
             return False
+        symbols, columns = split.sorted(symbols, columns)
         if self._runs is None:
-            self._fold_panes(batch, symbols, columns, pieces, out)
-        elif not self._fold_runs(self._runs, len(batch), symbols, columns, pieces):
+            self._fold_panes(batch, symbols, columns, split, out)
+        elif not self._fold_runs(self._runs, len(batch), symbols, columns, split):
             return False
         if self.state.untried:
             self.state.try_first()
         return True
 
     def _fold_panes(
-        self, batch: ColumnBatch, symbols: Symbols | None, columns: list[Any], pieces: list[Piece], out: Outlet
+        self, batch: ColumnBatch, symbols: Symbols | None, columns: list[Any], split: Split, out: Outlet
     ) -> None:
         """Add the rows of a batch span by span: in columns or, where it must be, as rows."""
         partials = batch.form is PARTIALS
-        for piece in pieces:
+        for piece in split.pieces:
             some = list(map(piece.of, columns))
             if symbols is not None and self._panes.fold(piece.at, piece.of_array(symbols), some, partials=partials):
                 continue
-            cut = batch.cut(piece.start, piece.end) if piece.places is None else batch.take(piece.places.tolist())
+            cut = batch.take(split.places(piece).tolist())
             if partials:
                 self._merge_rows(piece.at, cut.key_column, some)
             else:
                 self._add_rows(piece.at, cut, out)
 
-    def _fold_runs(self, runs: RunPanes, rows: int, symbols: Symbols, columns: list[Any], pieces: list[Piece]) -> bool:
+    def _fold_runs(self, runs: RunPanes, rows: int, symbols: Symbols, columns: list[Any], split: Split) -> bool:
         """Add the rows of a batch to ``runs``, all of them or none, because rows of several spans have one order."""
-        import numpy as np
-
-        places = np.arange(rows)
-        spans = [(one.at, one.of_array(symbols), one.of_array(places), list(map(one.of, columns))) for one in pieces]
+        spans = [(one.at, one.of_array(symbols), split.places(one), list(map(one.of, columns))) for one in split.pieces]
         return runs.fold_all(rows, spans)
 
     def _merge_rows(self, at: int, keys: pa.Array, columns: list[Any]) -> None:
@@ -155,10 +157,10 @@ class TimeWindows(WindowOperator):
         with self.failures.of_hook(merge):
             self._panes.merge_rows(at, there, columns, merge)
 
-    def _split(self, batch: ColumnBatch) -> list[Piece] | None:
+    def _split(self, batch: ColumnBatch) -> Split | None:
         if self._by_clock:
             now = self._now()
-            return [Piece(now - (now - self._origin) % self._span, 0, len(batch))]
+            return Split(None, [Piece(now - (now - self._origin) % self._span, 0, len(batch))])
         if batch.time_column is None:
             return None
         return split_by_span(batch.time_column, self._span, self._origin, reach=self._size + self._span)
@@ -277,6 +279,7 @@ class TimeWindows(WindowOperator):
 
     def close(self, reached: int, out: Outlet) -> None:
         panes, size, step = self._panes.open, self._size, self._step
+        results = _Results(self._gathering.names, size, timed=bool(self.context.timed) and not self._by_clock)
         while panes:
             start = min(panes) if self._whole else self._first_open(min(panes))
             if min(start + size - 1, MAX_EPOCH) > reached:
@@ -290,19 +293,15 @@ class TimeWindows(WindowOperator):
                     self.state.note_column(gone.keys())
             self._changed.pop(start, None)
             self._reached = start + size - 1
-            self._send(start, states, out)
+            if isinstance(states, dict) or start + size > MAX_EPOCH:  # or beyond what columns hold
+                results.send(out)
+                self._send_window(start, start + size, self._panes.as_results(states), out)
+            elif not results.add(start, states):
+                results.send(out)
+                results.add(start, states)
             self._panes.forget_keys()
+        results.send(out)
         self._reached = max(self._reached, reached)
-
-    def _send(self, start: int, states: Pane, out: Outlet) -> None:
-        end = start + self._size
-        if end > MAX_EPOCH:  # beyond what columns hold
-            states = self._panes.as_dict(states)
-        if isinstance(states, dict):
-            self._send_window(start, end, states, out)
-        else:
-            timed = self.context.timed and not self._by_clock
-            out.send(results_in_columns(start, end, states, self._gathering.names, timed=bool(timed)))
 
     def _first_open(self, pane: int) -> int:
         """Return the start of the first window with ``pane`` that is not closed."""
@@ -332,22 +331,43 @@ class TimeWindows(WindowOperator):
             )
 
 
-def results_in_columns(
-    start: int, end: int, groups: Groups, names: Sequence[str] | None, *, timed: bool
-) -> ColumnBatch:
-    """Return the results of a window. ``names``: of the aggregations, None: the value is that of the only one."""
-    import numpy as np
-    import pyarrow as pa
+class _Results:
+    """The results of windows that end with one epoch, as columns: sent together, because each batch has its price."""
 
-    keys, results = groups.finish()
-    rows = len(keys)
-    value = results[0] if names is None else pa.StructArray.from_arrays(results, list(names))
-    columns = {
-        "start": pa.array(np.full(rows, start)),
-        "end": pa.array(np.full(rows, end)),
-        "value": value,
-        "update": pa.array(np.zeros(rows, np.bool_)),
-    }
-    times = pa.array(np.full(rows, end - 1)) if timed else None
-    made = pa.RecordBatch.from_pydict(columns)
-    return ColumnBatch(made, key_column=keys, time_column=times, form=WINDOW_RESULT)
+    def __init__(self, names: Sequence[str] | None, size: int, *, timed: bool) -> None:
+        """``names``: of the aggregations, None: the value is that of the only one."""
+        self._names, self._size, self._timed = names, size, timed
+        self._windows: list[tuple[int, list[pa.Array]]] = []
+        self._rows = 0
+
+    def add(self, start: int, groups: Groups) -> bool:
+        """Add the results of a window; False if they do not fit the others, or these are many."""
+        keys, results = groups.finish()
+        columns = [keys, *results]
+        if self._windows:
+            types = [column.type for column in self._windows[0][1]]
+            if self._rows > _RESULTS_MANY or types != [column.type for column in columns]:
+                return False
+        self._windows.append((start, columns))
+        self._rows += len(keys)
+        return True
+
+    def send(self, out: Outlet) -> None:
+        """Send what was added, and forget it."""
+        import numpy as np
+        import pyarrow as pa
+
+        windows, self._windows, self._rows = self._windows, [], 0
+        if not windows:
+            return
+        keys, *results = map(pa.concat_arrays, zip(*(columns for _, columns in windows), strict=True))
+        starts = np.repeat([start for start, _ in windows], [len(columns[0]) for _, columns in windows])
+        columns = {
+            "start": pa.array(starts),
+            "end": pa.array(starts + self._size),
+            "value": results[0] if self._names is None else pa.StructArray.from_arrays(results, list(self._names)),
+            "update": pa.array(np.zeros(len(starts), np.bool_)),
+        }
+        times = pa.array(starts + (self._size - 1)) if self._timed else None
+        made = pa.RecordBatch.from_pydict(columns)
+        out.send(ColumnBatch(made, key_column=keys, time_column=times, form=WINDOW_RESULT))

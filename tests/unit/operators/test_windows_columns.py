@@ -170,12 +170,22 @@ LAYOUTS = st.lists(st.sampled_from(["rows", "columns"]), min_size=8, max_size=8)
 def test_results_are_columns_in_the_order_of_first_arrival() -> None:
     step = stepped("two sums", "sliding")
     step.push(columns_of([("b", 1, 3), ("a", 9, 4), ("b", 2, 5)], "text", "int"), Epoch(11))
-    (zero, four) = (batch for batch in step.batches() if batch.timestamps and batch.timestamps[0] >= 7)
-    assert isinstance(four, ColumnBatch)
-    assert four.columns.schema.names == ["start", "end", "value", "update"]
-    assert four.keys == ["b", "a"]
-    assert zero.values[0] == WindowResult(-4, 8, {"n": 2, "total": 8})
-    assert four.values == [WindowResult(0, 12, {"n": 2, "total": 8}), WindowResult(0, 12, {"n": 1, "total": 4})]
+    (batch,) = step.batches()
+    assert isinstance(batch, ColumnBatch)
+    assert batch.columns.schema.names == ["start", "end", "value", "update"]
+    assert (batch.keys, batch.timestamps) == (["b", "b", "b", "a"], [3, 7, 11, 11])
+    assert batch.values == [
+        *(WindowResult(start, start + 12, {"n": 2, "total": 8}) for start in (-8, -4, 0)),
+        WindowResult(0, 12, {"n": 1, "total": 4}),
+    ]
+
+
+def test_results_of_other_types_or_of_rows_are_a_batch_of_their_own() -> None:
+    step = stepped("max", "tumbling")
+    step.push(columns_of([("a", 1, 3), ("a", 11, 4)], "text", "int"), columns_of([("a", 21, 0.5)], "text", "float"))
+    step.push(rows_of([("a", 31, 7)]), columns_of([("a", 41, 8), ("a", 51, 9)], "text", "int"), Epoch(MAX_EPOCH))
+    found = [[(result.start, result.value) for result in batch.values] for batch in step.batches()]
+    assert found == [[(0, 3), (10, 4)], [(20, 0.5)], [(30, 7)], [(40, 8), (50, 9)]]
 
 
 def test_a_pane_that_had_rows_is_arrays_again_for_the_next_window() -> None:

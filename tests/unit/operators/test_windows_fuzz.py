@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
+from unittest.mock import patch
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -16,6 +18,7 @@ import malstrom_py as mp
 from malstrom_py import agg, sinks, windows
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, Epoch
+from malstrom_py.operators.panes import split_by_span
 from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.window import SessionWindows, gather_all
 from malstrom_py.sources import Part
@@ -65,6 +68,9 @@ KEYS: Final[dict[str, tuple[pl.Expr, Callable[[str], Any]]]] = {
     "one number": (pl.lit(7), lambda key: 7),
 }
 """A column of keys, and the same of Python."""
+
+MANY = st.sampled_from([0, 1 << 15])
+"""Whether rows that are in order stay where they are, as in large batches."""
 
 NAMES = st.lists(st.sampled_from(sorted(AGGREGATIONS)), min_size=1, max_size=4, unique=True)
 
@@ -162,9 +168,9 @@ def collected(results: Sequence[tuple[Any, Any]]) -> Found:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=40, deadline=None)
-@given(pieces=pieces(mixed=False), names=NAMES, workers=st.integers(1, 2), key=st.sampled_from(sorted(KEYS)))
+@given(pieces=pieces(mixed=False), names=NAMES, workers=st.integers(1, 2), key=st.sampled_from(sorted(KEYS)), many=MANY)
 def test_a_job_of_rows_and_columns_finds_what_the_oracle_does(
-    shape: str, pieces: list[Piece], names: list[str], workers: int, key: str
+    shape: str, pieces: list[Piece], names: list[str], workers: int, key: str, many: int
 ) -> None:
     job, out = mp.Job("windows"), sinks.Memory()
     keyed = job.source("rows", Pieces(list(map(batch_of, pieces))))
@@ -175,7 +181,8 @@ def test_a_job_of_rows_and_columns_finds_what_the_oracle_does(
     late.sink("late", dropped := sinks.Memory())
     gathered = kept.key_by("key", key).window("window", kind_of(shape))
     gathered.aggregate(**{name: AGGREGATIONS[name][0]() for name in names}).sink("out", out)
-    mp.run(job, workers=workers, progress=False)
+    with patch("malstrom_py.operators.panes._ROWS_MANY", many):
+        mp.run(job, workers=workers, progress=False)
     rows = [(KEYS[key][1](own), at, value) for own, at, value in on_time(pieces)]
     assert len(dropped.items) == sum(len(of_piece) for _, of_piece in pieces) - len(rows)
     found = collected([(key, result) for key, results in out.by_key.items() for result in results])
@@ -258,3 +265,27 @@ def test_first_and_last_of_sliding_windows_are_gathered_in_arrays() -> None:
     found = {start: value for (_, start, _), value in collected(results_of(step)).items()}
     assert found[0] == {"first": 1, "last": 4, "n": 4}
     assert found[4] == {"first": 1, "last": 3, "n": 2}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    times=st.lists(st.integers(-40, 90), min_size=1, max_size=40).flatmap(lambda of: st.sampled_from([of, sorted(of)])),
+    span=st.integers(1, 12),
+    origin=st.integers(-9, 9),
+    many=MANY,
+)
+def test_rows_are_split_by_span_in_their_order(times: list[int], span: int, origin: int, many: int) -> None:
+    with patch("malstrom_py.operators.panes._ROWS_MANY", many):
+        split = split_by_span(pa.array(times), span, origin, reach=span)
+    assert split is not None
+    found: dict[int, list[int]] = {}
+    numbers, (column,) = split.sorted(np.arange(len(times)), [pa.array(range(len(times)))])
+    for piece in split.pieces:
+        places = split.places(piece).tolist()
+        assert places == piece.of_array(numbers).tolist() == piece.of(column).to_pylist()
+        assert len(places) == piece.rows
+        found.setdefault(piece.at, []).extend(places)
+    assert found == {
+        at: [place for place, time in enumerate(times) if at <= time < at + span]
+        for at in {time - (time - origin) % span for time in times}
+    }
