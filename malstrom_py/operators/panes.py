@@ -377,7 +377,7 @@ class Piece(NamedTuple):
         """The number of rows."""
         return self.end - self.start if self.places is None else len(self.places)
 
-    def of(self, column: pa.Array | None) -> pa.Array | None:
+    def of(self, column: pa.Array | None) -> Any:
         """Return the rows of a column."""
         import pyarrow as pa
 
