@@ -272,7 +272,8 @@ def _codes(blocks: Blocks) -> tuple[Array, Array, int]:
     middle = 0 if blocks[0] is None else len(blocks[0].ids)
     codes = np.concatenate([block.ids for block in there])
     moments = np.concatenate([block.moments for block in there])
-    size = int(codes.max()) + 1
+    least = int(codes.min())  # keys that come together have ids near each other
+    codes, size = codes - least, int(codes.max()) - least + 1
     windows = np.unique(np.concatenate([_runs(block.moments) for block in there]))
     if len(windows) > 1:
         codes = np.searchsorted(windows, moments) * size + codes

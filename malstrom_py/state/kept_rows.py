@@ -1,7 +1,7 @@
 """The rows of one stream that a join keeps, as columns: blocks in order of arrival, of one kind of values.
 
 Rules: nothing is done per row in Python. However small batches are, there are few blocks: small ones become larger
-ones. What is left of a block does not hold the memory of more than twice as many rows.
+ones. What is left of a block does not hold the memory of more than four times as many rows.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Block:
         return Block(self.batch.take(pa.array(rows)), self.ids[rows], self.moments[rows], count)
 
     def compact(self) -> Block:
-        """Return the same rows, copied if they are less than half of those whose memory they hold."""
+        """Return the same rows, copied if they are less than a quarter of those whose memory they hold."""
         import numpy as np
         import pyarrow as pa
 
         count = len(self.ids)
-        if 2 * count > self.held:
+        if 4 * count > self.held:
             return self
         return Block(self.batch.take(pa.array(np.arange(count))), self.ids.copy(), self.moments.copy(), count)
 
