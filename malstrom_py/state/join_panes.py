@@ -79,9 +79,13 @@ class JoinPanes(JoinRows):
         import numpy as np
 
         times = np.asarray(batch.timestamps if batch.time_column is None else batch.time_column, dtype=np.int64)
-        if times.min() < -_FAR or times.max() > _FAR or self._span > _FAR:
+        span, origin, least, most = self._span, self._origin, int(times.min()), int(times.max())
+        if least < -_FAR or most > _FAR or span > _FAR:
             return None
-        starts: Array = (times - self._origin) // self._span * self._span + self._origin
+        first, last = (least - origin) // span, (most - origin) // span
+        if first == last:
+            return np.full(len(times), first * span + origin)
+        starts: Array = (times - origin) // span * span + origin
         return starts
 
     def _add(self, side: int, batch: ColumnBatch, ids: Array, starts: Array, *, sent: bool = True) -> None:

@@ -19,8 +19,8 @@ from malstrom_py.state.join_image import Kind, fitted, plain_key
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_FAN: Final = 8
-"""How many small blocks, alike in size, become one."""
+_FANS: Final = (32, 8)
+"""How many blocks, alike in size, become one: of those that are small, and where all do, because there must be few."""
 
 SMALL: Final = 1 << 14
 """A block of so many rows is not small."""
@@ -131,8 +131,9 @@ class KeptRows:
         blocks = self.blocks
         kept = ColumnBatch(batch.columns, key_column=batch.key_column, named=batch.named, form=batch.form)
         blocks.append(Block(kept, ids, moments, len(ids)))
-        while len(blocks) >= _FAN and len(blocks[-_FAN].ids) <= min(self.small, _FAN * len(blocks[-1].ids)):
-            blocks[-_FAN:] = [one_block(blocks[-_FAN:])]
+        fan = _FANS[self.small > SMALL]
+        while len(blocks) >= fan and len(blocks[-fan].ids) <= min(self.small, fan * len(blocks[-1].ids)):
+            blocks[-fan:] = [one_block(blocks[-fan:])]
 
     def pick(self, chosen: Chosen) -> Block | None:
         """Return the ``chosen`` rows as one block, in order; None if there are none."""
